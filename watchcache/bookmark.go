@@ -1,0 +1,95 @@
+package watchcache
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+
+	"github.com/tidwall/gjson"
+)
+
+// initialEventsEnd is the annotation that ends the initial state of a watch
+// with sendInitialEvents (KEP-3157).
+const initialEventsEnd = `"annotations":{"k8s.io/initial-events-end":"true"}`
+
+// Bookmark is upstream's own bookmark object of one resource, with the
+// resourceVersion left open. Its shape cannot be derived: it is the zero value
+// of the kind, so a Pod's has a spec and a status.
+type Bookmark struct {
+	plain     hole
+	annotated hole
+}
+
+// hole is an object around the digits of its resourceVersion.
+type hole struct{ before, after []byte }
+
+func (h hole) append(dst []byte, rv uint64) []byte {
+	dst = append(dst, h.before...)
+	dst = strconv.AppendUint(dst, rv, 10)
+	return append(dst, h.after...)
+}
+
+// Append writes the bookmark's object at rv, with the annotation that ends the
+// initial events if asked for.
+func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
+	if initialEnd {
+		return b.annotated.append(dst, rv)
+	}
+	return b.plain.append(dst, rv)
+}
+
+// IsInitialEventsEnd tells whether a bookmark's object ends the initial events.
+func IsInitialEventsEnd(object []byte) bool {
+	return gjson.GetBytes(object, `metadata.annotations.k8s\.io/initial-events-end`).Str == "true"
+}
+
+// ParseBookmark learns the shape from a bookmark's object as upstream sent it,
+// annotated or not, and returns its resourceVersion.
+func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
+	object = bytes.TrimSpace(object)
+	if !gjson.ValidBytes(object) {
+		return nil, 0, fmt.Errorf("%w: bookmark is not JSON", ErrMalformedObject)
+	}
+	plain := bytes.Clone(object)
+	if IsInitialEventsEnd(object) {
+		plain = cutMember(object, []byte(initialEventsEnd))
+	}
+	shape, rv, err := punch(plain)
+	if err != nil {
+		return nil, 0, err
+	}
+	return &Bookmark{plain: shape, annotated: r.annotate(shape)}, rv, nil
+}
+
+// cutMember removes a member of a JSON object with the comma that belongs to it.
+func cutMember(object, member []byte) []byte {
+	for _, m := range [][]byte{append([]byte{','}, member...), append(bytes.Clone(member), ','), member} {
+		if before, after, ok := bytes.Cut(object, m); ok {
+			return append(bytes.Clone(before), after...)
+		}
+	}
+	return bytes.Clone(object)
+}
+
+// punch finds metadata.resourceVersion and takes its digits out.
+func punch(object []byte) (hole, uint64, error) {
+	v := gjson.Get(lend(object), "metadata.resourceVersion")
+	rv, err := ParseResourceVersion(v.Str)
+	if err != nil || v.Index == 0 || len(v.Raw) != len(v.Str)+2 {
+		return hole{}, 0, fmt.Errorf("%w: bookmark has resourceVersion %s", ErrOpaqueResourceVersion, v.Raw)
+	}
+	return hole{object[:v.Index+1], object[v.Index+1+len(v.Str):]}, rv, nil
+}
+
+// annotate adds the annotation where kube-apiserver writes it: among the sorted
+// keys of a custom resource before the resourceVersion, else after it.
+func (r *Resource) annotate(h hole) hole {
+	if r.SelfDescribing {
+		key := []byte(`"resourceVersion":"`)
+		at := len(h.before) - len(key)
+		before := append(bytes.Clone(h.before[:at]), initialEventsEnd...)
+		return hole{append(append(before, ','), key...), h.after}
+	}
+	after := append([]byte(`",`), initialEventsEnd...)
+	return hole{h.before, append(after, h.after[1:]...)}
+}

@@ -1,0 +1,284 @@
+package watchcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+var (
+	// ErrNotReady says that the cache has not been filled yet.
+	ErrNotReady = errors.New("cache is not filled yet")
+	// ErrEnded says that the state a reader stood on was abandoned: upstream
+	// went back in time, or the feed stopped. The reader starts afresh.
+	ErrEnded = errors.New("cache was ended or started anew")
+	// ErrLagged says that a cursor was too slow and the log has left it behind.
+	ErrLagged = errors.New("cursor was left behind by the event log")
+	// ErrTooOld says that the log does not reach back to a resourceVersion.
+	ErrTooOld = errors.New("resourceVersion is too old")
+	// ErrTooNew says that the cache has not reached a resourceVersion.
+	ErrTooNew = errors.New("resourceVersion is not reached yet")
+	// ErrDiverged says that a change does not fit the cached state, so that
+	// something was missed: the writer must list again.
+	ErrDiverged = errors.New("cache has diverged from upstream")
+)
+
+// Cache is the versioned cache of one resource. See the package documentation
+// for its shape and guarantees.
+//
+// Writer methods (Reset, Apply, Advance, Replace, Trim, End) must be called by
+// one goroutine at a time. All others may be called by anyone at any time.
+type Cache struct {
+	resource  Resource
+	limits    Limits
+	view      atomic.Pointer[view] // nil until the first Reset and after End
+	interests interests
+	waiters   waiters
+	delivered atomic.Uint64
+	bookmark  atomic.Pointer[Bookmark]
+	ended     chan struct{}
+	woken     []*Cursor // the writer's scratch space
+}
+
+// New returns an empty cache that is not ready until its first Reset.
+func New(resource Resource, limits Limits) *Cache {
+	return &Cache{resource: resource, limits: limits, ended: make(chan struct{})}
+}
+
+// Resource tells what the cache holds.
+func (c *Cache) Resource() *Resource { return &c.resource }
+
+// Bookmark is the shape of upstream's bookmarks, nil until one was seen.
+func (c *Cache) Bookmark() *Bookmark { return c.bookmark.Load() }
+
+// SetBookmark keeps the shape of upstream's bookmarks.
+func (c *Cache) SetBookmark(b *Bookmark) { c.bookmark.Store(b) }
+
+// Snapshot returns the newest state, or [ErrNotReady].
+func (c *Cache) Snapshot() (Snapshot, error) {
+	v := c.view.Load()
+	if v == nil {
+		return Snapshot{}, c.notReady()
+	}
+	return Snapshot{v.rv, v.tree}, nil
+}
+
+func (c *Cache) notReady() error {
+	select {
+	case <-c.ended:
+		return ErrEnded
+	default:
+		return ErrNotReady
+	}
+}
+
+// WaitFresh waits until the cache is filled and has reached rv, and returns the
+// newest state. If ctx ends first, it returns an error that wraps [ErrTooNew]
+// or [ErrNotReady] and, for the former, the state that there is.
+func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
+	for {
+		// Subscribe before looking: a publication in between must be noticed.
+		published := c.waiters.wait()
+		v := c.view.Load()
+		if v != nil && v.rv >= rv {
+			return Snapshot{v.rv, v.tree}, nil
+		}
+		select {
+		case <-published:
+		case <-c.ended:
+			return Snapshot{}, ErrEnded
+		case <-ctx.Done():
+			if v == nil {
+				return Snapshot{}, fmt.Errorf("%w: %w", ErrNotReady, ctx.Err())
+			}
+			return Snapshot{v.rv, v.tree}, fmt.Errorf("%w: want %d, have %d: %w", ErrTooNew, rv, v.rv, ctx.Err())
+		}
+	}
+}
+
+// SnapshotAt returns the state that upstream had at rv. It fails with
+// [ErrTooOld] if the log does not reach back to rv or knows no true state for
+// it, with [ErrTooNew] if the cache has not reached it, with [ErrNotReady].
+func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
+	v := c.view.Load()
+	switch {
+	case v == nil:
+		return Snapshot{}, c.notReady()
+	case rv > v.rv:
+		return Snapshot{}, fmt.Errorf("%w: want %d, have %d", ErrTooNew, rv, v.rv)
+	case rv < v.since || v.inGap(rv):
+		return Snapshot{}, fmt.Errorf("%w: want %d, have %d and later", ErrTooOld, rv, v.since)
+	}
+	return Snapshot{rv, v.treeAt(rv)}, nil
+}
+
+// Change is a change as upstream's watch reports it.
+type Change struct {
+	Deleted bool
+	Object  *Object
+}
+
+// Reset begins a new epoch with the given state: objects sorted by key, at rv.
+// Cursors of the epoch before end with [ErrEnded].
+func (c *Cache) Reset(objects []*Object, rv uint64) {
+	next := &view{epoch: 1, rv: rv, tree: buildTree(objects), since: rv, first: 1, end: 1}
+	next.base = next.tree
+	if v := c.view.Load(); v != nil {
+		next.epoch = v.epoch + 1
+		// A cursor that is just being made may hold marks of the epoch before.
+		// Sequence numbers go on, so that they cannot be taken for new ones.
+		next.first, next.end = v.end, v.end
+	}
+	c.publish(next)
+	c.interests.each((*Cursor).wake)
+}
+
+// Apply takes changes in upstream's order and drops repeats. It fails with
+// [ErrDiverged] if a change does not fit the state; the changes before it are in
+// effect then.
+func (c *Cache) Apply(changes []Change, now time.Time) error {
+	v := c.view.Load()
+	if v == nil {
+		panic("BUG: Apply before Reset")
+	}
+	next := *v
+	var err error
+	for _, change := range changes {
+		if next.repeats(change) {
+			continue
+		}
+		var e Event
+		if e, err = next.tree.change(change); err != nil {
+			break
+		}
+		e.at = now.UnixNano()
+		c.stage(v, &next, e)
+	}
+	c.commit(v, &next, now)
+	return err
+}
+
+// repeats tells whether the view contains a change already: what is below its
+// resourceVersion, and at it what the state shows. For one revision can hold
+// several deletions: etcd deletes all keys of an expired lease at once, and
+// kube-apiserver shares leases among Events.
+func (v *view) repeats(change Change) bool {
+	o := change.Object
+	if o.rv != v.rv {
+		return o.rv < v.rv
+	}
+	was := v.tree.get(o.key)
+	if change.Deleted {
+		return was == nil
+	}
+	return was != nil && was.rv == o.rv
+}
+
+// change makes the event that a change is in this state.
+func (t tree) change(change Change) (Event, error) {
+	o := change.Object
+	e := Event{Type: Modified, RV: o.rv, Object: o}
+	if change.Deleted {
+		e.Type = Deleted
+		e.after, e.Prev = t.delete(o.key)
+	} else {
+		e.after, e.Prev = t.set(o)
+	}
+	switch {
+	case e.Prev == nil && change.Deleted:
+		return e, fmt.Errorf("%w: %s deleted at %d was not there", ErrDiverged, o.key, o.rv)
+	case e.Prev != nil && e.Prev.uid != o.uid:
+		return e, fmt.Errorf("%w: %s was replaced without a deletion before %d", ErrDiverged, o.key, o.rv)
+	case e.Prev == nil:
+		e.Type = Added
+	}
+	return e, nil
+}
+
+// stage appends an event to a view made from v that is not published yet, and
+// marks the cursors which it could concern.
+func (c *Cache) stage(v, next *view, e Event) {
+	seq := next.end
+	next.append(e)
+	c.woken = c.interests.mark(next.event(seq), seq, v.end, c.woken)
+}
+
+// commit publishes a view made from v, if it differs, and wakes the cursors
+// that stage marked.
+func (c *Cache) commit(v, next *view, now time.Time) {
+	next.trim(c.limits, now)
+	if next.rv != v.rv || next.end != v.end || next.first != v.first {
+		c.publish(next)
+	}
+	for i, cursor := range c.woken {
+		cursor.wake()
+		c.woken[i] = nil
+	}
+	c.woken = c.woken[:0]
+}
+
+func (c *Cache) publish(v *view) {
+	c.view.Store(v)
+	c.waiters.release()
+}
+
+// Advance says that upstream has reached rv without further changes, as a
+// bookmark does.
+func (c *Cache) Advance(rv uint64, now time.Time) {
+	v := c.view.Load()
+	if v == nil {
+		panic("BUG: Advance before Reset")
+	}
+	next := *v
+	next.rv = max(v.rv, rv)
+	c.commit(v, &next, now)
+}
+
+// Trim drops from the log what has become too old. The writer calls it now and
+// then, so that a quiet cache lets go of its past, too.
+func (c *Cache) Trim(now time.Time) {
+	if v := c.view.Load(); v != nil {
+		next := *v
+		c.commit(v, &next, now)
+	}
+}
+
+// End empties the cache for good. Cursors and waiters return [ErrEnded].
+func (c *Cache) End() {
+	select {
+	case <-c.ended:
+		return
+	default:
+	}
+	close(c.ended)
+	c.view.Store(nil)
+	c.interests.each((*Cursor).wake)
+}
+
+// Stats is a cache at a glance.
+type Stats struct {
+	Ready           bool
+	Epoch           uint64
+	ResourceVersion uint64 // what the cache has reached
+	Since           uint64 // the oldest resourceVersion a watch can start from
+	Objects         int
+	Bytes           int64 // of the objects' JSON
+	LogEvents       int
+	LogBytes        int64 // what only the log keeps alive
+	Cursors         int
+	Events          uint64 // seen by the cache, in all epochs
+	Delivered       uint64 // by all cursors
+}
+
+// Stats returns the cache's present figures.
+func (c *Cache) Stats() Stats {
+	s := Stats{Cursors: c.interests.len(), Delivered: c.delivered.Load()}
+	if v := c.view.Load(); v != nil {
+		s.Ready, s.Epoch, s.ResourceVersion, s.Since = true, v.epoch, v.rv, v.since
+		s.Objects, s.Bytes = v.tree.len(), v.tree.size()
+		s.LogEvents, s.LogBytes, s.Events = int(v.end-v.first), v.cost, v.end-1
+	}
+	return s
+}

@@ -1,0 +1,181 @@
+package watchcache
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// Cursor is one watch's position in the event log. The writer never sends to
+// it and never waits for it: the cursor pulls, at its own speed. A slow reader
+// costs nothing until the log has left it behind.
+//
+// Why not a channel per watch: a thousand buffers hold a thousand copies of the
+// same pointers, a full one stalls the writer or loses an event, and who is slow
+// is known only when it is too late.
+//
+// # Marks
+//
+// Before the writer publishes event s, it marks every cursor that s could
+// concern: latest = s, then pending = s, unless an earlier mark stands. After
+// publishing it signals those that it marked. A cursor reads in the opposite
+// order:
+//
+//	v := published view
+//	m := swap(pending, none)
+//	l := latest
+//
+// Every event below v.end was marked before v was published. Hence, unless the
+// poll before left something behind (C4),
+//
+//	C1 m = none: no event in [next, v.end) concerns the cursor
+//	C2 m < v.end: no event in [next, m) concerns it
+//	C3 m ≥ v.end: as C1
+//
+// so a narrowed watch stands at the log's end however long nothing matches,
+// and looks only at what could match. The mark that was taken may stand for
+// later ones, too, which found it in place, and some of those may be for events
+// that are not published yet. No later mark would tell of them, but latest does:
+//
+//	C4 l ≥ v.end: the next poll must look at everything from v.end on
+//
+// and the signal for them is on its way.
+//
+// A Cursor is read by one goroutine. Close it when done.
+type Cursor struct {
+	cache  *Cache
+	filter *Filter
+	epoch  uint64
+	next   uint64 // the next sequence number to look at
+	behind bool   // the next poll must look at everything from next on
+	floor  uint64 // a start that upstream had not reached; not delivered up to there
+
+	pending atomic.Uint64 // earliest marked sequence number, 0 for none
+	latest  atomic.Uint64 // latest marked sequence number; only the writer sets it
+	signal  chan struct{}
+	place   int // in its cursorSet, guarded by interests.mu
+}
+
+// Delta is an event as one watch sees it through its filter. RV is the
+// resourceVersion of the change; Object may still carry an older one, when it
+// is the previous version of an object that left the selection.
+type Delta struct {
+	Type   EventType
+	RV     uint64
+	Object *Object
+}
+
+// Watch returns a cursor that delivers the changes after resourceVersion from,
+// which may be one that upstream has not reached yet. It fails with
+// [ErrNotReady] or with [*TooOldError].
+func (c *Cache) Watch(filter *Filter, from uint64) (*Cursor, error) {
+	cursor := &Cursor{cache: c, filter: filter, signal: make(chan struct{}, 1)}
+	// Register first: whatever is published after the view below is marked.
+	c.interests.add(cursor)
+	v := c.view.Load()
+	var err error
+	switch {
+	case v == nil:
+		err = c.notReady()
+	case from < v.since:
+		err = &TooOldError{From: from, Oldest: v.since}
+	case v.inGap(from):
+		err = &TooOldError{From: from, Oldest: v.rv}
+	}
+	if err != nil {
+		c.interests.remove(cursor)
+		return nil, err
+	}
+	cursor.epoch, cursor.next, cursor.behind = v.epoch, v.after(from), true
+	if from > v.rv {
+		cursor.floor = from
+	}
+	return cursor, nil
+}
+
+// TooOldError says from where on the log can serve watches. It is an [ErrTooOld].
+type TooOldError struct{ From, Oldest uint64 }
+
+func (e *TooOldError) Error() string {
+	return fmt.Sprintf("too old resource version: %d (%d)", e.From, e.Oldest)
+}
+
+// Is makes errors.Is(err, ErrTooOld) true.
+func (e *TooOldError) Is(target error) bool { return target == ErrTooOld }
+
+// Ready receives when there may be something to poll, including the end.
+func (c *Cursor) Ready() <-chan struct{} { return c.signal }
+
+// wake must not block.
+func (c *Cursor) wake() {
+	select {
+	case c.signal <- struct{}{}:
+	default:
+	}
+}
+
+// Poll appends up to limit deltas to into, without waiting. The position covers
+// all that was delivered so far: a bookmark at it would be true. It is below the cursor's start as long as the cache has not reached that.
+// If Poll returns limit deltas, there may be more at once; otherwise Ready tells.
+// A new cursor is polled first. It fails for good, with [ErrEnded], with
+// [ErrLagged], or with [*TooOldError] if a relist has jumped over its start.
+func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
+	v := c.cache.view.Load() // before pending, and that before latest: see Marks
+	if v == nil || v.epoch != c.epoch {
+		return into, 0, ErrEnded
+	}
+	mark := c.pending.Swap(0)
+	coming := c.latest.Load() >= v.end // C4
+	if !c.behind {
+		if mark == 0 || mark >= v.end {
+			c.next, c.behind = v.end, coming // C1, C3
+			return into, v.rv, nil
+		}
+		c.next = mark // C2
+	}
+	switch {
+	case c.next < v.first:
+		return into, 0, ErrLagged
+	case v.inGap(c.floor):
+		// What was deleted after the start may be logged before it.
+		return into, 0, &TooOldError{From: c.floor, Oldest: v.rv}
+	}
+	before := len(into)
+	for ; c.next < v.end && len(into)-before < limit; c.next++ {
+		e := v.event(c.next)
+		if e.RV <= c.floor {
+			continue
+		}
+		if d, ok := c.filter.delta(e); ok {
+			into = append(into, d)
+		}
+	}
+	c.cache.delivered.Add(uint64(len(into) - before))
+	// Below its start a cursor looks at all: it must not pass a gap unseen.
+	c.behind = c.next < v.end || coming || v.rv < c.floor
+	if c.next < v.end {
+		// Not the last event's RV: the next one may share it.
+		return into, v.event(c.next).RV - 1, nil
+	}
+	return into, v.rv, nil
+}
+
+// Close forgets the cursor. It must be called exactly once.
+func (c *Cursor) Close() { c.cache.interests.remove(c) }
+
+// delta is what an event means to those who see only what the filter selects:
+// entering the selection is ADDED, leaving it is DELETED.
+func (f *Filter) delta(e *Event) (Delta, bool) {
+	is := e.Type != Deleted && f.Matches(e.Object)
+	was := e.Prev != nil && f.Matches(e.Prev)
+	switch {
+	case is && was:
+		return Delta{Modified, e.RV, e.Object}, true
+	case is:
+		return Delta{Added, e.RV, e.Object}, true
+	case was && e.Type == Deleted:
+		return Delta{Deleted, e.RV, e.Object}, true
+	case was:
+		return Delta{Deleted, e.RV, e.Prev}, true
+	}
+	return Delta{}, false
+}

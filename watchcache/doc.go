@@ -1,0 +1,52 @@
+// Package watchcache holds one resource of a Kubernetes API as a versioned
+// cache: the current state as a persistent tree, the recent past as an event
+// log, and cursors by which any number of watches read that log at their own
+// speed. It knows nothing of networks or HTTP.
+//
+// # Shape
+//
+// A [Cache] belongs to one group-version-resource in one wire encoding. It is
+// fed by exactly one writer, which calls Reset, Apply, Advance, Replace, Trim
+// and End; everything else reads. The writer builds each new state beside the
+// old one and publishes it by one atomic pointer store, so that readers take no
+// lock and never see half a change.
+//
+//	upstream events ─► Apply ─► tree' = tree + event ─► log append ─► publish ─► wake cursors
+//	                                                                     │
+//	                       list, get ◄── Snapshot (a root and its RV) ◄──┤
+//	                       watch     ◄── Cursor (a position in the log) ◄┘
+//
+// Objects are kept as the bytes that upstream sent ([Object]); nothing is
+// decoded into Go types and encoded again, so new fields, new kinds and custom
+// resources work unseen.
+//
+// # Guarantees
+//
+// Each has a name, which the tests use.
+//
+//   - Ordered: a cursor delivers events in ascending resourceVersion order.
+//   - Unique: no event is delivered twice by one cursor.
+//   - No gap: a cursor started at resourceVersion N delivers every matching
+//     change after N, or fails with [ErrTooOld] or [ErrEnded]; it never skips.
+//   - Resumable: N may be the resourceVersion of any event or bookmark that a
+//     cursor delivered in the same epoch while the log still reaches back to it.
+//   - Bookmarkable: a position reported by a cursor covers all events up to it.
+//   - Not older than: WaitFresh(N) returns a snapshot at N or later.
+//   - Exact: SnapshotAt(N) returns the state that upstream had at N, or an error.
+//
+// # Learnt on the way
+//
+// A relist after a lost watch (410) shows the present state only. What became
+// of an object in between, and the resourceVersion at which another one was
+// deleted, is gone. [Cache.Replace] turns the difference into events whose
+// resourceVersions lie in the right interval and are unique, so watches go on;
+// but a state inside that interval is one that upstream never had. The log
+// therefore keeps the interval as a gap: exact reads and new watches that
+// start strictly inside it are refused, everything at its ends is sound.
+//
+// A watch that is narrowed (one namespace, one node) may see nothing for hours
+// while the log moves on. Its cursor must not fall off the log for that. The
+// writer marks a cursor before it publishes an event which could match it; a
+// cursor without a mark knows that nothing up to the published end concerns it
+// and simply stands at that end. See [Cursor].
+package watchcache

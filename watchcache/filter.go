@@ -1,0 +1,140 @@
+package watchcache
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+)
+
+// UnsupportedFieldError names a field selector label that a resource's cache
+// does not keep. Upstream may know it.
+type UnsupportedFieldError struct{ Field string }
+
+func (e *UnsupportedFieldError) Error() string {
+	return fmt.Sprintf("field label %q is not kept in the cache", e.Field)
+}
+
+// Filter is what a request asks of a collection: a namespace, a label selector,
+// a field selector. The zero filter of a resource matches everything.
+type Filter struct {
+	namespace string
+	key       string // the one object that can match, if known
+	labels    labels.Selector
+	fields    []fieldRequirement
+	interest  interest
+	selective bool
+}
+
+// fieldRequirement compares one value of an object.
+type fieldRequirement struct {
+	index int // into Object.fields, or one of the constants below
+	value string
+	equal bool
+}
+
+const (
+	fieldName      = -1
+	fieldNamespace = -2
+)
+
+func (o *Object) field(index int) string {
+	switch index {
+	case fieldName:
+		return o.Name()
+	case fieldNamespace:
+		return o.Namespace()
+	}
+	return o.fields[index]
+}
+
+// NewFilter compiles a request's selection for objects of r. An empty namespace
+// means all; nil selectors select everything. It fails with
+// *[UnsupportedFieldError] for a field that r does not keep.
+func (r *Resource) NewFilter(namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
+	f := &Filter{namespace: namespace}
+	if ls != nil && !ls.Empty() {
+		f.labels, f.selective = ls, true
+	}
+	if fs != nil && !fs.Empty() {
+		f.selective = true
+		for _, req := range fs.Requirements() {
+			index, ok := r.fieldIndex(req.Field)
+			if !ok {
+				return nil, &UnsupportedFieldError{req.Field}
+			}
+			f.fields = append(f.fields, fieldRequirement{index, req.Value, req.Operator != selection.NotEquals})
+		}
+	}
+	f.narrow(r)
+	return f, nil
+}
+
+func (r *Resource) fieldIndex(field string) (int, bool) {
+	switch field {
+	case "metadata.name":
+		return fieldName, true
+	case "metadata.namespace":
+		// A cluster-scoped object has no namespace to select by, and upstream
+		// words the error.
+		return fieldNamespace, r.Namespaced
+	}
+	i := slices.Index(r.Fields, field)
+	return i, i >= 0
+}
+
+// narrow finds the narrowest of what the requirements pin, so that a watch is
+// woken for little else and a single object is looked up, not searched.
+func (f *Filter) narrow(r *Resource) {
+	f.interest = interest{namespace: f.namespace}
+	name, namespace := "", f.namespace
+	for _, req := range f.fields {
+		switch {
+		case !req.equal:
+		case req.index == fieldName:
+			name = req.value
+		case req.index == fieldNamespace && namespace == "":
+			namespace = req.value
+		case req.index >= 0 && req.value != "" && f.interest.value == "":
+			f.interest.field, f.interest.value = req.index, req.value
+		}
+	}
+	f.interest.namespace = namespace
+	if name != "" && (namespace != "" || !r.Namespaced) {
+		f.key = r.Key(namespace, name)
+		f.interest.key = f.key
+	}
+}
+
+// Selective tells whether a label or field selector is set, beyond a namespace.
+func (f *Filter) Selective() bool { return f.selective }
+
+// Single tells whether the filter pins one object, by name and, if it has one,
+// namespace.
+func (f *Filter) Single() bool { return f.key != "" }
+
+// Matches tells whether an object is selected.
+func (f *Filter) Matches(o *Object) bool {
+	if f.namespace != "" && o.Namespace() != f.namespace {
+		return false
+	}
+	if f.labels != nil && !f.labels.Matches(o.labels) {
+		return false
+	}
+	for _, req := range f.fields {
+		if (o.field(req.index) == req.value) != req.equal {
+			return false
+		}
+	}
+	return true
+}
+
+// KeyRange is the range of keys outside which nothing can match.
+func (f *Filter) KeyRange(r *Resource) (from, to string) {
+	if f.key != "" {
+		return f.key, f.key + "\x00"
+	}
+	return r.KeyRange(f.interest.namespace)
+}

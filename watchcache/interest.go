@@ -1,0 +1,166 @@
+package watchcache
+
+import "sync"
+
+// interest is what narrows a watch, so that events which cannot match need not
+// wake it. Only the narrowest applies: key, then field value, then namespace.
+type interest struct {
+	key       string
+	field     int    // index into Object.fields, if value is set
+	value     string // a field equality; "" narrows nothing
+	namespace string
+}
+
+// interests is the index of open cursors by what narrows them. An event visits
+// the cursors in the four places where it could match, and no others: five
+// thousand watches, each on its own node, make an event no dearer than one.
+type interests struct {
+	mu struct {
+		sync.Mutex
+		all        cursorSet
+		namespaces map[string]*cursorSet
+		keys       map[string]*cursorSet
+		values     map[fieldValue]*cursorSet
+		count      int
+	}
+}
+
+type fieldValue struct {
+	field int
+	value string
+}
+
+// cursorSet is an unordered set; each cursor knows its place in it.
+type cursorSet struct{ cursors []*Cursor }
+
+func (s *cursorSet) add(c *Cursor) {
+	c.place = len(s.cursors)
+	s.cursors = append(s.cursors, c)
+}
+
+func (s *cursorSet) remove(c *Cursor) {
+	last := len(s.cursors) - 1
+	moved := s.cursors[last]
+	s.cursors[c.place], moved.place = moved, c.place
+	s.cursors[last] = nil
+	s.cursors = s.cursors[:last]
+}
+
+func (x *interests) add(c *Cursor) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.mu.keys == nil {
+		x.mu.namespaces = map[string]*cursorSet{}
+		x.mu.keys = map[string]*cursorSet{}
+		x.mu.values = map[fieldValue]*cursorSet{}
+	}
+	x.setLocked(c.filter.interest).add(c)
+	x.mu.count++
+}
+
+func (x *interests) remove(c *Cursor) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	in := c.filter.interest
+	set := x.setLocked(in)
+	set.remove(c)
+	x.mu.count--
+	if len(set.cursors) > 0 {
+		return
+	}
+	switch {
+	case in.key != "":
+		delete(x.mu.keys, in.key)
+	case in.value != "":
+		delete(x.mu.values, fieldValue{in.field, in.value})
+	case in.namespace != "":
+		delete(x.mu.namespaces, in.namespace)
+	}
+}
+
+func (x *interests) setLocked(in interest) *cursorSet {
+	switch {
+	case in.key != "":
+		return setOf(x.mu.keys, in.key)
+	case in.value != "":
+		return setOf(x.mu.values, fieldValue{in.field, in.value})
+	case in.namespace != "":
+		return setOf(x.mu.namespaces, in.namespace)
+	}
+	return &x.mu.all
+}
+
+func setOf[K comparable](m map[K]*cursorSet, k K) *cursorSet {
+	s := m[k]
+	if s == nil {
+		s = &cursorSet{}
+		m[k] = s
+	}
+	return s
+}
+
+// len is the number of open cursors.
+func (x *interests) len() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.mu.count
+}
+
+// mark tells every cursor that could match the event of this sequence number
+// about it, and appends those which were not told of one at or beyond published
+// before to woken. The writer calls it before it publishes the event, and
+// signals after. A cursor that still holds an earlier mark is signalled, too: it
+// may be taking that mark right now, with a view in which the event is missing.
+func (x *interests) mark(e *Event, seq, published uint64, woken []*Cursor) []*Cursor {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.mu.count == 0 {
+		return woken
+	}
+	markSet := func(s *cursorSet) {
+		if s == nil {
+			return
+		}
+		for _, c := range s.cursors {
+			if c.latest.Swap(seq) < published {
+				woken = append(woken, c)
+			}
+			c.pending.CompareAndSwap(0, seq)
+		}
+	}
+	o := e.Object
+	markSet(&x.mu.all)
+	markSet(x.mu.namespaces[o.Namespace()])
+	markSet(x.mu.keys[o.key])
+	for i, value := range o.fields {
+		markSet(x.mu.values[fieldValue{i, value}])
+		if e.Prev != nil && e.Prev.fields[i] != value {
+			markSet(x.mu.values[fieldValue{i, e.Prev.fields[i]}])
+		}
+	}
+	return woken
+}
+
+// each visits every open cursor.
+func (x *interests) each(visit func(*Cursor)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, c := range x.mu.all.cursors {
+		visit(c)
+	}
+	for _, s := range x.mu.namespaces {
+		s.each(visit)
+	}
+	for _, s := range x.mu.keys {
+		s.each(visit)
+	}
+	for _, s := range x.mu.values {
+		s.each(visit)
+	}
+}
+
+func (s *cursorSet) each(visit func(*Cursor)) {
+	for _, c := range s.cursors {
+		visit(c)
+	}
+}

@@ -1,0 +1,46 @@
+package watchcache
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/tidwall/gjson"
+)
+
+// labelSet holds an object's labels as views into its bytes, sorted by key. It
+// implements apimachinery's labels.Labels: for the handful of labels that an
+// object has, a sorted slice is smaller and faster than a map.
+type labelSet []label
+
+type label struct{ key, value string }
+
+func readLabels(v gjson.Result) labelSet {
+	var set labelSet
+	v.ForEach(func(k, v gjson.Result) bool {
+		set = append(set, label{k.Str, v.Str})
+		return true
+	})
+	slices.SortFunc(set, func(a, b label) int { return cmp.Compare(a.key, b.key) })
+	return slices.Clip(set)
+}
+
+// Lookup returns the value of a label and whether it is set.
+func (s labelSet) Lookup(key string) (value string, ok bool) {
+	i, ok := slices.BinarySearchFunc(s, key, func(l label, key string) int { return cmp.Compare(l.key, key) })
+	if !ok {
+		return "", false
+	}
+	return s[i].value, true
+}
+
+// Has tells whether a label is set.
+func (s labelSet) Has(key string) bool {
+	_, ok := s.Lookup(key)
+	return ok
+}
+
+// Get returns the value of a label, "" if it is not set.
+func (s labelSet) Get(key string) string {
+	value, _ := s.Lookup(key)
+	return value
+}

@@ -1,0 +1,174 @@
+package watchcache
+
+import (
+	"slices"
+	"sort"
+	"time"
+)
+
+// EventType is what became of an object, before any selector is applied.
+type EventType uint8
+
+// The types of an [Event] and of a [Delta].
+const (
+	Added EventType = iota + 1
+	Modified
+	Deleted
+)
+
+// String is the type as it stands in a watch event.
+func (t EventType) String() string {
+	switch t {
+	case Added:
+		return "ADDED"
+	case Modified:
+		return "MODIFIED"
+	case Deleted:
+		return "DELETED"
+	}
+	panic("BUG: no such event type")
+}
+
+// Event is one entry of the log.
+type Event struct {
+	Type EventType
+	// RV is the resourceVersion of the change.
+	RV uint64
+	// Object is the new version; of a deletion, the last content at RV.
+	Object *Object
+	// Prev is the version that was replaced or deleted, nil if there was none.
+	Prev *Object
+
+	after tree // the state that includes the event
+	at    int64
+}
+
+// segmentLen and segmentCost bound a segment: the log is trimmed by whole
+// segments, so they are also the grain of its bounds.
+const (
+	segmentLen  = 128
+	segmentCost = 1 << 20 // bytes
+	// pathCost is what an event costs beside object bytes: the entry itself and
+	// the copied path of the tree.
+	pathCost = 1536
+)
+
+// segment is a run of the log. The writer fills slots beyond the published end
+// and then publishes a view that reaches further; a slot never changes once it
+// is visible. So readers need no lock.
+type segment struct {
+	base   uint64 // sequence number of events[0]
+	cost   int64
+	events [segmentLen]Event
+}
+
+// gap is an interval of resourceVersions, exclusive at both ends, in which the
+// log holds made-up intermediate states (see Cache.Replace).
+type gap struct{ after, before uint64 }
+
+// view is one published state: the tree and the log that led to it. It never
+// changes; the writer publishes the next one.
+//
+// Sequence numbers count the events of a cache from 1 and are not
+// resourceVersions.
+//
+// Invariants:
+//
+//	L1 the log holds the events with sequence numbers [first, end)
+//	L2 their RVs are ≥ since and ≤ rv and do not descend
+//	L3 base is the state at since; the last event's after, or base, is tree
+//	L4 the log is complete for every N with since ≤ N: it holds all events > N
+type view struct {
+	epoch    uint64
+	rv       uint64
+	tree     tree
+	since    uint64
+	base     tree
+	first    uint64
+	end      uint64
+	cost     int64
+	segments []*segment
+	gaps     []gap
+}
+
+// event returns the event with sequence number seq, first ≤ seq < end.
+func (v *view) event(seq uint64) *Event {
+	i := sort.Search(len(v.segments), func(i int) bool { return v.segments[i].base > seq }) - 1
+	s := v.segments[i]
+	return &s.events[seq-s.base]
+}
+
+// after returns the sequence number of the first event with an RV above rv.
+func (v *view) after(rv uint64) uint64 {
+	n := sort.Search(int(v.end-v.first), func(i int) bool { return v.event(v.first+uint64(i)).RV > rv })
+	return v.first + uint64(n)
+}
+
+// inGap tells whether rv lies in an interval whose true states are unknown.
+func (v *view) inGap(rv uint64) bool {
+	return slices.ContainsFunc(v.gaps, func(g gap) bool { return g.after < rv && rv < g.before })
+}
+
+// treeAt returns the state at rv, since ≤ rv ≤ v.rv.
+func (v *view) treeAt(rv uint64) tree {
+	if seq := v.after(rv); seq > v.first {
+		return v.event(seq - 1).after
+	}
+	return v.base
+}
+
+// append adds an event to a view that is not published yet.
+func (v *view) append(e Event) {
+	cost := e.cost()
+	last := len(v.segments) - 1
+	if last < 0 || v.end-v.segments[last].base == segmentLen || v.segments[last].cost+cost > segmentCost {
+		v.segments = append(slices.Clip(v.segments), &segment{base: v.end})
+		last++
+	}
+	s := v.segments[last]
+	s.events[v.end-s.base] = e
+	s.cost += cost
+	v.cost += cost
+	v.end++
+	v.rv, v.tree = e.RV, e.after
+}
+
+// cost is the memory that only the log keeps alive: the replaced version, and
+// of a deletion the last content.
+func (e *Event) cost() int64 {
+	cost := int64(pathCost)
+	if e.Prev != nil {
+		cost += int64(len(e.Prev.raw))
+	}
+	if e.Type == Deleted {
+		cost += int64(len(e.Object.raw))
+	}
+	return cost
+}
+
+// trim drops the oldest segments of a view that is not published yet until the
+// log is within its bounds. The newest segment stays.
+func (v *view) trim(limits Limits, now time.Time) {
+	oldest := now.Add(-limits.Age).UnixNano()
+	drop := 0
+	for ; drop < len(v.segments)-1; drop++ {
+		last := v.event(v.segments[drop+1].base - 1)
+		if last.at >= oldest && v.end-v.first <= uint64(limits.Events) && v.cost <= limits.Bytes {
+			break
+		}
+		v.first = v.segments[drop+1].base
+		v.since, v.base = last.RV, last.after
+		v.cost -= v.segments[drop].cost
+	}
+	if drop > 0 {
+		v.segments = slices.Clone(v.segments[drop:])
+		v.gaps = slices.DeleteFunc(slices.Clone(v.gaps), func(g gap) bool { return g.before <= v.since })
+	}
+}
+
+// Limits bound the event log of one cache. Whichever is reached first trims.
+type Limits struct {
+	Age    time.Duration // how far back the log reaches at most
+	Events int           // how many events it holds at most
+	Bytes  int64         // how much memory the replaced objects may take
+}

@@ -1,0 +1,201 @@
+package watchcache
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"unsafe"
+
+	"github.com/tidwall/gjson"
+)
+
+var (
+	// ErrOpaqueResourceVersion says that a resourceVersion is not a plain
+	// decimal integer, so that it cannot be compared and must not be cached.
+	ErrOpaqueResourceVersion = errors.New("resourceVersion is not a plain decimal integer")
+	// ErrMalformedObject says that bytes are not a Kubernetes object of the
+	// expected resource.
+	ErrMalformedObject = errors.New("malformed object")
+)
+
+// Object is one version of one API object: the bytes that upstream sent and
+// what was read out of them once. It never changes and never pins the buffer
+// that it was read from.
+//
+// The bytes are kept in the form of a list item, because lists move the most
+// bytes: for built-in types without kind and apiVersion, which a watch event or
+// a get puts in front again (proxy/wire does); for custom resources as they are.
+type Object struct {
+	key    string
+	raw    []byte
+	rv     uint64
+	uid    string
+	labels labelSet
+	fields []string // values of Resource.Fields, in its order
+	rvAt   int32    // where the digits of metadata.resourceVersion start in raw
+	rvLen  int32    // how many digits there are
+	nsLen  int32    // length of the namespace in key, 0 if cluster-scoped
+}
+
+// Key is "namespace/name", or "name" for cluster-scoped resources.
+func (o *Object) Key() string { return o.key }
+
+// Namespace is empty for cluster-scoped resources.
+func (o *Object) Namespace() string { return o.key[:o.nsLen] }
+
+// Name is metadata.name.
+func (o *Object) Name() string {
+	if o.nsLen == 0 {
+		return o.key
+	}
+	return o.key[o.nsLen+1:]
+}
+
+// ResourceVersion is metadata.resourceVersion.
+func (o *Object) ResourceVersion() uint64 { return o.rv }
+
+// UID is metadata.uid.
+func (o *Object) UID() string { return o.uid }
+
+// JSON is the object as a list item, without surrounding white space. It must
+// not be modified.
+func (o *Object) JSON() []byte { return o.raw }
+
+// ResourceVersionSpan tells where the digits of metadata.resourceVersion stand
+// in JSON: from start (inclusive) to end (exclusive).
+func (o *Object) ResourceVersionSpan() (start, end int) {
+	return int(o.rvAt), int(o.rvAt + o.rvLen)
+}
+
+// withResourceVersion is the same object at another resourceVersion, as
+// kube-apiserver shows a deleted object at the revision of its deletion.
+func (o *Object) withResourceVersion(rv uint64) *Object {
+	raw := make([]byte, 0, len(o.raw)+20-int(o.rvLen))
+	raw = append(raw, o.raw[:o.rvAt]...)
+	raw = strconv.AppendUint(raw, rv, 10)
+	digits := len(raw) - int(o.rvAt)
+	raw = append(raw, o.raw[o.rvAt+o.rvLen:]...)
+	at := *o
+	at.raw, at.rv, at.rvLen = raw, rv, int32(digits)
+	return &at
+}
+
+// ParseObject reads one object of r from JSON, as it stands in a watch event, a
+// get or a list item. It copies what it keeps; src may be reused. Errors wrap
+// [ErrMalformedObject] or [ErrOpaqueResourceVersion].
+func (r *Resource) ParseObject(src []byte) (*Object, error) {
+	src = bytes.TrimSpace(src)
+	if !gjson.ValidBytes(src) || len(src) == 0 || src[0] != '{' {
+		return nil, fmt.Errorf("%w: not a JSON object", ErrMalformedObject)
+	}
+	o := &Object{raw: r.itemForm(src)}
+	meta, err := o.readTop(r)
+	if err != nil {
+		return nil, err
+	}
+	namespace, name, err := o.readMetadata(meta)
+	if err != nil {
+		return nil, err
+	}
+	if r.Namespaced != (namespace != "") {
+		return nil, fmt.Errorf("%w: %s %q in namespace %q, but namespaced is %t",
+			ErrMalformedObject, r.GVR.Resource, name, namespace, r.Namespaced)
+	}
+	o.key, o.nsLen = r.Key(namespace, name), int32(len(namespace))
+	return o, nil
+}
+
+// itemForm copies src, without kind and apiVersion where lists leave them out.
+func (r *Resource) itemForm(src []byte) []byte {
+	if !r.SelfDescribing {
+		if rest, ok := bytes.CutPrefix(src[1:], []byte(r.typeMeta())); ok {
+			raw := make([]byte, 0, len(rest)+1)
+			return append(append(raw, '{'), rest...)
+		}
+	}
+	return bytes.Clone(src)
+}
+
+// readTop walks the top level once: it checks the type where it is given,
+// reads the selectable fields and returns the metadata.
+func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
+	top := gjson.Parse(lend(o.raw))
+	top.ForEach(func(k, v gjson.Result) bool {
+		switch k.Str {
+		case "metadata":
+			meta = v
+		case "kind":
+			if v.Str != r.Kind {
+				err = fmt.Errorf("%w: kind %q instead of %q", ErrMalformedObject, v.Str, r.Kind)
+			} else if !r.SelfDescribing {
+				err = fmt.Errorf("%w: kind is not the first key of a %s", ErrMalformedObject, r.Kind)
+			}
+		case "apiVersion":
+			if v.Str != r.APIVersion() {
+				err = fmt.Errorf("%w: apiVersion %q instead of %q", ErrMalformedObject, v.Str, r.APIVersion())
+			}
+		}
+		return err == nil
+	})
+	if err != nil {
+		return meta, err
+	}
+	if !meta.IsObject() {
+		return meta, fmt.Errorf("%w: no metadata", ErrMalformedObject)
+	}
+	if len(r.Fields) > 0 {
+		o.fields = make([]string, len(r.Fields))
+		for i, path := range r.Fields {
+			o.fields[i] = top.Get(path).String()
+		}
+	}
+	return meta, nil
+}
+
+// readMetadata reads what the cache needs of metadata.
+func (o *Object) readMetadata(meta gjson.Result) (namespace, name string, err error) {
+	var rv gjson.Result
+	meta.ForEach(func(k, v gjson.Result) bool {
+		switch k.Str {
+		case "name":
+			name = v.Str
+		case "namespace":
+			namespace = v.Str
+		case "uid":
+			o.uid = v.Str
+		case "resourceVersion":
+			rv = v
+		case "labels":
+			o.labels = readLabels(v)
+		}
+		return true
+	})
+	if name == "" {
+		return "", "", fmt.Errorf("%w: no metadata.name", ErrMalformedObject)
+	}
+	if o.rv, err = ParseResourceVersion(rv.Str); err != nil || rv.Type != gjson.String {
+		return "", "", fmt.Errorf("%w: metadata.resourceVersion of %q is %s", ErrOpaqueResourceVersion, name, rv.Raw)
+	}
+	o.rvAt, o.rvLen = int32(rv.Index+1), int32(len(rv.Raw)-2)
+	if got := lend(o.raw[o.rvAt : o.rvAt+o.rvLen]); got != rv.Str {
+		return "", "", fmt.Errorf("%w: resourceVersion of %q is written %q", ErrOpaqueResourceVersion, name, got)
+	}
+	return namespace, name, nil
+}
+
+// ParseResourceVersion reads a resourceVersion that can be compared: decimal
+// digits without leading zeros, at most 64 bits (KEP-5504).
+func ParseResourceVersion(s string) (uint64, error) {
+	if s == "" || (s[0] == '0' && s != "0") || s[0] == '+' {
+		return 0, fmt.Errorf("%w: %q", ErrOpaqueResourceVersion, s)
+	}
+	rv, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %q", ErrOpaqueResourceVersion, s)
+	}
+	return rv, nil
+}
+
+// lend shows bytes that never change as a string.
+func lend(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

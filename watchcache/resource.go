@@ -1,0 +1,54 @@
+package watchcache
+
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Resource names what a cache holds and which fields of its objects selectors
+// may ask for. It does not change during the life of a cache.
+type Resource struct {
+	// GVR is the resource as it stands in request paths.
+	GVR schema.GroupVersionResource
+	// Kind is the kind of one object, for example "Pod".
+	Kind string
+	// ListKind is the kind of a collection, for example "PodList".
+	ListKind string
+	// Namespaced tells whether objects live in namespaces.
+	Namespaced bool
+	// SelfDescribing tells the two ways in which kube-apiserver writes objects
+	// apart. False for built-in types: kind and apiVersion stand first in a
+	// single object and are left out of the items of a list. True for custom
+	// resources: keys are sorted and items carry both.
+	SelfDescribing bool
+	// Fields are the paths, beside metadata.name and metadata.namespace, by
+	// which field selectors may narrow this resource, for example
+	// "spec.nodeName". A missing field has the value "".
+	Fields []string
+}
+
+// APIVersion is the group and version as objects carry it: "v1", "apps/v1".
+func (r *Resource) APIVersion() string { return r.GVR.GroupVersion().String() }
+
+// typeMeta is what stands between the opening brace and the metadata of a
+// built-in object that describes itself.
+func (r *Resource) typeMeta() string {
+	return `"kind":"` + r.Kind + `","apiVersion":"` + r.APIVersion() + `",`
+}
+
+// Key returns the key under which an object is kept: "namespace/name", or
+// "name" for cluster-scoped resources.
+func (r *Resource) Key(namespace, name string) string {
+	if !r.Namespaced {
+		return name
+	}
+	return namespace + "/" + name
+}
+
+// KeyRange returns the half-open range of keys of one namespace, or of
+// everything if namespace is empty. The end "" means no end.
+func (r *Resource) KeyRange(namespace string) (from, to string) {
+	if !r.Namespaced || namespace == "" {
+		return "", ""
+	}
+	return namespace + "/", namespace + "0" // '0' follows '/' in ASCII
+}

@@ -1,0 +1,31 @@
+package watchcache
+
+import "sync"
+
+// waiters lets readers wait for the next publication. With nobody waiting, a
+// publication costs one uncontended lock.
+type waiters struct {
+	mu struct {
+		sync.Mutex
+		next chan struct{} // closed by the next publication; nil if nobody waits
+	}
+}
+
+// wait returns a channel that the next release closes.
+func (w *waiters) wait() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.next == nil {
+		w.mu.next = make(chan struct{})
+	}
+	return w.mu.next
+}
+
+func (w *waiters) release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.next != nil {
+		close(w.mu.next)
+		w.mu.next = nil
+	}
+}
