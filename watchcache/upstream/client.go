@@ -1,0 +1,103 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Client asks one upstream apiserver for JSON. The transport brings
+// credentials, TLS and HTTP/2; it is client-go's.
+type Client struct {
+	base    *url.URL
+	http    *http.Client
+	metrics *Metrics
+}
+
+// NewClient returns a client for the server at base, whose path, if any, is
+// put in front of every request path.
+func NewClient(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
+	return &Client{base: base, http: &http.Client{Transport: transport}, metrics: metrics}
+}
+
+// maxErrorBody bounds how much of an error's body is read, in bytes.
+const maxErrorBody = 64 << 10
+
+// get sends one GET request. A response other than 200 is returned as an error
+// of apimachinery's api/errors. The caller closes the body.
+func (c *Client) get(ctx context.Context, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
+	u := *c.base
+	u.Path = strings.TrimSuffix(u.Path, "/") + path
+	u.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("request upstream %s: %w", path, err)
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", userAgent)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		c.metrics.request(verb, gvr, 0)
+		return nil, fmt.Errorf("%s upstream: %w", verb, err)
+	}
+	c.metrics.request(verb, gvr, resp.StatusCode)
+	if resp.StatusCode != http.StatusOK {
+		return nil, statusError(resp)
+	}
+	return resp, nil
+}
+
+const userAgent = "watchproxy"
+
+// statusError reads the Status that kube-apiserver sends with an error, or
+// makes one of what came instead.
+func statusError(resp *http.Response) error {
+	defer resp.Body.Close() //nolint:errcheck // the error is the answer
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	var status metav1.Status
+	if json.Unmarshal(body, &status) != nil || status.Kind != "Status" {
+		status = metav1.Status{
+			Status:  metav1.StatusFailure,
+			Reason:  metav1.StatusReasonUnknown,
+			Message: fmt.Sprintf("upstream answered %s: %.200s", resp.Status, body),
+		}
+	}
+	status.Code = int32(resp.StatusCode)
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+		if status.Details == nil {
+			status.Details = &metav1.StatusDetails{}
+		}
+		status.Details.RetryAfterSeconds = int32(seconds)
+	}
+	return &apierrors.StatusError{ErrStatus: status}
+}
+
+// retryAfter is how long upstream asked to be left alone, or 0.
+func retryAfter(err error) time.Duration {
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		return time.Duration(seconds) * time.Second
+	}
+	return 0
+}
+
+// resourcePath is the path of a collection; namespace "" means all namespaces.
+func resourcePath(gvr schema.GroupVersionResource, namespace string) string {
+	path := "/apis/" + gvr.Group + "/" + gvr.Version
+	if gvr.Group == "" {
+		path = "/api/" + gvr.Version
+	}
+	if namespace != "" {
+		path += "/namespaces/" + namespace
+	}
+	return path + "/" + gvr.Resource
+}

@@ -1,0 +1,151 @@
+package upstream
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// batchMax bounds the events that are published at once. Events that arrived
+// together are published together: one wake-up per watch instead of many.
+const batchMax = 256
+
+// consumeInitial reads the state that a stream with sendInitialEvents begins
+// with, up to the bookmark that ends it.
+func (f *Feed) consumeInitial(s *stream) error {
+	var changes []watchcache.Change
+	for {
+		e, err := s.next()
+		if err != nil {
+			return ended(err, true)
+		}
+		f.alive()
+		switch e.kind {
+		case "BOOKMARK":
+			rv, err := f.bookmark(e)
+			if err != nil {
+				return err
+			}
+			if watchcache.IsInitialEventsEnd(e.object) {
+				f.adopt(changes, rv)
+				return nil
+			}
+		case "ERROR":
+			return eventError(e)
+		default:
+			change, err := f.change(e)
+			if err != nil {
+				return err
+			}
+			changes = append(changes, change)
+		}
+	}
+}
+
+// consume applies a stream's events until it ends; a clean end is nil.
+func (f *Feed) consume(s *stream) error {
+	var batch []watchcache.Change
+	apply := func() error {
+		err := f.cache.Apply(batch, time.Now())
+		clear(batch)
+		batch = batch[:0]
+		return err
+	}
+	for {
+		e, err := s.next()
+		if err != nil {
+			return errors.Join(apply(), ended(err, false))
+		}
+		f.alive()
+		switch e.kind {
+		case "BOOKMARK":
+			if err := apply(); err != nil {
+				return err
+			}
+			rv, err := f.bookmark(e)
+			if err != nil {
+				return err
+			}
+			f.cache.Advance(rv, time.Now())
+		case "ERROR":
+			return errors.Join(apply(), eventError(e))
+		default:
+			change, err := f.change(e)
+			if err != nil {
+				return errors.Join(apply(), err)
+			}
+			batch = append(batch, change)
+		}
+		if len(batch) == batchMax || !s.buffered() {
+			if err := apply(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (f *Feed) change(e event) (watchcache.Change, error) {
+	switch e.kind {
+	case "ADDED", "MODIFIED", "DELETED":
+	default:
+		return watchcache.Change{}, fmt.Errorf("%w: watch event of type %q", watchcache.ErrMalformedObject, e.kind)
+	}
+	o, err := f.cache.Resource().ParseObject(e.object)
+	return watchcache.Change{Deleted: e.kind == "DELETED", Object: o}, err
+}
+
+// bookmark learns the shape of upstream's bookmarks from the first.
+func (f *Feed) bookmark(e event) (uint64, error) {
+	b, rv, err := f.cache.Resource().ParseBookmark(e.object)
+	if err == nil && f.cache.Bookmark() == nil {
+		f.cache.SetBookmark(b)
+	}
+	return rv, err
+}
+
+// ended is what the end of a stream means: a clean end is no error, unless the
+// stream had not delivered what it was opened for.
+func ended(err error, early bool) error {
+	switch {
+	case errors.Is(err, io.EOF) && early:
+		return fmt.Errorf("watch ended before the initial state was complete: %w", io.ErrUnexpectedEOF)
+	case errors.Is(err, io.EOF):
+		return nil
+	}
+	return fmt.Errorf("read watch: %w", err)
+}
+
+// eventError is the Status of an ERROR event.
+func eventError(e event) error {
+	var status metav1.Status
+	if err := json.Unmarshal(e.object, &status); err != nil {
+		return fmt.Errorf("%w: ERROR event without a Status", watchcache.ErrMalformedObject)
+	}
+	return &apierrors.StatusError{ErrStatus: status}
+}
+
+// compact makes a state of the changes that were read while it was listed: the
+// last one of each object counts. The result is sorted by key.
+func compact(changes []watchcache.Change) []*watchcache.Object {
+	byKey := func(a, b watchcache.Change) int { return cmp.Compare(a.Object.Key(), b.Object.Key()) }
+	if !slices.IsSortedFunc(changes, byKey) {
+		slices.SortStableFunc(changes, byKey)
+	}
+	objects := make([]*watchcache.Object, 0, len(changes))
+	for i, c := range changes {
+		last := i == len(changes)-1 || changes[i+1].Object.Key() != c.Object.Key()
+		if last && !c.Deleted {
+			objects = append(objects, c.Object)
+		}
+	}
+	return objects
+}

@@ -1,0 +1,303 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+var (
+	// errWentBack says that upstream's revision is below the cache's: etcd was
+	// restored. Nothing of the cached state may be carried on.
+	errWentBack = errors.New("upstream's resourceVersion went back")
+	// errSilent says that upstream moved on and the stream did not.
+	errSilent = errors.New("watch stream fell silent")
+)
+
+// Feed keeps the cache of one resource in step with upstream. Its run loop is
+// the cache's only writer.
+type Feed struct {
+	gvr     schema.GroupVersionResource
+	client  *Client
+	limits  watchcache.Limits
+	log     *zap.Logger
+	metrics *Metrics
+
+	started chan struct{} // closed when cache or err is set
+	done    chan struct{} // closed when run has returned
+	stop    context.CancelFunc
+	cache   *watchcache.Cache
+	err     error // why there is no cache, or why it ended; read after started or done
+
+	warnings []string     // Warning headers that belong to every response
+	failing  atomic.Bool  // the last attempt to reach upstream failed
+	lastSign atomic.Int64 // unix nanoseconds of upstream's last sign of life
+	lastUsed atomic.Int64 // unix nanoseconds
+
+	// What run alone knows.
+	synced   bool // the state was read; follow it
+	paged    bool // upstream does not stream its state
+	newEpoch bool // the next sync begins a new epoch
+}
+
+// reconnect is how long to leave upstream alone after failures in a row.
+var reconnect = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 5 * time.Second}
+
+// run lives until ctx ends or the resource turns out not to be cacheable.
+func (f *Feed) run(ctx context.Context) {
+	defer close(f.done)
+	cache, err := f.describe(ctx)
+	if err != nil {
+		f.err = err
+		close(f.started)
+		return
+	}
+	f.cache = cache
+	close(f.started)
+	f.err = f.follow(ctx)
+	cache.End()
+}
+
+// describe finds out how upstream serves the resource.
+func (f *Feed) describe(ctx context.Context) (*watchcache.Cache, error) {
+	found, err := f.client.discover(ctx, f.gvr)
+	if err != nil {
+		return nil, err
+	}
+	r := watchcache.Resource{GVR: f.gvr, Kind: found.Kind, Namespaced: found.Namespaced, Fields: selectableFields[f.gvr]}
+	p, err := f.client.probe(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	r.ListKind, r.SelfDescribing = p.listKind, p.selfDescribing
+	f.warnings = p.warnings
+	f.alive()
+	return watchcache.New(r, f.limits), nil
+}
+
+// selectableFields are the field selectors served from the cache beside
+// metadata.name and metadata.namespace; others are upstream's to answer.
+var selectableFields = map[schema.GroupVersionResource][]string{
+	{Version: "v1", Resource: "pods"}: {"spec.nodeName"},
+}
+
+// steady is how long a stream must have lived for failures before it to be forgotten.
+const steady = 5 * time.Second
+
+// follow syncs and watches until ctx ends or there is nothing to follow.
+func (f *Feed) follow(ctx context.Context) error {
+	backoff := reconnect
+	for {
+		began := time.Now()
+		var err error
+		if f.synced {
+			err = f.watch(ctx)
+		} else {
+			err = f.sync(ctx)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Since(began) > steady {
+			backoff = reconnect
+		}
+		switch action, reason := f.verdict(ctx, err); action {
+		case giveUp:
+			return err
+		case relist:
+			f.log.Info("relisting", zap.String("reason", reason), zap.Error(err))
+			f.metrics.relists.WithLabelValues(f.gvr.Group, f.gvr.Version, f.gvr.Resource, reason).Inc()
+			f.synced = false
+		case resume:
+			if err == nil && time.Since(began) > steady {
+				continue
+			}
+			if err != nil {
+				f.failing.Store(true)
+				f.log.Warn("upstream watch broke", zap.Error(err))
+			}
+		}
+		if !sleep(ctx, max(backoff.Step(), retryAfter(err))) {
+			return ctx.Err()
+		}
+	}
+}
+
+type action int
+
+const (
+	resume action = iota // try again what was interrupted
+	relist               // read the state again
+	giveUp
+)
+
+// verdict decides what follows the end of a stream. A nil error is a clean end.
+func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
+	switch {
+	case err == nil:
+		return resume, ""
+	case errors.Is(err, errWentBack):
+		f.newEpoch = true
+		return relist, "went-back"
+	case errors.Is(err, watchcache.ErrDiverged):
+		return relist, "diverged"
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return relist, "expired"
+	case apierrors.IsInvalid(err) && !f.paged:
+		f.paged = true
+		return relist, "no-streaming"
+	case apierrors.IsTooManyRequests(err):
+		return resume, ""
+	case hasTooLarge(err):
+		// Upstream lags behind us, or was restored to an earlier state. Only
+		// a consistent read can tell.
+		if f.wentBack(ctx) {
+			f.newEpoch = true
+			return relist, "went-back"
+		}
+		return resume, ""
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
+		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
+		errors.Is(err, watchcache.ErrOpaqueResourceVersion), errors.Is(err, watchcache.ErrMalformedObject):
+		return giveUp, ""
+	}
+	return resume, ""
+}
+
+func hasTooLarge(err error) bool {
+	return apierrors.HasStatusCause(err, "ResourceVersionTooLarge")
+}
+
+// wentBack asks for upstream's revision.
+func (f *Feed) wentBack(ctx context.Context) bool {
+	s, err := f.cache.Snapshot()
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	p, err := f.client.probe(ctx, f.cache.Resource())
+	return err == nil && p.rv < s.ResourceVersion()
+}
+
+// sync reads the whole state and, where that came by a stream, watches on.
+func (f *Feed) sync(ctx context.Context) error {
+	notOlderThan := uint64(0)
+	if s, err := f.cache.Snapshot(); err == nil && !f.newEpoch {
+		notOlderThan = s.ResourceVersion()
+	}
+	if f.paged {
+		changes, rv, err := f.client.list(ctx, f.cache.Resource(), notOlderThan)
+		if err != nil {
+			return err
+		}
+		f.adopt(changes, rv)
+		return nil
+	}
+	query := url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}}
+	if notOlderThan > 0 {
+		query.Set("resourceVersion", strconv.FormatUint(notOlderThan, 10))
+	}
+	return f.stream(ctx, query, true)
+}
+
+// watch follows the changes after the cache's resourceVersion.
+func (f *Feed) watch(ctx context.Context) error {
+	s, err := f.cache.Snapshot()
+	if err != nil {
+		panic("BUG: watch before sync: " + err.Error())
+	}
+	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(s.ResourceVersion(), 10)}}, false)
+}
+
+// stream opens a watch and consumes it to its end.
+func (f *Feed) stream(ctx context.Context, query url.Values, initial bool) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	f.touch()
+	dog := make(chan struct{})
+	go func() {
+		defer close(dog)
+		f.guard(ctx, cancel)
+	}()
+	defer func() { <-dog }()
+	defer cancel(nil)
+
+	query.Set("watch", "true")
+	query.Set("allowWatchBookmarks", "true")
+	resp, err := f.client.get(ctx, "watch", f.gvr, resourcePath(f.gvr, ""), query)
+	if err != nil {
+		return causeOf(ctx, err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
+	f.alive()
+	s := newStream(resp.Body)
+	if initial {
+		if err := f.consumeInitial(s); err != nil {
+			return causeOf(ctx, err)
+		}
+	}
+	return causeOf(ctx, f.consume(s))
+}
+
+// causeOf prefers the reason for which the watchdog cut a stream.
+func causeOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// adopt makes a listed state the cache's: as the difference to what is cached,
+// or as a new epoch.
+func (f *Feed) adopt(changes []watchcache.Change, rv uint64) {
+	objects := compact(changes)
+	f.synced = true
+	if _, err := f.cache.Snapshot(); err == nil && !f.newEpoch {
+		err := f.cache.Replace(objects, rv, time.Now())
+		if err == nil {
+			return
+		}
+		f.log.Warn("relist does not continue the cached state; ending its watches", zap.Error(err))
+	}
+	f.cache.Reset(objects, rv)
+	f.newEpoch = false
+	f.log.Info("synced", zap.Int("objects", len(objects)), zap.Uint64("resourceVersion", rv))
+}
+
+// alive notes a sign of life from upstream.
+func (f *Feed) alive() {
+	f.touch()
+	f.failing.Store(false)
+}
+
+func (f *Feed) touch() { f.lastSign.Store(time.Now().UnixNano()) }
+
+// sleep waits, and tells whether it was not interrupted.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// String names the feed.
+func (f *Feed) String() string { return fmt.Sprintf("feed of %s", f.gvr) }

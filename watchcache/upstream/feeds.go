@@ -1,0 +1,238 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// Options say what is cached and how much of it is kept.
+type Options struct {
+	// Excluded resources are never cached, in any version.
+	Excluded []schema.GroupResource
+	// Limits bound each resource's event log.
+	Limits watchcache.Limits
+	// IdleTimeout is after how long without a request or an open watch a feed
+	// is stopped; 0 means never.
+	IdleTimeout time.Duration
+}
+
+var (
+	// ErrExcluded says that configuration keeps a resource out of the cache.
+	ErrExcluded = errors.New("resource is excluded from caching")
+	// ErrUnavailable says that a feed has not been able to sync so far.
+	ErrUnavailable = errors.New("upstream is not available")
+	errStopped     = errors.New("feeds are stopped")
+)
+
+// Feeds is the set of running feeds. A feed is started by the first request
+// for its resource.
+type Feeds struct {
+	client  *Client
+	options Options
+	log     *zap.Logger
+	metrics *Metrics
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		feeds   map[schema.GroupVersionResource]*Feed
+		refused map[schema.GroupVersionResource]refusal
+	}
+}
+
+// refusal remembers for a while why a resource has no feed.
+type refusal struct {
+	err   error
+	until time.Time
+}
+
+// NewFeeds returns an empty set. Stop ends it.
+func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
+	fs := &Feeds{client: client, options: options, log: log, metrics: client.metrics}
+	fs.ctx, fs.cancel = context.WithCancel(context.Background())
+	fs.mu.feeds = map[schema.GroupVersionResource]*Feed{}
+	fs.mu.refused = map[schema.GroupVersionResource]refusal{}
+	fs.running.Go(fs.retireIdle)
+	return fs
+}
+
+// Stop ends all feeds and waits for them. Their caches end, too.
+func (fs *Feeds) Stop() {
+	fs.cancel()
+	fs.running.Wait()
+}
+
+// Cache returns the cache of a resource, starting its feed if there is none,
+// and waits for it to be filled until ctx ends. Any error means that the
+// request is for upstream to answer.
+func (fs *Feeds) Cache(ctx context.Context, gvr schema.GroupVersionResource) (*watchcache.Cache, []string, error) {
+	f, err := fs.feed(gvr)
+	if err != nil {
+		return nil, nil, err
+	}
+	f.lastUsed.Store(time.Now().UnixNano())
+	select {
+	case <-f.started:
+	case <-ctx.Done():
+		return nil, nil, fmt.Errorf("start %s: %w", f, ctx.Err())
+	}
+	if f.cache == nil {
+		return nil, nil, f.err
+	}
+	if _, err := f.cache.Snapshot(); err == nil {
+		return f.cache, f.warnings, nil
+	}
+	if f.failing.Load() {
+		return nil, nil, fmt.Errorf("%w: %s", ErrUnavailable, f)
+	}
+	if _, err := f.cache.WaitFresh(ctx, 0); err != nil {
+		return nil, nil, fmt.Errorf("sync %s: %w", f, err)
+	}
+	return f.cache, f.warnings, nil
+}
+
+// feed returns the running feed of a resource or starts one.
+func (fs *Feeds) feed(gvr schema.GroupVersionResource) (*Feed, error) {
+	if slices.Contains(fs.options.Excluded, gvr.GroupResource()) {
+		return nil, ErrExcluded
+	}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f := fs.mu.feeds[gvr]; f != nil {
+		return f, nil
+	}
+	if fs.ctx.Err() != nil {
+		return nil, errStopped
+	}
+	if r, ok := fs.mu.refused[gvr]; ok && time.Now().Before(r.until) {
+		return nil, r.err
+	}
+	delete(fs.mu.refused, gvr)
+	f := fs.newFeed(gvr)
+	fs.mu.feeds[gvr] = f
+	fs.running.Go(func() { fs.own(f) })
+	return f, nil
+}
+
+func (fs *Feeds) newFeed(gvr schema.GroupVersionResource) *Feed {
+	f := &Feed{
+		gvr: gvr, client: fs.client, limits: fs.options.Limits, metrics: fs.metrics,
+		log:     fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource)),
+		started: make(chan struct{}), done: make(chan struct{}),
+	}
+	f.lastUsed.Store(time.Now().UnixNano())
+	return f
+}
+
+// own runs a feed and forgets it when it ends.
+func (fs *Feeds) own(f *Feed) {
+	ctx, cancel := context.WithCancel(fs.ctx)
+	defer cancel()
+	fs.mu.Lock()
+	f.stop = cancel
+	fs.mu.Unlock()
+	f.run(ctx)
+
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	delete(fs.mu.feeds, f.gvr)
+	if ctx.Err() == nil {
+		pause := pauseAfter(f.err)
+		f.log.Info("not cached; requests are forwarded", zap.Error(f.err), zap.Duration("for", pause))
+		fs.forgetRefusalsLocked()
+		fs.mu.refused[f.gvr] = refusal{f.err, time.Now().Add(pause)}
+	}
+}
+
+// refusalsMax bounds what clients that ask for resources which do not exist
+// can make us remember.
+const refusalsMax = 1000
+
+func (fs *Feeds) forgetRefusalsLocked() {
+	if len(fs.mu.refused) >= refusalsMax {
+		clear(fs.mu.refused)
+	}
+}
+
+// pauseAfter is how long a refusal holds before it is tried again.
+func pauseAfter(err error) time.Duration {
+	switch {
+	case errors.Is(err, ErrNotCacheable), errors.Is(err, watchcache.ErrMalformedObject),
+		errors.Is(err, watchcache.ErrOpaqueResourceVersion):
+		return time.Minute
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return 30 * time.Second
+	}
+	return max(2*time.Second, retryAfter(err))
+}
+
+// retireIdle stops feeds that nobody has used for a while.
+func (fs *Feeds) retireIdle() {
+	idle := fs.options.IdleTimeout
+	if idle <= 0 {
+		return
+	}
+	for sleep(fs.ctx, idle/10) {
+		for _, f := range fs.list() {
+			if f.cache == nil || f.cache.Stats().Cursors > 0 {
+				f.lastUsed.Store(time.Now().UnixNano())
+			}
+			if time.Since(time.Unix(0, f.lastUsed.Load())) > idle {
+				f.log.Info("stopping idle feed")
+				fs.mu.Lock()
+				f.stop()
+				fs.mu.Unlock()
+				<-f.done
+			}
+		}
+	}
+}
+
+// list returns the started feeds, ordered by group, version and resource.
+func (fs *Feeds) list() []*Feed {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	feeds := make([]*Feed, 0, len(fs.mu.feeds))
+	for _, f := range fs.mu.feeds {
+		select {
+		case <-f.started:
+			if f.cache != nil {
+				feeds = append(feeds, f)
+			}
+		default:
+		}
+	}
+	slices.SortFunc(feeds, func(a, b *Feed) int {
+		return slices.Compare([]string{a.gvr.Group, a.gvr.Version, a.gvr.Resource}, []string{b.gvr.Group, b.gvr.Version, b.gvr.Resource})
+	})
+	return feeds
+}
+
+// FeedStatus is one feed at a glance.
+type FeedStatus struct {
+	GVR      schema.GroupVersionResource
+	Failing  bool
+	LastSign time.Time
+	watchcache.Stats
+}
+
+// Status returns the feeds at a glance, in a stable order.
+func (fs *Feeds) Status() []FeedStatus {
+	var all []FeedStatus
+	for _, f := range fs.list() {
+		all = append(all, FeedStatus{f.gvr, f.failing.Load(), time.Unix(0, f.lastSign.Load()), f.cache.Stats()})
+	}
+	return all
+}

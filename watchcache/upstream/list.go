@@ -1,0 +1,72 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// pageSize is how many objects a paged list asks for at once, so that memory
+// stays flat while a large collection is read.
+const pageSize = 500
+
+// list reads a collection page by page: the fallback where upstream cannot
+// stream its state. A notOlderThan of 0 asks for the most recent state.
+func (c *Client) list(ctx context.Context, r *watchcache.Resource, notOlderThan uint64) (changes []watchcache.Change, rv uint64, err error) {
+	query := url.Values{"limit": {strconv.Itoa(pageSize)}}
+	if notOlderThan > 0 {
+		query.Set("resourceVersion", strconv.FormatUint(notOlderThan, 10))
+		query.Set("resourceVersionMatch", "NotOlderThan")
+	}
+	for {
+		page, err := c.page(ctx, r, query)
+		if err != nil {
+			return nil, 0, err
+		}
+		changes = append(changes, page.changes...)
+		if page.next == "" {
+			return changes, page.rv, nil
+		}
+		query = url.Values{"limit": {strconv.Itoa(pageSize)}, "continue": {page.next}}
+	}
+}
+
+type page struct {
+	changes []watchcache.Change
+	rv      uint64
+	next    string // the continue token
+}
+
+func (c *Client) page(ctx context.Context, r *watchcache.Resource, query url.Values) (page, error) {
+	resp, err := c.get(ctx, "list", r.GVR, resourcePath(r.GVR, ""), query)
+	if err != nil {
+		return page{}, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return page{}, fmt.Errorf("list upstream: %w", err)
+	}
+	if !gjson.ValidBytes(body) {
+		return page{}, fmt.Errorf("%w: list of %s is not JSON", watchcache.ErrMalformedObject, r.GVR.Resource)
+	}
+	list := gjson.ParseBytes(body)
+	p := page{next: list.Get("metadata.continue").Str}
+	if p.rv, err = watchcache.ParseResourceVersion(list.Get("metadata.resourceVersion").Str); err != nil {
+		return page{}, err
+	}
+	list.Get("items").ForEach(func(_, item gjson.Result) bool {
+		var o *watchcache.Object
+		if o, err = r.ParseObject([]byte(item.Raw)); err == nil {
+			p.changes = append(p.changes, watchcache.Change{Object: o})
+		}
+		return err == nil
+	})
+	return p, err
+}

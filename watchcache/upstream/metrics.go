@@ -1,0 +1,90 @@
+package upstream
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Metrics count what feeds ask of upstream.
+type Metrics struct {
+	requests *prometheus.CounterVec
+	relists  *prometheus.CounterVec
+}
+
+var resourceLabels = []string{"group", "version", "resource"}
+
+// NewMetrics registers the feeds' counters.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_feed_requests_total",
+			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch) and status code; code 0 means no answer.",
+		}, append([]string{"verb", "code"}, resourceLabels...)),
+		relists: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_feed_relists_total",
+			Help: "Times that a feed had to read its whole state again, by reason.",
+		}, append(resourceLabels, "reason")),
+	}
+	r.MustRegister(m.requests, m.relists)
+	return m
+}
+
+func (m *Metrics) request(verb string, gvr schema.GroupVersionResource, code int) {
+	m.requests.WithLabelValues(verb, strconv.Itoa(code), gvr.Group, gvr.Version, gvr.Resource).Inc()
+}
+
+// Collector shows the state of the feeds at each scrape.
+type Collector struct{ feeds *Feeds }
+
+// NewCollector returns a collector of the feeds' gauges.
+func NewCollector(feeds *Feeds) *Collector { return &Collector{feeds} }
+
+func desc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, resourceLabels, nil)
+}
+
+var (
+	descSynced   = desc("watchproxy_feed_synced", "1 if the feed has read its state, else 0.")
+	descObjects  = desc("watchproxy_feed_objects", "Objects in the cache.")
+	descBytes    = desc("watchproxy_feed_object_bytes", "Bytes of JSON of the cached objects.")
+	descRV       = desc("watchproxy_feed_resource_version", "The resourceVersion that the cache has reached.")
+	descSign     = desc("watchproxy_feed_last_sign_seconds", "Seconds since upstream's last event, bookmark or answer on this feed.")
+	descLog      = desc("watchproxy_feed_log_events", "Events held in the log.")
+	descLogBytes = desc("watchproxy_feed_log_bytes", "Bytes that only the event log keeps alive.")
+	descCursors  = desc("watchproxy_feed_watches", "Open downstream watches served from the cache.")
+	descEvents   = desc("watchproxy_feed_events_total", "Events received from upstream in the present epoch.")
+	descSent     = desc("watchproxy_events_delivered_total", "Events delivered to downstream watches from the cache.")
+)
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	for _, f := range c.feeds.Status() {
+		labels := []string{f.GVR.Group, f.GVR.Version, f.GVR.Resource}
+		gauge := func(d *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+		}
+		counter := func(d *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+		}
+		synced := 0.0
+		if f.Ready {
+			synced = 1
+		}
+		gauge(descSynced, synced)
+		gauge(descObjects, float64(f.Objects))
+		gauge(descBytes, float64(f.Bytes))
+		gauge(descRV, float64(f.ResourceVersion))
+		gauge(descSign, time.Since(f.LastSign).Seconds())
+		gauge(descLog, float64(f.LogEvents))
+		gauge(descLogBytes, float64(f.LogBytes))
+		gauge(descCursors, float64(f.Cursors))
+		counter(descEvents, float64(f.Events))
+		counter(descSent, float64(f.Delivered))
+	}
+}

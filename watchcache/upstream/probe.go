@@ -1,0 +1,71 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+const (
+	// noSuchNamespace cannot exist: namespaces have no dots.
+	noSuchNamespace = "watchproxy.none"
+	// noSuchName exists nowhere: it is valid as a path segment, so the
+	// apiserver looks up one key, and nobody names an object so.
+	noSuchName = "watchproxy.dev:none"
+)
+
+// probe is the cheapest consistent read there is: a list that matches nothing.
+type probe struct {
+	rv       uint64 // upstream's current revision as this resource sees it
+	listKind string
+	// selfDescribing tells custom resources from built-in types: these put
+	// kind first, those sort their keys.
+	selfDescribing bool
+	warnings       []string // Warning headers, which come with every request
+}
+
+// maxProbeBody bounds an empty list, in bytes.
+const maxProbeBody = 1 << 20
+
+// probe asks upstream for its revision and learns how it writes this resource.
+func (c *Client) probe(ctx context.Context, r *watchcache.Resource) (probe, error) {
+	path := resourcePath(r.GVR, "")
+	query := url.Values{"limit": {"1"}}
+	if r.Namespaced {
+		path = resourcePath(r.GVR, noSuchNamespace)
+	} else {
+		query.Set("fieldSelector", "metadata.name="+noSuchName)
+	}
+	resp, err := c.get(ctx, "probe", r.GVR, path, query)
+	if err != nil {
+		return probe{}, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
+	if err != nil {
+		return probe{}, fmt.Errorf("probe upstream: %w", err)
+	}
+	if !gjson.ValidBytes(body) {
+		return probe{}, fmt.Errorf("%w: list of %s", watchcache.ErrMalformedObject, r.GVR.Resource)
+	}
+	list := gjson.ParseBytes(body)
+	p := probe{listKind: list.Get("kind").Str, warnings: resp.Header.Values("Warning")}
+	p.rv, err = watchcache.ParseResourceVersion(list.Get("metadata.resourceVersion").Str)
+	if err != nil {
+		return probe{}, err
+	}
+	if p.listKind == "" || list.Get("apiVersion").Str != r.APIVersion() {
+		return probe{}, fmt.Errorf("%w: list of %s has kind %q, apiVersion %q",
+			watchcache.ErrMalformedObject, r.GVR.Resource, p.listKind, list.Get("apiVersion").Str)
+	}
+	list.ForEach(func(k, _ gjson.Result) bool {
+		p.selfDescribing = k.Str != "kind"
+		return false
+	})
+	return p, nil
+}

@@ -1,0 +1,93 @@
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"unsafe"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// maxEvent bounds one watch event, in bytes: etcd holds objects of 1.5 MiB by
+// default, JSON may write them larger, and nothing legitimate comes near this.
+const maxEvent = 64 << 20
+
+// stream reads watch events: one JSON document a line.
+type stream struct {
+	r    *bufio.Reader
+	long []byte // a line longer than the reader's buffer
+}
+
+func newStream(body io.Reader) *stream {
+	return &stream{r: bufio.NewReaderSize(body, 64<<10)}
+}
+
+// event is a watch event, valid until the next read.
+type event struct {
+	kind   string
+	object []byte
+}
+
+// next waits for an event. It returns io.EOF at a clean end.
+func (s *stream) next() (event, error) {
+	for {
+		line, err := s.line()
+		if err != nil {
+			return event{}, err
+		}
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			return parseEvent(line)
+		}
+	}
+}
+
+// buffered tells whether next would return without waiting.
+func (s *stream) buffered() bool {
+	b, _ := s.r.Peek(s.r.Buffered())
+	return bytes.IndexByte(b, '\n') >= 0
+}
+
+func (s *stream) line() ([]byte, error) {
+	s.long = s.long[:0]
+	for {
+		part, err := s.r.ReadSlice('\n')
+		if err == nil && len(s.long) == 0 {
+			return part, nil
+		}
+		s.long = append(s.long, part...)
+		switch {
+		case err == nil:
+			return s.long, nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			if errors.Is(err, io.EOF) && len(s.long) > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		case len(s.long) > maxEvent:
+			return nil, fmt.Errorf("%w: watch event of more than %d bytes", watchcache.ErrMalformedObject, maxEvent)
+		}
+	}
+}
+
+func parseEvent(line []byte) (event, error) {
+	var e event
+	// The object is validated by whoever reads it.
+	gjson.Parse(unsafe.String(unsafe.SliceData(line), len(line))).ForEach(func(k, v gjson.Result) bool {
+		switch k.Str {
+		case "type":
+			e.kind = v.Str
+		case "object":
+			e.object = line[v.Index : v.Index+len(v.Raw)]
+		}
+		return true
+	})
+	if e.kind == "" || len(e.object) == 0 {
+		return event{}, fmt.Errorf("%w: watch event without type or object", watchcache.ErrMalformedObject)
+	}
+	return e, nil
+}

@@ -1,0 +1,56 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	// silence is how long a stream may say nothing: upstream sends a bookmark
+	// about once a minute.
+	silence = 90 * time.Second
+	// grace is how long a stream may take to follow once upstream was seen ahead.
+	grace        = 5 * time.Second
+	probeTimeout = 10 * time.Second
+)
+
+// guard watches over an open stream and cuts it, with the reason as the cause,
+// if upstream moves on and the stream does not. It returns when ctx ends.
+func (f *Feed) guard(ctx context.Context, cut context.CancelCauseFunc) {
+	for sleep(ctx, silence-f.quiet()) {
+		if f.quiet() < silence {
+			continue
+		}
+		if err := f.check(ctx); err != nil {
+			cut(err)
+			return
+		}
+	}
+}
+
+// quiet is the time since upstream's last sign of life.
+func (f *Feed) quiet() time.Duration { return time.Since(time.Unix(0, f.lastSign.Load())) }
+
+func (f *Feed) check(ctx context.Context) error {
+	probing, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	p, err := f.client.probe(probing, f.cache.Resource())
+	if err != nil {
+		return fmt.Errorf("%w and upstream does not answer: %w", errSilent, err)
+	}
+	s, err := f.cache.Snapshot()
+	switch {
+	case err != nil: // still reading the initial state
+		return fmt.Errorf("%w before the initial state was complete", errSilent)
+	case p.rv < s.ResourceVersion():
+		return fmt.Errorf("%w: from %d to %d", errWentBack, s.ResourceVersion(), p.rv)
+	case p.rv == s.ResourceVersion():
+		f.touch()
+		return nil
+	}
+	if sleep(ctx, grace) && f.quiet() > silence {
+		return fmt.Errorf("%w at %d while upstream is at %d", errSilent, s.ResourceVersion(), p.rv)
+	}
+	return nil
+}
