@@ -1,0 +1,70 @@
+package proxy
+
+import (
+	"io"
+	"strconv"
+	"sync"
+)
+
+// chunkWriter collects the frames of a stream and writes them as HTTP/1.1
+// chunks: whatever is pending goes out in one write.
+//
+// An idle stream holds no buffer.
+type chunkWriter struct {
+	w   io.Writer
+	buf []byte // nil, or room for a chunk header followed by what is pending
+}
+
+const (
+	chunkHeader = 10       // room for the length in hexadecimal and CRLF
+	chunkFull   = 64 << 10 // bytes after which a chunk is not let grow
+	chunkKeep   = 256 << 10
+)
+
+var chunkBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// pending is the buffer to append frames to.
+func (c *chunkWriter) pending() *[]byte {
+	if c.buf == nil {
+		pooled := chunkBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+		c.buf = append((*pooled)[:0], make([]byte, chunkHeader)...)
+	}
+	return &c.buf
+}
+
+func (c *chunkWriter) flushIfFull() error {
+	if len(c.buf) < chunkFull {
+		return nil
+	}
+	return c.flush()
+}
+
+// flush writes what is pending as one chunk, in one write.
+func (c *chunkWriter) flush() error {
+	if len(c.buf) <= chunkHeader {
+		return nil
+	}
+	size := strconv.AppendInt(make([]byte, 0, chunkHeader), int64(len(c.buf)-chunkHeader), 16)
+	size = append(size, "\r\n"...)
+	start := chunkHeader - len(size)
+	copy(c.buf[start:], size)
+	c.buf = append(c.buf, "\r\n"...)
+	_, err := c.w.Write(c.buf[start:])
+	c.release()
+	return err
+}
+
+// release gives the buffer back.
+func (c *chunkWriter) release() {
+	if cap(c.buf) <= chunkKeep {
+		buf := c.buf[:0]
+		chunkBuffers.Put(&buf)
+	}
+	c.buf = nil
+}
+
+// end writes the chunk that ends the body.
+func (c *chunkWriter) end() error {
+	_, err := io.WriteString(c.w, "0\r\n\r\n")
+	return err
+}

@@ -1,0 +1,134 @@
+package proxy
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// conn is a client's connection. While a handler runs, nobody reads it, so that
+// a client which leaves would go unnoticed until something is written; whenGone
+// reads ahead in that time. What it read is given to the next reader.
+//
+// Its methods are called by one goroutine at a time, as fasthttp does.
+type conn struct {
+	net.Conn
+	ahead []byte
+	err   error
+	// abandoned is called by Close while a hijack was asked for and has not
+	// begun: fasthttp drops it if the connection breaks in between.
+	abandoned func()
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	if f := c.abandoned; f != nil {
+		c.abandoned = nil
+		f()
+	}
+	return c.Conn.Close()
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	if len(c.ahead) > 0 {
+		n := copy(p, c.ahead)
+		c.ahead = c.ahead[n:]
+		return n, nil
+	}
+	if c.err != nil {
+		return 0, c.err
+	}
+	return c.Conn.Read(p)
+}
+
+var longAgo = time.Unix(1, 0)
+
+// whenGone implements client.
+func (c *conn) whenGone(gone context.CancelFunc) (stop func()) {
+	if len(c.ahead) > 0 || c.err != nil {
+		return func() {} // the client talks, or is known to be gone
+	}
+	stopping, read := make(chan struct{}), make(chan struct{})
+	var first [1]byte
+	var n int
+	var err error
+	go func() {
+		defer close(read)
+		n, err = c.Conn.Read(first[:])
+		select {
+		case <-stopping:
+		default:
+			if err != nil {
+				gone()
+			}
+		}
+	}()
+	return func() {
+		close(stopping)
+		_ = c.Conn.SetReadDeadline(longAgo) // wakes the reader
+		<-read
+		_ = c.Conn.SetReadDeadline(time.Time{})
+		if n > 0 {
+			c.ahead = append(c.ahead, first[:n]...)
+		}
+		if err != nil && !isTimeout(err) {
+			c.err = err
+		}
+	}
+}
+
+// drainUntilGone reads and forgets whatever the client of a stream still sends,
+// until it leaves, and then calls gone.
+func (c *conn) drainUntilGone(gone context.CancelFunc) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer gone()
+		var scratch [512]byte
+		for {
+			if _, err := c.Conn.Read(scratch[:]); err != nil {
+				return
+			}
+		}
+	}()
+	return func() {
+		_ = c.Conn.SetReadDeadline(longAgo)
+		<-done
+	}
+}
+
+// interrupt implements client.
+func (c *conn) interrupt() { _ = c.Conn.SetReadDeadline(longAgo) }
+
+func isTimeout(err error) bool {
+	ne, ok := err.(net.Error) //nolint:errorlint // what a connection returns is not wrapped
+	return ok && ne.Timeout()
+}
+
+// listener makes every accepted connection a *conn.
+type listener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c}, nil
+}
+
+// stallWriter gives each write a deadline, so that a client that stops reading
+// is cut once nothing that it missed is held for it any more.
+type stallWriter struct {
+	conn  net.Conn
+	stall time.Duration
+}
+
+// Write implements io.Writer.
+func (w stallWriter) Write(p []byte) (int, error) {
+	if err := w.conn.SetWriteDeadline(time.Now().Add(w.stall)); err != nil {
+		return 0, err
+	}
+	return w.conn.Write(p)
+}

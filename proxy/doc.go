@@ -1,0 +1,35 @@
+// Package proxy serves clients: from the watch caches what they can answer as
+// kube-apiserver would, everything else by forwarding it upstream unchanged.
+//
+//	server ─► route ─► cached? ─► get | list | watch ─► cache, wire ─► client
+//	              └──────────────► forward ─────────────────────────► client
+//
+// It is one straight walk. The server (fasthttp) is touched only in server.go
+// and conn.go; handlers take a request and return a response, both of them plain
+// types of this package, so that the same handlers can be reached over another
+// transport.
+//
+// # What is answered from the cache
+//
+// A GET whose path names a resource in the canonical way, whose Accept is plain
+// JSON, which brings no identity of its own, and whose parameters are all
+// understood: get and list at a resourceVersion, pages whose resourceVersion the
+// event log still holds, watch from a resourceVersion. The rest is errForward,
+// which is the answer to every doubt: upstream then gives its own answer or
+// words its own error.
+//
+// # Identity
+//
+// Without authentication the proxy serves loopback addresses only, and requests
+// act as the proxy. A request that carries an Authorization header is never
+// answered from the cache and is forwarded without any of the proxy's own
+// credentials; one that carries Impersonate headers is forwarded. Requests whose
+// Host is not a loopback name are refused: a web page in a local browser could
+// have caused them (DNS rebinding).
+//
+// # Learnt from the real apiserver
+//
+// A page cut at a resourceVersion has a continue token whenever the listed
+// collection goes on, selected or not, and its start key begins with a slash
+// when the apiserver's cache wrote it.
+package proxy

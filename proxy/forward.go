@@ -1,0 +1,225 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/client-go/rest"
+)
+
+// Forwarder sends requests upstream as they are and streams the answers back.
+// A request that brings its own identity keeps it and gets none of the proxy's;
+// any other is sent as the proxy.
+type Forwarder struct {
+	base      *url.URL
+	own       transports
+	anonymous transports
+}
+
+// transports are two ways to the same upstream: HTTP/2 where it is spoken, and
+// HTTP/1.1 for upgrades, which HTTP/2 does not have.
+type transports struct{ plain, upgrade http.RoundTripper }
+
+// NewForwarder returns a forwarder to the server of a client configuration.
+func NewForwarder(config *rest.Config) (*Forwarder, error) {
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("upstream address %q: %w", config.Host, err)
+	}
+	f := &Forwarder{base: base}
+	if f.own, err = newTransports(config); err != nil {
+		return nil, err
+	}
+	f.anonymous, err = newTransports(rest.AnonymousClientConfig(config))
+	return f, err
+}
+
+func newTransports(config *rest.Config) (t transports, err error) {
+	config = rest.CopyConfig(config)
+	config.DisableCompression = true // bodies pass as they are
+	if t.plain, err = rest.TransportFor(config); err != nil {
+		return t, fmt.Errorf("upstream transport: %w", err)
+	}
+	config.NextProtos = []string{"http/1.1"}
+	if t.upgrade, err = rest.TransportFor(config); err != nil {
+		return t, fmt.Errorf("upstream transport: %w", err)
+	}
+	return t, nil
+}
+
+// forward sends a request upstream. When the client leaves, the upstream
+// request ends.
+func (f *Forwarder) forward(ctx context.Context, req *request) *response {
+	ctx, cancel := context.WithCancel(ctx)
+	x := &exchange{request: req, cancel: cancel, bodyDone: make(chan struct{}), stopWatch: func() {}}
+	out, err := x.outgoing(ctx, f.base)
+	if err != nil {
+		x.finish()
+		return statusResponse(badRequest(err.Error()), fromProxy)
+	}
+	ts := f.own
+	if req.header.Get("Authorization") != "" {
+		ts = f.anonymous
+	}
+	transport := ts.plain
+	if req.wantsUpgrade() {
+		transport = ts.upgrade
+	}
+	in, err := transport.RoundTrip(out)
+	if err != nil {
+		x.finish()
+		return statusResponse(unreachable(err), fromProxy)
+	}
+	if in.StatusCode == http.StatusSwitchingProtocols {
+		return x.tunnel(in)
+	}
+	resp := newResponse(in.StatusCode, fromUpstream)
+	copyHeader(resp.header, in.Header)
+	resp.length = in.ContentLength
+	x.upstream = in.Body
+	resp.reader = x
+	return resp
+}
+
+// exchange is one forwarded request until its response has been written. It
+// reads as the response's body; Close ends both sides.
+type exchange struct {
+	*request
+	cancel    context.CancelFunc
+	upstream  io.ReadCloser
+	bodyDone  chan struct{} // closed when upstream's transport has let go of the request body
+	mu        sync.Mutex
+	stopWatch func()
+	finished  bool
+}
+
+// outgoing makes the upstream request.
+func (x *exchange) outgoing(ctx context.Context, base *url.URL) (*http.Request, error) {
+	target, err := url.ParseRequestURI(x.target)
+	if err != nil || !strings.HasPrefix(x.target, "/") {
+		return nil, fmt.Errorf("request target %q is not a path", x.target)
+	}
+	u := *base
+	prefix := strings.TrimSuffix(base.Path, "/")
+	u.Path, u.RawPath, u.RawQuery = prefix+target.Path, "", target.RawQuery
+	if escaped := target.EscapedPath(); escaped != target.Path {
+		u.RawPath = (&url.URL{Path: prefix}).EscapedPath() + escaped
+	}
+	body := io.ReadCloser(http.NoBody)
+	if x.body == nil {
+		close(x.bodyDone)
+		x.watchClient()
+	} else {
+		body = &requestBody{exchange: x}
+	}
+	out, err := http.NewRequestWithContext(ctx, x.method, u.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	copyHeader(out.Header, x.header)
+	if x.body != nil {
+		out.ContentLength = x.length
+	}
+	if out.Header.Get("User-Agent") == "" {
+		out.Header.Set("User-Agent", "") // or net/http adds its own
+	}
+	if x.wantsUpgrade() {
+		out.Header.Set("Connection", "Upgrade")
+		out.Header.Set("Upgrade", x.header.Get("Upgrade"))
+	}
+	return out, nil
+}
+
+// watchClient ends the exchange when the client leaves. It must not be called
+// before the request body has been read.
+func (x *exchange) watchClient() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.finished {
+		x.stopWatch = x.client.whenGone(x.cancel)
+	}
+}
+
+// finish lets go of both sides. It returns when nobody reads the client's
+// connection any more.
+func (x *exchange) finish() {
+	x.cancel()
+	x.mu.Lock()
+	x.finished = true
+	stop := x.stopWatch
+	x.mu.Unlock()
+	select {
+	case <-x.bodyDone:
+	default:
+		// Upstream answered before it had read the whole request.
+		x.client.interrupt()
+		if x.body != nil {
+			<-x.bodyDone
+		}
+	}
+	stop()
+}
+
+// Read implements io.Reader.
+func (x *exchange) Read(p []byte) (int, error) { return x.upstream.Read(p) }
+
+// Close implements io.Closer.
+func (x *exchange) Close() error {
+	err := x.upstream.Close()
+	x.finish()
+	return err
+}
+
+// requestBody is a client's body as upstream's transport reads it, possibly in
+// a goroutine of its own and after the response has begun.
+type requestBody struct {
+	*exchange
+	once sync.Once
+}
+
+// Read implements io.Reader.
+func (b *requestBody) Read(p []byte) (int, error) {
+	n, err := b.body.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.once.Do(func() {
+			close(b.bodyDone)
+			b.watchClient()
+		})
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *requestBody) Close() error {
+	b.once.Do(func() { close(b.bodyDone) })
+	return nil
+}
+
+// hopByHop headers belong to one connection (RFC 9110, 7.6.1).
+var hopByHop = []string{
+	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection",
+	"Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
+
+// copyHeader copies what is meant for the other end.
+func copyHeader(to, from http.Header) {
+	drop := slices.Clone(hopByHop)
+	for _, v := range from.Values("Connection") {
+		for name := range strings.SplitSeq(v, ",") {
+			drop = append(drop, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+		}
+	}
+	for name, values := range from {
+		if name == "Host" || name == "Content-Length" || slices.Contains(drop, name) {
+			continue
+		}
+		to[name] = slices.Clone(values)
+	}
+}

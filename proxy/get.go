@@ -1,0 +1,21 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+)
+
+// get answers a get at resourceVersion 0 or N.
+func (r *read) get(ctx context.Context) (*response, error) {
+	snapshot, late, err := r.fresh(ctx, r.rv)
+	if late != nil || err != nil {
+		return late, err
+	}
+	o := snapshot.Get(r.resource.Key(r.namespace, r.name))
+	if o == nil {
+		return r.fail(statusResponse(notFound(r.route), fromCache)), nil
+	}
+	resp := r.respond(http.StatusOK)
+	resp.bytes = append(r.form.AppendObject(make([]byte, 0, len(o.JSON())+128), o.JSON()), '\n')
+	return resp, nil
+}

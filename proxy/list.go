@@ -1,0 +1,177 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"math"
+	"net/http"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// list answers a list. Which state it shows follows from resourceVersion,
+// resourceVersionMatch, limit and continue:
+//
+//	match            RV       limit   state
+//	–, NotOlderThan  0        any     any; the limit is ignored, as upstream does
+//	–                N        none    not older than N
+//	–                N        > 0     exactly N
+//	NotOlderThan     N        any     not older than N
+//	Exact            N        any     exactly N
+//	–                –        any     exactly the continue token's
+//
+// Everything else is upstream's to answer.
+func (r *read) list(ctx context.Context) (*response, error) {
+	from, to := r.filter.KeyRange(r.resource)
+	switch {
+	case r.token != "":
+		if r.rvGiven || r.match != "" || r.filter.Single() {
+			return nil, errForward
+		}
+		start, rv, err := decodeToken(r.token)
+		if err != nil {
+			return nil, err
+		}
+		return r.exact(ctx, rv, max(from, r.prefix()+start), to)
+	case r.rv == 0 && (r.match == "" || r.match == "NotOlderThan"):
+		r.limit = 0
+		return r.notOlderThan(ctx, from, to)
+	case r.filter.Single() && r.limit > 0:
+		return nil, errForward // upstream reads etcd, not its cache
+	case r.match == "" && r.limit == 0, r.match == "NotOlderThan" && !r.indexed():
+		return r.notOlderThan(ctx, from, to)
+	case r.match == "Exact" && r.rv > 0 && !r.filter.Single(), r.match == "" && r.rv > 0:
+		return r.exact(ctx, r.rv, from, to)
+	}
+	return nil, errForward
+}
+
+// indexed tells a page that upstream would cut from an index instead of the
+// collection, which shows in whether it has a continue token.
+func (r *read) indexed() bool { return r.limit > 0 && r.fields != nil && !r.fields.Empty() }
+
+// prefix is what the keys of a listed namespace begin with.
+func (r *read) prefix() string {
+	if r.namespace == "" || !r.resource.Namespaced {
+		return ""
+	}
+	return r.namespace + "/"
+}
+
+func (r *read) notOlderThan(ctx context.Context, from, to string) (*response, error) {
+	snapshot, late, err := r.fresh(ctx, r.rv)
+	if late != nil || err != nil {
+		return late, err
+	}
+	return r.page(snapshot, from, to), nil
+}
+
+// exact lists the state at rv, if the log still knows it.
+func (r *read) exact(ctx context.Context, rv uint64, from, to string) (*response, error) {
+	if _, late, err := r.fresh(ctx, rv); late != nil || err != nil {
+		if r.token != "" {
+			err = errForward // a token proves that upstream got there
+		}
+		return late, err
+	}
+	snapshot, err := r.cache.SnapshotAt(rv)
+	if err != nil {
+		return nil, errForward
+	}
+	return r.page(snapshot, from, to), nil
+}
+
+// page makes a list response of the selected objects in a key range, up to the limit.
+func (r *read) page(snapshot watchcache.Snapshot, from, to string) *response {
+	meta := wire.ListMeta{ResourceVersion: snapshot.ResourceVersion()}
+	body := &listBody{}
+	if last := r.collect(snapshot, from, to, body); last != nil {
+		// Upstream looks for more in all that is listed, selected or not.
+		_, end := r.resource.KeyRange(r.namespace)
+		if rest := int64(snapshot.Count(last.Key()+"\x00", end)); rest > 0 {
+			meta.Continue = encodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion())
+			if !r.filter.Selective() {
+				meta.Remaining = &rest
+			}
+		}
+	}
+	body.head = r.form.AppendListHead(nil, meta)
+	body.tail = r.form.AppendListTail(nil, meta)
+	resp := r.respond(http.StatusOK)
+	resp.list, resp.length = body, body.size()
+	return resp
+}
+
+// collect selects the items of a page. It returns the last one if the limit
+// ended the page.
+func (r *read) collect(snapshot watchcache.Snapshot, from, to string, body *listBody) *watchcache.Object {
+	room := r.limit
+	if room == 0 {
+		room = math.MaxInt64
+	}
+	for span := range snapshot.Spans(from, to) {
+		objects := span.Objects()
+		if !r.filter.Selective() && int64(len(objects)) < room {
+			body.add(objects, span.Bytes())
+			room -= int64(len(objects))
+			continue
+		}
+		for i, o := range objects {
+			if !r.filter.Matches(o) {
+				continue
+			}
+			body.add(objects[i:i+1], int64(len(o.JSON())))
+			if room--; room == 0 {
+				return o
+			}
+		}
+	}
+	return nil
+}
+
+// listBody is a list that is written straight from the cache: it holds no copy
+// of any item.
+type listBody struct {
+	head, tail []byte
+	runs       [][]*watchcache.Object
+	items      int
+	bytes      int64
+}
+
+func (b *listBody) add(objects []*watchcache.Object, bytes int64) {
+	b.runs = append(b.runs, objects)
+	b.items += len(objects)
+	b.bytes += bytes
+}
+
+// size is the length of the body in bytes: the items and the commas between them.
+func (b *listBody) size() int64 {
+	return int64(len(b.head)) + b.bytes + int64(max(b.items-1, 0)) + int64(len(b.tail))
+}
+
+var comma = []byte{','}
+
+// WriteTo implements io.WriterTo.
+func (b *listBody) WriteTo(w io.Writer) (n int64, err error) {
+	write := func(p []byte) {
+		if err == nil {
+			var m int
+			m, err = w.Write(p)
+			n += int64(m)
+		}
+	}
+	write(b.head)
+	first := true
+	for _, run := range b.runs {
+		for _, o := range run {
+			if !first {
+				write(comma)
+			}
+			first = false
+			write(o.JSON())
+		}
+	}
+	write(b.tail)
+	return n, err
+}

@@ -1,0 +1,70 @@
+package proxy
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics count what clients ask and where the answers come from.
+type Metrics struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	watches  *prometheus.GaugeVec
+}
+
+// NewMetrics registers the server's metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_requests_total",
+			Help: "Requests answered, by verb, resource, status code and source (cache, upstream: forwarded, proxy: refused here).",
+		}, []string{"verb", "group", "version", "resource", "code", "source"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "watchproxy_request_duration_seconds",
+			Help:    "Seconds until an answer was ready to be written, by verb and source.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+		}, []string{"verb", "source"}),
+		watches: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "watchproxy_watches",
+			Help: "Open watches served from the cache.",
+		}, []string{"group", "version", "resource"}),
+	}
+	r.MustRegister(m.requests, m.seconds, m.watches)
+	return m
+}
+
+func (m *Metrics) request(rt route, resp *response, took time.Duration) {
+	gvr := metricLabels(rt, resp)
+	m.requests.WithLabelValues(rt.verb, gvr[0], gvr[1], gvr[2], strconv.Itoa(resp.status), string(resp.source)).Inc()
+	m.seconds.WithLabelValues(rt.verb, string(resp.source)).Observe(took.Seconds())
+}
+
+// metricLabels are group, version and resource, unless upstream may not know
+// them: clients must not be able to make us remember names that they invent.
+func metricLabels(rt route, resp *response) [3]string {
+	if !rt.resource || resp.source == fromProxy {
+		return [3]string{}
+	}
+	switch resp.status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable:
+		if resp.source == fromUpstream {
+			return [3]string{}
+		}
+	}
+	resource := rt.gvr.Resource
+	if rt.subresource != "" {
+		resource += "/" + rt.subresource
+	}
+	return [3]string{rt.gvr.Group, rt.gvr.Version, resource}
+}
+
+func (m *Metrics) watchOpened(rt route) {
+	m.watches.WithLabelValues(rt.gvr.Group, rt.gvr.Version, rt.gvr.Resource).Inc()
+}
+
+func (m *Metrics) watchClosed(rt route) {
+	m.watches.WithLabelValues(rt.gvr.Group, rt.gvr.Version, rt.gvr.Resource).Dec()
+}

@@ -1,0 +1,101 @@
+package proxy
+
+import (
+	"errors"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// errForward says that upstream has to answer: the request is beyond the cache,
+// or wrong in a way that upstream words better. It is never shown to a client.
+var errForward = errors.New("for upstream to answer")
+
+// params are the query parameters of a get, list or watch that the cache can
+// understand. Of a repeated parameter the first counts.
+type params struct {
+	labels labels.Selector // nil selects everything
+	fields fields.Selector
+	watch  bool
+	pretty bool // upstream would indent the answer, unless it is a watch
+
+	rv      uint64
+	rvGiven bool // resourceVersion is set and not empty
+	match   string
+	limit   int64
+	token   string // continue
+
+	timeout bool // the client bounds the request
+
+	bookmarks     bool
+	initialEvents *bool
+	watchSeconds  int64 // timeoutSeconds, 0 if not set
+}
+
+// parseParams reads a query. Anything unknown, malformed or doubtful is
+// errForward.
+func parseParams(query, userAgent string) (params, error) {
+	var p params
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return p, errForward
+	}
+	for name, all := range values {
+		if err := p.set(name, all[0]); err != nil {
+			return p, err
+		}
+	}
+	p.pretty = wire.Pretty(values.Get("pretty"), userAgent)
+	return p, nil
+}
+
+func (p *params) set(name, value string) (err error) {
+	switch name {
+	case "labelSelector":
+		p.labels, err = labels.Parse(value)
+	case "fieldSelector":
+		p.fields, err = fields.ParseSelector(value)
+	case "resourceVersion":
+		if p.rvGiven = value != ""; p.rvGiven {
+			p.rv, err = watchcache.ParseResourceVersion(value)
+		}
+	case "resourceVersionMatch":
+		p.match = value
+	case "limit":
+		p.limit, err = strconv.ParseInt(value, 10, 64)
+		p.limit = max(p.limit, 0)
+	case "continue":
+		p.token = value
+	case "watch":
+		p.watch = parseBool(value)
+	case "allowWatchBookmarks":
+		p.bookmarks = parseBool(value)
+	case "sendInitialEvents":
+		b := parseBool(value)
+		p.initialEvents = &b
+	case "timeoutSeconds":
+		p.watchSeconds, err = strconv.ParseInt(value, 10, 64)
+		if p.watchSeconds < 0 {
+			err = errForward
+		}
+	case "timeout":
+		p.timeout = value != ""
+	case "pretty":
+	default:
+		err = errForward
+	}
+	if err != nil {
+		return errForward
+	}
+	return nil
+}
+
+// parseBool is apimachinery's reading of a query parameter: everything but a
+// written no is yes, the empty value included.
+func parseBool(s string) bool { return s != "0" && !strings.EqualFold(s, "false") }

@@ -1,0 +1,59 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+)
+
+// request is what handlers see of a client's request. It holds no reference to
+// the server's buffers and outlives the handler.
+type request struct {
+	method string
+	target string // as the client sent it: path and query
+	path   string // still escaped
+	query  string // still escaped
+	host   string
+	header http.Header
+	body   io.ReadCloser // nil if there is none
+	length int64         // of the body in bytes, -1 if unknown
+	remote string        // the client's address
+	client client
+}
+
+// client is the connection that a request came by.
+type client interface {
+	// whenGone calls gone once if the client leaves. The returned function
+	// stops that and must be called before the connection is read again.
+	whenGone(gone context.CancelFunc) (stop func())
+	// interrupt makes a read of the request body fail; the connection is
+	// of no use afterwards.
+	interrupt()
+}
+
+// wantsUpgrade tells whether the client asks to leave HTTP, as exec, attach
+// and port-forward do.
+func (r *request) wantsUpgrade() bool {
+	if r.header.Get("Upgrade") == "" {
+		return false
+	}
+	for _, v := range r.header.Values("Connection") {
+		for token := range strings.SplitSeq(v, ",") {
+			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// impersonates tells whether the client asks to act as somebody else.
+func (r *request) impersonates() bool {
+	for name := range r.header {
+		if strings.HasPrefix(name, "Impersonate-") {
+			return true
+		}
+	}
+	return false
+}

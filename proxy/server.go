@@ -1,0 +1,287 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"go.uber.org/zap"
+)
+
+// Options are a server's settings.
+type Options struct {
+	// SyncTimeout is how long a request waits for a feed that is being started
+	// before it is forwarded.
+	SyncTimeout time.Duration
+	// Drain is the time over which open watches are ended at shutdown.
+	Drain time.Duration
+	// Stall is how long a client may leave a watch unread before it is cut.
+	Stall time.Duration
+}
+
+const (
+	// headerMax bounds the request line and headers, in bytes. kubectl exec puts
+	// the whole command into the request line.
+	headerMax = 64 << 10
+	// bodyAhead is how much of a request body is read before it is forwarded;
+	// the rest is streamed.
+	bodyAhead     = 64 << 10
+	idleTimeout   = 3 * time.Minute
+	keepaliveTime = 30 * time.Second
+	// drainGrace is how long after the drain time connections may finish.
+	drainGrace = 2 * time.Second
+)
+
+// Server serves clients on one listener.
+type Server struct {
+	caches   Caches
+	forwards *Forwarder
+	options  Options
+	metrics  *Metrics
+	log      *zap.Logger
+
+	ctx      context.Context // ends when what is still open is cut
+	cut      context.CancelFunc
+	draining chan struct{}
+	streams  sync.WaitGroup
+	http     *fasthttp.Server
+}
+
+// NewServer returns a server; Serve runs it.
+func NewServer(caches Caches, forwards *Forwarder, options Options, metrics *Metrics, log *zap.Logger) *Server {
+	s := &Server{caches: caches, forwards: forwards, options: options, metrics: metrics, log: log, draining: make(chan struct{})}
+	s.ctx, s.cut = context.WithCancel(context.Background())
+	s.http = &fasthttp.Server{
+		Handler:               s.serve,
+		Concurrency:           1 << 20,
+		ReadBufferSize:        headerMax,
+		IdleTimeout:           idleTimeout,
+		TCPKeepalive:          true,
+		TCPKeepalivePeriod:    keepaliveTime,
+		StreamRequestBody:     true,
+		MaxRequestBodySize:    bodyAhead,
+		NoDefaultServerHeader: true,
+		NoDefaultContentType:  true,
+		CloseOnShutdown:       true,
+		SecureErrorLogMessage: true,
+
+		DisablePreParseMultipartForm: true,
+		Logger:                       quiet{log},
+	}
+	return s
+}
+
+// quiet takes fasthttp's log: broken connections are daily bread.
+type quiet struct{ log *zap.Logger }
+
+// Printf implements fasthttp.Logger.
+func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(format, args...)) }
+
+// Serve serves until ctx ends, then drains: no new connections, watches ended
+// over the drain time, what is in flight finished, the rest cut.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	defer s.cut()
+	failed := make(chan error, 1)
+	go func() { failed <- s.http.Serve(listener{l}) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	began := time.Now()
+	stage := func(what string) {
+		s.log.Info(what, zap.Float64("seconds", time.Since(began).Seconds()))
+	}
+	stage("draining: no new connections, ending watches")
+	close(s.draining)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.Drain+drainGrace)
+	defer cancel()
+	// Once the time is up, whatever is left is cut.
+	stop := context.AfterFunc(limit, s.cut)
+	defer stop()
+	err := s.http.ShutdownWithContext(limit)
+	stage("drained: requests finished")
+	s.streams.Wait()
+	stage("drained: streams ended")
+	s.cut()
+	<-failed
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.log.Warn("some connections had to be cut")
+		err = nil
+	}
+	return err
+}
+
+// serve is where a request enters from fasthttp.
+func (s *Server) serve(fctx *fasthttp.RequestCtx) {
+	began := time.Now()
+	req := newRequest(fctx)
+	rt := parseRoute(req.method, req.path)
+	resp := s.guarded(req, &rt)
+	s.metrics.request(rt, resp, time.Since(began))
+	s.render(fctx, req, rt, resp)
+}
+
+// guarded turns a panic into an error response: one broken request must not
+// end a thousand watches.
+func (s *Server) guarded(req *request, rt *route) (resp *response) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("panic in a handler", zap.Any("panic", p), zap.String("path", req.path), zap.ByteString("stack", debug.Stack()))
+			resp = statusResponse(failure(http.StatusInternalServerError, "InternalError", "internal error in watchproxy"), fromProxy)
+		}
+	}()
+	return s.handle(s.ctx, req, rt)
+}
+
+// handle is the walk that every request takes.
+func (s *Server) handle(ctx context.Context, req *request, rt *route) *response {
+	if !loopbackHost(req.host) {
+		return statusResponse(forbiddenHost(req.host), fromProxy)
+	}
+	if rt.resource && rt.verb == "list" && isWatch(req.query) {
+		rt.verb = "watch"
+	}
+	resp, err := s.cached(ctx, req, *rt)
+	if err != nil {
+		resp = s.forwards.forward(ctx, req)
+	}
+	return resp
+}
+
+// loopbackHost tells whether a Host header names this machine to itself.
+func loopbackHost(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if ip := net.ParseIP(host); ip != nil {
+		return ip.IsLoopback()
+	}
+	return host == "" || strings.EqualFold(host, "localhost")
+}
+
+func newRequest(fctx *fasthttp.RequestCtx) *request {
+	h := &fctx.Request.Header
+	req := &request{
+		method: string(h.Method()),
+		target: string(h.RequestURI()),
+		host:   string(h.Host()),
+		header: make(http.Header, 16),
+		length: int64(h.ContentLength()),
+		client: fctx.Conn().(*conn), //nolint:errcheck,forcetypeassert // what listener accepts
+	}
+	req.path, req.query, _ = strings.Cut(req.target, "?")
+	for name, value := range h.All() {
+		name := http.CanonicalHeaderKey(string(name))
+		req.header[name] = append(req.header[name], string(value))
+	}
+	if req.length > 0 || req.length == -1 { // fasthttp: -1 chunked, -2 none
+		req.body = io.NopCloser(fctx.RequestBodyStream())
+	}
+	return req
+}
+
+// render hands a response to fasthttp.
+func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp *response) {
+	switch {
+	case resp.stream != nil:
+		s.hijack(fctx, resp.abandon, func(c *conn, _ io.Reader) { s.runStream(c, req, rt, resp) })
+		return
+	case resp.tunnel != nil:
+		s.hijack(fctx, resp.abandon, func(c *conn, buffered io.Reader) {
+			_, _ = c.Write(head(resp)) // if the client is gone, the tunnel finds out
+			resp.tunnel(c, buffered)
+		})
+		return
+	}
+	fctx.SetStatusCode(resp.status)
+	for name, values := range resp.header {
+		for i, v := range values {
+			if i == 0 {
+				fctx.Response.Header.Set(name, v)
+			} else {
+				fctx.Response.Header.Add(name, v)
+			}
+		}
+	}
+	switch {
+	case resp.list != nil:
+		fctx.SetBodyStream(struct {
+			io.Reader
+			io.WriterTo
+		}{neverRead{}, resp.list}, int(resp.length))
+	case resp.reader != nil:
+		fctx.SetBodyStream(resp.reader, int(resp.length))
+	default:
+		fctx.Response.SetBodyRaw(resp.bytes)
+	}
+}
+
+// neverRead is the Reader that fasthttp wants of a body which writes itself.
+type neverRead struct{}
+
+func (neverRead) Read([]byte) (int, error) { panic("BUG: a list is written, not read") }
+
+// hijack takes the connection from fasthttp until f returns. If the connection
+// breaks before that, abandon is called instead.
+func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn, buffered io.Reader)) {
+	c := fctx.Conn().(*conn) //nolint:errcheck,forcetypeassert // what listener accepts
+	s.streams.Add(1)
+	c.abandoned = func() {
+		abandon()
+		s.streams.Done()
+	}
+	fctx.HijackSetNoResponse(true)
+	fctx.Hijack(func(buffered net.Conn) {
+		c.abandoned = nil
+		defer s.streams.Done()
+		defer func() {
+			if p := recover(); p != nil {
+				s.log.Error("panic in a stream", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			}
+		}()
+		stop := context.AfterFunc(s.ctx, func() { _ = c.Close() })
+		defer stop()
+		f(c, buffered)
+	})
+}
+
+// runStream writes an endless response in chunks.
+func (s *Server) runStream(c *conn, req *request, rt route, resp *response) {
+	s.metrics.watchOpened(rt)
+	defer s.metrics.watchClosed(rt)
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	defer c.drainUntilGone(cancel)()
+	resp.header.Set("Transfer-Encoding", "chunked")
+	w := stallWriter{c, s.options.Stall}
+	if _, err := w.Write(head(resp)); err != nil {
+		cancel()
+	}
+	out := &chunkWriter{w: w}
+	resp.stream(ctx, out)
+	_ = out.end() // the client may be gone
+}
+
+// head is the status line and header of a response that we write ourselves.
+func head(resp *response) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", resp.status, http.StatusText(resp.status))
+	resp.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	w := bufio.NewWriter(&b)
+	_ = resp.header.Write(w) // to memory
+	_ = w.Flush()
+	b.WriteString("\r\n")
+	return b.Bytes()
+}

@@ -1,0 +1,87 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// This file maps what can go wrong to the Status that kube-apiserver sends.
+
+func failure(code int, reason metav1.StatusReason, message string) metav1.Status {
+	return metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Reason: reason, Message: message, Code: int32(code),
+	}
+}
+
+// notFound says that an object is not there.
+func notFound(rt route) metav1.Status {
+	resource := rt.gvr.GroupResource()
+	s := failure(http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", resource, rt.name))
+	s.Details = &metav1.StatusDetails{Name: rt.name, Group: resource.Group, Kind: resource.Resource}
+	return s
+}
+
+// tooLarge says that a resourceVersion was not reached in time.
+func tooLarge(want, have uint64) metav1.Status {
+	s := failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
+		fmt.Sprintf("Timeout: Too large resource version: %d, current: %d", want, have))
+	s.Details = &metav1.StatusDetails{
+		Causes:            []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}},
+		RetryAfterSeconds: 1,
+	}
+	return s
+}
+
+// expired says that a watch cannot start where it was asked to.
+func expired(err *watchcache.TooOldError) metav1.Status {
+	return failure(http.StatusGone, metav1.StatusReasonExpired, err.Error())
+}
+
+// unreachable says that a request could not be forwarded.
+func unreachable(err error) metav1.Status {
+	var timeout interface{ Timeout() bool }
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the upstream apiserver did not answer in time")
+	}
+	s := failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the upstream apiserver cannot be reached")
+	s.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return s
+}
+
+// forbiddenHost refuses requests that a web page could have made a browser send.
+func forbiddenHost(host string) metav1.Status {
+	return failure(http.StatusForbidden, metav1.StatusReasonForbidden,
+		fmt.Sprintf("host %q is not a loopback name: without authentication, only requests to localhost, 127.0.0.0/8 or [::1] are served", host))
+}
+
+func badRequest(message string) metav1.Status {
+	return failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
+}
+
+func statusJSON(s metav1.Status) []byte {
+	body, err := json.Marshal(s)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return body
+}
+
+// statusResponse is a Status as a response.
+func statusResponse(s metav1.Status, from source) *response {
+	r := newResponse(int(s.Code), from)
+	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
+		r.header.Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
+	}
+	r.header.Set("Content-Type", wire.ContentTypeJSON)
+	r.bytes = append(statusJSON(s), '\n')
+	return r
+}

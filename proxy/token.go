@@ -1,0 +1,52 @@
+package proxy
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"path"
+	"strings"
+)
+
+// continueToken is kube-apiserver's own continue token: unpadded base64url of
+// this JSON. A page that began here can therefore go on at the apiserver or at
+// another replica, and the other way round.
+type continueToken struct {
+	APIVersion      string `json:"v"`
+	ResourceVersion int64  `json:"rv"`
+	// StartKey is the first key of the page, relative to the listed prefix:
+	// "namespace/name" in all namespaces, "name" in one. The apiserver's cache
+	// writes it with a leading slash, etcd without; both are read.
+	StartKey string `json:"start"`
+}
+
+const tokenVersion = "meta.k8s.io/v1"
+
+// encodeToken makes the token of the page that follows an object. The last key
+// is relative to the listed prefix.
+func encodeToken(last string, rv uint64) string {
+	data, err := json.Marshal(continueToken{tokenVersion, int64(rv), "/" + last + "\x00"})
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return base64.RawURLEncoding.EncodeToString(data)
+}
+
+// decodeToken returns where a page starts, relative to the listed prefix, and
+// its resourceVersion. Tokens that are malformed, or that ask for a page without
+// a resourceVersion, are upstream's to answer.
+func decodeToken(token string) (start string, rv uint64, err error) {
+	data, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return "", 0, errForward
+	}
+	var t continueToken
+	if err := json.Unmarshal(data, &t); err != nil || t.APIVersion != tokenVersion || t.ResourceVersion <= 0 || t.StartKey == "" {
+		return "", 0, errForward
+	}
+	// A key that means another path could leave the listed prefix.
+	key := "/" + strings.TrimPrefix(t.StartKey, "/")
+	if path.Clean(key) != key {
+		return "", 0, errForward
+	}
+	return key[1:], uint64(t.ResourceVersion), nil
+}

@@ -1,0 +1,244 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+const (
+	// bookmarkEvery and bookmarkBeforeEnd are kube-apiserver's: about once a
+	// minute, and shortly before the watch times out.
+	bookmarkEvery     = time.Minute
+	bookmarkJitter    = time.Second
+	bookmarkBeforeEnd = 2 * time.Second
+	// watchMin is the shortest of the random lifetimes of a watch whose client
+	// asks for none; the longest is twice that.
+	watchMin = 30 * time.Minute
+	// deltasMax is how many events are taken from the log at once.
+	deltasMax = 128
+)
+
+// watchable tells whether a watch's parameters ask for what the cache has.
+//
+//	RV  sendInitialEvents  match         start
+//	0   –                  –             the state, then changes
+//	0   false              –             changes after the cache's RV
+//	0   true               NotOlderThan  the state, then changes
+//	N   –, false           –             changes after N
+//	N   true               NotOlderThan  a state not older than N, then changes
+func (r *read) watchable() bool {
+	if !r.rvGiven || r.limit != 0 || r.token != "" {
+		return false
+	}
+	if r.initialEvents != nil && *r.initialEvents {
+		return r.match == "NotOlderThan"
+	}
+	return r.match == ""
+}
+
+// withState tells whether the watch begins with the present state.
+func (r *read) withState() bool {
+	if r.initialEvents != nil {
+		return *r.initialEvents
+	}
+	return r.rv == 0
+}
+
+// watching is one open watch. A goroutine of its own pulls from the cursor and
+// writes to the client.
+type watching struct {
+	*read
+	cursor   *watchcache.Cursor
+	initial  watchcache.Snapshot
+	state    bool   // begin with initial
+	start    uint64 // bookmarks must be above it
+	draining <-chan struct{}
+	drain    time.Duration
+	opened   time.Time
+	deadline time.Time
+	bookmark time.Time // when the next one is due
+	marked   uint64    // resourceVersion of the last bookmark
+}
+
+// watch answers a watch from the cache.
+func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
+	w := &watching{read: r, start: r.rv, draining: s.draining, drain: s.options.Drain}
+	if r.params.bookmarks && r.withState() && r.cache.Bookmark() == nil {
+		return nil, errForward // nobody knows yet what the end of the state looks like
+	}
+	if late, err := w.begin(ctx); late != nil || err != nil {
+		return late, err
+	}
+	resp := r.respond(http.StatusOK)
+	resp.stream, resp.abandon = w.run, w.cursor.Close
+	return resp, nil
+}
+
+// begin waits for the state that the watch starts from and opens the cursor.
+// What fails after that is, as with kube-apiserver, an ERROR event of a watch
+// that was accepted.
+func (w *watching) begin(ctx context.Context) (*response, error) {
+	var err error
+	if w.state = w.withState(); w.state || w.rv == 0 {
+		waiting, cancel := context.WithTimeout(ctx, freshTimeout)
+		defer cancel()
+		w.initial, err = w.cache.WaitFresh(waiting, w.rv)
+		if errors.Is(err, watchcache.ErrTooNew) {
+			return w.errorEvent(statusJSON(tooLarge(w.rv, w.initial.ResourceVersion()))), nil
+		} else if err != nil {
+			return nil, errForward
+		}
+		w.start = w.initial.ResourceVersion()
+	}
+	w.cursor, err = w.cache.Watch(w.filter, w.start)
+	var tooOld *watchcache.TooOldError
+	if errors.As(err, &tooOld) {
+		return w.errorEvent(statusJSON(expired(tooOld))), nil
+	} else if err != nil {
+		return nil, errForward
+	}
+	return nil, nil
+}
+
+// errorEvent answers with a watch that consists of one ERROR event.
+func (w *watching) errorEvent(status []byte) *response {
+	resp := w.respond(http.StatusOK)
+	resp.abandon = func() {}
+	resp.stream = func(_ context.Context, out *chunkWriter) {
+		buf := out.pending()
+		*buf = wire.AppendRawEvent(*buf, "ERROR", status)
+		_ = out.flush() // the watch ends either way
+	}
+	return resp
+}
+
+// run writes the watch until it times out, the client leaves, the server
+// drains, or the cache cannot go on. All of these are a clean end to the client.
+func (w *watching) run(ctx context.Context, out *chunkWriter) {
+	defer w.cursor.Close()
+	w.schedule()
+	if w.state && w.writeState(out) != nil {
+		return
+	}
+	timer := time.NewTimer(time.Until(w.next()))
+	defer timer.Stop()
+	draining := w.draining
+	var deltas []watchcache.Delta
+	for {
+		var position uint64
+		var err error
+		deltas, position, err = w.cursor.Poll(deltas[:0], deltasMax)
+		if err != nil {
+			_ = out.flush()
+			return
+		}
+		for i := range deltas {
+			w.append(out, &deltas[i])
+		}
+		clear(deltas)
+		w.appendBookmark(out, position)
+		if out.flush() != nil {
+			return
+		}
+		if len(deltas) == deltasMax {
+			continue
+		}
+		timer.Reset(time.Until(w.next()))
+		select {
+		case <-w.cursor.Ready():
+		case <-timer.C:
+			if !time.Now().Before(w.deadline) {
+				return
+			}
+		case <-draining:
+			// Spread over the drain time, so that not all clients reconnect at once.
+			draining = nil
+			w.deadline = time.Now().Add(rand.N(w.drain + 1))
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// schedule sets the times at which something is due.
+func (w *watching) schedule() {
+	now := time.Now()
+	lifetime := time.Duration(w.watchSeconds) * time.Second
+	if lifetime == 0 {
+		lifetime = watchMin + rand.N(watchMin)
+	}
+	w.deadline = now.Add(lifetime)
+	w.bookmark = w.nextBookmark(now)
+}
+
+// next is when the watch has to do something even if nothing happens.
+func (w *watching) next() time.Time {
+	if w.params.bookmarks && w.bookmark.Before(w.deadline) {
+		return w.bookmark
+	}
+	return w.deadline
+}
+
+// nextBookmark is when the next bookmark is due: after the usual interval, or
+// shortly before the end, whichever comes first.
+func (w *watching) nextBookmark(now time.Time) time.Time {
+	regular := now.Add(bookmarkEvery - bookmarkJitter + rand.N(2*bookmarkJitter))
+	if last := w.deadline.Add(-bookmarkBeforeEnd); last.After(now) && last.Before(regular) {
+		return last
+	}
+	return regular
+}
+
+// writeState writes the state that the watch begins with, and the bookmark that
+// ends it if the client asked for bookmarks.
+func (w *watching) writeState(out *chunkWriter) error {
+	from, to := w.filter.KeyRange(w.resource)
+	for o := range w.initial.Objects(from, to) {
+		if !w.filter.Matches(o) {
+			continue
+		}
+		buf := out.pending()
+		*buf = w.form.AppendEvent(*buf, watchcache.Added.String(), o.JSON(), nil)
+		if err := out.flushIfFull(); err != nil {
+			return err
+		}
+	}
+	if w.params.bookmarks {
+		w.putBookmark(out, w.start, true)
+	}
+	return out.flush()
+}
+
+func (w *watching) append(out *chunkWriter, d *watchcache.Delta) {
+	var stamp *wire.Stamp
+	if d.Object.ResourceVersion() != d.RV {
+		start, end := d.Object.ResourceVersionSpan()
+		stamp = &wire.Stamp{Start: start, End: end, ResourceVersion: d.RV}
+	}
+	buf := out.pending()
+	*buf = w.form.AppendEvent(*buf, d.Type.String(), d.Object.JSON(), stamp)
+}
+
+// appendBookmark adds a bookmark if one is due and says anything new.
+func (w *watching) appendBookmark(out *chunkWriter, position uint64) {
+	now := time.Now()
+	if !w.params.bookmarks || now.Before(w.bookmark) {
+		return
+	}
+	w.bookmark = w.nextBookmark(now)
+	if position > w.start && w.cache.Bookmark() != nil {
+		w.putBookmark(out, position, false)
+	}
+}
+
+func (w *watching) putBookmark(out *chunkWriter, rv uint64, initialEnd bool) {
+	object := w.cache.Bookmark().Append(nil, rv, initialEnd)
+	buf := out.pending()
+	*buf = wire.AppendRawEvent(*buf, "BOOKMARK", object)
+}
