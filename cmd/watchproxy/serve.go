@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/config"
+	"github.com/watchproxy/watchproxy/proxy"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream"
+)
+
+// serveFlags are the flags of serve; what is set takes precedence over the file.
+type serveFlags struct {
+	config, kubeconfig, context, listen, adminListen, logLevel string
+}
+
+func newServe() *cobra.Command {
+	var f serveFlags
+	d := config.Default()
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve clients from caches of an apiserver",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := f.configuration()
+			if err != nil {
+				return err
+			}
+			return serve(cmd.Context(), c)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.config, "config", "", "configuration `FILE` (see 'watchproxy config defaults')")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of the upstream apiserver (default: the pod's service account, else $KUBECONFIG or ~/.kube/config)")
+	flags.StringVar(&f.context, "context", "", "kubeconfig context `NAME` (default: the current context)")
+	flags.StringVar(&f.listen, "listen", "", "loopback `ADDRESS` for clients (default "+d.Listen+")")
+	flags.StringVar(&f.adminListen, "admin-listen", "", "`ADDRESS` of /metrics, /livez, /readyz and /status (default "+d.AdminListen+")")
+	flags.StringVar(&f.logLevel, "log-level", "", "debug, info, warn or error (default "+d.LogLevel+")")
+	return cmd
+}
+
+// configuration is the file, if any, with the flags over it and defaults under it.
+func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
+	c := &config.ProxyConfiguration{APIVersion: config.APIVersion, Kind: config.Kind}
+	if f.config != "" {
+		var err error
+		if c, err = config.Load(f.config); err != nil {
+			return nil, err
+		}
+	}
+	for _, o := range []struct {
+		field *string
+		flag  string
+	}{
+		{&c.Upstream.Kubeconfig, f.kubeconfig},
+		{&c.Upstream.Context, f.context},
+		{&c.Listen, f.listen},
+		{&c.AdminListen, f.adminListen},
+		{&c.LogLevel, f.logLevel},
+	} {
+		if o.flag != "" {
+			*o.field = o.flag
+		}
+	}
+	c.SetDefaults()
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return c, nil
+}
+
+func serve(ctx context.Context, c *config.ProxyConfiguration) error {
+	log, err := newLogger(c.LogLevel)
+	if err != nil {
+		return err
+	}
+	defer log.Sync() //nolint:errcheck // standard error cannot always be synced
+
+	rc, err := restConfig(c.Upstream)
+	if err != nil {
+		return err
+	}
+	if err := reach(ctx, rc); err != nil {
+		return err
+	}
+	forwards, err := proxy.NewForwarder(rc)
+	if err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	client, err := newClient(rc, upstream.NewMetrics(registry))
+	if err != nil {
+		return err
+	}
+	feeds := upstream.NewFeeds(client, feedOptions(c.Cache), log)
+	defer feeds.Stop()
+	registry.MustRegister(upstream.NewCollector(feeds))
+
+	server := proxy.NewServer(feeds, forwards, proxy.Options{
+		SyncTimeout: c.Cache.SyncTimeout.Duration,
+		Drain:       c.Drain.Duration,
+		Stall:       c.Cache.Log.MaxAge.Duration,
+	}, proxy.NewMetrics(registry), log)
+	admin := proxy.NewAdmin(registry, func() any { return statusOf(rc.Host, feeds) })
+	return run(ctx, c, server, admin, log)
+}
+
+// run listens, says so, and serves until ctx ends and everything has drained.
+func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, admin *proxy.Admin, log *zap.Logger) error {
+	var lc net.ListenConfig
+	clients, err := lc.Listen(ctx, "tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	operators, err := lc.Listen(ctx, "tcp", c.AdminListen)
+	if err != nil {
+		return errors.Join(fmt.Errorf("adminListen: %w", err), clients.Close())
+	}
+	adminServer := admin.Server()
+	adminFailed := make(chan error, 1)
+	go func() { adminFailed <- adminServer.Serve(operators) }()
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(ctx, func() { admin.SetReady(false) })
+	admin.SetReady(true)
+	fmt.Printf("watchproxy ready: http://%s (admin http://%s)\n", clients.Addr(), operators.Addr())
+	err = server.Serve(ctx, clients)
+
+	closing, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer stop()
+	err = errors.Join(err, adminServer.Shutdown(closing))
+	if failed := <-adminFailed; !errors.Is(failed, http.ErrServerClosed) {
+		err = errors.Join(err, fmt.Errorf("serve adminListen: %w", failed))
+	}
+	log.Info("stopped")
+	return err
+}
+
+func feedOptions(c config.Cache) upstream.Options {
+	o := upstream.Options{
+		Limits: watchcache.Limits{
+			Age:    c.Log.MaxAge.Duration,
+			Events: *c.Log.MaxEvents,
+			Bytes:  c.Log.MaxBytes.Value(),
+		},
+		IdleTimeout: c.IdleTimeout.Duration,
+	}
+	for _, r := range c.Exclude {
+		o.Excluded = append(o.Excluded, schema.ParseGroupResource(r))
+	}
+	return o
+}
+
+// newClient is the feeds' way upstream: as the proxy, in plain JSON.
+func newClient(rc *rest.Config, metrics *upstream.Metrics) (*upstream.Client, error) {
+	base, _, err := rest.DefaultServerUrlFor(rc)
+	if err != nil {
+		return nil, fmt.Errorf("upstream address %q: %w", rc.Host, err)
+	}
+	transport, err := rest.TransportFor(rc)
+	if err != nil {
+		return nil, fmt.Errorf("upstream transport: %w", err)
+	}
+	return upstream.NewClient(base, transport, metrics), nil
+}
+
+func newLogger(level string) (*zap.Logger, error) {
+	l, err := zapcore.ParseLevel(level)
+	if err != nil {
+		return nil, fmt.Errorf("logLevel: %w", err)
+	}
+	encoder := zap.NewProductionEncoderConfig()
+	encoder.EncodeTime = zapcore.ISO8601TimeEncoder
+	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(encoder), zapcore.Lock(os.Stderr), l)), nil
+}

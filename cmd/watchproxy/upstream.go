@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/watchproxy/watchproxy/config"
+)
+
+// restConfig finds the upstream apiserver: the given kubeconfig, else the pod's
+// service account, else the usual kubeconfig.
+func restConfig(u config.Upstream) (*rest.Config, error) {
+	if u.Kubeconfig == "" && u.Context == "" {
+		rc, err := rest.InClusterConfig()
+		if err == nil {
+			return rc, nil
+		}
+		if !errors.Is(err, rest.ErrNotInCluster) {
+			return nil, fmt.Errorf("upstream: service account of the pod: %w", err)
+		}
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = u.Kubeconfig
+	rc, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: u.Context}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)
+	}
+	return rc, nil
+}
+
+const reachTimeout = 10 * time.Second
+
+// reach asks upstream for its version, so that a wrong address or credential is
+// told at start and not by every client.
+func reach(ctx context.Context, rc *rest.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	base, _, err := rest.DefaultServerUrlFor(rc)
+	if err != nil {
+		return fmt.Errorf("upstream address %q: %w", rc.Host, err)
+	}
+	transport, err := rest.TransportFor(rc)
+	if err != nil {
+		return fmt.Errorf("upstream transport: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("version").String(), nil)
+	if err != nil {
+		return fmt.Errorf("upstream address %q: %w", rc.Host, err)
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return fmt.Errorf("upstream %s cannot be reached: %w", rc.Host, err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // only the status matters
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20))
+	switch resp.StatusCode {
+	case http.StatusOK, http.StatusForbidden:
+		return nil
+	case http.StatusUnauthorized:
+		return fmt.Errorf("upstream %s does not accept the credentials (401)", rc.Host)
+	}
+	return fmt.Errorf("upstream %s answers %s to /version", rc.Host, resp.Status)
+}

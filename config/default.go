@@ -1,0 +1,43 @@
+package config
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Default returns the configuration that an empty file means.
+func Default() *ProxyConfiguration {
+	c := &ProxyConfiguration{APIVersion: APIVersion, Kind: Kind}
+	c.SetDefaults()
+	return c
+}
+
+// SetDefaults fills in what was left out. This is the only place with defaults.
+func (c *ProxyConfiguration) SetDefaults() {
+	set(&c.Listen, "127.0.0.1:8001")
+	set(&c.AdminListen, "127.0.0.1:8002")
+	setPointer(&c.Drain, metav1.Duration{Duration: 5 * time.Second})
+	set(&c.LogLevel, "info")
+	if c.Cache.Exclude == nil {
+		c.Cache.Exclude = []string{"secrets", "events", "events.events.k8s.io"}
+	}
+	setPointer(&c.Cache.SyncTimeout, metav1.Duration{Duration: 10 * time.Second})
+	setPointer(&c.Cache.IdleTimeout, metav1.Duration{Duration: 30 * time.Minute})
+	setPointer(&c.Cache.Log.MaxAge, metav1.Duration{Duration: 5 * time.Minute})
+	setPointer(&c.Cache.Log.MaxEvents, 100_000)
+	setPointer(&c.Cache.Log.MaxBytes, resource.MustParse("256Mi"))
+}
+
+func set(field *string, value string) {
+	if *field == "" {
+		*field = value
+	}
+}
+
+func setPointer[T any](field **T, value T) {
+	if *field == nil {
+		*field = &value
+	}
+}

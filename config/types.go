@@ -1,0 +1,74 @@
+package config
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The type of the configuration file.
+const (
+	APIVersion = "watchproxy.dev/v1alpha1"
+	Kind       = "ProxyConfiguration"
+)
+
+// ProxyConfiguration configures `watchproxy serve`. Flags take precedence over
+// it. Every field may be left out; Default tells the values.
+type ProxyConfiguration struct {
+	// APIVersion must be watchproxy.dev/v1alpha1.
+	APIVersion string `json:"apiVersion"`
+	// Kind must be ProxyConfiguration.
+	Kind string `json:"kind"`
+
+	// Listen is the address for clients, as host:port. It must be a loopback
+	// address: clients are not authenticated. Port 0 takes a free port.
+	Listen string `json:"listen,omitempty"`
+	// AdminListen is the address of /metrics, /livez, /readyz and /status.
+	AdminListen string `json:"adminListen,omitempty"`
+	// Upstream is the apiserver to stand in front of.
+	Upstream Upstream `json:"upstream,omitzero"`
+	// Cache says what is kept and for how long.
+	Cache Cache `json:"cache,omitzero"`
+	// Drain is the time over which open watches are ended at shutdown, so that
+	// clients do not all reconnect at once.
+	Drain *metav1.Duration `json:"drain,omitempty"`
+	// LogLevel is debug, info, warn or error.
+	LogLevel string `json:"logLevel,omitempty"`
+}
+
+// Upstream is how to reach the apiserver.
+type Upstream struct {
+	// Kubeconfig is the path of a kubeconfig file. If it is empty, the service
+	// account of the pod is used, else $KUBECONFIG or ~/.kube/config.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	// Context is the context of the kubeconfig to use, if not its current one.
+	Context string `json:"context,omitempty"`
+}
+
+// Cache configures the watch caches.
+type Cache struct {
+	// Exclude lists resources that are never cached, as resource or
+	// resource.group, in any version. The default keeps secrets out, and events,
+	// which the apiserver does not cache either. To cache secrets is a
+	// deliberate choice: write a list without them.
+	Exclude []string `json:"exclude,omitempty"`
+	// SyncTimeout is how long the first requests for a resource wait for its
+	// cache to be filled before they are forwarded.
+	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty"`
+	// IdleTimeout is after how long without a request or an open watch a
+	// resource's cache is given up; 0 keeps it.
+	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
+	// Log bounds each resource's event log, which serves watches from a
+	// resourceVersion and the further pages of lists. Whichever bound is
+	// reached first holds.
+	Log Log `json:"log,omitzero"`
+}
+
+// Log bounds an event log.
+type Log struct {
+	// MaxAge is how far back the log reaches at most.
+	MaxAge *metav1.Duration `json:"maxAge,omitempty"`
+	// MaxEvents is how many events it holds at most.
+	MaxEvents *int `json:"maxEvents,omitempty"`
+	// MaxBytes bounds the memory of the replaced objects in it.
+	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
+}

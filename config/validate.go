@@ -1,0 +1,91 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+var logLevels = []string{"debug", "info", "warn", "error"}
+
+// Validate reports everything that is wrong with a configuration, after its
+// defaults were set; nil if nothing is.
+func (c *ProxyConfiguration) Validate() error {
+	var errs field.ErrorList
+	if c.APIVersion != APIVersion {
+		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), c.APIVersion, []string{APIVersion}))
+	}
+	if c.Kind != Kind {
+		errs = append(errs, field.NotSupported(field.NewPath("kind"), c.Kind, []string{Kind}))
+	}
+	errs = append(errs, validateLoopback(field.NewPath("listen"), c.Listen,
+		"clients are not authenticated, so only a loopback address (127.0.0.1, [::1], localhost) can be served")...)
+	errs = append(errs, validateAddress(field.NewPath("adminListen"), c.AdminListen)...)
+	if c.Listen == c.AdminListen && !strings.HasSuffix(c.Listen, ":0") {
+		errs = append(errs, field.Invalid(field.NewPath("adminListen"), c.AdminListen, "must differ from listen"))
+	}
+	errs = append(errs, validateDuration(field.NewPath("drain"), c.Drain, 0)...)
+	if !slices.Contains(logLevels, c.LogLevel) {
+		errs = append(errs, field.NotSupported(field.NewPath("logLevel"), c.LogLevel, logLevels))
+	}
+	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)
+	return errs.ToAggregate()
+}
+
+func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
+	for i, resource := range c.Exclude {
+		if resource == "" || strings.ContainsAny(resource, "/ ") || resource != strings.ToLower(resource) {
+			errs = append(errs, field.Invalid(path.Child("exclude").Index(i), resource,
+				"must be a plural resource name, with its group behind a dot unless it is a core resource: pods, deployments.apps"))
+		}
+	}
+	errs = append(errs, validateDuration(path.Child("syncTimeout"), c.SyncTimeout, 0)...)
+	errs = append(errs, validateDuration(path.Child("idleTimeout"), c.IdleTimeout, 0)...)
+	log := path.Child("log")
+	errs = append(errs, validateDuration(log.Child("maxAge"), c.Log.MaxAge, time.Second)...)
+	if n := *c.Log.MaxEvents; n < 1 {
+		errs = append(errs, field.Invalid(log.Child("maxEvents"), n, "must be at least 1"))
+	}
+	if q := c.Log.MaxBytes; q.Sign() <= 0 {
+		errs = append(errs, field.Invalid(log.Child("maxBytes"), q.String(), "must be more than 0"))
+	}
+	return errs
+}
+
+func validateDuration(path *field.Path, d *metav1.Duration, atLeast time.Duration) field.ErrorList {
+	if d.Duration < atLeast {
+		return field.ErrorList{field.Invalid(path, d.Duration.String(), fmt.Sprintf("must be at least %s", atLeast))}
+	}
+	return nil
+}
+
+func validateAddress(path *field.Path, address string) field.ErrorList {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return field.ErrorList{field.Invalid(path, address, "must be host:port")}
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return field.ErrorList{field.Invalid(path, address, "has no such port")}
+	}
+	return nil
+}
+
+func validateLoopback(path *field.Path, address, why string) field.ErrorList {
+	if errs := validateAddress(path, address); len(errs) > 0 {
+		return errs
+	}
+	host, _, _ := net.SplitHostPort(address)
+	if host == "localhost" {
+		return nil
+	}
+	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
+		return field.ErrorList{field.Invalid(path, address, why)}
+	}
+	return nil
+}
