@@ -1,0 +1,270 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// fakeUpstream is an apiserver of one resource, configmaps, behind an
+// http.RoundTripper: a store with revisions, a watch history that can be lost,
+// streams that can be cut or stall. It lives in memory only, so that tests can
+// run it in synctest's time.
+type fakeUpstream struct {
+	mu struct {
+		sync.Mutex
+		rev      uint64
+		objects  map[string]string // name to JSON
+		uids     int
+		history  []fakeEvent
+		oldest   uint64        // watches must start at or above it
+		changed  chan struct{} // closed and replaced by every change
+		cut      chan struct{} // closed and replaced to end all streams
+		stalled  bool          // streams say nothing
+		down     error         // every request fails
+		noStream bool          // sendInitialEvents is refused
+		requests map[string]int
+		aside    uint64 // revisions used by other resources: bookmarks tell
+	}
+}
+
+type fakeEvent struct {
+	rev    uint64
+	kind   string
+	object string
+}
+
+func newFake() *fakeUpstream {
+	f := &fakeUpstream{}
+	f.mu.rev = 100
+	f.mu.oldest = 100
+	f.mu.objects = map[string]string{}
+	f.mu.requests = map[string]int{}
+	f.mu.changed, f.mu.cut = make(chan struct{}), make(chan struct{})
+	return f
+}
+
+func (f *fakeUpstream) locked(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+	close(f.mu.changed)
+	f.mu.changed = make(chan struct{})
+}
+
+// set creates or updates an object and returns its resourceVersion.
+func (f *fakeUpstream) set(name, value string) (rv uint64) {
+	f.locked(func() {
+		f.mu.rev++
+		kind, uid := "MODIFIED", ""
+		if old, ok := f.mu.objects[name]; ok {
+			var o struct{ Metadata struct{ UID string } }
+			_ = json.Unmarshal([]byte(old), &o)
+			uid = o.Metadata.UID
+		} else {
+			f.mu.uids++
+			kind, uid = "ADDED", fmt.Sprintf("uid-%d", f.mu.uids)
+		}
+		rv = f.mu.rev
+		f.mu.objects[name] = fmt.Sprintf(
+			`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q,"namespace":"ns","uid":%q,"resourceVersion":"%d"},"data":{"v":%q}}`,
+			name, uid, rv, value)
+		f.mu.history = append(f.mu.history, fakeEvent{rv, kind, f.mu.objects[name]})
+	})
+	return rv
+}
+
+func (f *fakeUpstream) remove(name string) {
+	f.locked(func() {
+		old := f.mu.objects[name]
+		if old == "" {
+			return
+		}
+		f.mu.rev++
+		var o map[string]any
+		_ = json.Unmarshal([]byte(old), &o)
+		rv := o["metadata"].(map[string]any)["resourceVersion"].(string)
+		gone := strings.Replace(old, `"resourceVersion":"`+rv+`"`, fmt.Sprintf(`"resourceVersion":"%d"`, f.mu.rev), 1)
+		delete(f.mu.objects, name)
+		f.mu.history = append(f.mu.history, fakeEvent{f.mu.rev, "DELETED", gone})
+	})
+}
+
+// cutStreams ends every open watch; forget also loses the history, as a restart does.
+func (f *fakeUpstream) cutStreams(forget bool) {
+	f.locked(func() {
+		if forget {
+			f.mu.oldest = f.mu.rev
+		}
+		close(f.mu.cut)
+		f.mu.cut = make(chan struct{})
+	})
+}
+
+// bookmark makes streams send one at a revision that other resources reached.
+func (f *fakeUpstream) bookmark() {
+	f.locked(func() {
+		f.mu.rev++
+		f.mu.history = append(f.mu.history, fakeEvent{f.mu.rev, "BOOKMARK", bookmarkJSON(f.mu.rev, false)})
+	})
+}
+
+func (f *fakeUpstream) count(verb string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.requests[verb]
+}
+
+// names is the present state: name to resourceVersion.
+func (f *fakeUpstream) state() map[string]string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.mu.objects)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q := req.URL.Query()
+	verb := "list"
+	switch {
+	case req.URL.Path == "/api/v1":
+		verb = "discover"
+	case strings.Contains(req.URL.Path, noSuchNamespace):
+		verb = "probe"
+	case q.Get("watch") != "":
+		verb = "watch"
+	}
+	f.mu.requests[verb]++
+	if f.mu.down != nil {
+		return nil, f.mu.down
+	}
+	switch verb {
+	case "discover":
+		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"bindings","namespaced":true,"kind":"Binding","verbs":["create"]}]}`), nil
+	case "probe":
+		return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, f.mu.rev)), nil
+	case "watch":
+		return f.watchLocked(req.Context(), q.Get("resourceVersion"), q.Get("sendInitialEvents") == "true")
+	}
+	return f.listLocked(q.Get("limit"), q.Get("continue"))
+}
+
+func (f *fakeUpstream) listLocked(limit, token string) (*http.Response, error) {
+	names := slices.Sorted(maps.Keys(f.mu.objects))
+	if token != "" {
+		names = names[sortedIndex(names, token):]
+	}
+	n, next := len(names), ""
+	if l, _ := strconv.Atoi(limit); l > 0 && l < n {
+		n, next = l, fmt.Sprintf(`,"continue":%q`, names[l])
+	}
+	var items []string
+	for _, name := range names[:n] {
+		items = append(items, strings.Replace(f.mu.objects[name], `"kind":"ConfigMap","apiVersion":"v1",`, "", 1))
+	}
+	return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"%s},"items":[%s]}`,
+		f.mu.rev, next, strings.Join(items, ","))), nil
+}
+
+func sortedIndex(names []string, name string) int {
+	i, _ := slices.BinarySearch(names, name)
+	return i
+}
+
+func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool) (*http.Response, error) {
+	if initial && f.mu.noStream {
+		return reply(422, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`), nil
+	}
+	from, _ := strconv.ParseUint(rv, 10, 64)
+	var first []string
+	switch {
+	case from > f.mu.rev && initial:
+		first = []string{fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Timeout","message":"Too large resource version: %d, current: %d","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}],"retryAfterSeconds":1},"code":504}}`, from, f.mu.rev), ""}
+	case initial:
+		for _, name := range slices.Sorted(maps.Keys(f.mu.objects)) {
+			first = append(first, `{"type":"ADDED","object":`+f.mu.objects[name]+`}`)
+		}
+		first = append(first, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, true)+`}`)
+		from = f.mu.rev
+	case from < f.mu.oldest:
+		first = []string{fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","message":"too old resource version: %d (%d)","code":410}}`, from, f.mu.oldest), ""}
+	}
+	r, w := io.Pipe()
+	go f.serve(ctx, w, first, from, f.mu.cut)
+	return &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{}, Body: r}, nil
+}
+
+// serve writes one watch. A first that ends with "" ends the watch.
+func (f *fakeUpstream) serve(ctx context.Context, w *io.PipeWriter, first []string, from uint64, cut chan struct{}) {
+	for _, line := range first {
+		if line == "" {
+			w.Close()
+			return
+		}
+		if _, err := io.WriteString(w, line+"\n"); err != nil {
+			return
+		}
+	}
+	for {
+		f.mu.Lock()
+		changed, stalled := f.mu.changed, f.mu.stalled
+		var lines []string
+		for _, e := range f.mu.history {
+			if e.rev > from && !stalled {
+				lines = append(lines, `{"type":"`+e.kind+`","object":`+e.object+`}`)
+				from = e.rev
+			}
+		}
+		f.mu.Unlock()
+		for _, line := range lines {
+			select {
+			case <-cut:
+				w.CloseWithError(io.ErrUnexpectedEOF) // in the middle of a batch
+				return
+			default:
+			}
+			if _, err := io.WriteString(w, line+"\n"); err != nil {
+				return
+			}
+		}
+		select {
+		case <-changed:
+		case <-cut:
+			w.Close()
+			return
+		case <-ctx.Done():
+			w.CloseWithError(ctx.Err())
+			return
+		}
+	}
+}
+
+func bookmarkJSON(rv uint64, end bool) string {
+	annotations := ""
+	if end {
+		annotations = `,"annotations":{"k8s.io/initial-events-end":"true"}`
+	}
+	return fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"%d"%s}}`, rv, annotations)
+}
+
+func reply(code int, body string) *http.Response {
+	return &http.Response{
+		StatusCode: code, Status: fmt.Sprintf("%d %s", code, http.StatusText(code)), Header: http.Header{},
+		Body: io.NopCloser(strings.NewReader(body)),
+	}
+}
+
+var errDown = errors.New("connection refused")
+
+const longEnough = 5 * time.Minute

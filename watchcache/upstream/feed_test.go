@@ -1,0 +1,365 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+	"go.uber.org/zap/zaptest"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes the time")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var configmaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+
+// start returns feeds of the fake; they stop with the test.
+func start(t *testing.T, f *fakeUpstream, options Options) *Feeds {
+	t.Helper()
+	if options.Limits == (watchcache.Limits{}) {
+		options.Limits = watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}
+	}
+	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
+	feeds := NewFeeds(client, options, zaptest.NewLogger(t))
+	t.Cleanup(feeds.Stop)
+	return feeds
+}
+
+func open(t *testing.T, feeds *Feeds) *watchcache.Cache {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
+	defer cancel()
+	cache, _, err := feeds.Cache(ctx, configmaps)
+	if err != nil {
+		t.Fatalf("no cache: %v", err)
+	}
+	return cache
+}
+
+// reached waits for the cache to reach upstream's revision, and compares.
+func reached(t *testing.T, f *fakeUpstream, cache *watchcache.Cache) {
+	t.Helper()
+	f.bookmark()
+	f.mu.Lock()
+	rev := f.mu.rev
+	f.mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
+	defer cancel()
+	s, err := cache.WaitFresh(ctx, rev)
+	if err != nil {
+		t.Fatalf("cache did not follow: %v", err)
+	}
+	got := map[string]string{}
+	for o := range s.Objects("", "") {
+		got[o.Name()] = strings.Replace(string(o.JSON()), "{", `{"kind":"ConfigMap","apiVersion":"v1",`, 1)
+	}
+	if want := f.state(); !maps.Equal(got, want) {
+		t.Fatalf("cache at %d holds %v, upstream %v", s.ResourceVersion(), got, want)
+	}
+}
+
+func TestFeedFollowsWithoutAList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("a", "1")
+		feeds := start(t, f, Options{})
+		cache := open(t, feeds)
+		f.set("b", "1")
+		f.remove("a")
+		reached(t, f, cache)
+		for verb, want := range map[string]int{"discover": 1, "probe": 1, "watch": 1, "list": 0} {
+			if got := f.count(verb); got != want {
+				t.Errorf("%d %s requests, want %d", got, verb, want)
+			}
+		}
+		if b := cache.Bookmark(); string(b.Append(nil, 7, true)) != bookmarkJSON(7, true) || string(b.Append(nil, 7, false)) != bookmarkJSON(7, false) {
+			t.Errorf("bookmarks are %s and %s", b.Append(nil, 7, true), b.Append(nil, 7, false))
+		}
+	})
+}
+
+func TestManyRequestsStartOneFeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		feeds := start(t, f, Options{})
+		errs := make(chan error)
+		for range 100 {
+			go func() {
+				_, _, err := feeds.Cache(t.Context(), configmaps)
+				errs <- err
+			}()
+		}
+		for range 100 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if got := f.count("watch"); got != 1 {
+			t.Errorf("%d watches, want 1", got)
+		}
+	})
+}
+
+func TestFeedListsByPagesWhereStreamingIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.mu.noStream = true
+		for i := range 2*pageSize + 1 {
+			f.set(fmt.Sprintf("c%04d", i), "1")
+		}
+		cache := open(t, start(t, f, Options{}))
+		reached(t, f, cache)
+		if got := f.count("list"); got != 3 {
+			t.Errorf("%d pages, want 3", got)
+		}
+	})
+}
+
+func TestFeedResumesWithoutRelist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		feeds := start(t, f, Options{})
+		cache := open(t, feeds)
+		for i := range 5 {
+			f.set("a", fmt.Sprint(i))
+			f.cutStreams(false)
+			f.set("b", fmt.Sprint(i))
+			reached(t, f, cache)
+		}
+		if got := testutil.CollectAndCount(feeds.metrics.relists); got != 0 {
+			t.Errorf("%d relists, want none", got)
+		}
+		if cache.Stats().Epoch != 1 {
+			t.Errorf("epoch %d, want 1", cache.Stats().Epoch)
+		}
+	})
+}
+
+// A lost history is a relist, and the difference is events: the watch goes on.
+func TestExpiredHistoryIsInvisibleDownstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("stays", "1")
+		f.set("goes", "1")
+		f.set("again", "1")
+		feeds := start(t, f, Options{})
+		cache := open(t, feeds)
+		cursor := watchAll(t, cache)
+		defer cursor.Close()
+
+		f.locked(func() { f.mu.down = errDown })
+		f.cutStreams(false)
+		f.set("stays", "2")
+		f.remove("goes")
+		f.remove("again")
+		f.set("again", "2")
+		f.set("new", "1")
+		f.cutStreams(true)
+		time.Sleep(10 * time.Second)
+		f.locked(func() { f.mu.down = nil })
+		reached(t, f, cache)
+
+		got := drain(t, cursor)
+		want := map[string]string{"stays": "MODIFIED", "goes": "DELETED", "again": "DELETED ADDED", "new": "ADDED"}
+		if !maps.Equal(got, want) {
+			t.Errorf("events %v, want %v", got, want)
+		}
+		if n := testutil.ToFloat64(feeds.metrics.relists.WithLabelValues("", "v1", "configmaps", "expired")); n != 1 {
+			t.Errorf("%v relists, want 1", n)
+		}
+	})
+}
+
+// A restored etcd is a new epoch: nothing of the old one is carried on.
+func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		t.Run(fmt.Sprintf("silent=%t", silent), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.set("a", "1")
+				cache := open(t, start(t, f, Options{}))
+				for i := range 50 {
+					f.set("a", fmt.Sprint(i))
+				}
+				reached(t, f, cache)
+				cursor := watchAll(t, cache)
+				defer cursor.Close()
+				f.locked(func() {
+					f.mu.rev, f.mu.history = 110, nil
+					f.mu.objects = map[string]string{}
+					if silent { // the watch resumes from a revision that is to come
+						f.mu.oldest = 0
+					} else {
+						f.mu.oldest = 1 << 60
+					}
+				})
+				f.cutStreams(false)
+				f.set("z", "1")
+				time.Sleep(longEnough)
+				f.locked(func() { f.mu.oldest = 0 })
+				time.Sleep(longEnough)
+				if _, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrEnded) {
+					t.Errorf("the old watch goes on: %v", err)
+				}
+				reached(t, f, cache)
+			})
+		})
+	}
+}
+
+// A stream that says nothing while upstream moves on is cut and resumed.
+func TestWatchdogReconnectsASilentStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		cache := open(t, start(t, f, Options{}))
+		f.locked(func() { f.mu.stalled = true })
+		f.set("a", "1")
+		time.Sleep(silence - time.Second)
+		watches := f.count("watch")
+		f.locked(func() { f.mu.stalled = false })
+		f.locked(func() { f.mu.stalled = true })
+		f.set("b", "1")
+		time.Sleep(2 * silence)
+		f.locked(func() { f.mu.stalled = false })
+		reached(t, f, cache)
+		if f.count("watch") <= watches {
+			t.Error("the silent stream was not given up")
+		}
+	})
+}
+
+// A quiet stream of an upstream that does not move is left alone.
+func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		open(t, start(t, f, Options{}))
+		time.Sleep(time.Hour)
+		if got := f.count("watch"); got != 1 {
+			t.Errorf("%d watches, want 1", got)
+		}
+		if got := f.count("probe"); got < 10 || got > 41 {
+			t.Errorf("%d probes in an hour of silence, want one every %s", got, silence)
+		}
+	})
+}
+
+// watchAll opens a cursor on everything from now on.
+func watchAll(t *testing.T, cache *watchcache.Cache) *watchcache.Cursor {
+	t.Helper()
+	filter, err := cache.Resource().NewFilter("", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cursor, err := cache.Watch(filter, cache.Stats().ResourceVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cursor
+}
+
+// drain reads a cursor to its end: what happened to each object, in order.
+func drain(t *testing.T, cursor *watchcache.Cursor) map[string]string {
+	t.Helper()
+	deltas, _, err := cursor.Poll(nil, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen, last := map[string]string{}, uint64(0)
+	for _, d := range deltas {
+		if d.RV <= last {
+			t.Errorf("%s of %s at %d after %d", d.Type, d.Object.Name(), d.RV, last)
+		}
+		last = d.RV
+		seen[d.Object.Name()] = strings.TrimSpace(seen[d.Object.Name()] + " " + d.Type.String())
+	}
+	return seen
+}
+
+// Any interleaving of writes, cuts, losses of history and outages leaves a
+// cursor's view equal to upstream's state, in order and without repeats.
+func TestRandomInterleavings(t *testing.T) {
+	if *seed == 0 {
+		*seed = uint64(time.Now().UnixNano())
+	}
+	for round := range uint64(30) {
+		t.Run(fmt.Sprintf("seed=%d", *seed+round), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { interleave(t, rand.New(rand.NewPCG(*seed+round, 0))) })
+		})
+	}
+}
+
+func interleave(t *testing.T, rnd *rand.Rand) {
+	f := newFake()
+	f.mu.noStream = rnd.IntN(3) == 0
+	cache := open(t, start(t, f, Options{}))
+	cursor := watchAll(t, cache)
+	defer cursor.Close()
+	replica, last := map[string]string{}, uint64(0)
+	follow := func() {
+		deltas, _, err := cursor.Poll(nil, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range deltas {
+			if d.RV <= last {
+				t.Fatalf("%s of %s at %d after %d", d.Type, d.Object.Name(), d.RV, last)
+			}
+			last = d.RV
+			name := d.Object.Name()
+			_, had := replica[name]
+			if had == (d.Type == watchcache.Added) {
+				t.Fatalf("%s of %s, known before: %t", d.Type, name, had)
+			}
+			replica[name] = d.Object.UID()
+			if d.Type == watchcache.Deleted {
+				delete(replica, name)
+			}
+		}
+	}
+	for range 200 {
+		name := fmt.Sprintf("o%d", rnd.IntN(8))
+		switch rnd.IntN(12) {
+		case 0:
+			f.cutStreams(false)
+		case 1:
+			f.cutStreams(true)
+		case 2:
+			f.locked(func() { f.mu.down = errDown })
+		case 3, 4:
+			f.locked(func() { f.mu.down = nil })
+			time.Sleep(time.Duration(rnd.IntN(20)) * time.Second)
+		case 5:
+			follow()
+		case 6, 7:
+			f.remove(name)
+		default:
+			f.set(name, fmt.Sprint(rnd.Int()))
+		}
+	}
+	f.locked(func() { f.mu.down = nil })
+	reached(t, f, cache)
+	follow()
+	want := map[string]string{}
+	s, _ := cache.Snapshot()
+	for o := range s.Objects("", "") {
+		want[o.Name()] = o.UID()
+	}
+	if !maps.Equal(replica, want) {
+		t.Errorf("the watch leads to %v, upstream has %v", replica, want)
+	}
+}
