@@ -1,0 +1,56 @@
+package proxy
+
+import (
+	"bytes"
+	"io"
+	"net/http/httputil"
+	"strings"
+	"testing"
+)
+
+type countingWriter struct {
+	bytes.Buffer
+	writes int
+}
+
+func (w *countingWriter) Write(p []byte) (int, error) {
+	w.writes++
+	return w.Buffer.Write(p)
+}
+
+func TestChunksReadBackWhatWasWritten(t *testing.T) {
+	var w countingWriter
+	out := &chunkWriter{w: &w}
+	var want strings.Builder
+	for _, size := range []int{1, 15, 16, 4096, chunkFull, 300 << 10, 1} {
+		frame := strings.Repeat("x", size)
+		want.WriteString(frame)
+		buf := out.pending()
+		*buf = append(*buf, frame...)
+		if err := out.flush(); err != nil {
+			t.Fatal(err)
+		}
+		if out.buf != nil {
+			t.Error("an idle stream holds a buffer")
+		}
+	}
+	if w.writes != 7 {
+		t.Errorf("%d writes, want one a flush", w.writes)
+	}
+	if err := out.end(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(httputil.NewChunkedReader(&w))
+	if err != nil || string(got) != want.String() {
+		t.Errorf("read %d bytes, %v; want %d", len(got), err, want.Len())
+	}
+}
+
+func TestFlushOfNothingWritesNothing(t *testing.T) {
+	var w countingWriter
+	out := &chunkWriter{w: &w}
+	out.pending()
+	if err := out.flush(); err != nil || w.writes != 0 {
+		t.Errorf("%d writes, %v: an empty chunk would end the body", w.writes, err)
+	}
+}

@@ -1,0 +1,78 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pipe is a client and the server's side of its connection.
+func pipe(t *testing.T) (client net.Conn, server *conn) {
+	t.Helper()
+	c, s := net.Pipe()
+	t.Cleanup(func() { c.Close(); s.Close() })
+	return c, &conn{Conn: s}
+}
+
+func TestWhenGoneNoticesTheClientLeaving(t *testing.T) {
+	client, server := pipe(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	stop := server.whenGone(cancel)
+	client.Close()
+	<-ctx.Done()
+	stop()
+	if _, err := server.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("a later read gives %v, want EOF", err)
+	}
+}
+
+// What the client sent in the meantime belongs to its next request.
+func TestWhenGoneLosesNoByte(t *testing.T) {
+	client, server := pipe(t)
+	gone := false
+	stop := server.whenGone(func() { gone = true })
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		_, _ = io.WriteString(client, "GET / HTTP/1.1")
+		client.Close()
+	}()
+	// Wait until the first byte was read ahead: the pipe hands it over.
+	stop2 := make(chan struct{})
+	go func() { defer close(stop2); stop() }()
+	<-stop2
+	got, err := io.ReadAll(server)
+	<-sent
+	if err != nil || string(got) != "GET / HTTP/1.1" || gone {
+		t.Errorf("read %q, %v; gone: %t", got, err, gone)
+	}
+}
+
+func TestWhenGoneStopsQuietly(t *testing.T) {
+	client, server := pipe(t)
+	for range 3 { // as with requests one after another on a connection
+		stop := server.whenGone(func() { t.Error("the client is there") })
+		stop()
+	}
+	go func() { _, _ = io.WriteString(client, "x") }()
+	if b := make([]byte, 1); !(func() bool { n, err := server.Read(b); return n == 1 && err == nil })() {
+		t.Error("the connection is of no use any more")
+	}
+}
+
+func TestCloseAbandonsAHijackThatDidNotBegin(t *testing.T) {
+	_, server := pipe(t)
+	n := 0
+	server.abandoned = func() { n++ }
+	server.Close()
+	server.Close()
+	if n != 1 {
+		t.Errorf("abandoned %d times, want once", n)
+	}
+}

@@ -1,0 +1,59 @@
+package proxy
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func TestParseRoute(t *testing.T) {
+	pods := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	for _, tc := range []struct {
+		method, path string
+		want         route
+	}{
+		{"GET", "/api/v1/pods", route{gvr: pods, verb: "list", resource: true, plain: true}},
+		{"GET", "/api/v1/namespaces/ns/pods", route{gvr: pods, namespace: "ns", verb: "list", resource: true, plain: true}},
+		{"GET", "/api/v1/namespaces/ns/pods/p", route{gvr: pods, namespace: "ns", name: "p", verb: "get", resource: true, plain: true}},
+		{"GET", "/api/v1/namespaces/ns/pods/p/log", route{gvr: pods, namespace: "ns", name: "p", subresource: "log", verb: "get", resource: true}},
+		{"GET", "/api/v1/namespaces", route{gvr: namespaces, verb: "list", resource: true, plain: true}},
+		{"GET", "/api/v1/namespaces/ns", route{gvr: namespaces, namespace: "ns", name: "ns", verb: "get", resource: true, plain: true}},
+		{"PUT", "/api/v1/namespaces/ns/finalize", route{gvr: namespaces, namespace: "ns", name: "ns", subresource: "finalize", verb: "update", resource: true}},
+		{"GET", "/apis/apps/v1/deployments", route{gvr: deployments, verb: "list", resource: true, plain: true}},
+		{"DELETE", "/apis/apps/v1/namespaces/ns/deployments", route{gvr: deployments, namespace: "ns", verb: "deletecollection", resource: true, plain: true}},
+		{"POST", "/apis/apps/v1/namespaces/ns/deployments", route{gvr: deployments, namespace: "ns", verb: "create", resource: true, plain: true}},
+		{"GET", "/api/v1/watch/pods", route{gvr: pods, verb: "watch", resource: true}},
+		{"GET", "/api/v1/watch/namespaces/ns/pods/p", route{gvr: pods, namespace: "ns", name: "p", verb: "watch", resource: true}},
+		{"GET", "/api/v1/pods/", route{gvr: pods, verb: "list", resource: true}},
+		{"GET", "//api/v1/pods", route{gvr: pods, verb: "list", resource: true}},
+		{"GET", "/api/v1/namespaces/../pods", route{gvr: pods, namespace: "..", verb: "list", resource: true}},
+		{"GET", "/api/v1/namespaces/n%73/pods", route{gvr: pods, namespace: "n%73", verb: "list", resource: true}},
+		{"GET", "/api/v1/namespaces/ns/pods/p/log/more", route{gvr: pods, namespace: "ns", name: "p", subresource: "log", verb: "get", resource: true}},
+		{"GET", "/api/v1/watch", route{gvr: schema.GroupVersionResource{Version: "v1"}, verb: "watch", resource: true}},
+		{"GET", "/api/v1", route{verb: "get"}},
+		{"GET", "/apis/apps/v1", route{verb: "get"}},
+		{"GET", "/version", route{verb: "get"}},
+		{"GET", "/", route{verb: "get"}},
+		{"BREW", "/coffee", route{verb: "other"}},
+	} {
+		if got := parseRoute(tc.method, tc.path); got != tc.want {
+			t.Errorf("%s %s:\n got %+v\nwant %+v", tc.method, tc.path, got, tc.want)
+		}
+	}
+}
+
+// Whatever the path: no panic, and only paths without anything to normalise
+// are plain.
+func FuzzParseRoute(f *testing.F) {
+	for _, path := range []string{"", "/", "/api/v1/watch", "/api/v1/watch/namespaces", "/apis/a/b/namespaces/c/d/e/f", "/api//pods", "/api/v1/namespaces//pods"} {
+		f.Add("GET", path)
+	}
+	f.Fuzz(func(t *testing.T, method, path string) {
+		rt := parseRoute(method, path)
+		if rt.plain && (!rt.resource || !canonical(path) || rt.gvr.Resource == "" || rt.subresource != "") {
+			t.Errorf("%q is taken for plain: %+v", path, rt)
+		}
+	})
+}
