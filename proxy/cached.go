@@ -55,7 +55,7 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 	switch {
 	case r.name != "":
 		return r.get(ctx)
-	case r.params.watch:
+	case r.watch:
 		return s.watch(ctx, r)
 	default:
 		return r.list(ctx)
@@ -75,7 +75,7 @@ func (r *read) answerable() bool {
 	switch {
 	case r.name != "":
 		return r.rvGiven && !r.pretty && r.match == "" && r.initialEvents == nil
-	case r.params.watch:
+	case r.watch:
 		return r.watchable()
 	default:
 		return !r.pretty && r.initialEvents == nil && (r.rvGiven || r.token != "")
@@ -114,9 +114,9 @@ func (r *read) isNamespaceObject() bool {
 	return r.gvr.Group == "" && r.gvr.Resource == "namespaces" && r.name == r.namespace
 }
 
-// respond makes a response with the headers that every one of kube-apiserver's has.
-func (r *read) respond(status int) *response {
-	resp := newResponse(status, fromCache)
+// respond makes a 200 response with the headers that every one of kube-apiserver's has.
+func (r *read) respond() *response {
+	resp := newResponse(http.StatusOK, fromCache)
 	resp.header.Set("Content-Type", wire.ContentTypeJSON)
 	resp.header["Warning"] = r.warnings
 	r.stamp(resp)

@@ -26,7 +26,7 @@ var chunkBuffers = sync.Pool{New: func() any { return new([]byte) }}
 // pending is the buffer to append frames to.
 func (c *chunkWriter) pending() *[]byte {
 	if c.buf == nil {
-		pooled := chunkBuffers.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
+		pooled := chunkBuffers.Get().(*[]byte)
 		c.buf = append((*pooled)[:0], make([]byte, chunkHeader)...)
 	}
 	return &c.buf

@@ -66,9 +66,9 @@ func (c *conn) whenGone(gone context.CancelFunc) (stop func()) {
 	}()
 	return func() {
 		close(stopping)
-		_ = c.Conn.SetReadDeadline(longAgo) // wakes the reader
+		_ = c.SetReadDeadline(longAgo) // wakes the reader
 		<-read
-		_ = c.Conn.SetReadDeadline(time.Time{})
+		_ = c.SetReadDeadline(time.Time{})
 		if n > 0 {
 			c.ahead = append(c.ahead, first[:n]...)
 		}
@@ -93,13 +93,13 @@ func (c *conn) drainUntilGone(gone context.CancelFunc) (stop func()) {
 		}
 	}()
 	return func() {
-		_ = c.Conn.SetReadDeadline(longAgo)
+		_ = c.SetReadDeadline(longAgo)
 		<-done
 	}
 }
 
 // interrupt implements client.
-func (c *conn) interrupt() { _ = c.Conn.SetReadDeadline(longAgo) }
+func (c *conn) interrupt() { _ = c.SetReadDeadline(longAgo) }
 
 func isTimeout(err error) bool {
 	ne, ok := err.(net.Error) //nolint:errorlint // what a connection returns is not wrapped

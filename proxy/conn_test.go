@@ -61,7 +61,7 @@ func TestWhenGoneStopsQuietly(t *testing.T) {
 		stop()
 	}
 	go func() { _, _ = io.WriteString(client, "x") }()
-	if b := make([]byte, 1); !(func() bool { n, err := server.Read(b); return n == 1 && err == nil })() {
+	if b := make([]byte, 1); !func() bool { n, err := server.Read(b); return n == 1 && err == nil }() {
 		t.Error("the connection is of no use any more")
 	}
 }

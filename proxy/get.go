@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"net/http"
 )
 
 // get answers a get at resourceVersion 0 or N.
@@ -15,7 +14,7 @@ func (r *read) get(ctx context.Context) (*response, error) {
 	if o == nil {
 		return r.fail(statusResponse(notFound(r.route), fromCache)), nil
 	}
-	resp := r.respond(http.StatusOK)
+	resp := r.respond()
 	resp.bytes = append(r.form.AppendObject(make([]byte, 0, len(o.JSON())+128), o.JSON()), '\n')
 	return resp, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"math"
-	"net/http"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -98,7 +97,7 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) *response {
 	}
 	body.head = r.form.AppendListHead(nil, meta)
 	body.tail = r.form.AppendListTail(nil, meta)
-	resp := r.respond(http.StatusOK)
+	resp := r.respond()
 	resp.list, resp.length = body, body.size()
 	return resp
 }

@@ -18,7 +18,6 @@ type request struct {
 	header http.Header
 	body   io.ReadCloser // nil if there is none
 	length int64         // of the body in bytes, -1 if unknown
-	remote string        // the client's address
 	client client
 }
 

@@ -69,6 +69,7 @@ func NewServer(caches Caches, forwards *Forwarder, options Options, metrics *Met
 		TCPKeepalive:          true,
 		TCPKeepalivePeriod:    keepaliveTime,
 		StreamRequestBody:     true,
+		KeepHijackedConns:     true,
 		MaxRequestBodySize:    bodyAhead,
 		NoDefaultServerHeader: true,
 		NoDefaultContentType:  true,
@@ -114,7 +115,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.streams.Wait()
 	stage("drained: streams ended")
 	s.cut()
-	<-failed
+	if err := <-failed; err != nil {
+		s.log.Debug("listener closed", zap.Error(err))
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("some connections had to be cut")
 		err = nil
@@ -129,7 +132,7 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	rt := parseRoute(req.method, req.path)
 	resp := s.guarded(req, &rt)
 	s.metrics.request(rt, resp, time.Since(began))
-	s.render(fctx, req, rt, resp)
+	s.render(fctx, rt, resp)
 }
 
 // guarded turns a panic into an error response: one broken request must not
@@ -179,7 +182,7 @@ func newRequest(fctx *fasthttp.RequestCtx) *request {
 		host:   string(h.Host()),
 		header: make(http.Header, 16),
 		length: int64(h.ContentLength()),
-		client: fctx.Conn().(*conn), //nolint:errcheck,forcetypeassert // what listener accepts
+		client: fctx.Conn().(*conn),
 	}
 	req.path, req.query, _ = strings.Cut(req.target, "?")
 	for name, value := range h.All() {
@@ -193,13 +196,13 @@ func newRequest(fctx *fasthttp.RequestCtx) *request {
 }
 
 // render hands a response to fasthttp.
-func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp *response) {
+func (s *Server) render(fctx *fasthttp.RequestCtx, rt route, resp *response) {
 	switch {
 	case resp.stream != nil:
-		s.hijack(fctx, resp.abandon, func(c *conn, _ io.Reader) { s.runStream(c, req, rt, resp) })
+		s.hijack(fctx, resp.abandon, func(c *conn, _ net.Conn) { s.runStream(c, rt, resp) })
 		return
 	case resp.tunnel != nil:
-		s.hijack(fctx, resp.abandon, func(c *conn, buffered io.Reader) {
+		s.hijack(fctx, resp.abandon, func(c *conn, buffered net.Conn) {
 			_, _ = c.Write(head(resp)) // if the client is gone, the tunnel finds out
 			resp.tunnel(c, buffered)
 		})
@@ -235,8 +238,12 @@ func (neverRead) Read([]byte) (int, error) { panic("BUG: a list is written, not 
 
 // hijack takes the connection from fasthttp until f returns. If the connection
 // breaks before that, abandon is called instead.
-func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn, buffered io.Reader)) {
-	c := fctx.Conn().(*conn) //nolint:errcheck,forcetypeassert // what listener accepts
+//
+// f runs in a goroutine of its own, so that fasthttp's request and its read
+// buffer, which is as large as the largest header, are let go of: a watch that
+// does not ask for buffered costs its connection and no more.
+func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn, buffered net.Conn)) {
+	c := fctx.Conn().(*conn)
 	s.streams.Add(1)
 	c.abandoned = func() {
 		abandon()
@@ -245,20 +252,26 @@ func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *con
 	fctx.HijackSetNoResponse(true)
 	fctx.Hijack(func(buffered net.Conn) {
 		c.abandoned = nil
-		defer s.streams.Done()
-		defer func() {
-			if p := recover(); p != nil {
-				s.log.Error("panic in a stream", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
-			}
-		}()
-		stop := context.AfterFunc(s.ctx, func() { _ = c.Close() })
-		defer stop()
-		f(c, buffered)
+		go s.own(c, func() { f(c, buffered) })
 	})
 }
 
+// own runs a stream to its end and closes its connection. Serve waits for it.
+func (s *Server) own(c *conn, stream func()) {
+	defer s.streams.Done()
+	defer c.Close() //nolint:errcheck // nothing more is written
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("panic in a stream", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+		}
+	}()
+	stop := context.AfterFunc(s.ctx, func() { _ = c.Close() })
+	defer stop()
+	stream()
+}
+
 // runStream writes an endless response in chunks.
-func (s *Server) runStream(c *conn, req *request, rt route, resp *response) {
+func (s *Server) runStream(c *conn, rt route, resp *response) {
 	s.metrics.watchOpened(rt)
 	defer s.metrics.watchClosed(rt)
 	ctx, cancel := context.WithCancel(s.ctx)

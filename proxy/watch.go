@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"net/http"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -17,9 +16,9 @@ const (
 	bookmarkEvery     = time.Minute
 	bookmarkJitter    = time.Second
 	bookmarkBeforeEnd = 2 * time.Second
-	// watchMin is the shortest of the random lifetimes of a watch whose client
+	// lifetimeFloor is the shortest of the random lifetimes of a watch whose client
 	// asks for none; the longest is twice that.
-	watchMin = 30 * time.Minute
+	lifetimeFloor = 30 * time.Minute
 	// deltasMax is how many events are taken from the log at once.
 	deltasMax = 128
 )
@@ -60,22 +59,20 @@ type watching struct {
 	start    uint64 // bookmarks must be above it
 	draining <-chan struct{}
 	drain    time.Duration
-	opened   time.Time
 	deadline time.Time
 	bookmark time.Time // when the next one is due
-	marked   uint64    // resourceVersion of the last bookmark
 }
 
 // watch answers a watch from the cache.
 func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	w := &watching{read: r, start: r.rv, draining: s.draining, drain: s.options.Drain}
-	if r.params.bookmarks && r.withState() && r.cache.Bookmark() == nil {
+	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, errForward // nobody knows yet what the end of the state looks like
 	}
 	if late, err := w.begin(ctx); late != nil || err != nil {
 		return late, err
 	}
-	resp := r.respond(http.StatusOK)
+	resp := r.respond()
 	resp.stream, resp.abandon = w.run, w.cursor.Close
 	return resp, nil
 }
@@ -97,8 +94,7 @@ func (w *watching) begin(ctx context.Context) (*response, error) {
 		w.start = w.initial.ResourceVersion()
 	}
 	w.cursor, err = w.cache.Watch(w.filter, w.start)
-	var tooOld *watchcache.TooOldError
-	if errors.As(err, &tooOld) {
+	if tooOld, ok := errors.AsType[*watchcache.TooOldError](err); ok {
 		return w.errorEvent(statusJSON(expired(tooOld))), nil
 	} else if err != nil {
 		return nil, errForward
@@ -108,7 +104,7 @@ func (w *watching) begin(ctx context.Context) (*response, error) {
 
 // errorEvent answers with a watch that consists of one ERROR event.
 func (w *watching) errorEvent(status []byte) *response {
-	resp := w.respond(http.StatusOK)
+	resp := w.respond()
 	resp.abandon = func() {}
 	resp.stream = func(_ context.Context, out *chunkWriter) {
 		buf := out.pending()
@@ -171,7 +167,7 @@ func (w *watching) schedule() {
 	now := time.Now()
 	lifetime := time.Duration(w.watchSeconds) * time.Second
 	if lifetime == 0 {
-		lifetime = watchMin + rand.N(watchMin)
+		lifetime = lifetimeFloor + rand.N(lifetimeFloor)
 	}
 	w.deadline = now.Add(lifetime)
 	w.bookmark = w.nextBookmark(now)
@@ -179,7 +175,7 @@ func (w *watching) schedule() {
 
 // next is when the watch has to do something even if nothing happens.
 func (w *watching) next() time.Time {
-	if w.params.bookmarks && w.bookmark.Before(w.deadline) {
+	if w.bookmarks && w.bookmark.Before(w.deadline) {
 		return w.bookmark
 	}
 	return w.deadline
@@ -209,7 +205,7 @@ func (w *watching) writeState(out *chunkWriter) error {
 			return err
 		}
 	}
-	if w.params.bookmarks {
+	if w.bookmarks {
 		w.putBookmark(out, w.start, true)
 	}
 	return out.flush()
@@ -228,7 +224,7 @@ func (w *watching) append(out *chunkWriter, d *watchcache.Delta) {
 // appendBookmark adds a bookmark if one is due and says anything new.
 func (w *watching) appendBookmark(out *chunkWriter, position uint64) {
 	now := time.Now()
-	if !w.params.bookmarks || now.Before(w.bookmark) {
+	if !w.bookmarks || now.Before(w.bookmark) {
 		return
 	}
 	w.bookmark = w.nextBookmark(now)

@@ -154,7 +154,7 @@ func (c *Cache) Apply(changes []Change, now time.Time) error {
 			break
 		}
 		e.at = now.UnixNano()
-		c.stage(v, &next, e)
+		next.append(e)
 	}
 	c.commit(v, &next, now)
 	return err
@@ -197,21 +197,15 @@ func (t tree) change(change Change) (Event, error) {
 	return e, nil
 }
 
-// stage appends an event to a view made from v that is not published yet, and
-// marks the cursors which it could concern.
-func (c *Cache) stage(v, next *view, e Event) {
-	seq := next.end
-	next.append(e)
-	c.woken = c.interests.mark(next.event(seq), seq, v.end, c.woken)
-}
-
-// commit publishes a view made from v, if it differs, and wakes the cursors
-// that stage marked.
+// commit publishes a view made from v, if it differs. The cursors which its new
+// events could concern are marked before and signalled after.
 func (c *Cache) commit(v, next *view, now time.Time) {
-	next.trim(c.limits, now)
-	if next.rv != v.rv || next.end != v.end || next.first != v.first {
-		c.publish(next)
+	trimmed := *next // marks must reach those, too, whom the log leaves behind
+	trimmed.trim(c.limits, now)
+	if trimmed.rv == v.rv && trimmed.end == v.end && trimmed.first == v.first {
+		return
 	}
+	c.woken = c.interests.mark(next, v.end, func() { c.publish(&trimmed) }, c.woken)
 	for i, cursor := range c.woken {
 		cursor.wake()
 		c.woken[i] = nil

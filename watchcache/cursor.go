@@ -69,7 +69,7 @@ type Delta struct {
 // [ErrNotReady] or with [*TooOldError].
 func (c *Cache) Watch(filter *Filter, from uint64) (*Cursor, error) {
 	cursor := &Cursor{cache: c, filter: filter, signal: make(chan struct{}, 1)}
-	// Register first: whatever is published after the view below is marked.
+	// Register first: whatever is not in the view below will be marked.
 	c.interests.add(cursor)
 	v := c.view.Load()
 	var err error

@@ -60,7 +60,11 @@ func (r *Resource) NewFilter(namespace string, ls labels.Selector, fs fields.Sel
 	}
 	if fs != nil && !fs.Empty() {
 		f.selective = true
-		for _, req := range fs.Requirements() {
+		requirements := fs.Requirements()
+		if len(requirements) == 0 { // fields.Nothing: no object has an empty name
+			f.fields = append(f.fields, fieldRequirement{fieldName, "", true})
+		}
+		for _, req := range requirements {
 			index, ok := r.fieldIndex(req.Field)
 			if !ok {
 				return nil, &UnsupportedFieldError{req.Field}

@@ -106,37 +106,47 @@ func (x *interests) len() int {
 	return x.mu.count
 }
 
-// mark tells every cursor that could match the event of this sequence number
-// about it, and appends those which were not told of one at or beyond published
-// before to woken. The writer calls it before it publishes the event, and
-// signals after. A cursor that still holds an earlier mark is signalled, too: it
-// may be taking that mark right now, with a view in which the event is missing.
-func (x *interests) mark(e *Event, seq, published uint64, woken []*Cursor) []*Cursor {
+// mark tells every cursor that could match one of the events from sequence
+// number from on about them, publishes, and appends those which it told to woken.
+// The writer signals them after.
+//
+// Both happen under one lock: a watch that is opened meanwhile would find the
+// view without the events and miss the marks for them. A cursor that still holds
+// an earlier mark is signalled, too: it may be taking that mark right now, with
+// a view in which the events are missing.
+func (x *interests) mark(next *view, from uint64, publish func(), woken []*Cursor) []*Cursor {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.mu.count == 0 {
+	if x.mu.count > 0 && from < next.end {
+		woken = x.mu.all.mark(from, next.end-1, from, woken)
+		for seq := from; seq < next.end; seq++ {
+			e := next.event(seq)
+			o := e.Object
+			woken = x.mu.namespaces[o.Namespace()].mark(seq, seq, from, woken)
+			woken = x.mu.keys[o.key].mark(seq, seq, from, woken)
+			for i, value := range o.fields {
+				woken = x.mu.values[fieldValue{i, value}].mark(seq, seq, from, woken)
+				if e.Prev != nil && e.Prev.fields[i] != value {
+					woken = x.mu.values[fieldValue{i, e.Prev.fields[i]}].mark(seq, seq, from, woken)
+				}
+			}
+		}
+	}
+	publish()
+	return woken
+}
+
+// mark tells the cursors about events between first and last, and appends those
+// which were not told of any from published on to woken.
+func (s *cursorSet) mark(first, last, published uint64, woken []*Cursor) []*Cursor {
+	if s == nil {
 		return woken
 	}
-	markSet := func(s *cursorSet) {
-		if s == nil {
-			return
+	for _, c := range s.cursors {
+		if c.latest.Swap(last) < published {
+			woken = append(woken, c)
 		}
-		for _, c := range s.cursors {
-			if c.latest.Swap(seq) < published {
-				woken = append(woken, c)
-			}
-			c.pending.CompareAndSwap(0, seq)
-		}
-	}
-	o := e.Object
-	markSet(&x.mu.all)
-	markSet(x.mu.namespaces[o.Namespace()])
-	markSet(x.mu.keys[o.key])
-	for i, value := range o.fields {
-		markSet(x.mu.values[fieldValue{i, value}])
-		if e.Prev != nil && e.Prev.fields[i] != value {
-			markSet(x.mu.values[fieldValue{i, e.Prev.fields[i]}])
-		}
+		c.pending.CompareAndSwap(0, first)
 	}
 	return woken
 }

@@ -14,14 +14,23 @@ type labelSet []label
 
 type label struct{ key, value string }
 
-func readLabels(v gjson.Result) labelSet {
-	var set labelSet
+// readLabels reads the value of metadata.labels. It returns false if that is
+// not a map of strings.
+func readLabels(v gjson.Result) (set labelSet, ok bool) {
+	if v.Type == gjson.Null {
+		return nil, true
+	}
+	if !v.IsObject() {
+		return nil, false
+	}
+	ok = true
 	v.ForEach(func(k, v gjson.Result) bool {
+		ok = v.Type == gjson.String
 		set = append(set, label{k.Str, v.Str})
-		return true
+		return ok
 	})
 	slices.SortFunc(set, func(a, b label) int { return cmp.Compare(a.key, b.key) })
-	return slices.Clip(set)
+	return slices.Clip(set), ok
 }
 
 // Lookup returns the value of a label and whether it is set.

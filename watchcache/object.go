@@ -134,6 +134,8 @@ func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 		case "apiVersion":
 			if v.Str != r.APIVersion() {
 				err = fmt.Errorf("%w: apiVersion %q instead of %q", ErrMalformedObject, v.Str, r.APIVersion())
+			} else if !r.SelfDescribing {
+				err = fmt.Errorf("%w: apiVersion does not follow the kind of a %s", ErrMalformedObject, r.Kind)
 			}
 		}
 		return err == nil
@@ -156,6 +158,7 @@ func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 // readMetadata reads what the cache needs of metadata.
 func (o *Object) readMetadata(meta gjson.Result) (namespace, name string, err error) {
 	var rv gjson.Result
+	labelled := true
 	meta.ForEach(func(k, v gjson.Result) bool {
 		switch k.Str {
 		case "name":
@@ -167,12 +170,15 @@ func (o *Object) readMetadata(meta gjson.Result) (namespace, name string, err er
 		case "resourceVersion":
 			rv = v
 		case "labels":
-			o.labels = readLabels(v)
+			o.labels, labelled = readLabels(v)
 		}
 		return true
 	})
 	if name == "" {
 		return "", "", fmt.Errorf("%w: no metadata.name", ErrMalformedObject)
+	}
+	if !labelled {
+		return "", "", fmt.Errorf("%w: metadata.labels of %q is not a map of strings", ErrMalformedObject, name)
 	}
 	if o.rv, err = ParseResourceVersion(rv.Str); err != nil || rv.Type != gjson.String {
 		return "", "", fmt.Errorf("%w: metadata.resourceVersion of %q is %s", ErrOpaqueResourceVersion, name, rv.Raw)

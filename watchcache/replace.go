@@ -47,11 +47,11 @@ func (c *Cache) Replace(objects []*Object, rv uint64, now time.Time) error {
 			panic("BUG: " + err.Error())
 		}
 		e.at = now.UnixNano()
-		c.stage(v, &next, e)
+		next.append(e)
 	}
 	next.rv = rv
 	c.commit(v, &next, now)
-	if len(next.gaps) > 0 {
+	if rv > v.rv+1 {
 		// Cursors that start inside the gap have to end: see Cursor.Poll.
 		c.interests.each((*Cursor).wake)
 	}

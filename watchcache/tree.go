@@ -276,12 +276,12 @@ func join(a, b *node) []*node {
 }
 
 // split makes one node of entries, or two halves if there are more than limit.
-func split[E any](entries []E, limit int, make func([]E) *node) []*node {
+func split[E any](entries []E, limit int, of func([]E) *node) []*node {
 	if len(entries) <= limit {
-		return []*node{make(entries)}
+		return []*node{of(entries)}
 	}
 	half := len(entries) / 2
-	return []*node{make(slices.Clip(entries[:half])), make(slices.Clone(entries[half:]))}
+	return []*node{of(slices.Clip(entries[:half])), of(slices.Clone(entries[half:]))}
 }
 
 // splice copies s with s[lo:hi] replaced.

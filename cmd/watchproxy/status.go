@@ -41,7 +41,7 @@ func statusOf(host string, feeds *upstream.Feeds) status {
 			LastSignSeconds: time.Since(f.LastSign).Seconds(),
 			Objects:         f.Objects, ObjectBytes: f.Bytes,
 			LogEvents: f.LogEvents, LogBytes: f.LogBytes,
-			Watches: f.Cursors, Events: f.Stats.Events, Delivered: f.Delivered,
+			Watches: f.Cursors, Events: f.Events, Delivered: f.Delivered,
 		})
 	}
 	return s

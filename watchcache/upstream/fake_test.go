@@ -61,11 +61,12 @@ func (f *fakeUpstream) locked(do func()) {
 	f.mu.changed = make(chan struct{})
 }
 
-// set creates or updates an object and returns its resourceVersion.
-func (f *fakeUpstream) set(name, value string) (rv uint64) {
+// set creates or updates an object.
+func (f *fakeUpstream) set(name, value string) {
 	f.locked(func() {
 		f.mu.rev++
-		kind, uid := "MODIFIED", ""
+		kind := "MODIFIED"
+		var uid string
 		if old, ok := f.mu.objects[name]; ok {
 			var o struct{ Metadata struct{ UID string } }
 			_ = json.Unmarshal([]byte(old), &o)
@@ -74,13 +75,13 @@ func (f *fakeUpstream) set(name, value string) (rv uint64) {
 			f.mu.uids++
 			kind, uid = "ADDED", fmt.Sprintf("uid-%d", f.mu.uids)
 		}
-		rv = f.mu.rev
+		rv := f.mu.rev
 		f.mu.objects[name] = fmt.Sprintf(
 			`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q,"namespace":"ns","uid":%q,"resourceVersion":"%d"},"data":{"v":%q}}`,
-			name, uid, rv, value)
+			name, uid, rv, value,
+		)
 		f.mu.history = append(f.mu.history, fakeEvent{rv, kind, f.mu.objects[name]})
 	})
-	return rv
 }
 
 func (f *fakeUpstream) remove(name string) {

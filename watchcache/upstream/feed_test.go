@@ -29,11 +29,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var configmaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
 // start returns feeds of the fake; they stop with the test.
-func start(t *testing.T, f *fakeUpstream, options Options) *Feeds {
+func start(t *testing.T, f *fakeUpstream) *Feeds {
 	t.Helper()
-	if options.Limits == (watchcache.Limits{}) {
-		options.Limits = watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}
-	}
+	options := Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
 	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
 	feeds := NewFeeds(client, options, zaptest.NewLogger(t))
 	t.Cleanup(feeds.Stop)
@@ -77,7 +75,7 @@ func TestFeedFollowsWithoutAList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.set("a", "1")
-		feeds := start(t, f, Options{})
+		feeds := start(t, f)
 		cache := open(t, feeds)
 		f.set("b", "1")
 		f.remove("a")
@@ -96,7 +94,7 @@ func TestFeedFollowsWithoutAList(t *testing.T) {
 func TestManyRequestsStartOneFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		feeds := start(t, f, Options{})
+		feeds := start(t, f)
 		errs := make(chan error)
 		for range 100 {
 			go func() {
@@ -122,7 +120,7 @@ func TestFeedListsByPagesWhereStreamingIsRefused(t *testing.T) {
 		for i := range 2*pageSize + 1 {
 			f.set(fmt.Sprintf("c%04d", i), "1")
 		}
-		cache := open(t, start(t, f, Options{}))
+		cache := open(t, start(t, f))
 		reached(t, f, cache)
 		if got := f.count("list"); got != 3 {
 			t.Errorf("%d pages, want 3", got)
@@ -133,7 +131,7 @@ func TestFeedListsByPagesWhereStreamingIsRefused(t *testing.T) {
 func TestFeedResumesWithoutRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		feeds := start(t, f, Options{})
+		feeds := start(t, f)
 		cache := open(t, feeds)
 		for i := range 5 {
 			f.set("a", fmt.Sprint(i))
@@ -157,7 +155,7 @@ func TestExpiredHistoryIsInvisibleDownstream(t *testing.T) {
 		f.set("stays", "1")
 		f.set("goes", "1")
 		f.set("again", "1")
-		feeds := start(t, f, Options{})
+		feeds := start(t, f)
 		cache := open(t, feeds)
 		cursor := watchAll(t, cache)
 		defer cursor.Close()
@@ -192,7 +190,7 @@ func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
 				f.set("a", "1")
-				cache := open(t, start(t, f, Options{}))
+				cache := open(t, start(t, f))
 				for i := range 50 {
 					f.set("a", fmt.Sprint(i))
 				}
@@ -226,7 +224,7 @@ func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
 func TestWatchdogReconnectsASilentStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		cache := open(t, start(t, f, Options{}))
+		cache := open(t, start(t, f))
 		f.locked(func() { f.mu.stalled = true })
 		f.set("a", "1")
 		time.Sleep(silence - time.Second)
@@ -247,7 +245,7 @@ func TestWatchdogReconnectsASilentStream(t *testing.T) {
 func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		open(t, start(t, f, Options{}))
+		open(t, start(t, f))
 		time.Sleep(time.Hour)
 		if got := f.count("watch"); got != 1 {
 			t.Errorf("%d watches, want 1", got)
@@ -304,9 +302,10 @@ func TestRandomInterleavings(t *testing.T) {
 }
 
 func interleave(t *testing.T, rnd *rand.Rand) {
+	t.Helper()
 	f := newFake()
 	f.mu.noStream = rnd.IntN(3) == 0
-	cache := open(t, start(t, f, Options{}))
+	cache := open(t, start(t, f))
 	cursor := watchAll(t, cache)
 	defer cursor.Close()
 	replica, last := map[string]string{}, uint64(0)

@@ -1,0 +1,56 @@
+# watchproxy. `make demo` shows it, `make test` tests it; both need Go, git, gcc and make only.
+
+SHELL := /bin/bash
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# kube-apiserver's version, which the test upstream reports as its own.
+KUBE_VERSION := v1.36.3
+KUBE_LDFLAGS := -s -w $(foreach pkg,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
+	-X $(pkg).gitVersion=$(KUBE_VERSION) -X $(pkg).gitMajor=1 -X $(pkg).gitMinor=36 -X $(pkg).gitTreeState=clean)
+KUBE_SOURCES := $(shell find bench/kubeapi -name '*.go' -o -name 'go.*')
+FUZZTIME ?= 30s
+LINT := go tool -modfile=.tools/go.mod golangci-lint
+
+.DEFAULT_GOAL := help
+.PHONY: help build kubeapi kubectl lint fmt test demo fuzz clean
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## bin/watchproxy
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/watchproxy ./cmd/watchproxy
+
+kubeapi: bin/kubeapi ## bin/kubeapi: a real kube-apiserver and etcd in one process, for tests and the demo
+
+kubectl: bin/kubectl ## bin/kubectl
+
+bin/kubeapi bin/kubectl: bin/%: $(KUBE_SOURCES)
+	@[ -e $@ ] || echo "building $@: the first build compiles Kubernetes, about ten minutes on two cores"
+	cd bench/kubeapi && CGO_ENABLED=0 go build -ldflags "$(KUBE_LDFLAGS)" -o ../../$@ ./cmd/$*
+
+# bench/kubeapi is vetted and checked for format, but not linted: the linter
+# would type-check all of Kubernetes.
+lint: ## formatters and linters
+	$(LINT) run
+	@test -z "$$(gofmt -l bench/kubeapi)" || { gofmt -l bench/kubeapi; echo "run gofmt -w bench/kubeapi"; exit 1; }
+
+fmt: ## format everything
+	$(LINT) fmt
+	gofmt -w bench/kubeapi
+
+test: lint kubeapi kubectl ## lint, then all tests, with the race detector; the apiserver runs as a process
+	cd bench/kubeapi && CGO_ENABLED=0 go vet ./...
+	go test -race -shuffle=on -timeout 15m ./...
+
+demo: build kubeapi kubectl ## 200 informers through the proxy, live figures; Ctrl-C ends it
+	@go build -o bin/demo ./bench/demo
+	@exec bin/demo
+
+fuzz: ## every fuzz target for FUZZTIME (30s) each
+	@set -e; for pkg in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$pkg | grep ^Fuzz || true); do \
+			echo "== $$pkg $$target"; go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done
+
+clean: ## remove bin/
+	rm -rf bin

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+	_ "time/tzdata" // CronJob.spec.timeZone is validated against it
+
+	"github.com/spf13/pflag"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/rest"
+	cliflag "k8s.io/component-base/cli/flag"
+	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/component-base/featuregate"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // the apiserver's own set of metrics
+	_ "k8s.io/component-base/metrics/prometheus/version"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	apiserveroptions "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+)
+
+// shutdownGrace is how long requests in flight may take to finish after a signal, before their connections are cut.
+// Watches never finish by themselves.
+const shutdownGrace = 300 * time.Millisecond
+
+// auditPolicy makes the audit log tell each request and its outcome, but no bodies: a watch gives one line when it
+// starts and one when it ends, everything else one line.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+`
+
+// runAPIServer serves until ctx ends. It does what the kube-apiserver command does, but for three things that a command
+// cannot take: the listener, the context, and where the log goes.
+func runAPIServer(ctx context.Context, dir *stateDir, ln *listener, etcdEndpoint string, opts options) error {
+	flags, err := apiServerFlags(dir, ln, etcdEndpoint, opts)
+	if err != nil {
+		return err
+	}
+	o := apiserveroptions.NewServerRunOptions()
+	o.SecureServing.Listener = ln
+	if err := parseAPIServerFlags(o, flags); err != nil {
+		return err
+	}
+	registry := o.GenericServerRunOptions.ComponentGlobalsRegistry
+	if err := registry.Set(); err != nil {
+		return err
+	}
+	gate := registry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
+	if err := startLog(o.Logs, gate); err != nil {
+		return err
+	}
+	defer logs.FlushLogs()
+	klog.OsExit = func(int) {
+		if ctx.Err() != nil {
+			select {} // a start hook that was interrupted takes that for fatal; the orderly stop goes on
+		}
+		os.Exit(1)
+	}
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+
+	completed, err := o.Complete(ctx)
+	if err != nil {
+		return err
+	}
+	if errs := completed.Validate(); len(errs) > 0 {
+		return utilerrors.NewAggregate(errs)
+	}
+	gate.(featuregate.MutableFeatureGate).AddMetrics()
+	registry.AddMetrics()
+
+	ran := make(chan struct{})
+	defer close(ran)
+	go func() {
+		<-ctx.Done()
+		cutUntil(ran, ln)
+	}()
+	return app.Run(ctx, completed)
+}
+
+// cutUntil cuts the server's connections until it has stopped. Once is not enough: it says goodbye to itself over
+// connections of its own before it stops listening, and then waits a minute until the last connection is idle.
+func cutUntil(stopped <-chan struct{}, ln *listener) {
+	tick := time.NewTicker(shutdownGrace)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			ln.cut()
+		case <-stopped:
+			return
+		}
+	}
+}
+
+func apiServerFlags(dir *stateDir, ln *listener, etcdEndpoint string, opts options) ([]string, error) {
+	flags := []string{
+		"--etcd-servers=" + etcdEndpoint,
+
+		"--tls-cert-file=" + dir.file("apiserver.crt"),
+		"--tls-private-key-file=" + dir.file("apiserver.key"),
+		"--client-ca-file=" + dir.file("ca.crt"),
+		"--token-auth-file=" + dir.file("tokens.csv"),
+		"--authorization-mode=Node,RBAC",
+
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + dir.file("sa.key"),
+		"--service-account-signing-key-file=" + dir.file("sa.key"),
+		"--disable-admission-plugins=ServiceAccount",
+		"--allow-privileged=true",
+
+		// The defaults would look for an address of this machine that others can reach.
+		"--bind-address=" + ln.ip().String(),
+		"--advertise-address=127.0.0.1",
+		"--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range=10.0.0.0/24",
+
+		// The default prefers a node's Hostname, which no resolver of this machine knows.
+		"--kubelet-preferred-address-types=InternalIP",
+	}
+	if opts.auditLog != "" {
+		if err := dir.write("audit-policy.yaml", []byte(auditPolicy), 0o644); err != nil {
+			return nil, err
+		}
+		flags = append(flags,
+			"--audit-log-path="+opts.auditLog,
+			"--audit-policy-file="+dir.file("audit-policy.yaml"),
+			"--audit-log-mode=blocking",
+			"--audit-log-maxsize=1024") // MB, then it is rotated away from its reader
+	}
+	return append(flags, opts.extra...), nil
+}
+
+func parseAPIServerFlags(o *apiserveroptions.ServerRunOptions, args []string) error {
+	fs := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.SetNormalizeFunc(cliflag.WordSepNormalizeFunc)
+	for _, named := range o.Flags().FlagSets {
+		fs.AddFlagSet(named)
+	}
+	if err := fs.Parse(args); err != nil {
+		return fmt.Errorf("kube-apiserver: %w", err)
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("kube-apiserver: unexpected argument %q", fs.Arg(0))
+	}
+	return nil
+}
+
+// startLog sends the log to standard error: errors only, unless -v asks for more. At its usual level every start writes
+// a hundred lines about versions that no longer exist and gRPC connections that came and went.
+func startLog(o *logsapi.LoggingConfiguration, gate featuregate.FeatureGate) error {
+	var out io.Writer = os.Stderr
+	if o.Verbosity == 0 {
+		out = errorsOnly{out}
+	}
+	return logsapi.ValidateAndApplyWithOptions(o, &logsapi.LoggingOptions{ErrorStream: out, InfoStream: out}, gate)
+}
+
+// errorsOnly drops klog's info messages and warnings. A message in klog's text format is written in one piece and begins
+// with its severity's letter.
+type errorsOnly struct{ io.Writer }
+
+func (w errorsOnly) Write(message []byte) (int, error) {
+	if len(message) > 0 && (message[0] == 'I' || message[0] == 'W') {
+		return len(message), nil
+	}
+	return w.Writer.Write(message)
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// etcdQuota is the size, in bytes, at which etcd refuses writes: the largest that etcd recommends.
+const etcdQuota = 8 << 30
+
+// etcd is a cluster of one member, reachable on loopback only.
+type etcd struct{ *embed.Etcd }
+
+// startEtcd returns when the member answers clients.
+func startEtcd(ctx context.Context, dir *stateDir) (etcd, error) {
+	client := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+	// A cluster of one has no peers: it needs the name of a peer address, but nobody ever dials or serves it.
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}
+
+	cfg := embed.NewConfig()
+	cfg.Dir = dir.file("etcd")
+	cfg.ListenClientUrls = []url.URL{client}
+	cfg.AdvertiseClientUrls = []url.URL{client}
+	cfg.ListenPeerUrls = nil
+	cfg.AdvertisePeerUrls = []url.URL{peer}
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.QuotaBackendBytes = etcdQuota
+	// The data outlives the process, even a killed one, as the kernel holds what was written. It need not outlive the
+	// machine: this is a test upstream, and fsync would only make its writes slow and their timing the disk's.
+	cfg.UnsafeNoFsync = true
+	cfg.LogOutputs = []string{embed.StdErrLogOutput}
+	cfg.LogLevel = "panic" // an orderly stop logs errors; an error that matters comes out of Err or the apiserver
+	cfg.EnableGRPCGateway = false
+
+	server, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return etcd{}, fmt.Errorf("cannot start etcd in %s: %w", cfg.Dir, err)
+	}
+	select {
+	case <-server.Server.ReadyNotify():
+		return etcd{server}, nil
+	case <-server.Server.StopNotify():
+		server.Close()
+		return etcd{}, fmt.Errorf("etcd in %s stopped before it was ready", cfg.Dir)
+	case <-ctx.Done():
+		server.Close()
+		return etcd{}, context.Cause(ctx)
+	}
+}
+
+// endpoint returns the URL for clients.
+func (e etcd) endpoint() string { return "http://" + e.Clients[0].Addr().String() }

@@ -1,0 +1,147 @@
+// Command kubeapi runs a real kube-apiserver and a real etcd in one process, on loopback: the upstream that
+// watchproxy is tested against.
+//
+//	kubeapi --dir DIR [--listen 127.0.0.1:6443] [--token-file FILE] [--audit-log FILE] [-- kube-apiserver flags]
+//
+// When the server is ready it prints one line on standard output, and nothing else ever:
+//
+//	kubeapi ready: https://127.0.0.1:6443
+//
+// "Ready" is /readyz being ok and the namespace "default" existing. Everything that etcd and the apiserver have to say
+// goes to standard error: errors only, unless "-- -v=2" or the like asks for more.
+//
+// # The directory
+//
+// All state lives in DIR. A second start on the same DIR, after an orderly stop or a SIGKILL, finds the same objects,
+// certificates and tokens. A second process on the same DIR is refused.
+//
+//	admin.kubeconfig  for kubectl and client-go; the user admin of group system:masters
+//	admin.token       that user's bearer token
+//	ca.crt, ca.key    signs the server's certificate and is the CA for client certificates: sign one with the user as
+//	                  common name and the groups as organizations, and the server knows its bearer
+//	etcd/             etcd's data
+//	apiserver.crt, apiserver.key, sa.key, tokens.csv, audit-policy.yaml, lock   used by the server itself
+//
+// # What differs from a production apiserver
+//
+// RBAC is on and admission is the default one, but for ServiceAccount: no controller makes service accounts here, and
+// with that plugin no pod could be created. The endpoints of the service "kubernetes" are not reconciled, as they could
+// only be loopback addresses. etcd does not fsync. A SIGTERM or SIGINT cuts the open watches after a short grace
+// instead of draining them for a minute. The rest, the watch cache's timings included, is as shipped; flags after "--"
+// go to the apiserver and win over the ones set here.
+//
+// A Node whose status holds an InternalIP and a daemonEndpoints.kubeletEndpoint.port is reached there over HTTPS for
+// logs, exec, attach and port-forward. Its certificate is not verified, so any test server can stand for a kubelet.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	opts, err := parseOptions(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Print(usage)
+		return
+	}
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+		// From here on a second signal ends the process at once.
+		context.AfterFunc(ctx, stop)
+		err = run(ctx, opts)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "kubeapi: %s\n", strings.ReplaceAll(err.Error(), "\n", " "))
+		os.Exit(1)
+	}
+}
+
+// run starts etcd, then the apiserver, and stops them in the opposite order when ctx ends. It returns nil only after
+// an orderly stop that ctx asked for.
+func run(ctx context.Context, opts options) error {
+	dir, err := openStateDir(opts.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.close()
+
+	ln, err := listenLoopback(opts.listen)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+
+	creds, err := loadCredentials(dir, ln.ip(), opts.tokenFile)
+	if err != nil {
+		return err
+	}
+	if err := writeKubeconfig(dir, ln.url(), creds); err != nil {
+		return err
+	}
+
+	etcd, err := startEtcd(ctx, dir)
+	if err != nil {
+		return stoppedOr(ctx, err)
+	}
+	serverCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- runAPIServer(serverCtx, dir, ln, etcd.endpoint(), opts) }()
+	ready := make(chan error, 1)
+	go func() { ready <- waitReady(serverCtx, ln.url(), creds) }()
+
+	err = watchOver(ctx, ready, etcd.Err(), stopped, func() { fmt.Printf("kubeapi ready: %s\n", ln.url()) })
+	cancel()
+	select {
+	case <-stopped:
+		etcd.Close()
+	case <-time.After(shutdownLimit):
+		// An apiserver that was interrupted while it started can wait for its own hooks without end. etcd would in turn
+		// wait for it to hang up; its data are as safe as at any other moment.
+	}
+	return stoppedOr(ctx, err)
+}
+
+// shutdownLimit is how long the apiserver may take to stop.
+const shutdownLimit = 3 * time.Second
+
+// watchOver calls announce when ready delivers nil. It returns when ctx ends, or with the first error of any channel.
+// What stopped delivered, it puts back.
+func watchOver(ctx context.Context, ready, etcdFailed <-chan error, stopped chan error, announce func()) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-ready:
+			if err != nil {
+				return err
+			}
+			announce()
+			ready = nil
+		case err := <-etcdFailed:
+			return fmt.Errorf("etcd failed: %w", err)
+		case err := <-stopped:
+			stopped <- err
+			if err == nil {
+				err = errors.New("the apiserver stopped by itself")
+			}
+			return err
+		}
+	}
+}
+
+// stoppedOr returns nil if ctx has ended, as whatever failed then failed because of that, and err otherwise.
+func stoppedOr(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}

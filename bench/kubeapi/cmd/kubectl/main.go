@@ -1,0 +1,21 @@
+// Command kubectl is kubectl as its own project builds it, from the module that the apiserver beside it comes from.
+package main
+
+import (
+	"os"
+
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // the auth plugins that a kubeconfig may name
+	"k8s.io/component-base/cli"
+	"k8s.io/component-base/logs"
+	"k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
+)
+
+func main() {
+	// The verbosity counts while the command is still being built, when plugins and .kuberc are read.
+	_, err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
+	util.CheckErr(err)
+	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
+		util.CheckErr(err)
+	}
+}

@@ -1,0 +1,388 @@
+package watchcache_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+func pod(name string, rv uint64) watchcache.Pod {
+	return watchcache.Pod{Namespace: "a", Name: name, UID: name, RV: rv}
+}
+
+// filled is a cache at rv that holds pods.
+func filled(rv uint64, pods ...watchcache.Pod) *watchcache.Cache {
+	c := watchcache.New(*watchcache.Pods, watchcache.Roomy)
+	c.Reset(objects(pods...), rv)
+	return c
+}
+
+func objects(pods ...watchcache.Pod) []*watchcache.Object {
+	var list []*watchcache.Object
+	for _, p := range pods {
+		list = append(list, p.Object())
+	}
+	slices.SortFunc(list, func(a, b *watchcache.Object) int { return strings.Compare(a.Key(), b.Key()) })
+	return list
+}
+
+func everything(t testing.TB) *watchcache.Filter {
+	t.Helper()
+	f, err := watchcache.Pods.NewFilter("", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func watch(t testing.TB, c *watchcache.Cache, from uint64) *watchcache.Cursor {
+	t.Helper()
+	cursor, err := c.Watch(everything(t), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cursor.Close)
+	return cursor
+}
+
+func apply(t testing.TB, c *watchcache.Cache, changes ...watchcache.Change) {
+	t.Helper()
+	if err := c.Apply(changes, watchcache.Noon); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// show writes deltas as "ADDED web@2 2": the type, the object at its own
+// resourceVersion, and that of the change.
+func show(deltas []watchcache.Delta) string {
+	var all []string
+	for _, d := range deltas {
+		all = append(all, fmt.Sprintf("%s %s@%d %d", d.Type, d.Object.Name(), d.Object.ResourceVersion(), d.RV))
+	}
+	return strings.Join(all, ", ")
+}
+
+func wantPoll(t testing.TB, c *watchcache.Cursor, limit int, want string, wantPosition uint64) {
+	t.Helper()
+	deltas, position, err := c.Poll(nil, limit)
+	if err != nil {
+		t.Fatalf("poll: %v", err)
+	}
+	if got := show(deltas); got != want || position != wantPosition {
+		t.Fatalf("polled [%s] at %d, want [%s] at %d", got, position, want, wantPosition)
+	}
+}
+
+func names(s watchcache.Snapshot) string {
+	var all []string
+	for o := range s.Objects("", "") {
+		all = append(all, fmt.Sprintf("%s@%d", o.Name(), o.ResourceVersion()))
+	}
+	return strings.Join(all, " ")
+}
+
+func TestCacheNotReady(t *testing.T) {
+	c := watchcache.New(*watchcache.Pods, watchcache.Roomy)
+	check := func(want error) {
+		t.Helper()
+		if _, err := c.Snapshot(); !errors.Is(err, want) {
+			t.Errorf("Snapshot: %v, want %v", err, want)
+		}
+		if _, err := c.SnapshotAt(1); !errors.Is(err, want) {
+			t.Errorf("SnapshotAt: %v, want %v", err, want)
+		}
+		if _, err := c.Watch(everything(t), 1); !errors.Is(err, want) {
+			t.Errorf("Watch: %v, want %v", err, want)
+		}
+	}
+	check(watchcache.ErrNotReady)
+	c.Trim(watchcache.Noon)
+	if s := c.Stats(); s != (watchcache.Stats{}) {
+		t.Errorf("stats of an empty cache: %+v", s)
+	}
+	c.Reset(nil, 5)
+	cursor := watch(t, c, 5)
+	c.End()
+	c.End()
+	check(watchcache.ErrEnded)
+	if _, _, err := cursor.Poll(nil, 1); !errors.Is(err, watchcache.ErrEnded) {
+		t.Errorf("Poll: %v, want ErrEnded", err)
+	}
+	select {
+	case <-cursor.Ready():
+	default:
+		t.Error("not signalled")
+	}
+}
+
+func TestCacheApply(t *testing.T) {
+	c := filled(10, pod("x", 5))
+	cursor := watch(t, c, 10)
+	apply(t, c, pod("x", 11).Set(), pod("y", 12).Set())
+	apply(t, c, pod("x", 11).Set(), pod("y", 12).Set(), pod("x", 13).Delete()) // repeats
+	apply(t, c, pod("x", 13).Delete())
+	wantPoll(t, cursor, 10, "MODIFIED x@11 11, ADDED y@12 12, DELETED x@13 13", 13)
+	for rv, want := range map[uint64]string{10: "x@5", 11: "x@11", 12: "x@11 y@12", 13: "y@12"} {
+		s, err := c.SnapshotAt(rv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := names(s); got != want || s.ResourceVersion() != rv {
+			t.Errorf("at %d: [%s] at %d, want [%s]", rv, got, s.ResourceVersion(), want)
+		}
+	}
+	c.Advance(20, watchcache.Noon)
+	c.Advance(15, watchcache.Noon)
+	wantPoll(t, cursor, 10, "", 20)
+	if _, err := c.SnapshotAt(9); !errors.Is(err, watchcache.ErrTooOld) {
+		t.Errorf("SnapshotAt(9): %v", err)
+	}
+	if _, err := c.SnapshotAt(21); !errors.Is(err, watchcache.ErrTooNew) {
+		t.Errorf("SnapshotAt(21): %v", err)
+	}
+	var tooOld *watchcache.TooOldError
+	if _, err := c.Watch(everything(t), 9); !errors.As(err, &tooOld) || !errors.Is(err, watchcache.ErrTooOld) {
+		t.Errorf("Watch(9): %v", err)
+	} else if err.Error() != "too old resource version: 9 (10)" {
+		t.Errorf("Watch(9): %q", err)
+	}
+}
+
+// A change that does not fit is refused; what came before it stays in effect
+// and is signalled.
+func TestCacheDiverged(t *testing.T) {
+	replaced := pod("x", 12)
+	replaced.UID = "other"
+	for name, bad := range map[string]watchcache.Change{
+		"deleted but not there": pod("z", 12).Delete(),
+		"replaced":              replaced.Set(),
+		"other one deleted":     replaced.Delete(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := filled(10, pod("x", 5))
+			cursor := watch(t, c, 10)
+			err := c.Apply([]watchcache.Change{pod("y", 11).Set(), bad, pod("y", 13).Set()}, watchcache.Noon)
+			if !errors.Is(err, watchcache.ErrDiverged) {
+				t.Fatalf("Apply: %v", err)
+			}
+			select {
+			case <-cursor.Ready():
+			default:
+				t.Error("not signalled")
+			}
+			wantPoll(t, cursor, 10, "ADDED y@11 11", 11)
+			s, _ := c.Snapshot()
+			if got := names(s); got != "x@5 y@11" {
+				t.Errorf("state is %s", got)
+			}
+			apply(t, c, pod("x", 14).Set())
+			wantPoll(t, cursor, 10, "MODIFIED x@14 14", 14)
+		})
+	}
+}
+
+// When a lease expires, etcd deletes all its keys in one revision, and
+// kube-apiserver shares leases among Events.
+func TestCacheOneRevisionManyDeletions(t *testing.T) {
+	deletions := []watchcache.Change{pod("x", 20).Delete(), pod("y", 20).Delete(), pod("z", 20).Delete()}
+	want := "DELETED x@20 20, DELETED y@20 20, DELETED z@20 20"
+	for _, batch := range []int{1, 2, 3} {
+		t.Run(fmt.Sprintf("batch=%d", batch), func(t *testing.T) {
+			c := filled(10, pod("x", 5), pod("y", 6), pod("z", 7))
+			cursor, resumed := watch(t, c, 10), watch(t, c, 10)
+			for part := range slices.Chunk(deletions, batch) {
+				apply(t, c, part...)
+				apply(t, c, part...) // repeats
+			}
+			s, err := c.SnapshotAt(20)
+			if err != nil || s.Len() != 0 {
+				t.Errorf("%d objects left, %v", s.Len(), err)
+			}
+			wantPoll(t, cursor, 10, want, 20)
+			// A position between events of one revision does not cover it.
+			wantPoll(t, resumed, 1, "DELETED x@20 20", 19)
+			wantPoll(t, watch(t, c, 19), 10, want, 20)
+			apply(t, c, pod("x", 21).Set())
+			wantPoll(t, cursor, 10, "ADDED x@21 21", 21)
+		})
+	}
+	t.Run("watch begun in between", func(t *testing.T) {
+		c := filled(10, pod("x", 5), pod("y", 6), pod("z", 7))
+		apply(t, c, deletions[0])
+		s, _ := c.Snapshot()
+		cursor := watch(t, c, s.ResourceVersion())
+		apply(t, c, deletions[1:]...)
+		wantPoll(t, cursor, 10, "DELETED y@20 20, DELETED z@20 20", 20)
+	})
+	t.Run("repeats at the same revision", func(t *testing.T) {
+		c := filled(10, pod("x", 5))
+		apply(t, c, pod("x", 11).Set(), pod("x", 11).Set(), pod("y", 11).Delete())
+		if s := c.Stats(); s.Events != 1 || s.Objects != 1 {
+			t.Errorf("repeats were not dropped: %+v", s)
+		}
+	})
+}
+
+func TestCursorPosition(t *testing.T) {
+	c := filled(10)
+	apply(t, c, pod("x", 12).Set(), pod("y", 15).Set(), pod("z", 16).Set())
+	c.Advance(18, watchcache.Noon)
+	cursor := watch(t, c, 10)
+	wantPoll(t, cursor, 0, "", 11)
+	wantPoll(t, cursor, 1, "ADDED x@12 12", 14)
+	wantPoll(t, cursor, 1, "ADDED y@15 15", 15)
+	wantPoll(t, cursor, 1, "ADDED z@16 16", 18)
+	wantPoll(t, cursor, 1, "", 18)
+	future := watch(t, c, 25)
+	wantPoll(t, future, 10, "", 18)
+	apply(t, c, pod("x", 24).Set(), pod("y", 25).Set(), pod("z", 26).Set())
+	wantPoll(t, future, 10, "MODIFIED z@26 26", 26)
+}
+
+// A new epoch may lie in the past.
+func TestCacheReset(t *testing.T) {
+	c := filled(100, pod("x", 50))
+	apply(t, c, pod("x", 101).Set())
+	before := watch(t, c, 100)
+	snapshot, _ := c.Snapshot()
+	c.Reset(objects(pod("x", 30)), 40)
+	select {
+	case <-before.Ready():
+	default:
+		t.Error("not signalled")
+	}
+	for range 2 {
+		if _, _, err := before.Poll(nil, 10); !errors.Is(err, watchcache.ErrEnded) {
+			t.Errorf("Poll: %v, want ErrEnded", err)
+		}
+	}
+	if got := names(snapshot); got != "x@101" {
+		t.Errorf("old snapshot is %s now", got)
+	}
+	after := watch(t, c, 40)
+	apply(t, c, pod("x", 41).Set())
+	wantPoll(t, after, 10, "MODIFIED x@41 41", 41)
+	if s := c.Stats(); s.Epoch != 2 || s.Since != 40 || s.ResourceVersion != 41 || s.LogEvents != 1 {
+		t.Errorf("stats: %+v", s)
+	}
+	if _, err := c.SnapshotAt(101); !errors.Is(err, watchcache.ErrTooNew) {
+		t.Errorf("SnapshotAt: %v", err)
+	}
+}
+
+func TestCacheTrim(t *testing.T) {
+	c := watchcache.New(*watchcache.Pods, watchcache.Limits{Age: time.Minute, Events: 1 << 30, Bytes: 1 << 40})
+	c.Reset(nil, 1)
+	for rv := uint64(2); rv < 1000; rv++ {
+		apply(t, c, pod("x", rv).Set())
+	}
+	if s := c.Stats(); s.LogEvents != 998 || s.Since != 1 {
+		t.Fatalf("trimmed too early: %+v", s)
+	}
+	c.Trim(watchcache.Noon.Add(time.Minute))
+	if s := c.Stats(); s.LogEvents != 998 {
+		t.Fatalf("trimmed too early: %+v", s)
+	}
+	c.Trim(watchcache.Noon.Add(time.Minute + 1))
+	s := c.Stats()
+	if s.LogEvents >= 998 || s.Since == 1 || s.LogBytes <= 0 {
+		t.Fatalf("not trimmed: %+v", s)
+	}
+	if _, err := c.SnapshotAt(s.Since - 1); !errors.Is(err, watchcache.ErrTooOld) {
+		t.Errorf("before since: %v", err)
+	}
+	for rv := s.Since; rv <= s.ResourceVersion; rv++ {
+		at, err := c.SnapshotAt(rv)
+		if want := fmt.Sprintf("x@%d", rv); err != nil || names(at) != want {
+			t.Fatalf("at %d: %s, %v", rv, names(at), err)
+		}
+	}
+}
+
+// Not older than.
+func TestCacheWaitFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := watchcache.New(*watchcache.Pods, watchcache.Roomy)
+		type answer struct {
+			snapshot watchcache.Snapshot
+			err      error
+		}
+		ask := func(ctx context.Context, rv uint64) <-chan answer {
+			ch := make(chan answer, 1)
+			go func() {
+				s, err := c.WaitFresh(ctx, rv)
+				ch <- answer{s, err}
+			}()
+			synctest.Wait()
+			return ch
+		}
+		pending := func(ch <-chan answer) {
+			t.Helper()
+			synctest.Wait()
+			if len(ch) != 0 {
+				t.Fatalf("answered too early: %+v", <-ch)
+			}
+		}
+		answered := func(ch <-chan answer, rv uint64) {
+			t.Helper()
+			synctest.Wait()
+			if len(ch) == 0 {
+				t.Fatal("not answered")
+			}
+			if a := <-ch; a.err != nil || a.snapshot.ResourceVersion() < rv {
+				t.Fatalf("answered %+v, want %d", a, rv)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		unfilled := ask(ctx, 0)
+		for range 3 {
+			pending(unfilled)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if a := <-unfilled; !errors.Is(a.err, watchcache.ErrNotReady) || !errors.Is(a.err, context.DeadlineExceeded) {
+			t.Errorf("unfilled: %v", a.err)
+		}
+
+		zero, five, six := ask(t.Context(), 0), ask(t.Context(), 5), ask(t.Context(), 6)
+		c.Reset(nil, 5)
+		answered(zero, 5)
+		answered(five, 5)
+		pending(six)
+		apply(t, c, pod("x", 7).Set())
+		answered(six, 7)
+
+		ten, eleven := ask(t.Context(), 10), ask(t.Context(), 11)
+		c.Advance(10, watchcache.Noon)
+		answered(ten, 10)
+		pending(eleven)
+		if err := c.Replace(objects(pod("x", 7)), 11, watchcache.Noon); err != nil {
+			t.Fatal(err)
+		}
+		answered(eleven, 11)
+
+		ctx, cancel = context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		late := ask(ctx, 12)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if a := <-late; !errors.Is(a.err, watchcache.ErrTooNew) || a.snapshot.ResourceVersion() != 11 {
+			t.Errorf("late: %+v", a)
+		}
+
+		ended := ask(t.Context(), 100)
+		c.End()
+		synctest.Wait()
+		if a := <-ended; !errors.Is(a.err, watchcache.ErrEnded) {
+			t.Errorf("ended: %v", a.err)
+		}
+	})
+}

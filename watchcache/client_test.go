@@ -1,0 +1,355 @@
+package watchcache_test
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// selection is what a client asks for, beside the filter that the cache makes
+// of it.
+type selection struct {
+	namespace string
+	labels    labels.Selector
+	fields    fields.Selector
+	filter    *watchcache.Filter
+}
+
+func newSelection(t testing.TB, namespace, ls, fs string) *selection {
+	t.Helper()
+	s := &selection{namespace: namespace}
+	var err error
+	if s.labels, err = labels.Parse(ls); err != nil {
+		t.Fatal(err)
+	}
+	if s.fields, err = fields.ParseSelector(fs); err != nil {
+		t.Fatal(err)
+	}
+	if s.filter, err = watchcache.Pods.NewFilter(namespace, s.labels, s.fields); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func randomSelection(t testing.TB, r *rand.Rand) *selection {
+	t.Helper()
+	return newSelection(t,
+		pick(r, "", "", "a", "a-b", "b", "none"),
+		pick(r, "", "", "", "app=web", "app!=web", "app", "!app", "app in (web,db)", "app notin (db),tier=1", "tier>1"),
+		pick(r, "", "", "", "metadata.name=web", "metadata.name!=web", "spec.nodeName=n1", "spec.nodeName!=n1",
+			"spec.nodeName=", "status.phase=Running", "spec.nodeName=n2,status.phase!=Running",
+			"metadata.namespace=a", "metadata.namespace=b,metadata.name=db"))
+}
+
+func (s *selection) String() string {
+	return fmt.Sprintf("[namespace=%s labels=%s fields=%s]", s.namespace, s.labels, s.fields)
+}
+
+// matches is the reference: apimachinery's own selectors on the decoded object.
+func (s *selection) matches(v *version) bool {
+	return v != nil && s.matchesPod(v.pod)
+}
+
+func (s *selection) matchesPod(p watchcache.Pod) bool {
+	set := fields.Set{
+		"metadata.name": p.Name, "metadata.namespace": p.Namespace,
+		"spec.nodeName": p.Node, "status.phase": p.Phase,
+	}
+	return (s.namespace == "" || s.namespace == p.Namespace) &&
+		s.labels.Matches(labels.Set(p.Labels)) && s.fields.Matches(set)
+}
+
+// narrow tells whether a write is in the reach of what narrows the watch: the
+// one object, else a field's value, else the namespace.
+func (s *selection) narrow(w *write) bool {
+	return s.reaches(w.prev) || s.reaches(w.next)
+}
+
+func (s *selection) reaches(v *version) bool {
+	if v == nil {
+		return false
+	}
+	pin := func(field string) string {
+		value, _ := s.fields.RequiresExactMatch(field)
+		return value
+	}
+	namespace := cmp.Or(s.namespace, pin("metadata.namespace"))
+	inNamespace := namespace == "" || namespace == v.pod.Namespace
+	switch name, node, phase := pin("metadata.name"), pin("spec.nodeName"), pin("status.phase"); {
+	case name != "" && namespace != "":
+		return inNamespace && name == v.pod.Name
+	case node != "":
+		return node == v.pod.Node
+	case phase != "":
+		return phase == v.pod.Phase
+	}
+	return inNamespace
+}
+
+// delta is the table of transitions in which apiserver's watch cache shows a
+// write to a watch with a selector.
+func (s *selection) delta(w *write) (watchcache.Delta, bool) {
+	was, is := s.matches(w.prev), s.matches(w.next)
+	switch {
+	case was && is:
+		return watchcache.Delta{Type: watchcache.Modified, RV: w.rv, Object: w.next.object}, true
+	case is:
+		return watchcache.Delta{Type: watchcache.Added, RV: w.rv, Object: w.next.object}, true
+	case was && w.next == nil:
+		return watchcache.Delta{Type: watchcache.Deleted, RV: w.rv, Object: w.gone.object}, true
+	case was:
+		return watchcache.Delta{Type: watchcache.Deleted, RV: w.rv, Object: w.prev.object}, true
+	}
+	return watchcache.Delta{}, false
+}
+
+// client is a watch with a validator of every guarantee.
+type client struct {
+	t         testing.TB
+	m         *model
+	selection *selection
+	cursor    *watchcache.Cursor
+	epoch     int
+	start     uint64
+	ahead     bool                          // the start was beyond the cache
+	state     map[string]*watchcache.Object // what the deltas add up to
+	recent    []watchcache.Delta            // delivered, beyond covered
+	covered   uint64                        // the last position
+	last      watchcache.Delta
+	standing  bool // the last poll found the end
+}
+
+func (c *client) fatalf(format string, args ...any) {
+	c.t.Helper()
+	c.t.Fatalf("client %v from %d at %d: %s", c.selection, c.start, c.covered, fmt.Sprintf(format, args...))
+}
+
+// open starts the client at rv with the state it has or, if nil, with what
+// upstream had at rv. It returns false if the cache refuses, and checks that it
+// has a reason.
+func (c *client) open(rv uint64, state map[string]*watchcache.Object) bool {
+	c.t.Helper()
+	stats := c.m.cache.Stats()
+	refuse := rv < stats.Since || c.m.inGap(rv)
+	cursor, err := c.m.cache.Watch(c.selection.filter, rv)
+	if err != nil {
+		if !refuse || !errors.Is(err, watchcache.ErrTooOld) {
+			c.fatalf("Resumable: watch from %d (log since %d, at %d, gaps %v): %v", rv, stats.Since, stats.ResourceVersion, c.m.gaps, err)
+		}
+		return false
+	}
+	if refuse {
+		c.fatalf("watch from %d (log since %d, gaps %v) was not refused", rv, stats.Since, c.m.gaps)
+	}
+	if state == nil {
+		state = map[string]*watchcache.Object{}
+		for key, v := range c.m.up.at(rv) {
+			if c.selection.matches(v) {
+				state[key] = v.object
+			}
+		}
+	}
+	*c = client{t: c.t, m: c.m, selection: c.selection, cursor: cursor, epoch: c.m.epoch, start: rv,
+		ahead: rv > stats.ResourceVersion, state: state}
+	return true
+}
+
+// relist starts the client afresh from a snapshot.
+func (c *client) relist() {
+	c.t.Helper()
+	s, err := c.m.cache.Snapshot()
+	if err != nil {
+		c.fatalf("%v", err)
+	}
+	state := map[string]*watchcache.Object{}
+	for o := range s.Objects(c.selection.filter.KeyRange(watchcache.Pods)) {
+		if c.selection.filter.Matches(o) {
+			state[o.Key()] = o
+		}
+	}
+	if !c.open(s.ResourceVersion(), state) {
+		c.fatalf("watch from a fresh snapshot was refused")
+	}
+}
+
+func (c *client) close() {
+	if c.cursor != nil {
+		c.cursor.Close()
+		c.cursor = nil
+	}
+}
+
+// poll reads once and checks. With a chance it loses part of what it has read
+// and resumes from the last it kept.
+func (c *client) poll(r *rand.Rand, limit int) (more bool) {
+	c.t.Helper()
+	signalled := false
+	select {
+	case <-c.cursor.Ready():
+		signalled = true
+	default:
+	}
+	into := make([]watchcache.Delta, r.IntN(3), 8)
+	deltas, position, err := c.cursor.Poll(into, limit)
+	if err != nil {
+		c.checkEnd(err)
+		c.close()
+		c.relist()
+		return false
+	}
+	deltas = deltas[len(into):]
+	if len(deltas) > limit {
+		c.fatalf("%d deltas, limit %d", len(deltas), limit)
+	}
+	if c.epoch != c.m.epoch {
+		c.fatalf("epoch is over")
+	}
+	if c.standing && !signalled && len(deltas) > 0 {
+		c.fatalf("delivered %s without a signal", show(deltas))
+	}
+	if rv := c.m.cache.Stats().ResourceVersion; position > rv || position < c.covered {
+		c.fatalf("Bookmarkable: position %d, cache at %d", position, rv)
+	}
+	if r.IntN(20) == 0 && len(deltas) > 0 {
+		// Not amid the deletions of one revision: upstream cannot resume there either.
+		keep := r.IntN(len(deltas)) + 1
+		if rv := deltas[keep-1].RV; rv <= position && (keep == len(deltas) || deltas[keep].RV > rv) {
+			c.take(deltas[:keep])
+			c.resume(rv)
+			return false
+		}
+	}
+	c.take(deltas)
+	c.check(position)
+	if position >= c.start && r.IntN(40) == 0 && len(c.recent) == 0 {
+		c.resume(position)
+		return false
+	}
+	c.standing = len(deltas) < limit && position >= c.start
+	return len(deltas) == limit
+}
+
+func (c *client) resume(rv uint64) {
+	c.t.Helper()
+	c.close()
+	if !c.open(rv, c.state) {
+		c.m.counts["client not resumed"]++
+		c.relist()
+		return
+	}
+	c.m.counts["client resumed"]++
+}
+
+// checkEnd holds that a cursor fails only for a reason.
+func (c *client) checkEnd(err error) {
+	c.t.Helper()
+	switch {
+	case errors.Is(err, watchcache.ErrEnded) && c.epoch != c.m.epoch:
+	case errors.Is(err, watchcache.ErrTooOld) && c.ahead && c.m.inGap(c.start):
+		c.m.counts["client in gap"]++
+	case errors.Is(err, watchcache.ErrLagged) && c.epoch == c.m.epoch:
+		c.m.counts["client lagged"]++
+		since := c.m.cache.Stats().Since
+		lost := since > c.covered
+		if c.standing {
+			// Only what could concern it can leave a standing cursor behind. Of
+			// what a relist jumped over, the writes are not what was logged.
+			lost = lost && (c.m.gapBetween(c.covered, since) ||
+				slices.ContainsFunc(c.m.up.between(c.covered, since), c.selection.narrow))
+		}
+		if !lost {
+			c.fatalf("%v, but the log holds all since %d", err, since)
+		}
+	default:
+		c.fatalf("poll: %v", err)
+	}
+}
+
+// take adds deltas to the state.
+func (c *client) take(deltas []watchcache.Delta) {
+	c.t.Helper()
+	for _, d := range deltas {
+		key := d.Object.Key()
+		switch {
+		case d.RV <= c.start:
+			c.fatalf("delivered %s, not after the start", show([]watchcache.Delta{d}))
+		case d.RV < c.last.RV:
+			c.fatalf("Ordered: %s after %s", show([]watchcache.Delta{d}), show([]watchcache.Delta{c.last}))
+		case d.RV == c.last.RV && (d.Type != watchcache.Deleted || c.last.Type != watchcache.Deleted || key == c.last.Object.Key()):
+			c.fatalf("Unique: %s after %s", show([]watchcache.Delta{d}), show([]watchcache.Delta{c.last}))
+		}
+		had := c.state[key]
+		if (had != nil) == (d.Type == watchcache.Added) {
+			c.fatalf("%s, but had it is %t", show([]watchcache.Delta{d}), had != nil)
+		}
+		if had != nil && had.UID() != d.Object.UID() {
+			c.fatalf("%s of another object: replaced without a deletion", show([]watchcache.Delta{d}))
+		}
+		if c.state[key] = d.Object; d.Type == watchcache.Deleted {
+			delete(c.state, key)
+		}
+		c.last, c.recent = d, append(c.recent, d)
+	}
+}
+
+// check compares all that was delivered up to position with upstream.
+func (c *client) check(position uint64) {
+	c.t.Helper()
+	from := max(c.covered, c.start)
+	c.covered = position
+	split := slices.IndexFunc(c.recent, func(d watchcache.Delta) bool { return d.RV > position })
+	if split < 0 {
+		split = len(c.recent)
+	}
+	got := c.recent[:split]
+	c.recent = slices.Clone(c.recent[split:])
+	if position < c.start {
+		return
+	}
+	if !c.m.gapBetween(from, position) {
+		var want []watchcache.Delta
+		for _, w := range c.m.up.between(from, position) {
+			if d, ok := c.selection.delta(w); ok {
+				want = append(want, d)
+			}
+		}
+		if !slices.EqualFunc(got, want, sameDelta) {
+			c.fatalf("No gap: in (%d, %d] delivered %s, want %s", from, position, show(got), show(want))
+		}
+	}
+	if !c.m.inGap(position) && len(c.recent) == 0 {
+		c.checkState(position)
+	}
+}
+
+func sameDelta(a, b watchcache.Delta) bool {
+	return a.Type == b.Type && a.RV == b.RV && bytes.Equal(a.Object.JSON(), b.Object.JSON())
+}
+
+func (c *client) checkState(rv uint64) {
+	c.t.Helper()
+	var want, got []string
+	for key, v := range c.m.up.at(rv) {
+		if c.selection.matches(v) {
+			want = append(want, fmt.Sprintf("%s@%d", key, v.pod.RV))
+		}
+	}
+	for key, o := range c.state {
+		got = append(got, fmt.Sprintf("%s@%d", key, o.ResourceVersion()))
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		c.fatalf("Bookmarkable: state is %s, want %s", strings.Join(got, " "), strings.Join(want, " "))
+	}
+}

@@ -1,0 +1,289 @@
+package watchcache_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// reader is a watch in a goroutine of its own, which sleeps until it is
+// signalled. A lost signal shows as a deadlock of the bubble, a lost mark as a
+// missing event.
+type reader struct {
+	selection *selection
+	limit     int
+	eager     bool // polls also without a signal, as for a bookmark
+	until     uint64
+	got       []watchcache.Delta
+}
+
+func (rd *reader) run(c *watchcache.Cursor) error {
+	var deltas []watchcache.Delta
+	for {
+		d, position, err := c.Poll(deltas[:0], rd.limit)
+		if err != nil {
+			return err
+		}
+		deltas = d
+		for _, d := range deltas {
+			if rd.got = append(rd.got, d); d.RV > position {
+				return fmt.Errorf("position %d does not cover %s", position, show([]watchcache.Delta{d}))
+			}
+		}
+		switch {
+		case len(rd.got) > 0 && rd.got[len(rd.got)-1].RV == rd.until:
+			return nil
+		case len(deltas) == rd.limit:
+		case rd.eager && rand.IntN(3) > 0:
+			runtime.Gosched()
+		default:
+			<-c.Ready()
+		}
+	}
+}
+
+// TestConcurrentWatches holds the protocol of marks, publication and signals:
+// each reader sees each matching event exactly once.
+func TestConcurrentWatches(t *testing.T) {
+	r := watchcache.Random(t)
+	for i := range 6 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testConcurrentWatches(t, r, 4000) })
+		})
+	}
+}
+
+func testConcurrentWatches(t *testing.T, r *rand.Rand, events int) {
+	namespaces, nodes := []string{"a", "b", "c", "d"}, []string{"n1", "n2", "n3", "n4"}
+	var selections []*selection
+	for _, ns := range append(namespaces, "") {
+		selections = append(selections, newSelection(t, ns, "", ""))
+		selections = append(selections, newSelection(t, ns, "app=web", ""))
+		if ns != "" {
+			selections = append(selections, newSelection(t, ns, "", "metadata.name=last"))
+		}
+	}
+	for _, node := range nodes {
+		selections = append(selections, newSelection(t, "", "", "spec.nodeName="+node))
+		selections = append(selections, newSelection(t, "", "", "spec.nodeName!="+node))
+	}
+
+	// The history ends with events that concern everyone, so that each reader
+	// knows when it is done.
+	var history []*write
+	now := map[string]*version{}
+	add := func(name, namespace, node, app string, deleted bool) {
+		key := namespace + "/" + name
+		p := watchcache.Pod{Namespace: namespace, Name: name, UID: key, Node: node,
+			RV: uint64(len(history)) + 2, Labels: map[string]string{"app": app}}
+		w := &write{rv: p.RV, key: key, prev: now[key]}
+		if deleted && w.prev != nil {
+			gone := w.prev.pod
+			gone.RV = p.RV
+			w.gone, now[key] = newVersion(gone), nil
+		} else {
+			w.next = newVersion(p)
+			now[key] = w.next
+		}
+		history = append(history, w)
+	}
+	for range events {
+		add(pick(r, "x", "y", "z"), pick(r, namespaces...), pick(r, nodes...), pick(r, "web", "db"), r.IntN(4) == 0)
+	}
+	for i := range namespaces {
+		for _, node := range nodes {
+			add("last", namespaces[i], node, "web", false)
+		}
+	}
+
+	c := watchcache.New(*watchcache.Pods, watchcache.Roomy)
+	c.Reset(nil, 1)
+	var readers []*reader
+	var done sync.WaitGroup
+	for i, s := range append(selections, selections...) {
+		rd := &reader{selection: s, limit: pick(r, 1, 3, 1000), eager: i%4 == 0}
+		for _, w := range history {
+			if _, ok := s.delta(w); ok {
+				rd.until = w.rv
+			}
+		}
+		readers = append(readers, rd)
+		done.Go(func() {
+			cursor, err := c.Watch(s.filter, 1)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer cursor.Close()
+			if err := rd.run(cursor); err != nil {
+				t.Errorf("%v: %v", s, err)
+			}
+		})
+	}
+	for next := 0; next < len(history); {
+		var batch []watchcache.Change
+		for range 1 + r.IntN(6) {
+			if next < len(history) {
+				batch = append(batch, history[next].change())
+				next++
+			}
+		}
+		apply(t, c, batch...)
+		switch r.IntN(20) {
+		case 0:
+			synctest.Wait() // all are asleep
+		case 1, 2, 3, 4:
+			runtime.Gosched()
+		}
+	}
+	done.Wait()
+	for _, rd := range readers {
+		checkHistory(t, rd, history)
+	}
+	if n := c.Stats().Cursors; n != 0 {
+		t.Errorf("%d cursors left", n)
+	}
+}
+
+func checkHistory(t *testing.T, rd *reader, history []*write) {
+	t.Helper()
+	got := rd.got
+	for _, w := range history {
+		want, ok := rd.selection.delta(w)
+		if !ok {
+			continue
+		}
+		if len(got) == 0 || got[0] != want {
+			t.Errorf("%v: delivered %.80s, want %s", rd.selection, show(got), show([]watchcache.Delta{want}))
+			return
+		}
+		got = got[1:]
+	}
+	if len(got) > 0 {
+		t.Errorf("%v: delivered %.80s in excess", rd.selection, show(got))
+	}
+}
+
+// Watches come and go, and read snapshots, while epochs, relists and the end
+// come over them. Nothing is checked but that all of them end.
+func TestConcurrentEnd(t *testing.T) {
+	r := watchcache.Random(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := watchcache.New(*watchcache.Pods, watchcache.Limits{Events: 200, Bytes: 1 << 20})
+		c.Reset(nil, 1)
+		var done sync.WaitGroup
+		for _, s := range []*selection{
+			newSelection(t, "", "", ""), newSelection(t, "a", "", ""), newSelection(t, "b", "", ""),
+			newSelection(t, "", "", "spec.nodeName=n1"), newSelection(t, "a", "", "metadata.name=x"),
+		} {
+			for range 4 {
+				done.Go(func() {
+					for {
+						snapshot, err := c.WaitFresh(context.Background(), 0)
+						if errors.Is(err, watchcache.ErrEnded) {
+							return
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						cursor, err := c.Watch(s.filter, snapshot.ResourceVersion()+rand.Uint64N(2))
+						if err != nil {
+							continue // overtaken by the writer
+						}
+						err = (&reader{selection: s, limit: 5}).run(cursor)
+						cursor.Close()
+						if !errors.Is(err, watchcache.ErrEnded) && !errors.Is(err, watchcache.ErrLagged) && !errors.Is(err, watchcache.ErrTooOld) {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+		}
+		rv := uint64(1)
+		for range 4000 {
+			rv++
+			switch r.IntN(100) {
+			case 0:
+				rv = 1 + r.Uint64N(rv)
+				c.Reset(nil, rv)
+			case 1:
+				rv += 10
+				if err := c.Replace(nil, rv, watchcache.Noon); err != nil {
+					t.Error(err)
+				}
+			case 2:
+				synctest.Wait()
+			default:
+				p := pod(pick(r, "x", "y"), rv)
+				p.Node = pick(r, "n1", "n2")
+				apply(t, c, p.Set())
+			}
+		}
+		c.End()
+		done.Wait()
+	})
+}
+
+// A watch that is opened while the writer is at work misses nothing either.
+func TestConcurrentOpen(t *testing.T) {
+	r := watchcache.Random(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := filled(1, pod("x", 1))
+		const last = 6000
+		var done sync.WaitGroup
+		for range 8 {
+			done.Go(func() {
+				for {
+					s, err := c.Snapshot()
+					if err != nil || s.ResourceVersion() >= last-1 {
+						return
+					}
+					from := s.ResourceVersion()
+					cursor, err := c.Watch(everything(t), from)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					var got []watchcache.Delta
+					for polls := 0; len(got) == 0; polls++ {
+						if polls > 1 {
+							<-cursor.Ready()
+						}
+						if got, _, err = cursor.Poll(nil, 10); err != nil {
+							t.Error(err)
+							break
+						}
+					}
+					cursor.Close()
+					for i, d := range got {
+						if d.RV != from+1+uint64(i) {
+							t.Errorf("watch from %d delivered %s", from, show(got))
+							break
+						}
+					}
+				}
+			})
+		}
+		for rv := uint64(2); rv <= last; {
+			var batch []watchcache.Change
+			for range 1 + r.IntN(5) {
+				batch = append(batch, pod("x", rv).Set())
+				rv++
+			}
+			apply(t, c, batch...)
+			if r.IntN(3) == 0 {
+				synctest.Wait()
+			}
+		}
+		done.Wait()
+	})
+}

@@ -1,0 +1,297 @@
+package watchcache
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// web is a pod of namespace "a" that matches every filter of these tests.
+func web(rv uint64) Pod { return Pod{Namespace: "a", Name: "web", UID: "u", RV: rv} }
+
+// watchFrom returns a cursor over everything, with its signal drained.
+func watchFrom(t *testing.T, c *Cache, namespace string, rv uint64) *Cursor {
+	t.Helper()
+	f, err := Pods.NewFilter(namespace, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cursor, err := c.Watch(f, rv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cursor.Close)
+	return cursor
+}
+
+// signalled takes the signal, if there is one.
+func (c *Cursor) signalled() bool {
+	select {
+	case <-c.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+// wantDeltas polls and compares the resourceVersions.
+func wantDeltas(t *testing.T, c *Cursor, limit int, want ...uint64) {
+	t.Helper()
+	deltas, _, err := c.Poll(nil, limit)
+	if err != nil {
+		t.Fatalf("poll: %v", err)
+	}
+	var got []uint64
+	for _, d := range deltas {
+		got = append(got, d.RV)
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Fatalf("polled %v, want %v", got, want)
+	}
+}
+
+// applyPods applies pods and runs between after the marks, before publication.
+func applyPods(t *testing.T, c *Cache, between func(), pods ...Pod) {
+	t.Helper()
+	v := c.view.Load()
+	next := *v
+	for _, p := range pods {
+		e, err := next.tree.change(p.Set())
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.at = Noon.UnixNano()
+		next.append(e)
+	}
+	trimmed := next
+	trimmed.trim(c.limits, Noon)
+	publish := func() {
+		between()
+		c.publish(&trimmed)
+	}
+	for _, cursor := range c.interests.mark(&next, v.end, publish, nil) {
+		cursor.wake()
+	}
+}
+
+func nothing() {}
+
+// The interleavings of a writer between mark and publication with a reader.
+func TestCursorMarks(t *testing.T) {
+	for _, namespace := range []string{"", "a"} {
+		t.Run("namespace="+namespace, func(t *testing.T) {
+			start := func(t *testing.T) (*Cache, *Cursor) {
+				t.Helper()
+				c := New(*Pods, Roomy)
+				c.Reset(nil, 1)
+				cursor := watchFrom(t, c, namespace, 1)
+				wantDeltas(t, cursor, 10)
+				return c, cursor
+			}
+			t.Run("no poll in between", func(t *testing.T) {
+				c, cursor := start(t)
+				applyPods(t, c, nothing, web(2))
+				if !cursor.signalled() {
+					t.Fatal("no signal")
+				}
+				wantDeltas(t, cursor, 10, 2)
+				wantDeltas(t, cursor, 10)
+			})
+			t.Run("one poll", func(t *testing.T) {
+				c, cursor := start(t)
+				applyPods(t, c, func() { wantDeltas(t, cursor, 10) }, web(2))
+				if !cursor.signalled() {
+					t.Fatal("no signal")
+				}
+				wantDeltas(t, cursor, 10, 2)
+			})
+			t.Run("two polls", func(t *testing.T) {
+				c, cursor := start(t)
+				applyPods(t, c, func() {
+					wantDeltas(t, cursor, 10)
+					wantDeltas(t, cursor, 10)
+				}, web(2))
+				if !cursor.signalled() {
+					t.Fatal("no signal")
+				}
+				wantDeltas(t, cursor, 10, 2)
+			})
+			t.Run("earlier mark stands", func(t *testing.T) {
+				c, cursor := start(t)
+				applyPods(t, c, nothing, web(2))
+				if !cursor.signalled() {
+					t.Fatal("no signal")
+				}
+				applyPods(t, c, func() { wantDeltas(t, cursor, 10, 2) }, web(3))
+				if !cursor.signalled() {
+					t.Fatal("no signal")
+				}
+				wantDeltas(t, cursor, 10, 3)
+			})
+			t.Run("earlier mark stands and limit", func(t *testing.T) {
+				c, cursor := start(t)
+				applyPods(t, c, nothing, web(2), web(3))
+				applyPods(t, c, func() {
+					wantDeltas(t, cursor, 1, 2)
+					wantDeltas(t, cursor, 1, 3)
+					wantDeltas(t, cursor, 1)
+					cursor.signalled()
+				}, web(4), web(5))
+				if !cursor.signalled() {
+					t.Fatal("no signal")
+				}
+				wantDeltas(t, cursor, 1, 4)
+				wantDeltas(t, cursor, 1, 5)
+				wantDeltas(t, cursor, 1)
+			})
+			t.Run("mark of an earlier epoch", func(t *testing.T) {
+				c, _ := start(t)
+				for rv := uint64(2); rv < 9; rv++ {
+					applyPods(t, c, nothing, web(rv))
+				}
+				// As a Watch does which is overtaken by the writer between
+				// its registration and its look at the published view.
+				cursor := watchFrom(t, c, namespace, 8)
+				applyPods(t, c, nothing, web(9))
+				c.Reset(nil, 20)
+				cursor.epoch, cursor.next, cursor.behind = c.view.Load().epoch, c.view.Load().end, true
+				cursor.signalled()
+				wantDeltas(t, cursor, 10)
+				for rv := uint64(21); rv < 40; rv++ {
+					applyPods(t, c, nothing, web(rv))
+					if !cursor.signalled() {
+						t.Fatal("no signal")
+					}
+					wantDeltas(t, cursor, 10, rv)
+				}
+			})
+		})
+	}
+}
+
+// A start beyond what the cache has reached, which a relist then jumps over:
+// what was deleted between is reported below the start, so going on would
+// miss it.
+func TestCursorStartSwallowedByGap(t *testing.T) {
+	c := New(*Pods, Roomy)
+	c.Reset([]*Object{web(5).Object()}, 10)
+	cursor := watchFrom(t, c, "", 15)
+	narrow := watchFrom(t, c, "b", 15)
+	atEnd := watchFrom(t, c, "", 20)
+	for _, cursor := range []*Cursor{cursor, narrow, atEnd} {
+		wantDeltas(t, cursor, 10)
+	}
+	if err := c.Replace(nil, 20, Noon); err != nil {
+		t.Fatal(err)
+	}
+	for name, cursor := range map[string]*Cursor{"wide": cursor, "narrow": narrow} {
+		if !cursor.signalled() {
+			t.Errorf("%s: no signal", name)
+		}
+		for range 2 {
+			if deltas, position, err := cursor.Poll(nil, 10); !errors.Is(err, ErrTooOld) {
+				t.Errorf("%s: polled %v at %d, %v; want ErrTooOld", name, deltas, position, err)
+			}
+		}
+	}
+	wantDeltas(t, atEnd, 10)
+	if err := c.Apply([]Change{web(21).Set()}, Noon); err != nil {
+		t.Fatal(err)
+	}
+	wantDeltas(t, atEnd, 10, 21)
+}
+
+// The same, with a reader that was not there before the log forgot the gap.
+func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
+	c := New(*Pods, Limits{})
+	c.Reset([]*Object{web(5).Object()}, 10)
+	cursor := watchFrom(t, c, "b", 15)
+	wantDeltas(t, cursor, 10)
+	if err := c.Replace(nil, 20, Noon); err != nil {
+		t.Fatal(err)
+	}
+	for rv := uint64(21); rv < 21+3*segmentLen; rv++ {
+		if err := c.Apply([]Change{web(rv).Set()}, Noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(c.view.Load().gaps) > 0 {
+		t.Fatal("gap is still known: test does not test")
+	}
+	if deltas, position, err := cursor.Poll(nil, 10); err == nil {
+		t.Errorf("polled %v at %d, want an error", deltas, position)
+	}
+}
+
+// A narrowed cursor stands at the log's end while nothing matches, however
+// much of the log was dropped meanwhile.
+func TestCursorOutlivesLog(t *testing.T) {
+	c := New(*Pods, Limits{})
+	c.Reset(nil, 1)
+	narrow, wide := watchFrom(t, c, "b", 1), watchFrom(t, c, "", 1)
+	wantDeltas(t, narrow, 10)
+	wantDeltas(t, wide, 10)
+	rv := uint64(2)
+	for ; rv < 4*segmentLen; rv++ {
+		applyPods(t, c, nothing, web(rv))
+	}
+	if narrow.signalled() {
+		t.Error("woken by an event of another namespace")
+	}
+	match := web(rv)
+	match.Namespace = "b"
+	applyPods(t, c, nothing, match)
+	if !narrow.signalled() {
+		t.Error("not woken by an event of its namespace")
+	}
+	wantDeltas(t, narrow, 10, rv)
+	if _, _, err := wide.Poll(nil, 10); !errors.Is(err, ErrLagged) {
+		t.Errorf("poll: %v, want ErrLagged", err)
+	}
+}
+
+// A batch can be longer than the log. A cursor that misses part of it for that
+// has to know.
+func TestCursorLosesToBatch(t *testing.T) {
+	c := New(*Pods, Limits{})
+	c.Reset(nil, 1)
+	narrow, other := watchFrom(t, c, "b", 1), watchFrom(t, c, "c", 1)
+	wantDeltas(t, narrow, 10)
+	wantDeltas(t, other, 10)
+	match := web(2)
+	match.Namespace = "b"
+	changes := []Change{match.Set()}
+	for rv := uint64(3); rv < 4*segmentLen; rv++ {
+		changes = append(changes, web(rv).Set())
+	}
+	if err := c.Apply(changes, Noon); err != nil {
+		t.Fatal(err)
+	}
+	if !narrow.signalled() || other.signalled() {
+		t.Error("wrong cursors signalled")
+	}
+	if _, _, err := narrow.Poll(nil, 10); !errors.Is(err, ErrLagged) {
+		t.Errorf("poll: %v, want ErrLagged", err)
+	}
+	wantDeltas(t, other, 10)
+}
+
+func TestCursorPollAllocates(t *testing.T) {
+	c := New(*Pods, Roomy)
+	c.Reset(nil, 1)
+	cursor := watchFrom(t, c, "a", 1)
+	if n := testing.AllocsPerRun(100, func() { _, _, _ = cursor.Poll(nil, 10) }); n != 0 {
+		t.Errorf("a poll of nothing allocates %v times", n)
+	}
+	applyPods(t, c, nothing, web(2))
+	deltas := make([]Delta, 0, 10)
+	if n := testing.AllocsPerRun(100, func() {
+		cursor.next, cursor.behind = 1, true
+		var err error
+		if deltas, _, err = cursor.Poll(deltas[:0], 10); err != nil || len(deltas) != 1 {
+			t.Fatalf("polled %d deltas: %v", len(deltas), err)
+		}
+	}); n != 0 {
+		t.Errorf("a poll of one event allocates %v times", n)
+	}
+}

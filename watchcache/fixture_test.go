@@ -1,0 +1,96 @@
+package watchcache
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Pods is the resource that most tests use.
+var Pods = &Resource{
+	GVR:        schema.GroupVersionResource{Version: "v1", Resource: "pods"},
+	Kind:       "Pod",
+	ListKind:   "PodList",
+	Namespaced: true,
+	Fields:     []string{"spec.nodeName", "status.phase"},
+}
+
+// Widgets is a custom resource.
+var Widgets = &Resource{
+	GVR:            schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
+	Kind:           "Widget",
+	ListKind:       "WidgetList",
+	Namespaced:     true,
+	SelfDescribing: true,
+	Fields:         []string{"spec.color"},
+}
+
+// Nodes is a cluster-scoped resource.
+var Nodes = &Resource{
+	GVR:      schema.GroupVersionResource{Version: "v1", Resource: "nodes"},
+	Kind:     "Node",
+	ListKind: "NodeList",
+}
+
+// Roomy are limits that no test reaches by accident.
+var Roomy = Limits{Age: time.Hour, Events: 1 << 30, Bytes: 1 << 40}
+
+// Noon is some time.
+var Noon = time.Date(2025, 6, 1, 12, 0, 0, 0, time.UTC)
+
+// Pod is what tests vary of a pod.
+type Pod struct {
+	Namespace, Name, UID string
+	RV                   uint64
+	Labels               map[string]string
+	Node, Phase          string
+	Pad                  int // bytes of ballast
+}
+
+// JSON is the pod as it stands in a list.
+func (p Pod) JSON() []byte {
+	quote := func(v any) string {
+		b, err := json.Marshal(v)
+		if err != nil {
+			panic(err)
+		}
+		return string(b)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `{"metadata":{"name":%s,"namespace":%s,"uid":%s,"resourceVersion":"%d"`,
+		quote(p.Name), quote(p.Namespace), quote(p.UID), p.RV)
+	if len(p.Labels) > 0 {
+		fmt.Fprintf(&b, `,"labels":%s`, quote(p.Labels))
+	}
+	if p.Pad > 0 {
+		fmt.Fprintf(&b, `,"annotations":{"pad":"%s"}`, strings.Repeat("x", p.Pad))
+	}
+	b.WriteString(`},"spec":{`)
+	if p.Node != "" {
+		fmt.Fprintf(&b, `"nodeName":%s`, quote(p.Node))
+	}
+	b.WriteString(`},"status":{`)
+	if p.Phase != "" {
+		fmt.Fprintf(&b, `"phase":%s`, quote(p.Phase))
+	}
+	b.WriteString(`}}`)
+	return []byte(b.String())
+}
+
+// Object parses the pod.
+func (p Pod) Object() *Object {
+	o, err := Pods.ParseObject(p.JSON())
+	if err != nil {
+		panic(err)
+	}
+	return o
+}
+
+// Set is the change that writes the pod.
+func (p Pod) Set() Change { return Change{Object: p.Object()} }
+
+// Delete is the change that deletes the pod at its RV.
+func (p Pod) Delete() Change { return Change{Deleted: true, Object: p.Object()} }

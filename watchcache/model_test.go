@@ -1,0 +1,293 @@
+package watchcache_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// model drives a cache by random operations beside an upstream that remembers
+// everything, and many clients that check what they see against it.
+type model struct {
+	t       testing.TB
+	r       *rand.Rand
+	up      *upstream
+	cache   *watchcache.Cache
+	now     time.Time
+	epoch   int
+	lost    bool        // nothing comes from upstream
+	gaps    [][2]uint64 // what relists jumped over, exclusive at both ends
+	clients []*client
+	counts  map[string]int
+}
+
+func (m *model) inGap(rv uint64) bool {
+	return slices.ContainsFunc(m.gaps, func(g [2]uint64) bool { return g[0] < rv && rv < g[1] })
+}
+
+// gapBetween tells whether a relist made up part of the history in (from, to].
+func (m *model) gapBetween(from, to uint64) bool {
+	return slices.ContainsFunc(m.gaps, func(g [2]uint64) bool { return g[0] < to && from < g[1] })
+}
+
+func (m *model) rv() uint64 { return m.cache.Stats().ResourceVersion }
+
+func TestModel(t *testing.T) {
+	r := watchcache.Random(t)
+	total := map[string]int{}
+	for i := range 6 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			m := &model{t: t, r: r, now: watchcache.Noon, counts: total}
+			m.up = &upstream{r: r, rv: 100}
+			limits := watchcache.Limits{Age: time.Minute, Events: pick(r, 0, 300, 1000), Bytes: pick[int64](r, 1<<20, 8<<20)}
+			m.cache = watchcache.New(*watchcache.Pods, limits)
+			m.run(5000)
+		})
+	}
+	t.Logf("%v", total)
+	for _, op := range []string{"gap", "reset", "restore", "lease", "client ahead", "client in gap", "client lagged", "client resumed"} {
+		if total[op] == 0 {
+			t.Errorf("%s never happened: test does not test", op)
+		}
+	}
+}
+
+func (m *model) run(steps int) {
+	m.t.Helper()
+	for range 20 {
+		m.up.step()
+	}
+	m.reset()
+	for range steps {
+		m.now = m.now.Add(time.Duration(m.r.IntN(100)) * time.Millisecond)
+		switch n := m.r.IntN(1000); {
+		case n < 300:
+			for range m.r.IntN(4) {
+				m.up.step()
+			}
+		case n < 600:
+			if m.lost {
+				break
+			}
+			if n%6 == 0 {
+				m.advance()
+			} else {
+				m.apply(m.r.IntN(8))
+			}
+		case n < 610:
+			// The watch is lost for a while, then there is a relist.
+			if m.lost {
+				m.replace()
+			}
+			m.lost = !m.lost
+		case n < 611:
+			m.reset()
+		case n < 612:
+			m.restore()
+		case n < 620:
+			m.cache.Trim(m.now)
+		case n < 640:
+			m.open()
+		case n < 650 && len(m.clients) > 5:
+			i := m.r.IntN(len(m.clients))
+			m.clients[i].close()
+			m.clients = slices.Delete(m.clients, i, i+1)
+		case n < 700:
+			m.checkSnapshots()
+		case len(m.clients) > 0:
+			pick(m.r, m.clients...).poll(m.r, 1+m.r.IntN(20))
+		}
+	}
+	m.finish()
+}
+
+// apply feeds the next writes, whole revisions, after some repeats.
+func (m *model) apply(n int) {
+	m.t.Helper()
+	fed := m.up.index(m.rv())
+	from, to := max(0, fed-m.r.IntN(4)), min(fed+n, len(m.up.writes))
+	for to > 0 && to < len(m.up.writes) && m.up.writes[to].rv == m.up.writes[to-1].rv {
+		to++
+	}
+	var changes []watchcache.Change
+	for i, w := range m.up.writes[min(from, to):to] {
+		changes = append(changes, w.change())
+		if i > 0 && w.rv == m.up.writes[min(from, to)+i-1].rv {
+			m.counts["lease"]++
+		}
+	}
+	if err := m.cache.Apply(changes, m.now); err != nil {
+		m.t.Fatalf("Apply: %v", err)
+	}
+}
+
+// advance brings a bookmark, which may come anywhere before the next write.
+func (m *model) advance() {
+	rv := m.up.rv
+	if fed := m.up.index(m.rv()); fed < len(m.up.writes) {
+		rv = m.up.writes[fed].rv - 1
+	}
+	if rv > m.rv() && m.r.IntN(2) == 0 {
+		rv = m.rv() + m.r.Uint64N(rv-m.rv()+1)
+	}
+	m.cache.Advance(rv, m.now)
+}
+
+// replace brings a relist, not always of the newest state.
+func (m *model) replace() {
+	m.t.Helper()
+	from := m.rv()
+	rv := from + m.r.Uint64N(m.up.rv-from+1)
+	if m.r.IntN(2) == 0 {
+		rv = m.up.rv
+	}
+	err := m.cache.Replace(m.up.at(rv).list(), rv, m.now)
+	if errors.Is(err, watchcache.ErrDiverged) && m.sharedRevision(from, rv) {
+		m.reset() // more deletions than revisions
+		return
+	}
+	if err != nil {
+		m.t.Fatalf("Replace at %d of (%d, %d]: %v", rv, from, m.up.rv, err)
+	}
+	if rv > from+1 {
+		m.gaps = append(m.gaps, [2]uint64{from, rv})
+		m.counts["gap"]++
+	}
+}
+
+func (m *model) sharedRevision(after, upTo uint64) bool {
+	writes := m.up.between(after, upTo)
+	for i := 1; i < len(writes); i++ {
+		if writes[i].rv == writes[i-1].rv {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *model) reset() {
+	m.cache.Reset(m.up.now.list(), m.up.rv)
+	m.epoch++
+	m.gaps = nil
+	m.counts["reset"]++
+}
+
+// restore takes upstream back in time.
+func (m *model) restore() {
+	m.up.restore(m.up.rv - m.r.Uint64N(min(m.up.rv-100, 200)))
+	m.counts["restore"]++
+	m.reset()
+}
+
+// open starts a client, often at a resourceVersion that it has from elsewhere,
+// which the cache may have forgotten or not reached.
+func (m *model) open() {
+	m.t.Helper()
+	c := &client{t: m.t, m: m, selection: randomSelection(m.t, m.r)}
+	rv := m.up.rv - min(m.r.Uint64N(100), m.up.rv-1)
+	if m.r.IntN(2) == 0 || !c.open(rv, nil) {
+		c.relist()
+	}
+	if c.ahead {
+		m.counts["client ahead"]++
+	}
+	m.clients = append(m.clients, c)
+}
+
+// checkSnapshots holds Exact and Not older than.
+func (m *model) checkSnapshots() {
+	m.t.Helper()
+	stats := m.cache.Stats()
+	s, err := m.cache.Snapshot()
+	if err != nil || s.ResourceVersion() != stats.ResourceVersion {
+		m.t.Fatalf("Snapshot at %d, want %d: %v", s.ResourceVersion(), stats.ResourceVersion, err)
+	}
+	m.checkSnapshot(s)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	want := stats.ResourceVersion - 5 + m.r.Uint64N(10)
+	s, err = m.cache.WaitFresh(ctx, want)
+	if want > stats.ResourceVersion {
+		if !errors.Is(err, watchcache.ErrTooNew) {
+			m.t.Fatalf("WaitFresh(%d) at %d: %v", want, stats.ResourceVersion, err)
+		}
+	} else if err != nil || s.ResourceVersion() < want {
+		m.t.Fatalf("WaitFresh(%d): %d, %v", want, s.ResourceVersion(), err)
+	}
+	for range 5 {
+		rv := stats.Since - min(stats.Since, 5) + m.r.Uint64N(stats.ResourceVersion-stats.Since+10)
+		s, err := m.cache.SnapshotAt(rv)
+		switch {
+		case rv > stats.ResourceVersion:
+			if !errors.Is(err, watchcache.ErrTooNew) {
+				m.t.Fatalf("Exact: SnapshotAt(%d) at %d: %v", rv, stats.ResourceVersion, err)
+			}
+		case rv < stats.Since || m.inGap(rv):
+			if !errors.Is(err, watchcache.ErrTooOld) {
+				m.t.Fatalf("Exact: SnapshotAt(%d) since %d, gaps %v: %v", rv, stats.Since, m.gaps, err)
+			}
+		case err != nil || s.ResourceVersion() != rv:
+			m.t.Fatalf("Exact: SnapshotAt(%d) since %d: %d, %v", rv, stats.Since, s.ResourceVersion(), err)
+		default:
+			m.checkSnapshot(s)
+		}
+	}
+}
+
+func (m *model) checkSnapshot(s watchcache.Snapshot) {
+	m.t.Helper()
+	want := m.up.at(s.ResourceVersion()).list()
+	var size int64
+	for _, o := range want {
+		size += int64(len(o.JSON()))
+		if s.Get(o.Key()) == nil {
+			m.t.Fatalf("Exact: at %d %s is missing", s.ResourceVersion(), o.Key())
+		}
+	}
+	got := slices.Collect(s.Objects("", ""))
+	if !slices.EqualFunc(got, want, func(a, b *watchcache.Object) bool { return bytes.Equal(a.JSON(), b.JSON()) }) {
+		m.t.Fatalf("Exact: at %d there are [%s], want %d objects", s.ResourceVersion(), names(s), len(want))
+	}
+	if s.Len() != len(want) || s.Bytes() != size || s.Count("", "") != len(want) {
+		m.t.Fatalf("at %d: Len %d, Bytes %d, Count %d; want %d, %d", s.ResourceVersion(), s.Len(), s.Bytes(), s.Count("", ""), len(want), size)
+	}
+	from, to := watchcache.Pods.KeyRange("a")
+	n := 0
+	for o := range s.Objects(from, to) {
+		if n++; o.Namespace() != "a" {
+			m.t.Fatalf("%s in namespace a", o.Key())
+		}
+	}
+	if n != s.Count(from, to) {
+		m.t.Fatalf("counted %d of %d objects of a namespace", s.Count(from, to), n)
+	}
+}
+
+// finish feeds what is left; then every client must have what upstream has.
+func (m *model) finish() {
+	m.t.Helper()
+	if m.lost {
+		m.replace()
+	}
+	for m.up.index(m.rv()) < len(m.up.writes) {
+		m.apply(50)
+	}
+	m.cache.Advance(m.up.rv, m.now)
+	for _, c := range m.clients {
+		for c.poll(m.r, 7) || c.covered < m.up.rv {
+		}
+		c.checkState(m.up.rv)
+		c.close()
+	}
+	if n := m.cache.Stats().Cursors; n != 0 {
+		m.t.Errorf("%d cursors left", n)
+	}
+	m.cache.End()
+}

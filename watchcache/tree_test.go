@@ -1,0 +1,326 @@
+package watchcache
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// entry is an object of a tree test: the trees only look at key and raw.
+func entry(key string, size int) *Object { return &Object{key: key, raw: make([]byte, size)} }
+
+// model is what a tree should hold: objects sorted by key. It changes in place.
+type model []*Object
+
+func (m model) find(key string) (int, bool) {
+	return slices.BinarySearchFunc(m, key, func(o *Object, key string) int { return cmp.Compare(o.key, key) })
+}
+
+func (m model) set(o *Object) (model, *Object) {
+	i, found := m.find(o.key)
+	if found {
+		old := m[i]
+		m[i] = o
+		return m, old
+	}
+	return slices.Insert(m, i, o), nil
+}
+
+func (m model) delete(key string) (model, *Object) {
+	i, found := m.find(key)
+	if !found {
+		return m, nil
+	}
+	old := m[i]
+	return slices.Delete(m, i, i+1), old
+}
+
+func (m model) between(from, to string) model {
+	lo, _ := m.find(from)
+	hi := len(m)
+	if to != "" {
+		hi, _ = m.find(to)
+	}
+	return m[lo:max(lo, hi)]
+}
+
+// checkTree holds T1 to T4, and the contents against the model.
+func checkTree(t *testing.T, tree tree, want model) {
+	t.Helper()
+	var got model
+	depth := -1
+	var walk func(n *node, level int) (count int, bytes int64)
+	walk = func(n *node, level int) (count int, bytes int64) {
+		if (n.page == nil) == (n.children == nil) {
+			t.Fatal("node is neither leaf nor inner node")
+		}
+		if n.page != nil {
+			if depth >= 0 && depth != level {
+				t.Fatalf("T1: leaves at depths %d and %d", depth, level)
+			}
+			depth = level
+			if l := n.page.Len(); l == 0 || l > pageMax {
+				t.Fatalf("T3: page of %d objects", l)
+			}
+			got = append(got, n.page.objects...)
+			for _, o := range n.page.objects {
+				bytes += int64(len(o.raw))
+			}
+			if n.page.bytes != bytes {
+				t.Fatalf("T4: page of %d bytes says %d", bytes, n.page.bytes)
+			}
+			count = n.page.Len()
+		} else {
+			if l := len(n.children); l == 0 || l > fanout {
+				t.Fatalf("T3: node of %d children", l)
+			}
+			for _, c := range n.children {
+				ccount, cbytes := walk(c, level+1)
+				count, bytes = count+ccount, bytes+cbytes
+			}
+		}
+		if first := got[len(got)-count]; n.min != first.key {
+			t.Fatalf("min is %q, first key %q", n.min, first.key)
+		}
+		if n.count != count || n.bytes != bytes {
+			t.Fatalf("T4: node says %d objects, %d bytes; has %d, %d", n.count, n.bytes, count, bytes)
+		}
+		return count, bytes
+	}
+	if tree.root != nil {
+		walk(tree.root, 0)
+	}
+	for i := 1; i < len(got); i++ {
+		if got[i-1].key >= got[i].key {
+			t.Fatalf("T2: %q before %q", got[i-1].key, got[i].key)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("tree holds %d objects which are not the %d of the model", len(got), len(want))
+	}
+	if tree.len() != len(want) {
+		t.Fatalf("len is %d, want %d", tree.len(), len(want))
+	}
+}
+
+// checkRange compares rank and spans with the model.
+func checkRange(t *testing.T, tree tree, m model, from, to string) {
+	t.Helper()
+	want := m.between(from, to)
+	var got model
+	for span := range tree.spans(from, to) {
+		if span.Lo >= span.Hi {
+			t.Fatalf("empty span in [%q, %q)", from, to)
+		}
+		if span.Whole() != (span.Hi-span.Lo == span.Page.Len()) {
+			t.Fatalf("Whole is %t for [%d, %d) of %d", span.Whole(), span.Lo, span.Hi, span.Page.Len())
+		}
+		var bytes int64
+		for _, o := range span.Objects() {
+			bytes += int64(len(o.raw))
+		}
+		if span.Bytes() != bytes {
+			t.Fatalf("span of %d bytes says %d", bytes, span.Bytes())
+		}
+		got = append(got, span.Objects()...)
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("[%q, %q): walked %d objects, want %d", from, to, len(got), len(want))
+	}
+	s := Snapshot{tree: tree}
+	if n := s.Count(from, to); n != len(want) {
+		t.Fatalf("[%q, %q): counted %d, want %d", from, to, n, len(want))
+	}
+	// A walk that stops early stays stopped.
+	stop := len(want) / 2
+	for range s.Objects(from, to) {
+		if stop--; stop < 0 {
+			break
+		}
+	}
+}
+
+// keyOf makes keys whose bytewise order is not that of their parts.
+func keyOf(n int) string {
+	namespaces := []string{"a", "a-b", "a.b", "a0", "b", "ü"}
+	return fmt.Sprintf("%s/%03x", namespaces[n%len(namespaces)], n)
+}
+
+func TestTree(t *testing.T) {
+	r := Random(t)
+	for _, space := range []int{1, 40, 200, 3000, 30000} {
+		t.Run(fmt.Sprintf("keys=%d", space), func(t *testing.T) { testTree(t, r, space) })
+	}
+}
+
+func testTree(t *testing.T, r *rand.Rand, space int) {
+	type version struct {
+		tree  tree
+		model model
+	}
+	var (
+		now      version
+		old      []version
+		lo, hi   = 0.2, 0.8 // the share of sets swings, so that the tree grows and shrinks
+		setShare = hi
+	)
+	key := func() string { return keyOf(r.IntN(space)) }
+	for step := range 6000 {
+		if step%1000 == 0 {
+			setShare = lo + hi - setShare
+		}
+		before := now
+		var gotOld, wantOld *Object
+		switch {
+		case step%2000 == 0: // bulk build
+			var m model
+			density := r.Float64()
+			for n := range space {
+				if r.Float64() < density {
+					m = append(m, entry(keyOf(n), r.IntN(100)))
+				}
+			}
+			slices.SortFunc(m, func(a, b *Object) int { return cmp.Compare(a.key, b.key) })
+			given := slices.Clone(m)
+			now = version{buildTree(given), m}
+			clear(given) // the tree must not keep the caller's slice
+		case r.Float64() < setShare:
+			o := entry(key(), r.IntN(100))
+			now.tree, gotOld = now.tree.set(o)
+			now.model, wantOld = now.model.set(o)
+		case r.IntN(30) == 0: // a run of neighbours, as when a namespace goes
+			from := r.IntN(len(now.model) + 1)
+			for _, o := range slices.Clone(now.model[from:min(from+200, len(now.model))]) {
+				now.tree, gotOld = now.tree.delete(o.key)
+				now.model, wantOld = now.model.delete(o.key)
+				if gotOld != wantOld {
+					t.Fatalf("delete(%q) returned another object", o.key)
+				}
+			}
+		default:
+			k := key()
+			now.tree, gotOld = now.tree.delete(k)
+			now.model, wantOld = now.model.delete(k)
+			if wantOld == nil && now.tree != before.tree {
+				t.Fatalf("deleting the absent %q made another tree", k)
+			}
+		}
+		if gotOld != wantOld {
+			t.Fatalf("step %d returned another object than the model", step)
+		}
+		if k := key(); r.IntN(4) == 0 {
+			i, found := now.model.find(k)
+			if got := now.tree.get(k); found != (got != nil) || found && got != now.model[i] {
+				t.Fatalf("get(%q) found %t, want %t", k, got != nil, found)
+			}
+			if rank := now.tree.rank(k, false); rank != i {
+				t.Fatalf("rank(%q) is %d, want %d", k, rank, i)
+			}
+		}
+		if len(now.model) < 300 || step%50 == 0 {
+			checkTree(t, now.tree, now.model)
+			checkRange(t, now.tree, now.model, key(), key())
+			checkRange(t, now.tree, now.model, key(), "")
+			checkRange(t, now.tree, now.model, "", key())
+			checkRange(t, now.tree, now.model, "a/", "a0")
+		}
+		if step%150 == 0 {
+			old = append(old, version{now.tree, slices.Clone(now.model)})
+		}
+	}
+	gone := slices.Clone(now.model) // down to nothing
+	r.Shuffle(len(gone), func(i, j int) { gone[i], gone[j] = gone[j], gone[i] })
+	for i, o := range gone {
+		now.tree, _ = now.tree.delete(o.key)
+		if left := gone[i+1:]; len(left)%1000 == 0 || len(left) < 100 {
+			m := slices.Clone(left)
+			slices.SortFunc(m, func(a, b *Object) int { return cmp.Compare(a.key, b.key) })
+			checkTree(t, now.tree, m)
+		}
+	}
+	for _, v := range old { // T5
+		checkTree(t, v.tree, v.model)
+	}
+}
+
+// An update leaves all other pages as they are, so that what hangs on them
+// stays valid.
+func TestTreeSharesPages(t *testing.T) {
+	var m model
+	for n := range 5000 {
+		m = append(m, entry(fmt.Sprintf("%05d", n), 1))
+	}
+	pages := func(tree tree) map[*Page]bool {
+		set := map[*Page]bool{}
+		for span := range tree.spans("", "") {
+			set[span.Page] = true
+		}
+		return set
+	}
+	before := buildTree(m)
+	after, _ := before.set(entry("02500", 2))
+	was, changed := pages(before), 0
+	for p := range pages(after) {
+		if !was[p] {
+			changed++
+		}
+	}
+	if changed != 1 {
+		t.Errorf("one update changed %d pages", changed)
+	}
+	if same, _ := after.delete("no such key"); same != after {
+		t.Error("deleting nothing made another tree")
+	}
+}
+
+// However a tree shrinks, its pages stay filled enough to be worth walking.
+func TestTreeStaysDense(t *testing.T) {
+	r := Random(t)
+	var m model
+	for n := range 20000 {
+		m = append(m, entry(fmt.Sprintf("%05d", n), 1))
+	}
+	tr := buildTree(m)
+	r.Shuffle(len(m), func(i, j int) { m[i], m[j] = m[j], m[i] })
+	for _, o := range m[:19000] {
+		tr, _ = tr.delete(o.key)
+	}
+	pages := 0
+	for range tr.spans("", "") {
+		pages++
+	}
+	if limit := 1000 / (pageMax / 4); pages > limit {
+		t.Errorf("1000 objects on %d pages, want at most %d", pages, limit)
+	}
+}
+
+// A bulk build can leave a node with one child, which has no neighbour to
+// share with when it runs low.
+func TestTreeLonelyChild(t *testing.T) {
+	full := pageMax * 3 / 4 * (fanout * 3 / 4) // objects under a full node of leaves
+	for _, tail := range []int{1, 2, pageMax / 4, pageMax * 3 / 4} {
+		var m model
+		for n := range full + tail {
+			m = append(m, entry(fmt.Sprintf("%05d", n), 1))
+		}
+		tr := buildTree(m)
+		checkTree(t, tr, m)
+		for n := len(m) - 1; n >= full-1; n-- {
+			tr, _ = tr.delete(m[n].key)
+			checkTree(t, tr, m[:n])
+		}
+	}
+}
+
+func TestTreeGetAllocates(t *testing.T) {
+	var m model
+	for n := range 5000 {
+		m = append(m, entry(fmt.Sprintf("%05d", n), 1))
+	}
+	tr := buildTree(m)
+	if n := testing.AllocsPerRun(100, func() { _, _ = tr.get("01234"), tr.rank("01234", false) }); n != 0 {
+		t.Errorf("get and rank allocate %v times", n)
+	}
+}

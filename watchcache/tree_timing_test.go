@@ -1,0 +1,60 @@
+package watchcache
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// manyEntries are sorted by key.
+func manyEntries(n int) []*Object {
+	all := make([]*Object, n)
+	for i := range all {
+		all[i] = entry(fmt.Sprintf("namespace-%02d/pod-%06d", i%20, i), 100)
+	}
+	slices.SortFunc(all, func(a, b *Object) int { return strings.Compare(a.key, b.key) })
+	return all
+}
+
+func BenchmarkTreeGet(b *testing.B) {
+	all := manyEntries(100_000)
+	t := buildTree(all)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if t.get(all[i*7919%len(all)].key) == nil {
+			b.Fatal("not found")
+		}
+	}
+}
+
+func BenchmarkTreeSet(b *testing.B) {
+	all := manyEntries(100_000)
+	t := buildTree(all)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		t, _ = t.set(all[i*7919%len(all)])
+	}
+}
+
+func BenchmarkTreeSpans(b *testing.B) {
+	t := buildTree(manyEntries(10_000))
+	b.ReportAllocs()
+	for b.Loop() {
+		n := 0
+		for span := range t.spans("", "") {
+			n += len(span.Objects())
+		}
+		if n != 10_000 {
+			b.Fatal(n)
+		}
+	}
+}
+
+func BenchmarkTreeBuild(b *testing.B) {
+	all := manyEntries(10_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		buildTree(all)
+	}
+}
