@@ -1,0 +1,156 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// apiServerLimit is how long an apiserver may take to be ready: 3 s on an idle machine with two cores, and a multiple of
+// that while other tests compile.
+const apiServerLimit = 2 * time.Minute
+
+// Options configure an APIServer. The zero value is fine.
+type Options struct {
+	Dir       string   // its state, kept by Close; empty: a temporary directory, removed by Close
+	TokenFile string   // further users, one per line: token,user,uid,"group1,group2"
+	AuditLog  string   // file for one JSON line per request
+	Flags     []string // further flags for kube-apiserver
+}
+
+// APIServer is a kube-apiserver with etcd in a process of its own. It can be stopped or killed and started again with
+// the same data at the same address. Its methods must not be called concurrently; its fields do not change.
+type APIServer struct {
+	URL        string // https://127.0.0.1:PORT
+	Dir        string // the doc of command kubeapi lists what is in it
+	Kubeconfig string // path; the user is in system:masters
+	Token      string // that user's
+	CA         []byte // PEM; ca.key in Dir belongs to it
+
+	opts      Options
+	temporary bool
+	process   *process
+}
+
+// StartAPIServer starts bin/kubeapi on a free port of loopback. ctx bounds the start, not the life, of the server.
+func StartAPIServer(ctx context.Context, opts Options) (*APIServer, error) {
+	s := &APIServer{opts: opts, Dir: opts.Dir}
+	if s.Dir == "" {
+		dir, err := os.MkdirTemp("", "kubeapi-")
+		if err != nil {
+			return nil, err
+		}
+		s.Dir, s.temporary = dir, true
+	}
+	if err := s.firstStart(ctx); err != nil {
+		s.Close() //nolint:errcheck // err is the one that tells
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *APIServer) firstStart(ctx context.Context) error {
+	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+		return err
+	}
+	if err := s.start(ctx, "127.0.0.1:0"); err != nil {
+		return err
+	}
+	s.Kubeconfig = filepath.Join(s.Dir, "admin.kubeconfig")
+	token, err := os.ReadFile(filepath.Join(s.Dir, "admin.token"))
+	if err != nil {
+		return err
+	}
+	s.Token = string(token)
+	s.CA, err = os.ReadFile(filepath.Join(s.Dir, "ca.crt"))
+	return err
+}
+
+// Start starts the server again after Stop or Kill.
+func (s *APIServer) Start(ctx context.Context) error {
+	return s.start(ctx, s.URL[len("https://"):])
+}
+
+func (s *APIServer) start(ctx context.Context, listen string) error {
+	if s.process != nil {
+		return fmt.Errorf("the apiserver at %s is running", s.URL)
+	}
+	binary, err := tool("kubeapi")
+	if err != nil {
+		return err
+	}
+	args := []string{"--dir", s.Dir, "--listen", listen}
+	if s.opts.TokenFile != "" {
+		args = append(args, "--token-file", s.opts.TokenFile)
+	}
+	if s.opts.AuditLog != "" {
+		args = append(args, "--audit-log", s.opts.AuditLog)
+	}
+	args = append(append(args, "--"), s.opts.Flags...)
+	p, url, err := start(ctx, command{
+		path:  binary,
+		args:  args,
+		ready: "kubeapi ready: ",
+		limit: apiServerLimit,
+		log:   s.logFile(),
+	})
+	if err != nil {
+		return err
+	}
+	s.process, s.URL = p, url
+	return nil
+}
+
+// Stop ends the server in an orderly way: its watches are cut, its data stay. It returns an error if the server had
+// failed or had to be killed. On a server that does not run it does nothing.
+func (s *APIServer) Stop() error {
+	if s.process == nil {
+		return nil
+	}
+	p := s.process
+	s.process = nil
+	return p.stop()
+}
+
+// Kill ends the server as a crash would.
+func (s *APIServer) Kill() {
+	if s.process != nil {
+		s.process.kill()
+		s.process = nil
+	}
+}
+
+// Close stops the server, and removes its directory if that is a temporary one.
+func (s *APIServer) Close() error {
+	err := s.Stop()
+	if s.temporary {
+		os.RemoveAll(s.Dir) //nolint:errcheck // nothing to be done about it
+	}
+	return err
+}
+
+// RESTConfig returns a client configuration for the admin, without client-side rate limits.
+func (s *APIServer) RESTConfig() *rest.Config {
+	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
+	if err != nil {
+		panic(fmt.Sprintf("BUG: kubeapi wrote a kubeconfig that cannot be read: %v", err))
+	}
+	config.QPS = -1
+	return config
+}
+
+// Log returns everything that the server has printed, over all its starts.
+func (s *APIServer) Log() string {
+	b, err := os.ReadFile(s.logFile())
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+func (s *APIServer) logFile() string { return filepath.Join(s.Dir, "kubeapi.log") }

@@ -1,0 +1,45 @@
+// Package cluster starts and stops the processes that tests and the demo run against: a real kube-apiserver with etcd
+// (bin/kubeapi, see bench/kubeapi) and watchproxy itself.
+//
+// Each is a child process in a process group of its own, so that a Ctrl-C in the terminal reaches only the parent,
+// which then stops its children in order. The kernel kills them when the parent dies without having done so: a test
+// that panics, times out or is killed leaves nothing behind.
+//
+// A process is ready when it says so in a line on its standard output. All that it prints goes to a file, whose end is
+// part of the error when something fails.
+//
+// Linux only.
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// Root returns the directory of watchproxy's go.mod.
+func Root() string {
+	_, file, _, ok := runtime.Caller(0)
+	root := filepath.Join(filepath.Dir(file), "..", "..")
+	if _, err := os.Stat(filepath.Join(root, "go.mod")); !ok || err != nil {
+		panic(fmt.Sprintf("BUG: %s is not the root of the module this program was built from", root))
+	}
+	return root
+}
+
+// Kubectl returns the path of bin/kubectl.
+func Kubectl() (string, error) { return tool("kubectl") }
+
+// tool returns the path of a binary that is built from bench/kubeapi.
+func tool(name string) (string, error) {
+	path := filepath.Join(Root(), "bin", name)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%s is missing: make kubeapi kubectl", path)
+	} else if err != nil {
+		return "", err
+	}
+	return path, nil
+}

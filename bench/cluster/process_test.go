@@ -1,0 +1,146 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// shell is a command that runs a script in place of a server.
+func shell(t *testing.T, script string) command {
+	t.Helper()
+	return command{
+		path:  "/bin/sh",
+		args:  []string{"-c", script},
+		ready: "ready: ",
+		limit: time.Minute,
+		log:   filepath.Join(t.TempDir(), "log"),
+	}
+}
+
+// obedient returns a script that runs the given commands and exits with the given code on SIGTERM.
+func obedient(commands string, code int) string {
+	// A trap interrupts only a wait, not a command in the foreground.
+	return fmt.Sprintf("trap 'kill $!; exit %d' TERM\nsleep 60 >/dev/null 2>&1 &\n%s\nwait\n", code, commands)
+}
+
+func TestProcessAnnouncesItself(t *testing.T) {
+	p, rest, err := start(t.Context(), shell(t, `echo warming up >&2; echo not yet ready: no; printf 'ready: at'; echo ' last'; exec sleep 60`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.kill()
+	if rest != "at last" {
+		t.Errorf("announced %q", rest)
+	}
+	if got, want := p.output(), "warming up\nnot yet ready: no\nready: at last\n"; got != want {
+		t.Errorf("log %q, want %q", got, want)
+	}
+}
+
+func TestProcessThatNeverIsReady(t *testing.T) {
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, test := range map[string]struct {
+		ctx    context.Context
+		script string
+		limit  time.Duration
+		want   string
+	}{
+		"exits":     {t.Context(), `echo "port taken" >&2; exit 1`, time.Minute, "ended before it was ready: exit status 1"},
+		"exits 0":   {t.Context(), `echo "port taken" >&2`, time.Minute, "ended before it was ready: exit status 0"},
+		"hangs":     {t.Context(), `exec sleep 60`, time.Millisecond, "was not ready after 1ms"},
+		"cancelled": {cancelled, `exec sleep 60`, time.Minute, "context canceled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := shell(t, test.script)
+			c.limit = test.limit
+			_, _, err := start(test.ctx, c)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+			if strings.Contains(test.script, "port taken") && !strings.Contains(err.Error(), "\nport taken") {
+				t.Errorf("%v does not show what the process printed", err)
+			}
+		})
+	}
+}
+
+func TestProcessStop(t *testing.T) {
+	for name, test := range map[string]struct {
+		script string
+		want   string // empty: no error
+	}{
+		"orderly":  {obedient("echo ready: up", 0), ""},
+		"with 3":   {obedient("echo ready: up", 3), "exit status 3"},
+		"unheeded": {`echo ready: up; exec sleep 60`, "signal: terminated"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, _, err := start(t.Context(), shell(t, test.script))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = p.stop()
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// orphanLog names the environment variable that makes the test binary a parent which waits to be killed, and holds the
+// log of the child that it starts.
+const orphanLog = "CLUSTER_TEST_ORPHAN_LOG"
+
+func orphan(fifo string) {
+	c := command{path: "/bin/sh", args: []string{"-c", "echo ready: up; exec sleep 60"}, ready: "ready: ", limit: time.Minute, log: fifo}
+	if _, _, err := start(context.Background(), c); err != nil {
+		panic(err)
+	}
+	os.Stdout.WriteString("started\n")
+	select {}
+}
+
+// The log is a pipe here: reading it ends when nobody is left who could write to it, neither parent nor child.
+func TestNothingOutlivesItsParent(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "log")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	parent := exec.Command(os.Args[0])
+	parent.Env = append(os.Environ(), orphanLog+"="+fifo)
+	stdout, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Open(fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if _, err := io.ReadFull(stdout, make([]byte, len("started\n"))); err != nil {
+		t.Fatal(err)
+	}
+
+	killed := time.Now()
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(log); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(killed); took > 30*time.Second {
+		t.Errorf("the child lived on for %v", took)
+	}
+	parent.Wait()
+}

@@ -1,0 +1,112 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// proxyLimit is how long a proxy may take to be ready.
+const proxyLimit = time.Minute
+
+// ProxyOptions configure a Proxy.
+type ProxyOptions struct {
+	Kubeconfig string   // the upstream; empty: none is named, Args tell
+	Binary     string   // empty: BuildProxy's, with the race detector if this program has it
+	Listen     string   // empty: a free port of 127.0.0.1
+	Args       []string // further arguments of watchproxy serve
+}
+
+// Proxy is a watchproxy in a process of its own. Its methods must not be called concurrently; its fields do not change.
+type Proxy struct {
+	URL      string // http://127.0.0.1:PORT
+	AdminURL string // http://127.0.0.1:PORT
+
+	process *process
+}
+
+var proxyAddresses = regexp.MustCompile(`^(https?://\S+) \(admin (https?://\S+)\)$`)
+
+// StartProxy starts watchproxy serve. ctx bounds the start, the build included, but not the life of the proxy.
+func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {
+	binary := opts.Binary
+	if binary == "" {
+		var err error
+		if binary, err = BuildProxy(ctx, raceEnabled); err != nil {
+			return nil, err
+		}
+	}
+	listen := opts.Listen
+	if listen == "" {
+		listen = "127.0.0.1:0"
+	}
+	args := []string{"serve", "--listen", listen, "--admin-listen", "127.0.0.1:0"}
+	if opts.Kubeconfig != "" {
+		args = append(args, "--kubeconfig", opts.Kubeconfig)
+	}
+	log, err := os.CreateTemp("", "watchproxy-*.log")
+	if err != nil {
+		return nil, err
+	}
+	log.Close() //nolint:errcheck // nothing was written
+
+	p := &Proxy{}
+	var announced string
+	p.process, announced, err = start(ctx, command{
+		path:  binary,
+		args:  append(args, opts.Args...),
+		ready: "watchproxy ready: ",
+		limit: proxyLimit,
+		log:   log.Name(),
+	})
+	if err != nil {
+		os.Remove(log.Name()) //nolint:errcheck // its end is in err
+		return nil, err
+	}
+	addresses := proxyAddresses.FindStringSubmatch(announced)
+	if addresses == nil {
+		p.Kill()
+		return nil, fmt.Errorf("watchproxy announced itself with %q instead of its two addresses", announced)
+	}
+	p.URL, p.AdminURL = addresses[1], addresses[2]
+	return p, nil
+}
+
+// Stop ends the proxy in an orderly way. It returns an error unless the exit code is 0 and the log holds neither a data
+// race nor a panic: a proxy that recovers from one and goes on has failed all the same.
+func (p *Proxy) Stop() error {
+	if err := p.process.stop(); err != nil {
+		return err
+	}
+	log := p.Log()
+	for _, disaster := range []string{"DATA RACE", "panic:"} {
+		if at := strings.Index(log, disaster); at >= 0 {
+			return fmt.Errorf("watchproxy's log holds a %q\n--- from there on\n%s", disaster, log[at:])
+		}
+	}
+	return nil
+}
+
+// Kill ends the proxy as a crash would.
+func (p *Proxy) Kill() { p.process.kill() }
+
+// Close stops the proxy as Stop does and removes its log.
+func (p *Proxy) Close() error {
+	err := p.Stop()
+	os.Remove(p.process.log) //nolint:errcheck // nothing to be done about it
+	return err
+}
+
+// PID returns the process id, by which /proc tells what the proxy costs.
+func (p *Proxy) PID() int { return p.process.child.Pid }
+
+// RESTConfig returns a client configuration without credentials and client-side rate limits.
+func (p *Proxy) RESTConfig() *rest.Config { return &rest.Config{Host: p.URL, QPS: -1} }
+
+// Log returns everything that the proxy has printed.
+func (p *Proxy) Log() string { return p.process.output() }

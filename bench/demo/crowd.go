@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// startLimit is how many informers read their first list at a time. Here they share a machine, unlike the programs that
+// they stand for; decoding a list takes far longer than getting it.
+const startLimit = 4
+
+// preferListAndWatch makes informers list at resourceVersion 0 and watch from there, both of which the proxy answers
+// from its cache. By default they would begin with a watch that asks for the most recent state (sendInitialEvents
+// without a resourceVersion), which the proxy forwards.
+func preferListAndWatch() {
+	const feature = "KUBE_FEATURE_WatchListClient"
+	if _, set := os.LookupEnv(feature); !set {
+		os.Setenv(feature, "false") //nolint:errcheck // the name is a valid one
+	}
+}
+
+// scope is what narrows an informer; empty fields do not.
+type scope struct{ namespace, node string }
+
+// scopeOf spreads informers: half watch everything, as controllers and exporters do, a quarter a namespace, as operators
+// do, and a quarter a node, as agents do.
+func scopeOf(i int) scope {
+	switch i % 4 {
+	case 2:
+		return scope{namespace: namespaces[i/4%len(namespaces)]}
+	case 3:
+		return scope{node: nodeName(i / 4)}
+	}
+	return scope{}
+}
+
+// crowd is the clients of the proxy: shared informers for pods, each with connections of its own like a program of its
+// own.
+type crowd struct {
+	url     string
+	scopes  []scope
+	watched map[scope]int64 // how many informers have it
+
+	started []informers.SharedInformerFactory
+	ctx     context.Context // theirs
+	cancel  context.CancelFunc
+
+	delivered atomic.Int64 // calls of handlers for the writer's updates
+	failures  atomic.Int64 // lists and watches that failed
+	delivery  latency      // from sending an update to the call of a handler, decoding by the informer included
+}
+
+func newCrowd(url string, n int) *crowd {
+	c := &crowd{url: url, watched: map[scope]int64{}, started: make([]informers.SharedInformerFactory, n)}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	for i := range n {
+		s := scopeOf(i)
+		c.scopes = append(c.scopes, s)
+		c.watched[s]++
+	}
+	return c
+}
+
+// interested tells how many informers an update of the pod has to reach.
+func (c *crowd) interested(t target) int64 {
+	return c.watched[scope{}] + c.watched[scope{namespace: t.namespace}] + c.watched[scope{node: t.node}]
+}
+
+// start returns when every informer has synced.
+func (c *crowd) start(ctx context.Context, s *screen) error {
+	return parallel(ctx, s, "starting informers", len(c.scopes), startLimit, c.startOne)
+}
+
+func (c *crowd) startOne(ctx context.Context, i int) error {
+	config := &rest.Config{Host: c.url, QPS: -1, UserAgent: fmt.Sprintf("demo-informer-%d", i)}
+	config.ContentType = "application/json"
+	// client-go would let all share one transport.
+	client, err := kubernetes.NewForConfigAndClient(config, &http.Client{Transport: &http.Transport{}})
+	if err != nil {
+		return err
+	}
+	where := c.scopes[i]
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
+		informers.WithNamespace(where.namespace),
+		informers.WithTransform(keepMetadata),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			if where.node != "" {
+				o.FieldSelector = "spec.nodeName=" + where.node
+			}
+		}))
+	informer := factory.Core().V1().Pods().Informer()
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: c.updated}); err != nil {
+		return err
+	}
+	if err := informer.SetWatchErrorHandler(func(*cache.Reflector, error) { c.failures.Add(1) }); err != nil {
+		return err
+	}
+	c.started[i] = factory
+	factory.Start(c.ctx.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return errors.New("interrupted before the informers had synced")
+	}
+	return nil
+}
+
+// keepMetadata spares memory, as programs with large caches do: here are two hundred caches in one process.
+func keepMetadata(object any) (any, error) {
+	o, ok := object.(metav1.Object)
+	if !ok {
+		return object, nil // a tombstone
+	}
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+		Annotations: o.GetAnnotations(),
+	}}, nil
+}
+
+// updated is the informers' handler. Updates that are not the writer's keep its stamp and do not count.
+func (c *crowd) updated(before, after any) {
+	now := time.Now()
+	was := before.(metav1.Object).GetAnnotations()
+	is := after.(metav1.Object).GetAnnotations()
+	if sent, ok := sentAt(is); ok && was[stamp] != is[stamp] {
+		c.delivered.Add(1)
+		c.delivery.observe(now.Sub(sent))
+	}
+}
+
+// stop returns when no informer is running any more.
+func (c *crowd) stop() {
+	c.cancel()
+	for _, factory := range c.started {
+		if factory != nil {
+			factory.Shutdown()
+		}
+	}
+}

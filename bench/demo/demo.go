@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+const (
+	// gentle is the rate of updates, per second, while the demo stays up for kubectl.
+	gentle = 1
+	// settleLimit is how long the last events may take to reach their informers.
+	settleLimit = 10 * time.Second
+)
+
+// demo is what runs: the processes and their clients. Fields are filled in the order of show.
+type demo struct {
+	options
+	screen *screen
+	dir    string // everything that is written; removed at the end
+
+	api    *cluster.APIServer
+	proxy  *cluster.Proxy
+	crowd  *crowd
+	writer *writer
+}
+
+// run shows the demo and leaves nothing behind, however it ends. An interrupt is not an error.
+func run(ctx context.Context, o options, s *screen) error {
+	dir, err := os.MkdirTemp("", "watchproxy-demo-")
+	if err != nil {
+		return err
+	}
+	d := &demo{options: o, screen: s, dir: dir}
+	err = d.show(ctx)
+	if ctx.Err() != nil {
+		err = nil // what failed did so because of the interrupt
+	}
+	return errors.Join(err, d.close())
+}
+
+func (d *demo) show(ctx context.Context) error {
+	direct, err := d.startAPIServer(ctx)
+	if err != nil {
+		return err
+	}
+	pods, err := seed(ctx, direct, d.pods, d.screen)
+	if err != nil {
+		return err
+	}
+	m, err := d.startProxy(ctx, direct)
+	if err != nil {
+		return err
+	}
+	d.crowd = newCrowd(d.proxy.URL, d.informers)
+	if err := d.crowd.start(ctx, d.screen); err != nil {
+		return err
+	}
+	d.writer = newWriter(direct, pods, d.crowd)
+	if d.measured == 0 {
+		if err := d.invite(); err != nil {
+			return err
+		}
+	}
+	if err := d.writer.during(ctx, d.rate, func(ctx context.Context) error { return d.measure(ctx, m) }); err != nil {
+		return err
+	}
+	if err := d.settle(ctx); err != nil || d.exit {
+		return err
+	}
+	if err := d.invite(); err != nil {
+		return err
+	}
+	return d.writer.during(ctx, gentle, func(ctx context.Context) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+}
+
+func (d *demo) startAPIServer(ctx context.Context) (*kubernetes.Clientset, error) {
+	d.screen.say("starting kube-apiserver and etcd")
+	var err error
+	if d.api, err = cluster.StartAPIServer(ctx, cluster.Options{Dir: filepath.Join(d.dir, "kubeapi")}); err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(d.api.RESTConfig())
+}
+
+func (d *demo) startProxy(ctx context.Context, direct *kubernetes.Clientset) (*meter, error) {
+	d.screen.say("starting watchproxy")
+	var err error
+	if d.proxy, err = cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: d.api.Kubeconfig, Binary: d.watchproxy}); err != nil {
+		return nil, err
+	}
+	return newMeter(ctx, direct, d.proxy.AdminURL)
+}
+
+// measure shows the figures of each second, and in the end of all of them.
+func (d *demo) measure(ctx context.Context, m *meter) error {
+	d.screen.begin(d.options)
+	first, err := d.read(ctx, m)
+	if err != nil {
+		return err
+	}
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	for last := first; ; {
+		select {
+		case <-second.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		now, err := d.read(ctx, m)
+		if err != nil {
+			return err
+		}
+		d.screen.show(now.since(last), now.at.Sub(first.at))
+		if last = now; d.measured > 0 && now.at.Sub(first.at) >= d.measured {
+			d.screen.end(now.since(first))
+			return nil
+		}
+	}
+}
+
+func (d *demo) read(ctx context.Context, m *meter) (*reading, error) {
+	r, err := m.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.delivered, r.due = d.crowd.delivered.Load(), d.writer.due.Load()
+	r.delivery, r.ack = d.crowd.delivery.snapshot(), d.writer.ack.snapshot()
+	r.failures = d.crowd.failures.Load()
+	return r, nil
+}
+
+// settle waits, while nothing is written, until every informer has seen every update that it should have seen.
+func (d *demo) settle(ctx context.Context) error {
+	limit := time.NewTimer(settleLimit)
+	defer limit.Stop()
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		delivered, due := d.crowd.delivered.Load(), d.writer.due.Load()
+		if delivered == due {
+			d.screen.say("every informer has seen every update of its pods: %s handlers called for %s updates",
+				count(delivered), count(d.writer.written.Load()))
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-limit.C:
+			return fmt.Errorf("%s handlers called instead of %s: watchproxy lost or repeated events", count(delivered), count(due))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// close ends what show has started, clients first: then nobody waits for anybody.
+func (d *demo) close() error {
+	d.screen.say("stopping")
+	if d.crowd != nil {
+		d.crowd.stop()
+	}
+	var errs []error
+	if d.proxy != nil {
+		errs = append(errs, d.proxy.Close())
+	}
+	if d.api != nil {
+		errs = append(errs, d.api.Close())
+	}
+	return errors.Join(append(errs, os.RemoveAll(d.dir))...)
+}

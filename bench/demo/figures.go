@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// figures are what a screen shows of the time between two readings: rates and latencies of that time, and how things
+// stood at its end.
+type figures struct {
+	*reading
+
+	eventsUpRate, eventsDownRate float64 // per second
+	proxyCPU, apiCPU             float64 // cores
+	delivery, ack                histogram
+}
+
+func (r *reading) since(earlier *reading) figures {
+	seconds := r.at.Sub(earlier.at).Seconds()
+	return figures{
+		reading:        r,
+		eventsUpRate:   (r.eventsUp - earlier.eventsUp) / seconds,
+		eventsDownRate: (r.eventsDown - earlier.eventsDown) / seconds,
+		proxyCPU:       (r.proxy.cpu - earlier.proxy.cpu) / seconds,
+		apiCPU:         (r.api.cpu - earlier.api.cpu) / seconds,
+		delivery:       r.delivery.minus(earlier.delivery),
+		ack:            r.ack.minus(earlier.ack),
+	}
+}
+
+// saved is how many requests upstream was spared.
+func (f figures) saved() float64 { return f.requestsDown - f.requestsUp }
+
+// count writes a number with thousands separated.
+func count[N int | int64 | float64](n N) string {
+	digits := fmt.Sprintf("%.0f", float64(n))
+	sign := ""
+	if digits[0] == '-' {
+		sign, digits = "-", digits[1:]
+	}
+	var groups []string
+	for ; len(digits) > 3; digits = digits[:len(digits)-3] {
+		groups = append([]string{digits[len(digits)-3:]}, groups...)
+	}
+	return sign + strings.Join(append([]string{digits}, groups...), ",")
+}
+
+func megabytes(bytes float64) string { return fmt.Sprintf("%.1f MB", bytes/1e6) }
+
+func percent(cores float64) string { return fmt.Sprintf("%.0f %%", 100*cores) }
+
+func quantile(h histogram, q float64) string {
+	d := h.quantile(q)
+	if d == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}

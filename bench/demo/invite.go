@@ -1,0 +1,52 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// invite tells how to point kubectl at the proxy.
+func (d *demo) invite() error {
+	kubeconfig := filepath.Join(d.dir, "kubeconfig")
+	if err := writeKubeconfig(kubeconfig, d.proxy.URL); err != nil {
+		return err
+	}
+	// Without a directory of its own, kubectl would leave its discovery cache of this server in the home directory.
+	d.screen.say(strings.NewReplacer(
+		"ROOT", cluster.Root(),
+		"KUBECONFIG_FILE", kubeconfig,
+		"CACHE_DIR", filepath.Join(d.dir, "kubectl"),
+		"NAMESPACE", d.writer.pods[0].namespace,
+		"POD", d.writer.pods[0].name,
+		"ADMIN", d.proxy.AdminURL,
+	).Replace(`
+To try it, in another terminal:
+
+  cd ROOT
+  export KUBECONFIG=KUBECONFIG_FILE KUBECACHEDIR=CACHE_DIR
+
+  bin/kubectl get pods -n NAMESPACE
+  bin/kubectl get pods -n NAMESPACE --watch
+  bin/kubectl delete pod -n NAMESPACE POD     # while that runs
+  bin/kubectl get --raw '/api/v1/pods?resourceVersion=0' | wc -c     # from the cache
+  curl -s ADMIN/status
+
+Ctrl-C ends the demo and leaves nothing running.
+`))
+	return nil
+}
+
+// writeKubeconfig writes a kubeconfig without credentials: on loopback the proxy asks for none.
+func writeKubeconfig(path, url string) error {
+	const name = "watchproxy"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: url}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name}
+	config.CurrentContext = name
+	return clientcmd.WriteToFile(*config, path)
+}

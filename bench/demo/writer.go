@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+// stamp is the annotation that tells when an update was sent, in nanoseconds since 1970.
+const stamp = "demo.watchproxy/sent-at"
+
+// writeLimit is how many updates may be in flight. When all are, updates are skipped, and the rate is what the server
+// can take.
+const writeLimit = 8
+
+// target is a pod that can be updated.
+type target struct{ namespace, name, node string }
+
+// writer updates pods directly at the apiserver, as controllers and kubelets do behind the proxy's back.
+type writer struct {
+	client kubernetes.Interface
+	pods   []target
+	crowd  *crowd
+
+	written atomic.Int64 // updates
+	due     atomic.Int64 // handler calls that these have to lead to
+	ack     latency      // from sending an update to the server's answer
+}
+
+func newWriter(client kubernetes.Interface, pods []target, c *crowd) *writer {
+	return &writer{client: client, pods: pods, crowd: c}
+}
+
+// during writes at the given rate, per second, while do runs. If an update fails, do's context ends for that reason.
+// Nothing is in flight when it returns.
+func (w *writer) during(ctx context.Context, rate int, do func(ctx context.Context) error) error {
+	doing, cancel := context.WithCancelCause(ctx)
+	stop := make(chan struct{})
+	ticks := make(chan int)
+	var workers sync.WaitGroup
+	workers.Go(func() { tick(stop, rate, ticks) })
+	for range writeLimit {
+		workers.Go(func() {
+			for i := range ticks {
+				// Not doing: an update that is cut short when do returns might have been made or not.
+				if err := w.update(ctx, i); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	err := do(doing)
+	close(stop)
+	workers.Wait()
+	cancel(nil)
+	return err
+}
+
+// tick sends a number to whoever is free, rate times a second, and closes ticks when it is stopped.
+func tick(stop <-chan struct{}, rate int, ticks chan<- int) {
+	defer close(ticks)
+	ticker := time.NewTicker(time.Second / time.Duration(rate))
+	defer ticker.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ticker.C:
+		case <-stop:
+			return
+		}
+		select {
+		case ticks <- i:
+		default:
+		}
+	}
+}
+
+// update changes one pod: its labels, its annotations and its status in turn.
+func (w *writer) update(ctx context.Context, i int) error {
+	t := w.pods[rand.IntN(len(w.pods))]
+	sent := time.Now()
+	metadata := fmt.Sprintf(`"annotations":{%q:"%d"}`, stamp, sent.UnixNano())
+	patch, subresources := "", []string(nil)
+	switch i % 3 {
+	case 0:
+		patch = fmt.Sprintf(`{"metadata":{%s}}`, metadata)
+	case 1:
+		patch = fmt.Sprintf(`{"metadata":{%s,"labels":{"rollout":"r%d"}}}`, metadata, i)
+	case 2:
+		patch = fmt.Sprintf(`{"metadata":{%s},"status":{"message":"checked %d times"}}`, metadata, i)
+		subresources = []string{"status"}
+	}
+	_, err := w.client.CoreV1().Pods(t.namespace).Patch(ctx, t.name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
+	if apierrors.IsNotFound(err) {
+		return nil // deleted by whoever tries the demo
+	}
+	if err != nil {
+		return fmt.Errorf("cannot update pod %s/%s: %w", t.namespace, t.name, err)
+	}
+	w.ack.observe(time.Since(sent))
+	w.written.Add(1)
+	w.due.Add(w.crowd.interested(t))
+	return nil
+}
+
+// sentAt reads the stamp; ok is false if there is none.
+func sentAt(annotations map[string]string) (at time.Time, ok bool) {
+	ns, err := strconv.ParseInt(annotations[stamp], 10, 64)
+	return time.Unix(0, ns), err == nil
+}
