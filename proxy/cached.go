@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
@@ -20,9 +19,10 @@ type Caches interface {
 	Cache(ctx context.Context, gvr schema.GroupVersionResource) (cache *watchcache.Cache, warnings []string, err error)
 }
 
-// freshTimeout is how long kube-apiserver waits for its cache to reach a
-// resourceVersion that a client asked for.
-const freshTimeout = 3 * time.Second
+// streamLag is how long the stream may take to bring a resourceVersion that a
+// client asked for. Beyond that upstream has to answer: it may have got there by
+// a write to another resource, of which a quiet stream says nothing for a minute.
+const streamLag = 500 * time.Millisecond
 
 // read is a get, list or watch that the cache may answer.
 type read struct {
@@ -139,21 +139,18 @@ func (r *request) stamp(resp *response) {
 	resp.header.Set("Audit-Id", id)
 }
 
-// fresh returns a state not older than rv. It waits as long as kube-apiserver
-// would; the error is a response then.
-func (r *read) fresh(ctx context.Context, rv uint64) (watchcache.Snapshot, *response, error) {
-	wait := freshTimeout
+// fresh returns a state not older than rv. Upstream answers if it takes too long
+// or the client sets a bound of its own.
+func (r *read) fresh(ctx context.Context, rv uint64) (watchcache.Snapshot, error) {
+	wait := streamLag
 	if r.timeout {
-		wait = 0 // the client's own bound is upstream's to keep
+		wait = 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	snapshot, err := r.cache.WaitFresh(ctx, rv)
-	switch {
-	case err == nil:
-		return snapshot, nil, nil
-	case errors.Is(err, watchcache.ErrTooNew) && !r.timeout:
-		return snapshot, r.fail(statusResponse(tooLarge(rv, snapshot.ResourceVersion()), fromCache)), nil
+	if err != nil {
+		return snapshot, errForward
 	}
-	return snapshot, nil, errForward
+	return snapshot, nil
 }

@@ -55,9 +55,10 @@ func newTransports(config *rest.Config) (t transports, err error) {
 }
 
 // forward sends a request upstream. When the client leaves, the upstream
-// request ends.
-func (f *Forwarder) forward(ctx context.Context, req *request) *response {
+// request ends. Done is called once, when both sides are through.
+func (f *Forwarder) forward(ctx context.Context, req *request, done func()) *response {
 	ctx, cancel := context.WithCancel(ctx)
+	cancel = joined(cancel, done)
 	x := &exchange{request: req, cancel: cancel, bodyDone: make(chan struct{}), stopWatch: func() {}}
 	out, err := x.outgoing(ctx, f.base)
 	if err != nil {
@@ -86,6 +87,14 @@ func (f *Forwarder) forward(ctx context.Context, req *request) *response {
 	x.upstream = in.Body
 	resp.reader = x
 	return resp
+}
+
+// joined calls both, once.
+func joined(cancel context.CancelFunc, done func()) context.CancelFunc {
+	return sync.OnceFunc(func() {
+		cancel()
+		done()
+	})
 }
 
 // exchange is one forwarded request until its response has been written. It

@@ -6,9 +6,9 @@ import (
 
 // get answers a get at resourceVersion 0 or N.
 func (r *read) get(ctx context.Context) (*response, error) {
-	snapshot, late, err := r.fresh(ctx, r.rv)
-	if late != nil || err != nil {
-		return late, err
+	snapshot, err := r.fresh(ctx, r.rv)
+	if err != nil {
+		return nil, err
 	}
 	o := snapshot.Get(r.resource.Key(r.namespace, r.name))
 	if o == nil {

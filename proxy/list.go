@@ -32,16 +32,19 @@ func (r *read) list(ctx context.Context) (*response, error) {
 		if err != nil {
 			return nil, err
 		}
-		return r.exact(ctx, rv, max(from, r.prefix()+start), to)
+		return r.exact(rv, max(from, r.prefix()+start), to)
 	case r.rv == 0 && (r.match == "" || r.match == "NotOlderThan"):
 		r.limit = 0
 		return r.notOlderThan(ctx, from, to)
-	case r.filter.Single() && r.limit > 0:
-		return nil, errForward // upstream reads etcd, not its cache
+	case r.limit > 0 && (r.filter.Single() || r.pinned()):
+		return nil, errForward // upstream reads etcd, or cuts another collection
 	case r.match == "" && r.limit == 0, r.match == "NotOlderThan" && !r.indexed():
 		return r.notOlderThan(ctx, from, to)
 	case r.match == "Exact" && r.rv > 0 && !r.filter.Single(), r.match == "" && r.rv > 0:
-		return r.exact(ctx, r.rv, from, to)
+		if _, err := r.fresh(ctx, r.rv); err != nil {
+			return nil, err
+		}
+		return r.exact(r.rv, from, to)
 	}
 	return nil, errForward
 }
@@ -49,6 +52,17 @@ func (r *read) list(ctx context.Context) (*response, error) {
 // indexed tells a page that upstream would cut from an index instead of the
 // collection, which shows in whether it has a continue token.
 func (r *read) indexed() bool { return r.limit > 0 && r.fields != nil && !r.fields.Empty() }
+
+// pinned tells a list of all namespaces whose field selector names one. Upstream
+// cuts its first page from that namespace alone and writes a continue token
+// relative to it.
+func (r *read) pinned() bool {
+	if r.fields == nil || r.namespace != "" {
+		return false
+	}
+	_, ok := r.fields.RequiresExactMatch("metadata.namespace")
+	return ok
+}
 
 // prefix is what the keys of a listed namespace begin with.
 func (r *read) prefix() string {
@@ -59,21 +73,16 @@ func (r *read) prefix() string {
 }
 
 func (r *read) notOlderThan(ctx context.Context, from, to string) (*response, error) {
-	snapshot, late, err := r.fresh(ctx, r.rv)
-	if late != nil || err != nil {
-		return late, err
+	snapshot, err := r.fresh(ctx, r.rv)
+	if err != nil {
+		return nil, err
 	}
 	return r.page(snapshot, from, to), nil
 }
 
-// exact lists the state at rv, if the log still knows it.
-func (r *read) exact(ctx context.Context, rv uint64, from, to string) (*response, error) {
-	if _, late, err := r.fresh(ctx, rv); late != nil || err != nil {
-		if r.token != "" {
-			err = errForward // a token proves that upstream got there
-		}
-		return late, err
-	}
+// exact lists the state at rv, if the cache has got there and the log still
+// knows it.
+func (r *read) exact(rv uint64, from, to string) (*response, error) {
 	snapshot, err := r.cache.SnapshotAt(rv)
 	if err != nil {
 		return nil, errForward

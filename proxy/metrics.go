@@ -13,6 +13,7 @@ type Metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	watches  *prometheus.GaugeVec
+	forwards *prometheus.GaugeVec
 }
 
 // NewMetrics registers the server's metrics.
@@ -31,8 +32,12 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "watchproxy_watches",
 			Help: "Open watches served from the cache.",
 		}, []string{"group", "version", "resource"}),
+		forwards: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "watchproxy_forwards_in_flight",
+			Help: "Forwarded requests that are not through yet, by verb; a forwarded watch counts as long as it is open.",
+		}, []string{"verb"}),
 	}
-	r.MustRegister(m.requests, m.seconds, m.watches)
+	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards)
 	return m
 }
 
@@ -59,6 +64,13 @@ func metricLabels(rt route, resp *response) [3]string {
 		resource += "/" + rt.subresource
 	}
 	return [3]string{rt.gvr.Group, rt.gvr.Version, resource}
+}
+
+// forwardBegan counts a forwarded request until the returned function is called.
+func (m *Metrics) forwardBegan(verb string) (done func()) {
+	gauge := m.forwards.WithLabelValues(verb)
+	gauge.Inc()
+	return gauge.Dec
 }
 
 func (m *Metrics) watchOpened(rt route) {

@@ -157,7 +157,7 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 	}
 	resp, err := s.cached(ctx, req, *rt)
 	if err != nil {
-		resp = s.forwards.forward(ctx, req)
+		resp = s.forwards.forward(ctx, req, s.metrics.forwardBegan(rt.verb))
 	}
 	return resp
 }

@@ -30,17 +30,6 @@ func notFound(rt route) metav1.Status {
 	return s
 }
 
-// tooLarge says that a resourceVersion was not reached in time.
-func tooLarge(want, have uint64) metav1.Status {
-	s := failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
-		fmt.Sprintf("Timeout: Too large resource version: %d, current: %d", want, have))
-	s.Details = &metav1.StatusDetails{
-		Causes:            []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}},
-		RetryAfterSeconds: 1,
-	}
-	return s
-}
-
 // expired says that a watch cannot start where it was asked to.
 func expired(err *watchcache.TooOldError) metav1.Status {
 	return failure(http.StatusGone, metav1.StatusReasonExpired, err.Error())

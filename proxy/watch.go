@@ -69,27 +69,22 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, errForward // nobody knows yet what the end of the state looks like
 	}
-	if late, err := w.begin(ctx); late != nil || err != nil {
-		return late, err
+	if failed, err := w.begin(ctx); failed != nil || err != nil {
+		return failed, err
 	}
 	resp := r.respond()
 	resp.stream, resp.abandon = w.run, w.cursor.Close
 	return resp, nil
 }
 
-// begin waits for the state that the watch starts from and opens the cursor.
-// What fails after that is, as with kube-apiserver, an ERROR event of a watch
-// that was accepted.
+// begin waits for the state that the watch starts from and opens the cursor. A
+// start that is too old is, as with kube-apiserver, an ERROR event of a watch that
+// was accepted.
 func (w *watching) begin(ctx context.Context) (*response, error) {
 	var err error
 	if w.state = w.withState(); w.state || w.rv == 0 {
-		waiting, cancel := context.WithTimeout(ctx, freshTimeout)
-		defer cancel()
-		w.initial, err = w.cache.WaitFresh(waiting, w.rv)
-		if errors.Is(err, watchcache.ErrTooNew) {
-			return w.errorEvent(statusJSON(tooLarge(w.rv, w.initial.ResourceVersion()))), nil
-		} else if err != nil {
-			return nil, errForward
+		if w.initial, err = w.fresh(ctx, w.rv); err != nil {
+			return nil, err
 		}
 		w.start = w.initial.ResourceVersion()
 	}

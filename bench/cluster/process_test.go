@@ -28,7 +28,7 @@ func shell(t *testing.T, script string) command {
 // obedient returns a script that runs the given commands and exits with the given code on SIGTERM.
 func obedient(commands string, code int) string {
 	// A trap interrupts only a wait, not a command in the foreground.
-	return fmt.Sprintf("trap 'kill $!; exit %d' TERM\nsleep 60 >/dev/null 2>&1 &\n%s\nwait\n", code, commands)
+	return fmt.Sprintf("trap 'kill -9 $!; exit %d' TERM\nsleep 60 >/dev/null 2>&1 &\n%s\nwait\n", code, commands)
 }
 
 func TestProcessAnnouncesItself(t *testing.T) {
