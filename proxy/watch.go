@@ -133,7 +133,9 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 			w.append(out, &deltas[i])
 		}
 		clear(deltas)
-		w.appendBookmark(out, position)
+		if len(deltas) < deltasMax { // else the position may be one that upstream never had
+			w.appendBookmark(out, position)
+		}
 		if out.flush() != nil {
 			return
 		}

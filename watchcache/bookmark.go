@@ -53,6 +53,9 @@ func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
 	plain := bytes.Clone(object)
 	if IsInitialEventsEnd(object) {
 		plain = cutMember(object, []byte(initialEventsEnd))
+		if IsInitialEventsEnd(plain) {
+			return nil, 0, fmt.Errorf("%w: bookmark with further annotations: %s", ErrMalformedObject, object)
+		}
 	}
 	shape, rv, err := punch(plain)
 	if err != nil {

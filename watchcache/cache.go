@@ -78,6 +78,9 @@ func (c *Cache) notReady() error {
 // newest state. If ctx ends first, it returns an error that wraps [ErrTooNew]
 // or [ErrNotReady] and, for the former, the state that there is.
 func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
+	if v := c.view.Load(); v != nil && v.rv >= rv {
+		return Snapshot{v.rv, v.tree}, nil // the usual case takes no lock
+	}
 	for {
 		// Subscribe before looking: a publication in between must be noticed.
 		published := c.waiters.wait()

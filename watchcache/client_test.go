@@ -159,8 +159,10 @@ func (c *client) open(rv uint64, state map[string]*watchcache.Object) bool {
 			}
 		}
 	}
-	*c = client{t: c.t, m: c.m, selection: c.selection, cursor: cursor, epoch: c.m.epoch, start: rv,
-		ahead: rv > stats.ResourceVersion, state: state}
+	*c = client{
+		t: c.t, m: c.m, selection: c.selection, cursor: cursor, epoch: c.m.epoch, start: rv,
+		ahead: rv > stats.ResourceVersion, state: state,
+	}
 	return true
 }
 

@@ -7,8 +7,10 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -81,8 +83,10 @@ func testConcurrentWatches(t *testing.T, r *rand.Rand, events int) {
 	now := map[string]*version{}
 	add := func(name, namespace, node, app string, deleted bool) {
 		key := namespace + "/" + name
-		p := watchcache.Pod{Namespace: namespace, Name: name, UID: key, Node: node,
-			RV: uint64(len(history)) + 2, Labels: map[string]string{"app": app}}
+		p := watchcache.Pod{
+			Namespace: namespace, Name: name, UID: key, Node: node,
+			RV: uint64(len(history)) + 2, Labels: map[string]string{"app": app},
+		}
 		w := &write{rv: p.RV, key: key, prev: now[key]}
 		if deleted && w.prev != nil {
 			gone := w.prev.pod
@@ -286,4 +290,34 @@ func TestConcurrentOpen(t *testing.T) {
 		}
 		done.Wait()
 	})
+}
+
+// A publication that comes while a reader is about to wait is noticed. Reader
+// and writer race for each resourceVersion, so neither may sleep for the other.
+func TestConcurrentWaitFresh(t *testing.T) {
+	c := filled(1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a lost wake-up ends here
+	defer cancel()
+	const last = 30000
+	var reached atomic.Uint64
+	var done sync.WaitGroup
+	done.Go(func() {
+		for rv := uint64(2); rv <= last; rv++ {
+			if s, err := c.WaitFresh(ctx, rv); err != nil || s.ResourceVersion() < rv {
+				t.Errorf("WaitFresh(%d): %d, %v", rv, s.ResourceVersion(), err)
+				return
+			}
+			reached.Store(rv)
+			for range rand.IntN(1000) { // meet the writer at ever different points
+				reached.Load()
+			}
+		}
+	})
+	for rv := uint64(2); rv <= last && ctx.Err() == nil; rv++ {
+		c.Advance(rv, watchcache.Noon)
+		for reached.Load() < rv && ctx.Err() == nil {
+			runtime.Gosched()
+		}
+	}
+	done.Wait()
 }

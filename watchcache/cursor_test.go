@@ -144,6 +144,21 @@ func TestCursorMarks(t *testing.T) {
 				wantDeltas(t, cursor, 1, 5)
 				wantDeltas(t, cursor, 1)
 			})
+			t.Run("no watch opens in between", func(t *testing.T) {
+				// It would find the view without the event, and is not marked.
+				watched, cursor := start(t)
+				unwatched := New(*Pods, Roomy)
+				unwatched.Reset(nil, 1)
+				for _, c := range []*Cache{watched, unwatched} {
+					applyPods(t, c, func() {
+						if c.interests.mu.TryLock() {
+							c.interests.mu.Unlock()
+							t.Error("a watch could open")
+						}
+					}, web(2))
+				}
+				wantDeltas(t, cursor, 10, 2)
+			})
 			t.Run("mark of an earlier epoch", func(t *testing.T) {
 				c, _ := start(t)
 				for rv := uint64(2); rv < 9; rv++ {

@@ -29,7 +29,8 @@
 //   - No gap: a cursor started at resourceVersion N delivers every matching
 //     change after N, or fails with [ErrTooOld] or [ErrEnded]; it never skips.
 //   - Resumable: N may be the resourceVersion of any event or bookmark that a
-//     cursor delivered in the same epoch while the log still reaches back to it.
+//     cursor delivered in the same epoch while the log still reaches back to it,
+//     unless it lies inside a gap (below); then it fails with [ErrTooOld].
 //   - Bookmarkable: a position reported by a cursor covers all events up to it.
 //   - Not older than: WaitFresh(N) returns a snapshot at N or later.
 //   - Exact: SnapshotAt(N) returns the state that upstream had at N, or an error.
@@ -42,7 +43,9 @@
 // resourceVersions lie in the right interval and are unique, so watches go on;
 // but a state inside that interval is one that upstream never had. The log
 // therefore keeps the interval as a gap: exact reads and new watches that
-// start strictly inside it are refused, everything at its ends is sound.
+// start strictly inside it are refused, everything at its ends is sound. A watch
+// that had started beyond the cache's resourceVersion, and so turns out to have
+// started inside a gap, ends.
 //
 // A watch that is narrowed (one namespace, one node) may see nothing for hours
 // while the log moves on. Its cursor must not fall off the log for that. The

@@ -47,69 +47,85 @@ func TestParseObject(t *testing.T) {
 	}{
 		"pod of a list": {
 			Pods, `{"metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7","labels":{"app":"web"}},"spec":{"nodeName":"n1"}}`,
-			"", parsed{"a", "web", "u1", 7, "app=web", "n1"},
+			"",
+			parsed{"a", "web", "u1", 7, "app=web", "n1"},
 		},
 		"pod of a watch": {
 			Pods, `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7"}}`,
-			`{"metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7"}}`, parsed{"a", "web", "u1", 7, "", ""},
+			`{"metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7"}}`,
+			parsed{"a", "web", "u1", 7, "", ""},
 		},
 		"white space around": {
 			Pods, " \n\t{\"metadata\":{\"name\":\"web\",\"namespace\":\"a\",\"resourceVersion\":\"7\"}}\r\n",
-			`{"metadata":{"name":"web","namespace":"a","resourceVersion":"7"}}`, parsed{"a", "web", "", 7, "", ""},
+			`{"metadata":{"name":"web","namespace":"a","resourceVersion":"7"}}`,
+			parsed{"a", "web", "", 7, "", ""},
 		},
 		"white space inside": {
 			Pods, `{ "metadata" : { "name" : "web" , "namespace":"a", "resourceVersion"   :   "7" } }`,
-			"", parsed{"a", "web", "", 7, "", ""},
+			"",
+			parsed{"a", "web", "", 7, "", ""},
 		},
 		"custom resource with sorted keys": {
 			Widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"z":"1","a":"2"},"name":"w","namespace":"a","resourceVersion":"9","uid":"u"},"spec":{"color":"red"}}`,
-			"", parsed{"a", "w", "u", 9, "a=2,z=1", "red"},
+			"",
+			parsed{"a", "w", "u", 9, "a=2,z=1", "red"},
 		},
 		"cluster-scoped": {
 			Nodes, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1","uid":"u","resourceVersion":"1"},"spec":{},"status":{}}`,
-			`{"metadata":{"name":"n1","uid":"u","resourceVersion":"1"},"spec":{},"status":{}}`, parsed{"", "n1", "u", 1, "", ""},
+			`{"metadata":{"name":"n1","uid":"u","resourceVersion":"1"},"spec":{},"status":{}}`,
+			parsed{"", "n1", "u", 1, "", ""},
 		},
 		"metadata last": {
 			Pods, `{"spec":{"nodeName":"n1"},"status":{},"metadata":{"resourceVersion":"7","namespace":"a","name":"web"}}`,
-			"", parsed{"a", "web", "", 7, "", "n1"},
+			"",
+			parsed{"a", "web", "", 7, "", "n1"},
 		},
 		"decoys": {
 			Pods, `{"spec":{"metadata":{"name":"no","resourceVersion":"1"},"resourceVersion":"2","nodeName":"n1","template":{"metadata":{"labels":{"no":"no"}}}},` +
 				`"metadata":{"ownerReferences":[{"name":"no","uid":"no","resourceVersion":"3"}],"annotations":{"name":"no","uid":"no","resourceVersion":"4","metadata":"no"},` +
 				`"name":"web","namespace":"a","uid":"u","resourceVersion":"7","managedFields":[{"name":"no","labels":{"no":"no"}}]},"spec.nodeName":"no","x":{"spec":{"nodeName":"no"}}}`,
-			"", parsed{"a", "web", "u", 7, "", "n1"},
+			"",
+			parsed{"a", "web", "u", 7, "", "n1"},
 		},
 		"decoys in strings": {
 			Pods, `{"x":"\"metadata\":{\"name\":\"no\"}","metadata":{"x":"\\","name":"web","namespace":"a","y":"\",\"resourceVersion\":\"1\"","resourceVersion":"7"}}`,
-			"", parsed{"a", "web", "", 7, "", ""},
+			"",
+			parsed{"a", "web", "", 7, "", ""},
 		},
 		"other case is another key": {
 			Pods, `{"Metadata":{"name":"no"},"metadata":{"Name":"no","NAME":"no","name":"web","namespace":"a","ResourceVersion":"1","resourceVersion":"7","resourceversion":"8"}}`,
-			"", parsed{"a", "web", "", 7, "", ""},
+			"",
+			parsed{"a", "web", "", 7, "", ""},
 		},
 		"unicode and escapes": {
 			Pods, `{"metadata":{"name":"wéb","namespace":"ä","uid":"\u0075\"\\","resourceVersion":"7","labels":{"\u0061pp":"\u003cb\u003e","日":"本","e":"\ud83d\ude00"}},"spec":{"nodeName":"n\u0031"}}`,
-			"", parsed{"ä", "wéb", "u\"\\", 7, "app=<b>,e=😀,日=本", "n1"},
+			"",
+			parsed{"ä", "wéb", "u\"\\", 7, "app=<b>,e=😀,日=本", "n1"},
 		},
 		"escaped keys": {
 			Pods, `{"\u006detadata":{"n\u0061me":"web","namespace":"a","resource\u0056ersion":"7"},"spe\u0063":{"nodeNam\u0065":"n1"}}`,
-			"", parsed{"a", "web", "", 7, "", "n1"},
+			"",
+			parsed{"a", "web", "", 7, "", "n1"},
 		},
 		"nulls": {
 			Pods, `{"metadata":{"name":"web","namespace":"a","creationTimestamp":null,"uid":null,"resourceVersion":"7","labels":null},"spec":{"nodeName":null},"status":null}`,
-			"", parsed{"a", "web", "", 7, "", ""},
+			"",
+			parsed{"a", "web", "", 7, "", ""},
 		},
 		"empty containers": {
 			Pods, `{"metadata":{"name":"web","namespace":"a","resourceVersion":"7","labels":{},"ownerReferences":[]},"spec":{},"status":[]}`,
-			"", parsed{"a", "web", "", 7, "", ""},
+			"",
+			parsed{"a", "web", "", 7, "", ""},
 		},
 		"largest resourceVersion": {
 			Pods, `{"metadata":{"name":"web","namespace":"a","resourceVersion":"18446744073709551615"}}`,
-			"", parsed{"a", "web", "", 18446744073709551615, "", ""},
+			"",
+			parsed{"a", "web", "", 18446744073709551615, "", ""},
 		},
 		"kind as a field of a custom resource": {
 			Widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w","namespace":"a","resourceVersion":"9"},"spec":{"kind":"Pod","color":"r\u0065d"}}`,
-			"", parsed{"a", "w", "", 9, "", "red"},
+			"",
+			parsed{"a", "w", "", 9, "", "red"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
