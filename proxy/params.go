@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -85,7 +86,9 @@ func (p *params) set(name, value string) (err error) {
 			err = errForward
 		}
 	case "timeout":
-		p.timeout = value != ""
+		if p.timeout = value != ""; p.timeout {
+			_, err = time.ParseDuration(value)
+		}
 	case "pretty":
 	default:
 		err = errForward

@@ -18,8 +18,9 @@ type route struct {
 	// resource is false for paths that name no resource, such as /version.
 	resource bool
 	// plain tells that the path is written in the one canonical way: no empty
-	// segments, no escapes, nothing behind the name. Only such paths are
-	// answered from the cache; others are upstream's to understand.
+	// segments, no escapes, nothing behind the name, no namespace in a
+	// namespace. Only such paths are answered from the cache; others are
+	// upstream's to understand.
 	plain bool
 }
 
@@ -52,11 +53,13 @@ func parseRoute(method, path string) route {
 		rt.verb = "watch"
 		segments = append(segments[1:], "")[:max(len(segments)-1, 1)]
 	}
+	nested := false
 	if segments[0] == "namespaces" && len(segments) > 1 {
 		rt.namespace = segments[1]
 		// A namespace's own subresources are no resources inside it.
 		if len(segments) > 2 && segments[2] != "status" && segments[2] != "finalize" {
 			segments = segments[2:]
+			nested = segments[0] == "namespaces"
 		}
 	}
 	rt.gvr.Resource = segments[0]
@@ -74,7 +77,7 @@ func parseRoute(method, path string) route {
 			rt.verb = "deletecollection"
 		}
 	}
-	rt.plain = !legacyWatch && len(segments) <= 2 && rt.subresource == "" && canonical(path)
+	rt.plain = !legacyWatch && !nested && len(segments) <= 2 && rt.subresource == "" && canonical(path)
 	return rt
 }
 

@@ -20,6 +20,7 @@ func TestParseRoute(t *testing.T) {
 		{"GET", "/api/v1/namespaces/ns/pods/p/log", route{gvr: pods, namespace: "ns", name: "p", subresource: "log", verb: "get", resource: true}},
 		{"GET", "/api/v1/namespaces", route{gvr: namespaces, verb: "list", resource: true, plain: true}},
 		{"GET", "/api/v1/namespaces/ns", route{gvr: namespaces, namespace: "ns", name: "ns", verb: "get", resource: true, plain: true}},
+		{"GET", "/api/v1/namespaces/ns/namespaces/ns", route{gvr: namespaces, namespace: "ns", name: "ns", verb: "get", resource: true}},
 		{"PUT", "/api/v1/namespaces/ns/finalize", route{gvr: namespaces, namespace: "ns", name: "ns", subresource: "finalize", verb: "update", resource: true}},
 		{"GET", "/apis/apps/v1/deployments", route{gvr: deployments, verb: "list", resource: true, plain: true}},
 		{"DELETE", "/apis/apps/v1/namespaces/ns/deployments", route{gvr: deployments, namespace: "ns", verb: "deletecollection", resource: true, plain: true}},

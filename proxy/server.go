@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -54,6 +55,7 @@ type Server struct {
 	cut      context.CancelFunc
 	draining chan struct{}
 	streams  sync.WaitGroup
+	late     atomic.Int64 // see lateMax
 	http     *fasthttp.Server
 }
 
@@ -157,7 +159,11 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 	}
 	resp, err := s.cached(ctx, req, *rt)
 	if err != nil {
-		resp = s.forwards.forward(ctx, req, s.metrics.forwardBegan(rt.verb))
+		done := s.metrics.forwardBegan(rt.verb)
+		if errors.Is(err, errLate) {
+			done = joined(done, s.leaveLate)
+		}
+		resp = s.forwards.forward(ctx, req, done)
 	}
 	return resp
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -27,15 +28,16 @@ const (
 //
 //	RV  sendInitialEvents  match         start
 //	0   –                  –             the state, then changes
-//	0   false              –             changes after the cache's RV
+//	0   false              NotOlderThan  changes after the cache's RV
 //	0   true               NotOlderThan  the state, then changes
-//	N   –, false           –             changes after N
+//	N   –                  –             changes after N
+//	N   false              NotOlderThan  changes after N
 //	N   true               NotOlderThan  a state not older than N, then changes
 func (r *read) watchable() bool {
 	if !r.rvGiven || r.limit != 0 || r.token != "" {
 		return false
 	}
-	if r.initialEvents != nil && *r.initialEvents {
+	if r.initialEvents != nil {
 		return r.match == "NotOlderThan"
 	}
 	return r.match == ""
@@ -69,35 +71,56 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, errForward // nobody knows yet what the end of the state looks like
 	}
-	if failed, err := w.begin(ctx); failed != nil || err != nil {
-		return failed, err
+	err := w.begin(ctx)
+	tooOld, ok := errors.AsType[*watchcache.TooOldError](err)
+	switch {
+	case ok && s.admitLate():
+		return nil, errLate
+	case ok:
+		return w.errorEvent(statusJSON(expired(tooOld))), nil
+	case err != nil:
+		return nil, errForward
 	}
 	resp := r.respond()
 	resp.stream, resp.abandon = w.run, w.cursor.Close
 	return resp, nil
 }
 
-// begin waits for the state that the watch starts from and opens the cursor. A
-// start that is too old is, as with kube-apiserver, an ERROR event of a watch that
-// was accepted.
-func (w *watching) begin(ctx context.Context) (*response, error) {
-	var err error
+// begin waits for the state that the watch starts from and opens the cursor.
+func (w *watching) begin(ctx context.Context) (err error) {
 	if w.state = w.withState(); w.state || w.rv == 0 {
 		if w.initial, err = w.fresh(ctx, w.rv); err != nil {
-			return nil, err
+			return err
 		}
 		w.start = w.initial.ResourceVersion()
 	}
 	w.cursor, err = w.cache.Watch(w.filter, w.start)
-	if tooOld, ok := errors.AsType[*watchcache.TooOldError](err); ok {
-		return w.errorEvent(statusJSON(expired(tooOld))), nil
-	} else if err != nil {
-		return nil, errForward
-	}
-	return nil, nil
+	return err
 }
 
-// errorEvent answers with a watch that consists of one ERROR event.
+// lateMax is how many watches from before a cache's history are forwarded at a
+// time. A cache that has just begun knows less of the past than upstream does,
+// and the first client must not be the worse for it. But after a restart of the
+// proxy all clients come from there. The others are told, as kube-apiserver
+// would, that it is too old: listing again costs upstream nothing.
+const lateMax = 32
+
+// errLate is the errForward of such a watch. It holds one of the places, which
+// leaveLate gives back.
+var errLate = fmt.Errorf("%w: from before the cache's history", errForward)
+
+func (s *Server) admitLate() bool {
+	if s.late.Add(1) <= lateMax {
+		return true
+	}
+	s.leaveLate()
+	return false
+}
+
+func (s *Server) leaveLate() { s.late.Add(-1) }
+
+// errorEvent answers with a watch that was accepted and consists of one ERROR
+// event.
 func (w *watching) errorEvent(status []byte) *response {
 	resp := w.respond()
 	resp.abandon = func() {}

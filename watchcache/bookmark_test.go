@@ -46,9 +46,9 @@ func TestBookmarkForms(t *testing.T) {
 func TestBookmarksThatAreNotUnderstoodAreRefused(t *testing.T) {
 	pods := &Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true}
 	for object, want := range map[string]error{
-		`{"metadata":{"resourceVersion":"opaque"}}`:                                                               ErrOpaqueResourceVersion,
-		`{"metadata":{}}`:                                                                                         ErrOpaqueResourceVersion,
-		`{"metadata":`:                                                                                            ErrMalformedObject,
+		`{"metadata":{"resourceVersion":"opaque"}}`: ErrOpaqueResourceVersion,
+		`{"metadata":{}}`: ErrOpaqueResourceVersion,
+		`{"metadata":`:    ErrMalformedObject,
 		`{"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true","other":"thing"}}}`: ErrMalformedObject,
 	} {
 		if _, _, err := pods.ParseBookmark([]byte(object)); !errors.Is(err, want) {

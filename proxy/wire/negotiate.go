@@ -8,27 +8,29 @@ import (
 // ContentTypeJSON is the Content-Type of every JSON response.
 const ContentTypeJSON = "application/json"
 
+// sortedMax is how many clauses kube-apiserver keeps in order: it sorts them by
+// an unstable algorithm that happens to be stable up to here.
+const sortedMax = 12
+
 // PlainJSON tells whether kube-apiserver would answer a request with this
 // Accept header in plain, compact JSON. False also where that is in doubt: the
 // apiserver then decides itself.
 //
-// Clauses count by their q-value and then by their order; the first one that
-// names JSON without a transformation, or anything, settles it.
+// Clauses count by their q-value, then wildcards count last, then in their
+// order. So it is settled if the first clause names JSON and none has
+// parameters, or if every clause would do.
 func PlainJSON(accept string) bool {
 	if accept == "" {
 		return true
 	}
-	first, rest, _ := strings.Cut(accept, ",")
-	if strings.Contains(rest, "q=") || strings.Contains(first, "q=") {
-		// Order is not precedence any more.
-		return plainByQuality(accept)
+	clauses := strings.Split(accept, ",")
+	if len(clauses) > sortedMax {
+		return false
 	}
-	return plainClause(first)
-}
-
-func plainByQuality(accept string) bool {
-	// Without a doubt only if every clause would do.
-	for clause := range strings.SplitSeq(accept, ",") {
+	if strings.Trim(clauses[0], " ") == ContentTypeJSON && !strings.Contains(accept, ";") {
+		return true
+	}
+	for _, clause := range clauses {
 		if !plainClause(clause) {
 			return false
 		}
@@ -37,9 +39,10 @@ func plainByQuality(accept string) bool {
 }
 
 func plainClause(clause string) bool {
+	written, _, _ := strings.Cut(clause, ";")
 	mediaType, params, err := mime.ParseMediaType(clause)
-	if err != nil || (mediaType != ContentTypeJSON && mediaType != "*/*") {
-		return false
+	if err != nil || (mediaType != ContentTypeJSON && mediaType != "*/*") || mediaType != strings.Trim(written, " ") {
+		return false // in other letters, upstream does not take it for JSON
 	}
 	for name, value := range params {
 		switch name {

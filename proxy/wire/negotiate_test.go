@@ -27,6 +27,12 @@ func TestPlainJSON(t *testing.T) {
 		"application/vnd.kubernetes.protobuf,application/json":                              false,
 		"application/json;q=0.1,application/yaml":                                           false,
 		"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json": false,
+		"*/*, application/yaml":                                       false,
+		"Application/JSON":                                            false,
+		"application/json\t;charset=x":                                false,
+		"application/json, application/yaml":                          true,
+		"application/json, application/yaml;q =2":                     false,
+		"application/json" + strings.Repeat(", application/yaml", 12): false,
 		";": false,
 	} {
 		if got := PlainJSON(accept); got != want {
