@@ -11,8 +11,9 @@ import (
 //
 // An idle stream holds no buffer.
 type chunkWriter struct {
-	w   io.Writer
-	buf []byte // nil, or room for a chunk header followed by what is pending
+	w        io.Writer
+	unframed bool   // no chunks, for HTTP/1.0
+	buf      []byte // nil, or room for a chunk header followed by what is pending
 }
 
 const (
@@ -44,11 +45,14 @@ func (c *chunkWriter) flush() error {
 	if len(c.buf) <= chunkHeader {
 		return nil
 	}
-	size := strconv.AppendInt(make([]byte, 0, chunkHeader), int64(len(c.buf)-chunkHeader), 16)
-	size = append(size, "\r\n"...)
-	start := chunkHeader - len(size)
-	copy(c.buf[start:], size)
-	c.buf = append(c.buf, "\r\n"...)
+	start := chunkHeader
+	if !c.unframed {
+		size := strconv.AppendInt(make([]byte, 0, chunkHeader), int64(len(c.buf)-chunkHeader), 16)
+		size = append(size, "\r\n"...)
+		start -= len(size)
+		copy(c.buf[start:], size)
+		c.buf = append(c.buf, "\r\n"...)
+	}
 	_, err := c.w.Write(c.buf[start:])
 	c.release()
 	return err
@@ -65,6 +69,9 @@ func (c *chunkWriter) release() {
 
 // end writes the chunk that ends the body.
 func (c *chunkWriter) end() error {
+	if c.unframed {
+		return nil
+	}
 	_, err := io.WriteString(c.w, "0\r\n\r\n")
 	return err
 }

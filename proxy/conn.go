@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"io"
 	"net"
 	"time"
 )
@@ -18,6 +19,7 @@ type conn struct {
 	// abandoned is called by Close while a hijack was asked for and has not
 	// begun: fasthttp drops it if the connection breaks in between.
 	abandoned func()
+	unread    bool // part of a request was not read when it was answered
 }
 
 // Close implements net.Conn.
@@ -26,7 +28,24 @@ func (c *conn) Close() error {
 		c.abandoned = nil
 		f()
 	}
+	if c.unread {
+		c.linger()
+	}
 	return c.Conn.Close()
+}
+
+// lingerTime bounds how long a client that was answered early may go on
+// sending its request.
+const lingerTime = 5 * time.Second
+
+// linger says that nothing more is written and forgets what the client still
+// sends, until it has read that and hangs up. Closing a connection with unread
+// bytes would reset it, and the reset overtake the answer.
+func (c *conn) linger() {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_ = c.SetReadDeadline(time.Now().Add(lingerTime))
+		_, _ = io.Copy(io.Discard, c.Conn)
+	}
 }
 
 // Read implements net.Conn.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/client-go/rest"
 )
@@ -55,15 +56,27 @@ func newTransports(config *rest.Config) (t transports, err error) {
 }
 
 // forward sends a request upstream. When the client leaves, the upstream
-// request ends. Done is called once, when both sides are through.
-func (f *Forwarder) forward(ctx context.Context, req *request, done func()) *response {
+// request ends. When over ends, which is nil for never, the response does, as if
+// upstream had ended it. Done is called once, when both sides are through.
+func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()) *response {
 	ctx, cancel := context.WithCancel(ctx)
-	cancel = joined(cancel, done)
-	x := &exchange{request: req, cancel: cancel, bodyDone: make(chan struct{}), stopWatch: func() {}}
+	x := &exchange{request: req, cancel: joined(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
+	if over != nil {
+		finish := x.cancel
+		stop := context.AfterFunc(over, func() {
+			x.over.Store(true)
+			finish()
+		})
+		x.cancel = joined(func() { stop() }, finish)
+	}
 	out, err := x.outgoing(ctx, f.base)
 	if err != nil {
-		x.finish()
+		x.cancel()
 		return statusResponse(badRequest(err.Error()), fromProxy)
+	}
+	if x.body == nil {
+		close(x.bodyDone)
+		x.watchClient()
 	}
 	ts := f.own
 	if req.header.Get("Authorization") != "" {
@@ -75,6 +88,7 @@ func (f *Forwarder) forward(ctx context.Context, req *request, done func()) *res
 	}
 	in, err := transport.RoundTrip(out)
 	if err != nil {
+		_ = out.Body.Close() // not every transport does
 		x.finish()
 		return statusResponse(unreachable(err), fromProxy)
 	}
@@ -90,10 +104,10 @@ func (f *Forwarder) forward(ctx context.Context, req *request, done func()) *res
 }
 
 // joined calls both, once.
-func joined(cancel context.CancelFunc, done func()) context.CancelFunc {
+func joined(first, second func()) func() {
 	return sync.OnceFunc(func() {
-		cancel()
-		done()
+		first()
+		second()
 	})
 }
 
@@ -107,6 +121,7 @@ type exchange struct {
 	mu        sync.Mutex
 	stopWatch func()
 	finished  bool
+	over      atomic.Bool // the response ends as if upstream had ended it
 }
 
 // outgoing makes the upstream request.
@@ -122,10 +137,10 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) (*http.Request, 
 		u.RawPath = (&url.URL{Path: prefix}).EscapedPath() + escaped
 	}
 	body := io.ReadCloser(http.NoBody)
-	if x.body == nil {
-		close(x.bodyDone)
-		x.watchClient()
-	} else {
+	if x.body != nil {
+		if x.wantsUpgrade() {
+			return nil, errors.New("a request to leave HTTP must not have a body")
+		}
 		body = &requestBody{exchange: x}
 	}
 	out, err := http.NewRequestWithContext(ctx, x.method, u.String(), body)
@@ -134,7 +149,7 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) (*http.Request, 
 	}
 	copyHeader(out.Header, x.header)
 	if x.body != nil {
-		out.ContentLength = x.length
+		out.ContentLength = x.body.length
 	}
 	if out.Header.Get("User-Agent") == "" {
 		out.Header.Set("User-Agent", "") // or net/http adds its own
@@ -177,7 +192,13 @@ func (x *exchange) finish() {
 }
 
 // Read implements io.Reader.
-func (x *exchange) Read(p []byte) (int, error) { return x.upstream.Read(p) }
+func (x *exchange) Read(p []byte) (int, error) {
+	n, err := x.upstream.Read(p)
+	if err != nil && x.over.Load() {
+		err = io.EOF
+	}
+	return n, err
+}
 
 // Close implements io.Closer.
 func (x *exchange) Close() error {
@@ -187,28 +208,46 @@ func (x *exchange) Close() error {
 }
 
 // requestBody is a client's body as upstream's transport reads it, possibly in
-// a goroutine of its own and after the response has begun.
+// a goroutine of its own and after the response has begun. The transport may
+// close it while it reads; bodyDone is closed when it does not read any more.
 type requestBody struct {
 	*exchange
-	once sync.Once
+	reading sync.Mutex // held by Read
+	closed  bool       // guarded by reading
 }
 
 // Read implements io.Reader.
 func (b *requestBody) Read(p []byte) (int, error) {
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	if b.closed {
+		return 0, io.ErrClosedPipe
+	}
 	n, err := b.body.Read(p)
 	if errors.Is(err, io.EOF) {
-		b.once.Do(func() {
-			close(b.bodyDone)
-			b.watchClient()
-		})
+		b.closeLocked()
+		b.watchClient()
+		return n, io.EOF
 	}
 	return n, err
 }
 
 // Close implements io.Closer.
 func (b *requestBody) Close() error {
-	b.once.Do(func() { close(b.bodyDone) })
+	if !b.body.ended.Load() {
+		b.client.interrupt() // or the client could hold up a read in progress
+	}
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	b.closeLocked()
 	return nil
+}
+
+func (b *requestBody) closeLocked() {
+	if !b.closed {
+		b.closed = true
+		close(b.bodyDone)
+	}
 }
 
 // hopByHop headers belong to one connection (RFC 9110, 7.6.1).

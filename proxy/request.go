@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"strings"
 )
@@ -16,8 +15,7 @@ type request struct {
 	query  string // still escaped
 	host   string
 	header http.Header
-	body   io.ReadCloser // nil if there is none
-	length int64         // of the body in bytes, -1 if unknown
+	body   *body // nil if there is none
 	client client
 }
 

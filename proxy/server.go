@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -53,7 +54,8 @@ type Server struct {
 
 	ctx      context.Context // ends when what is still open is cut
 	cut      context.CancelFunc
-	draining chan struct{}
+	draining context.Context // ends when the server begins to drain
+	drain    context.CancelFunc
 	streams  sync.WaitGroup
 	late     atomic.Int64 // see lateMax
 	http     *fasthttp.Server
@@ -61,8 +63,9 @@ type Server struct {
 
 // NewServer returns a server; Serve runs it.
 func NewServer(caches Caches, forwards *Forwarder, options Options, metrics *Metrics, log *zap.Logger) *Server {
-	s := &Server{caches: caches, forwards: forwards, options: options, metrics: metrics, log: log, draining: make(chan struct{})}
+	s := &Server{caches: caches, forwards: forwards, options: options, metrics: metrics, log: log}
 	s.ctx, s.cut = context.WithCancel(context.Background())
+	s.draining, s.drain = context.WithCancel(s.ctx)
 	s.http = &fasthttp.Server{
 		Handler:               s.serve,
 		Concurrency:           1 << 20,
@@ -106,7 +109,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		s.log.Info(what, zap.Float64("seconds", time.Since(began).Seconds()))
 	}
 	stage("draining: no new connections, ending watches")
-	close(s.draining)
+	s.drain()
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.Drain+drainGrace)
 	defer cancel()
 	// Once the time is up, whatever is left is cut.
@@ -135,6 +138,10 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	resp := s.guarded(req, &rt)
 	s.metrics.request(rt, resp, time.Since(began))
 	s.render(fctx, rt, resp)
+	if req.body != nil && !req.body.ended.Load() {
+		fctx.SetConnectionClose()
+		fctx.Conn().(*conn).unread = true
+	}
 }
 
 // guarded turns a panic into an error response: one broken request must not
@@ -163,10 +170,28 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 		if errors.Is(err, errLate) {
 			done = joined(done, s.leaveLate)
 		}
-		resp = s.forwards.forward(ctx, req, done)
+		resp = s.forward(ctx, req, *rt, done)
 	}
 	return resp
 }
+
+// forward sends a request upstream. Done is called once, when it is through. A
+// watch ends with the drain time as those from the cache do.
+func (s *Server) forward(ctx context.Context, req *request, rt route, done func()) *response {
+	if rt.verb != "watch" {
+		return s.forwards.forward(ctx, nil, req, done)
+	}
+	over, end := context.WithCancel(context.Background())
+	undrain := context.AfterFunc(s.draining, func() { time.AfterFunc(s.drainShare(), end) })
+	return s.forwards.forward(ctx, over, req, joined(done, func() {
+		undrain()
+		end()
+	}))
+}
+
+// drainShare is how long into the drain time one watch goes on. They are spread
+// over it, so that not all clients reconnect at once.
+func (s *Server) drainShare() time.Duration { return rand.N(s.options.Drain + 1) }
 
 // loopbackHost tells whether a Host header names this machine to itself.
 func loopbackHost(host string) bool {
@@ -187,7 +212,6 @@ func newRequest(fctx *fasthttp.RequestCtx) *request {
 		target: string(h.RequestURI()),
 		host:   string(h.Host()),
 		header: make(http.Header, 16),
-		length: int64(h.ContentLength()),
 		client: fctx.Conn().(*conn),
 	}
 	req.path, req.query, _ = strings.Cut(req.target, "?")
@@ -195,17 +219,21 @@ func newRequest(fctx *fasthttp.RequestCtx) *request {
 		name := http.CanonicalHeaderKey(string(name))
 		req.header[name] = append(req.header[name], string(value))
 	}
-	if req.length > 0 || req.length == -1 { // fasthttp: -1 chunked, -2 none
-		req.body = io.NopCloser(fctx.RequestBodyStream())
+	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
+		req.body = &body{from: fctx.RequestBodyStream(), length: length}
 	}
 	return req
 }
 
 // render hands a response to fasthttp.
 func (s *Server) render(fctx *fasthttp.RequestCtx, rt route, resp *response) {
+	old := !fctx.Request.Header.IsHTTP11() // HTTP/1.0 has no chunks: the end of the connection ends the body
 	switch {
 	case resp.stream != nil:
-		s.hijack(fctx, resp.abandon, func(c *conn, _ net.Conn) { s.runStream(c, rt, resp) })
+		s.hijack(fctx, resp.abandon, func(c *conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
+		return
+	case resp.reader != nil && resp.length < 0 && old:
+		s.hijack(fctx, func() { _ = resp.reader.Close() }, func(c *conn, _ net.Conn) { copyUnframed(c, resp) })
 		return
 	case resp.tunnel != nil:
 		s.hijack(fctx, resp.abandon, func(c *conn, buffered net.Conn) {
@@ -231,6 +259,9 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, rt route, resp *response) {
 			io.WriterTo
 		}{neverRead{}, resp.list}, int(resp.length))
 	case resp.reader != nil:
+		// A client that waits for a watch to begin has to see that it has, even
+		// if nothing happens.
+		fctx.Response.ImmediateHeaderFlush = resp.length < 0
 		fctx.SetBodyStream(resp.reader, int(resp.length))
 	default:
 		fctx.Response.SetBodyRaw(resp.bytes)
@@ -276,19 +307,33 @@ func (s *Server) own(c *conn, stream func()) {
 	stream()
 }
 
-// runStream writes an endless response in chunks.
-func (s *Server) runStream(c *conn, rt route, resp *response) {
+// copyUnframed writes a response of unknown length as HTTP/1.0 does.
+func copyUnframed(c *conn, resp *response) {
+	defer resp.reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
+	resp.header.Set("Connection", "close")
+	if _, err := c.Write(head(resp)); err == nil {
+		_, _ = io.Copy(c, resp.reader) // either side may be gone
+	}
+}
+
+// runStream writes an endless response, in chunks unless the client is too old
+// for them. The connection ends with it, as what came behind the request was not
+// kept.
+func (s *Server) runStream(c *conn, rt route, resp *response, old bool) {
 	s.metrics.watchOpened(rt)
 	defer s.metrics.watchClosed(rt)
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	defer c.drainUntilGone(cancel)()
-	resp.header.Set("Transfer-Encoding", "chunked")
+	resp.header.Set("Connection", "close")
+	if !old {
+		resp.header.Set("Transfer-Encoding", "chunked")
+	}
 	w := stallWriter{c, s.options.Stall}
 	if _, err := w.Write(head(resp)); err != nil {
 		cancel()
 	}
-	out := &chunkWriter{w: w}
+	out := &chunkWriter{w: w, unframed: old}
 	resp.stream(ctx, out)
 	_ = out.end() // the client may be gone
 }

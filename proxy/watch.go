@@ -55,19 +55,19 @@ func (r *read) withState() bool {
 // writes to the client.
 type watching struct {
 	*read
-	cursor   *watchcache.Cursor
-	initial  watchcache.Snapshot
-	state    bool   // begin with initial
-	start    uint64 // bookmarks must be above it
-	draining <-chan struct{}
-	drain    time.Duration
-	deadline time.Time
-	bookmark time.Time // when the next one is due
+	cursor     *watchcache.Cursor
+	initial    watchcache.Snapshot
+	state      bool            // begin with initial
+	start      uint64          // bookmarks must be above it
+	draining   <-chan struct{} // closed when the server begins to drain
+	drainShare time.Duration
+	deadline   time.Time
+	bookmark   time.Time // when the next one is due
 }
 
 // watch answers a watch from the cache.
 func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
-	w := &watching{read: r, start: r.rv, draining: s.draining, drain: s.options.Drain}
+	w := &watching{read: r, start: r.rv, draining: s.draining.Done(), drainShare: s.drainShare()}
 	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, errForward // nobody knows yet what the end of the state looks like
 	}
@@ -173,9 +173,10 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 				return
 			}
 		case <-draining:
-			// Spread over the drain time, so that not all clients reconnect at once.
 			draining = nil
-			w.deadline = time.Now().Add(rand.N(w.drain + 1))
+			if end := time.Now().Add(w.drainShare); end.Before(w.deadline) {
+				w.deadline = end
+			}
 		case <-ctx.Done():
 			return
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 func newConfig() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Check configuration files and show defaults", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "config", Short: "Check configuration files and show defaults", Args: cobra.NoArgs, RunE: help}
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:   "validate FILE",

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -16,7 +17,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	if err := newCommand().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "watchproxy:", err)
+		// The YAML parser spreads what is wrong over lines.
+		fmt.Fprintln(os.Stderr, "watchproxy:", strings.Join(strings.Fields(err.Error()), " "))
 		os.Exit(1)
 	}
 }
@@ -31,7 +33,12 @@ as if it were the apiserver. Everything else is forwarded unchanged.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
+		RunE:          help,
 	}
 	root.AddCommand(newServe(), newConfig(), newVersion())
 	return root
 }
+
+// help is what a command does that only has commands of its own: without it, cobra takes any argument for a wish to
+// read the help.
+func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }

@@ -40,7 +40,7 @@ const reachTimeout = 10 * time.Second
 // reach asks upstream for its version, so that a wrong address or credential is
 // told at start and not by every client.
 func reach(ctx context.Context, rc *rest.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout, fmt.Errorf("no answer within %s", reachTimeout))
 	defer cancel()
 	base, _, err := rest.DefaultServerUrlFor(rc)
 	if err != nil {

@@ -1,0 +1,190 @@
+package clients
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// watchproxy makes a command of the binary, with nothing of the user's own in its environment.
+func watchproxy(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	binary, err := cluster.BuildProxy(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = append(environment(t.TempDir()), "GORACE="+os.Getenv("GORACE"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
+
+// runWatchproxy runs a command that ends by itself.
+func runWatchproxy(t *testing.T, args ...string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	return finish(t, watchproxy(ctx, t, args...))
+}
+
+// file writes a file of the test.
+func file(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file.yaml")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const header = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n"
+
+// kubeconfig returns the path of one for a server, with a token if there is one.
+func kubeconfig(t *testing.T, server, token string) string {
+	t.Helper()
+	return file(t, fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: %t}}]
+users: [{name: u, user: {token: %q}}]
+contexts: [{name: good, context: {cluster: c, user: u}}]
+current-context: good
+`, server, strings.HasPrefix(server, "https"), token))
+}
+
+// What is wrong at the start is said in one line that names it, soon, and the exit code is 1.
+func TestServeRefusesToStart(t *testing.T) {
+	w := sharedWorld(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close() // it takes connections, and says nothing
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	address := taken.Addr().String()
+	good := w.api.Kubeconfig
+
+	for name, test := range map[string]struct {
+		args []string
+		says []string
+	}{
+		"unknown flag":       {[]string{"--nonsense"}, []string{"unknown flag: --nonsense"}},
+		"argument":           {[]string{"nonsense"}, []string{`"nonsense"`}},
+		"flag without value": {[]string{"--listen"}, []string{"--listen"}},
+		"no file":            {[]string{"--config", "/no/such/file"}, []string{"/no/such/file"}},
+		"no YAML":            {[]string{"--config", file(t, header+"a: b: c\n")}, []string{"file.yaml"}},
+		"unknown field":      {[]string{"--config", file(t, header+"cache: {nonsense: 1}\n")}, []string{"file.yaml", `"nonsense"`}},
+		"field given twice":  {[]string{"--config", file(t, header+"drain: 1s\ndrain: 2s\n")}, []string{"file.yaml", `"drain"`}},
+		"wrong type":         {[]string{"--config", file(t, header+"cache: {log: {maxEvents: many}}\n")}, []string{"file.yaml", "maxEvents"}},
+		"another kind":       {[]string{"--config", file(t, "apiVersion: v1\nkind: Pod\n")}, []string{"apiVersion", "kind"}},
+		"many at once": {
+			[]string{"--admin-listen", "nonsense", "--log-level", "loud", "--config", file(t, header+
+				"listen: 10.1.2.3:1\ndrain: -1s\ncache: {exclude: [pods, Pods/x], syncTimeout: -1s, idleTimeout: -2s, log: {maxAge: 1ms, maxEvents: 0, maxBytes: 0}}\n")},
+			[]string{
+				"listen: ", `"10.1.2.3:1"`, "adminListen: ", `"nonsense"`, "drain: ", "logLevel: ", `"loud"`, "cache.exclude[1]: ",
+				"cache.syncTimeout: ", "cache.idleTimeout: ", "cache.log.maxAge: ", "cache.log.maxEvents: ", "cache.log.maxBytes: ",
+			},
+		},
+		"not loopback":            {[]string{"--listen", "0.0.0.0:8001"}, []string{"listen", "0.0.0.0:8001", "not authenticated", "127.0.0.1"}},
+		"not loopback, any":       {[]string{"--listen", ":8001"}, []string{"listen", ":8001", "127.0.0.1"}},
+		"not loopback, by name":   {[]string{"--listen", "example.com:8001"}, []string{"listen", "example.com:8001", "127.0.0.1"}},
+		"no such port":            {[]string{"--listen", "127.0.0.1:123456"}, []string{"listen", "127.0.0.1:123456"}},
+		"no kubeconfig":           {[]string{"--kubeconfig", "/no/such/kubeconfig"}, []string{"kubeconfig", "/no/such/kubeconfig"}},
+		"no kubeconfig anywhere":  {nil, []string{"kubeconfig"}},
+		"broken kubeconfig":       {[]string{"--kubeconfig", file(t, "nonsense")}, []string{"kubeconfig"}},
+		"unknown context":         {[]string{"--kubeconfig", good, "--context", "nonsense"}, []string{"nonsense"}},
+		"upstream is not there":   {[]string{"--kubeconfig", kubeconfig(t, gone.URL, "")}, []string{gone.URL, "refused"}},
+		"upstream says nothing":   {[]string{"--kubeconfig", kubeconfig(t, "http://"+address, "")}, []string{address, "10s"}},
+		"upstream is another":     {[]string{"--kubeconfig", kubeconfig(t, other.URL, "")}, []string{other.URL, "404"}},
+		"upstream has no address": {[]string{"--kubeconfig", kubeconfig(t, "http://nonsense.invalid:1", "")}, []string{"nonsense.invalid"}},
+		"upstream is unknown":     {[]string{"--kubeconfig", strictKubeconfig(t, w.api.URL)}, []string{w.api.URL, "certificate"}},
+		"bad credentials":         {[]string{"--kubeconfig", kubeconfig(t, w.api.URL, "nonsense")}, []string{w.api.URL, "401", "credentials"}},
+		"port in use":             {[]string{"--kubeconfig", good, "--listen", address, "--admin-listen", "127.0.0.1:0"}, []string{"listen", address, "in use"}},
+		"admin port in use":       {[]string{"--kubeconfig", good, "--listen", "127.0.0.1:0", "--admin-listen", address}, []string{"adminListen", address, "in use"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const soon = 20 * time.Second // upstream is given 10
+			began := time.Now()
+			got := runWatchproxy(t, append([]string{"serve"}, test.args...)...)
+			if took := time.Since(began); took > soon {
+				t.Errorf("it took %v", took)
+			}
+			if got.code != 1 || got.stdout != "" {
+				t.Errorf("exit code %d, output %q", got.code, got.stdout)
+			}
+			line, isLine := strings.CutSuffix(got.stderr, "\n")
+			if !isLine || strings.Contains(line, "\n") || !strings.HasPrefix(line, "watchproxy: ") {
+				t.Errorf("not one line:\n%s", got.stderr)
+			}
+			for _, what := range test.says {
+				if !strings.Contains(line, what) {
+					t.Errorf("no %q in: %s", what, line)
+				}
+			}
+		})
+	}
+}
+
+// strictKubeconfig is one that does not know the server's CA.
+func strictKubeconfig(t *testing.T, server string) string {
+	t.Helper()
+	lax := kubeconfig(t, server, "")
+	content, err := os.ReadFile(lax)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file(t, strings.ReplaceAll(string(content), ", insecure-skip-tls-verify: true", ""))
+}
+
+func TestVersion(t *testing.T) {
+	got := runWatchproxy(t, "version")
+	if got.code != 0 || got.stderr != "" || !strings.HasPrefix(got.stdout, "watchproxy ") || strings.Count(got.stdout, "\n") != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What config defaults prints is valid and means itself.
+func TestConfigDefaults(t *testing.T) {
+	defaults := runWatchproxy(t, "config", "defaults")
+	if defaults.code != 0 || defaults.stderr != "" {
+		t.Fatalf("%+v", defaults)
+	}
+	path := file(t, defaults.stdout)
+	if got := runWatchproxy(t, "config", "validate", path); got.code != 0 || got.stdout != path+" is valid\n" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	wrong := file(t, header+"listen: nonsense\nlogLevel: loud\n")
+	got := runWatchproxy(t, "config", "validate", wrong)
+	if got.code != 1 || got.stdout != "" || strings.Count(got.stderr, "\n") != 1 {
+		t.Errorf("%+v", got)
+	}
+	for _, what := range []string{wrong, "listen: ", "logLevel: "} {
+		if !strings.Contains(got.stderr, what) {
+			t.Errorf("no %q in %s", what, got.stderr)
+		}
+	}
+	if got := runWatchproxy(t, "config", "validate"); got.code != 1 || strings.Count(got.stderr, "\n") != 1 {
+		t.Errorf("without a file: %+v", got)
+	}
+	for _, args := range [][]string{{"nonsense"}, {"config", "nonsense"}} {
+		if got := runWatchproxy(t, args...); got.code != 1 || strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, `"nonsense"`) {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+}

@@ -1,0 +1,247 @@
+package clients
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/features"
+	featurestesting "k8s.io/client-go/features/testing"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// Informers behind the proxy end up with what upstream has, whichever way they read their first state, and over a
+// restart of the proxy.
+func TestInformers(t *testing.T) {
+	w := sharedWorld(t)
+	newWidgets(t, w)
+	for _, streaming := range []bool{false, true} {
+		t.Run(fmt.Sprintf("WatchListClient=%t", streaming), func(t *testing.T) {
+			featurestesting.SetFeatureDuringTest(t, features.WatchListClient, streaming)
+			testInformers(t, w, w.namespace(t, fmt.Sprintf("informers-%t", streaming)))
+		})
+	}
+}
+
+func testInformers(t *testing.T, w *world, ns string) {
+	proxy, restart := w.restartableProxy(t)
+	writer := &objectWriter{world: w, namespace: ns, seed: rand.Uint64(), live: map[schema.GroupVersionResource][]string{}}
+	t.Logf("seed %d", writer.seed)
+	writer.random = rand.New(rand.NewPCG(writer.seed, 0))
+	const some = 60
+	writer.write(t, some)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	typed, err := kubernetes.NewForConfig(proxy.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	loose, err := dynamic.NewForConfig(proxy.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(typed, 0, informers.WithNamespace(ns))
+	everything := informers.NewSharedInformerFactory(typed, 0)
+	loosely := dynamicinformer.NewFilteredDynamicSharedInformerFactory(loose, 0, ns, nil)
+	t.Cleanup(func() {
+		cancel()
+		factory.Shutdown()
+		everything.Shutdown()
+		loosely.Shutdown()
+	})
+	mirrors := []*mirror{
+		newMirror(t, pods, factory.Core().V1().Pods().Informer()),
+		newMirror(t, pods, everything.Core().V1().Pods().Informer()),
+		newMirror(t, configs, factory.Core().V1().ConfigMaps().Informer()),
+		newMirror(t, pods, loosely.ForResource(pods).Informer()),
+		newMirror(t, widgets, loosely.ForResource(widgets).Informer()),
+	}
+	factory.Start(ctx.Done())
+	everything.Start(ctx.Done())
+	loosely.Start(ctx.Done())
+
+	settled := func(when string) {
+		t.Helper()
+		for i, m := range mirrors {
+			want := w.versions(t, m.gvr, ns)
+			eventually(t, fmt.Sprintf("%s: informer %d of %s is where upstream is", when, i, m.gvr.Resource), func() bool {
+				return m.informer.HasSynced() && maps.Equal(m.stored(ns), want) && maps.Equal(m.handled(ns), want)
+			})
+		}
+	}
+	settled("first")
+	writer.write(t, some)
+	settled("after changes")
+	restart()
+	writer.write(t, some)
+	settled("after a restart of the proxy")
+	for i, m := range mirrors {
+		for _, complaint := range m.complaints() {
+			t.Errorf("informer %d of %s: %s", i, m.gvr.Resource, complaint)
+		}
+	}
+}
+
+var (
+	pods    = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	configs = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+)
+
+// objectWriter makes random changes, straight at the apiserver.
+type objectWriter struct {
+	world     *world
+	namespace string
+	seed      uint64
+	random    *rand.Rand
+	made      int
+	live      map[schema.GroupVersionResource][]string
+}
+
+func (o *objectWriter) write(t *testing.T, changes int) {
+	t.Helper()
+	for range changes {
+		gvr := []schema.GroupVersionResource{pods, configs, widgets}[o.random.IntN(3)]
+		objects, live := o.world.dynamic.Resource(gvr).Namespace(o.namespace), o.live[gvr]
+		var err error
+		switch pick := o.random.IntN(10); {
+		case pick < 4 || len(live) == 0:
+			o.made++
+			object := template(gvr, fmt.Sprintf("object-%d", o.made))
+			_, err = objects.Create(t.Context(), object, metav1.CreateOptions{})
+			o.live[gvr] = append(live, object.GetName())
+		case pick < 8:
+			name := live[o.random.IntN(len(live))]
+			_, err = objects.Patch(t.Context(), name, types.MergePatchType, labelPatch("n", fmt.Sprint(o.random.IntN(100))), metav1.PatchOptions{})
+		default:
+			at := o.random.IntN(len(live))
+			err = objects.Delete(t.Context(), live[at], *metav1.NewDeleteOptions(0))
+			o.live[gvr] = append(live[:at:at], live[at+1:]...)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// versions returns the resourceVersion of each object upstream.
+func (w *world) versions(t *testing.T, gvr schema.GroupVersionResource, ns string) map[string]string {
+	t.Helper()
+	list, err := w.dynamic.Resource(gvr).Namespace(ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, o := range list.Items {
+		all[o.GetNamespace()+"/"+o.GetName()] = o.GetResourceVersion()
+	}
+	return all
+}
+
+// mirror is an informer with a handler that keeps the books.
+type mirror struct {
+	gvr      schema.GroupVersionResource
+	informer cache.SharedIndexInformer
+
+	mu struct {
+		sync.Mutex
+		versions map[string]string
+		wrong    []string
+	}
+}
+
+func newMirror(t *testing.T, gvr schema.GroupVersionResource, informer cache.SharedIndexInformer) *mirror {
+	t.Helper()
+	m := &mirror{gvr: gvr, informer: informer}
+	m.mu.versions = map[string]string{}
+	if _, err := informer.AddEventHandler(m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// OnAdd implements cache.ResourceEventHandler.
+func (m *mirror) OnAdd(object any, _ bool) {
+	m.note(object, "added", func(known bool) bool { return !known })
+}
+
+// OnUpdate implements cache.ResourceEventHandler.
+func (m *mirror) OnUpdate(_, object any) {
+	m.note(object, "updated", func(known bool) bool { return known })
+}
+
+// OnDelete implements cache.ResourceEventHandler.
+func (m *mirror) OnDelete(object any) {
+	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = gone.Obj // its deletion was noticed by a list
+	}
+	key := m.note(object, "deleted", func(known bool) bool { return known })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.mu.versions, key)
+}
+
+// note keeps an object's version and complains if it should not have been known, or should have.
+func (m *mirror) note(object any, what string, right func(known bool) bool) (key string) {
+	o := object.(metav1.Object)
+	key = o.GetNamespace() + "/" + o.GetName()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, known := m.mu.versions[key]; !right(known) {
+		m.mu.wrong = append(m.mu.wrong, fmt.Sprintf("%s was %s; known before: %t", key, what, known))
+	}
+	m.mu.versions[key] = o.GetResourceVersion()
+	return key
+}
+
+// handled returns the versions that the handler was told of, in one namespace.
+func (m *mirror) handled(ns string) map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := maps.Clone(m.mu.versions)
+	maps.DeleteFunc(all, func(key, _ string) bool { return !strings.HasPrefix(key, ns+"/") })
+	return all
+}
+
+func (m *mirror) complaints() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.wrong
+}
+
+// stored returns the versions in the informer's store, in one namespace.
+func (m *mirror) stored(ns string) map[string]string {
+	all := map[string]string{}
+	for _, object := range m.informer.GetStore().List() {
+		if o := object.(metav1.Object); o.GetNamespace() == ns {
+			all[o.GetNamespace()+"/"+o.GetName()] = o.GetResourceVersion()
+		}
+	}
+	return all
+}
+
+// restartableProxy is a proxy of the test's own, and what restarts it at the same address.
+func (w *world) restartableProxy(t *testing.T) (p *cluster.Proxy, restart func()) {
+	t.Helper()
+	config := file(t, header+"drain: 500ms\n")
+	p = w.freshProxy(t, "--config", config)
+	return p, func() {
+		t.Helper()
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+		w.freshProxy(t, "--config", config, "--listen", strings.TrimPrefix(p.URL, "http://"))
+	}
+}

@@ -1,0 +1,120 @@
+package clients
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// outage is how long the apiserver stays away.
+const outage = 10 * time.Second
+
+// The apiserver is killed under load and comes back after a while, then restarts in an orderly way, and again. All the
+// time watches stay connected, reads of any state are answered and others fail at once; in the end each watch has seen
+// every change exactly once.
+func TestOutage(t *testing.T) {
+	w := ownWorld(t)
+	crowd := newCrowd(t, w)
+	writer := startWriter(t, w, crowd[0])
+	writer.proceed(t, 100)
+
+	crash := time.Now()
+	w.api.Kill()
+	for time.Since(crash) < outage {
+		whileAway(t, w)
+		crowd.stay(t)
+	}
+	restart(t, w)
+	writer.proceed(t, 100)
+	crowd.stay(t)
+	_, steps, failures := writer.progress()
+	t.Logf("after the crash: %d steps, %d attempts failed", steps, failures)
+
+	if err := w.api.Stop(); err != nil {
+		t.Error(err)
+	}
+	whileAway(t, w)
+	restart(t, w)
+	writer.proceed(t, 100)
+	crowd.stay(t)
+
+	writer.stop()
+	crowd.check(t, w, writer)
+	relists := proxyMetrics(t, w.proxy)
+	if n := relists.sum("watchproxy_feed_relists_total", "resource", "configmaps", "reason", "expired"); n < 2 {
+		t.Errorf("%v relists after two restarts", n)
+	}
+	for _, m := range relists["watchproxy_feed_relists_total"].GetMetric() {
+		t.Logf("relists: %v", m)
+	}
+}
+
+// restart starts the apiserver. The very next requests that are forwarded succeed: no dead connection is in the way.
+func restart(t *testing.T, w *world) {
+	t.Helper()
+	if err := w.api.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	proxy := w.endpoints(t)[1]
+	if got := proxy.get(t, "/version", nil); got.status != http.StatusOK {
+		t.Errorf("after a restart: %d %s", got.status, got.body)
+	}
+	object := configMap(fmt.Sprintf("after-%d", time.Now().UnixNano()), 10)
+	if got := proxy.post(t, "/api/v1/namespaces/default/configmaps", object); got.status != http.StatusCreated {
+		t.Errorf("after a restart: %d %s", got.status, got.body)
+	}
+}
+
+// whileAway asks for what the cache can answer and for what only the apiserver can.
+func whileAway(t *testing.T, w *world) {
+	t.Helper()
+	proxy := w.endpoints(t)[1]
+	for _, target := range []string{
+		"/api/v1/configmaps?resourceVersion=0",
+		"/api/v1/namespaces/" + crowded + "/configmaps?resourceVersion=0&labelSelector=colour%3Dred",
+		"/api/v1/namespaces/" + crowded + "/configmaps/witness?resourceVersion=0",
+	} {
+		began := time.Now()
+		if got := proxy.get(t, target, nil); got.status != http.StatusOK {
+			t.Errorf("%s: %d %s", target, got.status, got.body)
+		}
+		const soon = time.Second
+		if took := time.Since(began); took > soon {
+			t.Errorf("%s took %v", target, took)
+		}
+	}
+	for _, target := range []string{
+		"/version",
+		"/api/v1/configmaps",
+		"/api/v1/configmaps?watch=1",
+		"/api/v1/namespaces/" + crowded + "/configmaps/witness",
+		"/apis/apps/v1/deployments?resourceVersion=0", // nobody asked for them before
+		"/api/v1/secrets?resourceVersion=0",
+	} {
+		began := time.Now()
+		got := proxy.get(t, target, nil)
+		var status metav1.Status
+		if err := json.Unmarshal(got.body, &status); err != nil {
+			t.Errorf("%s: %v in %s", target, err, got.body)
+		}
+		if got.status != http.StatusServiceUnavailable || status.Kind != "Status" || status.Code != http.StatusServiceUnavailable ||
+			status.Reason != metav1.StatusReasonServiceUnavailable || got.header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d %s %v", target, got.status, got.body, got.header)
+		}
+		const soon = 2 * time.Second
+		if took := time.Since(began); took > soon {
+			t.Errorf("%s failed after %v", target, took)
+		}
+	}
+	if status, _ := tryGet(t, w.proxy.AdminURL+"/readyz"); status != http.StatusOK {
+		t.Errorf("/readyz is %d", status)
+	}
+	if body := httpGet(t, w.proxy.AdminURL+"/status"); !strings.Contains(string(body), `"resource": "configmaps"`) {
+		t.Errorf("/status: %s", body)
+	}
+}

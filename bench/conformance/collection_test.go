@@ -1,0 +1,129 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"strconv"
+
+	"github.com/tidwall/gjson"
+)
+
+// collection is one resource in one version.
+type collection struct {
+	name       string // in the names of subtests
+	root       string // "/api/v1", "/apis/apps/v1"
+	resource   string
+	kind       string
+	namespaced bool
+
+	one string // an object, in the namespace "a" if there are namespaces
+
+	// What seed fills in. Past is a resourceVersion at which the proxy already followed the collection and which shows
+	// another state than now.
+	past, now uint64
+}
+
+var (
+	pods       = &collection{name: "pods", root: "/api/v1", resource: "pods", kind: "Pod", namespaced: true, one: "web-1"}
+	configMaps = &collection{name: "configmaps", root: "/api/v1", resource: "configmaps", kind: "ConfigMap", namespaced: true, one: "escapes"}
+	nodes      = &collection{name: "nodes", root: "/api/v1", resource: "nodes", kind: "Node", one: "n1"}
+	namespaces = &collection{name: "namespaces", root: "/api/v1", resource: "namespaces", kind: "Namespace", one: "a"}
+	leases     = &collection{name: "leases", root: "/apis/coordination.k8s.io/v1", resource: "leases", kind: "Lease", namespaced: true, one: "leader"}
+	endpoints  = &collection{name: "endpoints, deprecated", root: "/api/v1", resource: "endpoints", kind: "Endpoints", namespaced: true, one: "backends"}
+	// Custom resources. All versions of widgets are the same objects.
+	widgets      = &collection{name: "widgets", root: "/apis/example.com/v1", resource: "widgets", kind: "Widget", namespaced: true, one: "numbers"}
+	widgetsV2    = &collection{name: "widgets v2", root: "/apis/example.com/v2", resource: "widgets", kind: "Widget", namespaced: true, one: "numbers"}
+	widgetsAlpha = &collection{name: "widgets v1alpha1, deprecated", root: "/apis/example.com/v1alpha1", resource: "widgets", kind: "Widget", namespaced: true, one: "numbers"}
+	planets      = &collection{name: "planets", root: "/apis/example.com/v1", resource: "planets", kind: "Planet", one: "earth"}
+
+	collections = []*collection{pods, configMaps, nodes, namespaces, leases, endpoints, widgets, widgetsV2, widgetsAlpha, planets}
+)
+
+// all is the path of the whole collection.
+func (c *collection) all() string { return c.root + "/" + c.resource }
+
+// in is the path of the part in one namespace; of the whole if there are no namespaces.
+func (c *collection) in(namespace string) string {
+	if !c.namespaced {
+		return c.all()
+	}
+	return c.root + "/namespaces/" + namespace + "/" + c.resource
+}
+
+// object is one object to be written. Fields are its top level beside kind, apiVersion and metadata; meta is what
+// metadata holds beside name and namespace.
+type object struct {
+	of              *collection
+	namespace, name string
+	meta            map[string]any
+	fields          map[string]any
+}
+
+func (o object) path() string { return o.of.in(o.namespace) + "/" + o.name }
+
+func (o object) json() string {
+	meta := map[string]any{"name": o.name}
+	if o.of.namespaced {
+		meta["namespace"] = o.namespace
+	}
+	maps.Copy(meta, o.meta)
+	all := map[string]any{"kind": o.of.kind, "apiVersion": o.of.apiVersion(), "metadata": meta}
+	maps.Copy(all, o.fields)
+	b, err := json.Marshal(all)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return string(b)
+}
+
+func (c *collection) apiVersion() string {
+	if c.root == "/api/v1" {
+		return "v1"
+	}
+	return c.root[len("/apis/"):]
+}
+
+// write sends a change to the apiserver and returns the resourceVersion that the answer carries: of a change its own, of
+// a deletion 0, as answers to those vary.
+func write(ctx context.Context, method, target, body string) (uint64, error) {
+	r := request{method: method, target: target, body: body}.with("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		r.header.Set("Content-Type", "application/merge-patch+json")
+	}
+	got, err := apiserver.send(ctx, r)
+	if err != nil {
+		return 0, err
+	}
+	if got.status/100 != 2 {
+		return 0, fmt.Errorf("%s %s: %d %.1000s", method, target, got.status, got.body)
+	}
+	rv, _ := strconv.ParseUint(gjson.GetBytes(got.body, "metadata.resourceVersion").Str, 10, 64)
+	return rv, nil
+}
+
+func (o object) create(ctx context.Context) (uint64, error) {
+	return write(ctx, http.MethodPost, o.of.in(o.namespace), o.json())
+}
+
+func (o object) patch(ctx context.Context, patch string) (uint64, error) {
+	return write(ctx, http.MethodPatch, o.path(), patch)
+}
+
+func (o object) bind(ctx context.Context, node string) error {
+	_, err := write(ctx, http.MethodPost, o.path()+"/binding", `{"kind":"Binding","apiVersion":"v1","metadata":{"name":"`+o.name+
+		`"},"target":{"kind":"Node","apiVersion":"v1","name":"`+node+`"}}`)
+	return err
+}
+
+// remove deletes at once, without the grace that a pod on a node would get.
+func (o object) remove(ctx context.Context) error {
+	_, err := write(ctx, http.MethodDelete, o.path(), `{"gracePeriodSeconds":0}`)
+	if err == nil && o.of == namespaces {
+		// There is no controller that would empty it first.
+		_, err = write(ctx, http.MethodPut, o.path()+"/finalize", o.json())
+	}
+	return err
+}

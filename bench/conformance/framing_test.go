@@ -1,0 +1,271 @@
+package conformance
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// text is a request as it stands on the wire, without a body.
+func (e *endpoint) text(protocol string, r request) string {
+	var b bytes.Buffer
+	method := r.method
+	if method == "" {
+		method = http.MethodGet
+	}
+	fmt.Fprintf(&b, "%s %s %s\r\nHost: %s\r\n", method, r.target, protocol, e.base.Host)
+	e.headers(r).Write(&b) //nolint:errcheck // to memory
+	b.WriteString("\r\n")
+	return b.String()
+}
+
+// receive reads one response with its body.
+func receive(br *bufio.Reader, r request) (*http.Response, []byte, error) {
+	resp, err := http.ReadResponse(br, &http.Request{Method: r.method})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read to its end
+	body, err := io.ReadAll(resp.Body)
+	return resp, body, err
+}
+
+// conversation is a mixture of answers from the cache and the apiserver, small and large, with and without a body.
+func conversation() []request {
+	return []request{
+		get(configMaps.expand(configMaps.in("a") + "?resourceVersion=$N&resourceVersionMatch=Exact")),
+		get(configMaps.in("a") + "/plain?resourceVersion=0"),
+		get(configMaps.in("a") + "/nobody?resourceVersion=0"),
+		get(configMaps.in("a") + "/plain"),
+		get("/version"),
+		{method: http.MethodHead, target: widgets.in("a") + "/numbers"},
+		{method: http.MethodHead, target: configMaps.all()},
+		get(configMaps.in("a") + "/nobody"),
+		get("/nonsense"),
+		get(configMaps.in("a") + "/large"),
+		get(configMaps.in("a") + "?watch=true&resourceVersion=1000000000&timeoutSeconds=1"),
+		get(widgets.expand(widgets.in("many") + "?resourceVersion=$N&resourceVersionMatch=Exact")),
+		get(configMaps.in("a") + "?watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan&timeoutSeconds=1"),
+		get(planets.all() + "/earth?resourceVersion=0"),
+	}
+}
+
+// One connection carries one request after another, and the answers are those that each request gets alone. Where the
+// proxy says that a connection ends, which it may do after a watch only, it does, and the client begins another one.
+func TestConnectionReuse(t *testing.T) {
+	for _, sending := range []struct {
+		name  string
+		piece int // bytes that are sent at once; 0: each request when the one before is answered
+	}{
+		{"pipelined", 1 << 20}, {"in pieces", 100}, {"one after another", 0},
+	} {
+		for _, e := range []*endpoint{apiserver, proxied} {
+			t.Run(sending.name+" to the "+e.name, func(t *testing.T) {
+				t.Parallel()
+				for rest := conversation(); len(rest) > 0; {
+					rest = rest[converse(t, e, sending.piece, rest):]
+				}
+			})
+		}
+	}
+}
+
+// converse sends requests over one connection, until the last or the end of the connection, and tells how many were
+// answered.
+func converse(t *testing.T, e *endpoint, piece int, requests []request) (answered int) {
+	t.Helper()
+	conn, br := e.dial(t)
+	send := func(rest string, piece int) {
+		for ; rest != ""; rest = rest[min(piece, len(rest)):] {
+			if _, err := io.WriteString(conn, rest[:min(piece, len(rest))]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if piece > 0 {
+		var all strings.Builder
+		for _, r := range requests {
+			all.WriteString(e.text("HTTP/1.1", r))
+		}
+		send(all.String(), piece)
+	}
+	for i, r := range requests {
+		if piece == 0 {
+			send(e.text("HTTP/1.1", r), 1<<20)
+		}
+		if !answersAsAlone(t, e, r, br).Close {
+			continue
+		}
+		if e == apiserver || !strings.Contains(r.target, "watch=") {
+			t.Errorf("%s %s: the connection was closed", r.method, r.target)
+		}
+		ends(t, br)
+		return i + 1
+	}
+	return len(requests)
+}
+
+// ends checks that nothing more comes on a connection.
+func ends(t *testing.T, br *bufio.Reader) {
+	t.Helper()
+	if rest, err := io.ReadAll(br); err != nil || len(rest) > 0 {
+		t.Errorf("the connection did not end: %q, %v", rest, err)
+	}
+}
+
+// answersAsAlone reads the answer to a request that was sent.
+func answersAsAlone(t *testing.T, e *endpoint, r request, br *bufio.Reader) *http.Response {
+	t.Helper()
+	resp, body, err := receive(br, r)
+	if err != nil {
+		t.Fatalf("%s %s: %v", r.method, r.target, err)
+	}
+	alone, err := e.send(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := compare(alone, reply{resp.StatusCode, resp.Header, body}, same); err != nil {
+		t.Fatalf("%s %s: %v", r.method, r.target, err)
+	}
+	return resp
+}
+
+// A client may ask for the connection to end, and one that speaks HTTP/1.0 neither keeps it nor knows chunks.
+func TestLastRequestOfAConnection(t *testing.T) {
+	for _, r := range append(conversation(), get(configMaps.in("a")+"?resourceVersion=0&watch=true&timeoutSeconds=1")) {
+		for _, e := range []*endpoint{apiserver, proxied} {
+			t.Run(fmt.Sprintf("%s, close, %s %s", e.name, r.method, r.target), func(t *testing.T) {
+				t.Parallel()
+				conn, br := e.dial(t)
+				if _, err := io.WriteString(conn, e.text("HTTP/1.1", r.with("Connection", "close"))); err != nil {
+					t.Fatal(err)
+				}
+				answersAsAlone(t, e, r, br)
+				ends(t, br)
+			})
+			t.Run(fmt.Sprintf("%s, HTTP/1.0, %s %s", e.name, r.method, r.target), func(t *testing.T) {
+				t.Parallel()
+				conn, br := e.dial(t)
+				if _, err := io.WriteString(conn, e.text("HTTP/1.0", r)); err != nil {
+					t.Fatal(err)
+				}
+				if line, err := br.Peek(len("HTTP/1.0 200")); err != nil || !bytes.HasPrefix(line, []byte("HTTP/1.")) {
+					t.Fatalf("%q, %v", line, err)
+				}
+				resp, body, err := receive(br, r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(resp.TransferEncoding) > 0 {
+					t.Errorf("transfer encoding %q", resp.TransferEncoding)
+				}
+				if alone, err := e.send(t.Context(), r); err != nil || !bytes.Equal(alone.body, body) {
+					t.Errorf("body of %d bytes instead of %d, %v", len(body), len(alone.body), err)
+				}
+				ends(t, br)
+			})
+		}
+	}
+}
+
+// What is no HTTP request is refused in the same way, whatever the words.
+func TestMalformedRequests(t *testing.T) {
+	for _, text := range []string{
+		"GET /api/v1/namespaces/a/pods/web%zz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+		"GET api/v1/pods HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+		"GET /api/v1/pods\r\nHost: 127.0.0.1\r\n\r\n",
+		"GET /api/v1/pods HTTP/1.1\r\nHost : 127.0.0.1\r\n\r\n",
+		"GET /api/v1/pods HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: x\r\n\r\n",
+	} {
+		t.Run(strings.SplitN(text, "\r\n", 2)[0], func(t *testing.T) {
+			for _, e := range []*endpoint{apiserver, proxied} {
+				conn, br := e.dial(t)
+				if _, err := io.WriteString(conn, text); err != nil {
+					t.Fatal(err)
+				}
+				if resp, body, err := receive(br, request{}); err != nil || resp.StatusCode != http.StatusBadRequest {
+					t.Errorf("%s: %v %q, %v", e.name, resp, body, err)
+				}
+			}
+		})
+	}
+}
+
+// A client that waits for leave to send its body gets it.
+func TestExpectContinue(t *testing.T) {
+	r := request{method: http.MethodPost, target: pods.in("a")}.with("Content-Type", "application/json").
+		with("Content-Length", "1").with("Expect", "100-continue")
+	for _, e := range []*endpoint{apiserver, proxied} {
+		t.Run(e.name, func(t *testing.T) {
+			conn, br := e.dial(t)
+			if _, err := io.WriteString(conn, e.text("HTTP/1.1", r)); err != nil {
+				t.Fatal(err)
+			}
+			if resp, _, err := receive(br, r); err != nil || resp.StatusCode != http.StatusContinue {
+				t.Fatalf("%v, %v", resp, err)
+			}
+			if _, err := io.WriteString(conn, "{"); err != nil {
+				t.Fatal(err)
+			}
+			if resp, body, err := receive(br, r); err != nil || resp.StatusCode != http.StatusBadRequest || !bytes.Contains(body, []byte("unrecognized")) {
+				t.Errorf("%v %q, %v", resp, body, err)
+			}
+		})
+	}
+}
+
+// Compression is the server's choice. The apiserver compresses what is large; the proxy forwards it so, and sends what
+// it has in its cache as it is.
+func TestCompression(t *testing.T) {
+	exact := get(configMaps.expand(configMaps.in("a")+"?resourceVersion=$N&resourceVersionMatch=Exact")).with("Accept-Encoding", "gzip")
+	want, got, err := row{request: exact}.ask(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	forwarded, err := proxied.send(t.Context(), exact.with("Authorization", "Bearer "+apiserver.token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := inflate(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if inflated, err := inflate(got); err != nil || !bytes.Equal(inflated, plain) {
+		t.Errorf("the cache's body differs: %v", err)
+	}
+	if inflated, err := inflate(forwarded); err != nil || !bytes.Equal(inflated, plain) {
+		t.Errorf("the forwarded body differs: %v", err)
+	}
+	for _, name := range []string{"Content-Encoding", "Vary"} {
+		if w, g := want.header.Get(name), forwarded.header.Get(name); w != g {
+			t.Errorf("forwarded with %s %q instead of %q", name, g, w)
+		}
+	}
+}
+
+func inflate(r reply) ([]byte, error) {
+	if r.header.Get("Content-Encoding") == "" {
+		return r.body, nil
+	}
+	z, err := gzip.NewReader(bytes.NewReader(r.body))
+	if err != nil {
+		return nil, err
+	}
+	plain, err := io.ReadAll(z)
+	return plain, errors.Join(err, z.Close())
+}
+
+// A long list of values fits into a request.
+func TestLongRequest(t *testing.T) {
+	values := strings.Repeat("a-value-that-nobody-has,", 2000) + "web"
+	check(t, []row{
+		{name: "selector", request: get(pods.expand(pods.all() + "?resourceVersion=$N&resourceVersionMatch=Exact&labelSelector=app+in+(" + values + ")")), status: 200, from: cache},
+		{name: "header", request: get(pods.in("a")+"/web-1?resourceVersion=0").with("X-Long", values), status: 200, from: cache},
+	})
+}

@@ -1,0 +1,83 @@
+package conformance
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/tidwall/gjson"
+)
+
+// Event is one line of a watch: the bytes that the server wrote and what was read out of them.
+type Event struct {
+	Type string // ADDED, MODIFIED, DELETED, BOOKMARK or ERROR
+	Key  string // "namespace/name", or "name" in no namespace; empty for BOOKMARK and ERROR
+	RV   uint64 // metadata.resourceVersion; 0 for ERROR
+	// InitialEnd marks the bookmark that ends the state which a watch began with.
+	InitialEnd bool
+	Line       []byte // the whole line, with its newline
+}
+
+var errNoEvent = errors.New("not a line of a watch")
+
+// ParseEvent reads a line. It insists on the framing that kube-apiserver writes, down to the bytes.
+func ParseEvent(line []byte) (Event, error) {
+	e := Event{Line: line}
+	rest, ok := bytes.CutPrefix(line, []byte(`{"type":"`))
+	kind, rest, ok2 := bytes.Cut(rest, []byte(`","object":`))
+	object, ok3 := bytes.CutSuffix(rest, []byte("}\n"))
+	if !ok || !ok2 || !ok3 || !gjson.ValidBytes(object) {
+		return e, fmt.Errorf("%w: %.200q", errNoEvent, line)
+	}
+	e.Type = string(kind)
+	if e.Type == "ERROR" {
+		return e, nil
+	}
+	meta := gjson.GetBytes(object, "metadata")
+	var err error
+	if e.RV, err = strconv.ParseUint(meta.Get("resourceVersion").Str, 10, 64); err != nil {
+		return e, fmt.Errorf("%w: resourceVersion: %w", errNoEvent, err)
+	}
+	if e.Type == "BOOKMARK" {
+		e.InitialEnd = meta.Get(`annotations.k8s\.io/initial-events-end`).Str == "true"
+		return e, nil
+	}
+	if e.Key = meta.Get("name").Str; meta.Get("namespace").Exists() {
+		e.Key = meta.Get("namespace").Str + "/" + e.Key
+	}
+	return e, nil
+}
+
+// as is the same object in a line of another type.
+func (e Event) as(kind string) Event {
+	head := `{"type":"` + e.Type + `",`
+	e.Line = append([]byte(`{"type":"`+kind+`",`), e.Line[len(head):]...)
+	e.Type = kind
+	return e
+}
+
+// String names an event in messages.
+func (e Event) String() string { return fmt.Sprintf("%s %s at %d", e.Type, e.Key, e.RV) }
+
+// Connection is one watch request and all that came of it.
+type Connection struct {
+	From   uint64 // the resourceVersion that was asked for, 0 for any
+	State  bool   // the watch begins with a state
+	Events []Event
+}
+
+// History is what one watcher saw. A connection after the first went on from the last resourceVersion that the one
+// before had shown, by an event or a bookmark.
+type History struct {
+	Name        string
+	Connections []Connection
+}
+
+// Last is the position that a watcher may resume from: of the last event or bookmark.
+func (c *Connection) Last() (rv uint64, ok bool) {
+	if len(c.Events) == 0 {
+		return 0, false
+	}
+	return c.Events[len(c.Events)-1].RV, true
+}

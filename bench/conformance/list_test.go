@@ -1,0 +1,77 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// listForms are the ways to ask for a collection at some resourceVersion. $N is one that the collection has reached by
+// a write of its own, $PAST an earlier one, $NAME one of its objects.
+var listForms = []struct {
+	name, query string
+	from        source
+	exact       bool
+}{
+	{"any", "resourceVersion=0", cache, false},
+	{"any, said twice over", "resourceVersion=0&resourceVersionMatch=NotOlderThan", cache, false},
+	{"any ignores a limit", "resourceVersion=0&limit=2", cache, false},
+	{"any not older ignores a limit", "resourceVersion=0&resourceVersionMatch=NotOlderThan&limit=2", cache, false},
+	{"not older", "resourceVersion=$N", cache, false},
+	{"not older, by match", "resourceVersion=$N&resourceVersionMatch=NotOlderThan", cache, false},
+	{"not older, a page", "resourceVersion=$N&resourceVersionMatch=NotOlderThan&limit=2", cache, false},
+	{"not older than long ago", "resourceVersion=1", cache, false},
+	{"exact", "resourceVersion=$N&resourceVersionMatch=Exact", cache, true},
+	{"exact, earlier", "resourceVersion=$PAST&resourceVersionMatch=Exact", cache, true},
+	{"exact, between two writes", "resourceVersion=$PAST.5&resourceVersionMatch=Exact", cache, true},
+	{"exact, a page", "resourceVersion=$N&limit=2", cache, true},
+	{"exact, a page by match", "resourceVersion=$N&resourceVersionMatch=Exact&limit=1", cache, true},
+	{"exact, an earlier page", "resourceVersion=$PAST&limit=2", cache, true},
+	{"exact, a page as large as the collection", "resourceVersion=$N&limit=100000", cache, true},
+	{"exact, before the proxy followed", "resourceVersion=$OLD&resourceVersionMatch=Exact", upstream, true},
+	{"most recent", "", upstream, false},
+	{"most recent, a page", "limit=2", upstream, false},
+	{"one by name", "resourceVersion=0&fieldSelector=metadata.name=$NAME", cache, false},
+	{"one by name, not older", "resourceVersion=$N&fieldSelector=metadata.name%3D$NAME", cache, false},
+	{"none by name", "resourceVersion=$N&fieldSelector=metadata.name=nobody", cache, false},
+	{"all but one", "resourceVersion=$N&fieldSelector=metadata.name!=$NAME", cache, false},
+	{"all but one, exact", "resourceVersion=$N&resourceVersionMatch=Exact&fieldSelector=metadata.name!=$NAME", cache, true},
+	{"by label", "resourceVersion=$N&labelSelector=app%3Dweb", cache, false},
+	{"by label, exact page", "resourceVersion=$N&limit=1&labelSelector=app%3Dweb", cache, true},
+	{"none by label", "resourceVersion=$N&labelSelector=app%3Dnobody", cache, false},
+}
+
+func TestLists(t *testing.T) {
+	for _, c := range collections {
+		t.Run(c.name, func(t *testing.T) {
+			check(t, listRows(c, "", c.all()))
+			if c.namespaced {
+				check(t, listRows(c, " in a namespace", c.in("a")))
+			}
+		})
+	}
+}
+
+func listRows(c *collection, where, path string) (rows []row) {
+	for _, f := range listForms {
+		r := row{name: f.name + where, request: get(c.expand(path + "?" + f.query)), status: 200, from: f.from}
+		if !f.exact {
+			r.open = someState(c.now)
+			// In all namespaces there is the lease that the apiserver renews.
+			r.moving = c == leases && path == c.all()
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// expand fills resourceVersions and names into a target.
+func (c *collection) expand(target string) string {
+	return strings.NewReplacer(
+		"$PAST.5", fmt.Sprint(c.past+1),
+		"$PAST", fmt.Sprint(c.past),
+		"$NAME", c.one,
+		"$OLD", fmt.Sprint(old),
+		"$N", fmt.Sprint(c.now),
+	).Replace(target)
+}

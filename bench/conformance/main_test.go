@@ -1,0 +1,72 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// setupLimit bounds building, starting and seeding.
+const setupLimit = 5 * time.Minute
+
+// The servers under comparison, started once for all tests. Tests that write use names of their own, so that they can
+// run in any order.
+var (
+	apiserver *endpoint
+	proxied   *endpoint
+	admin     *endpoint // the proxy's
+)
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err == nil {
+		err = goleak.Find()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
+	defer cancel()
+	server, err := cluster.StartAPIServer(ctx, cluster.Options{})
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	proxy, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: server.Kubeconfig})
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, proxy.Close()) }()
+
+	for _, s := range []struct {
+		to              **endpoint
+		name, url, auth string
+	}{
+		{&apiserver, "apiserver", server.URL, server.Token},
+		{&proxied, "proxy", proxy.URL, ""},
+		{&admin, "admin", proxy.AdminURL, ""},
+	} {
+		e, err := newEndpoint(s.name, s.url, s.auth, server.CA)
+		if err != nil {
+			return 1, err
+		}
+		defer e.http.CloseIdleConnections()
+		*s.to = e
+	}
+	if err := seed(ctx); err != nil {
+		return 1, fmt.Errorf("seed: %w", err)
+	}
+	return m.Run(), nil
+}

@@ -1,0 +1,132 @@
+package conformance
+
+import (
+	"strings"
+	"testing"
+)
+
+// Who asks for anything but plain JSON is forwarded. The lists are exact, so that the apiserver's answers can be
+// compared whatever they are written in.
+func TestNegotiation(t *testing.T) {
+	const (
+		table   = "application/json;as=Table;v=v1;g=meta.k8s.io"
+		partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+		one     = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+	)
+	for _, c := range []*collection{configMaps, widgets} {
+		t.Run(c.name, func(t *testing.T) {
+			list := get(c.expand(c.in("a") + "?resourceVersion=$N&resourceVersionMatch=Exact"))
+			object := get(c.expand(c.in("a") + "/$NAME?resourceVersion=0"))
+			protobuf, anything := 406, 200
+			if c == configMaps {
+				protobuf, anything = 200, 406
+			}
+			for _, f := range []struct {
+				accept string
+				status int
+				from   source
+			}{
+				{"", 200, cache},
+				{"application/json", 200, cache},
+				{"*/*", 200, cache},
+				{"application/json, */*", 200, cache},
+				{"application/json;charset=utf-8", 200, cache},
+				{"application/json, text/plain", 200, cache},
+				{"application/json;q=0.9, */*;q=0.8", 200, cache},
+				{"application/json;q=1.0", 200, cache},
+				{"application/json;q=0", 200, upstream},
+				{"application/json;q=2", 200, upstream},
+				{"application/json;q=x", 200, upstream},
+				{"Application/JSON", 406, upstream},
+				{"*/*, application/yaml", 200, upstream},
+				{"*/*;q=1, application/yaml;q=0.5", 200, upstream},
+				{"application/yaml, application/json", 200, upstream},
+				{"application/json;q=0.5, application/yaml", 200, upstream},
+				{"application/json, application/yaml;q=0.5", 200, upstream},
+				{"application/yaml", 200, upstream},
+				{"application/vnd.kubernetes.protobuf", protobuf, upstream},
+				{"application/vnd.kubernetes.protobuf, application/json", 200, upstream},
+				{"application/json, application/vnd.kubernetes.protobuf", 200, cache},
+				{"application/cbor", 406, upstream},
+				{"application/cbor, application/json", 200, upstream},
+				{"application/*", anything, upstream},
+				{"text/html", 406, upstream},
+				{"text/html, application/xhtml+xml, application/xml;q=0.9, */*;q=0.8", 200, upstream},
+				{"garbage", 406, upstream},
+				{"garbage, application/json", 200, upstream},
+				{";;;", 406, upstream},
+				{",", 406, upstream},
+				{", application/json", 200, upstream},
+				{"application/json;", 200, cache},
+				{"application/json;pretty=1", 200, upstream},
+				{"application/json;stream=watch", 200, upstream},
+				{"application/json;as=Nonsense;v=v1;g=meta.k8s.io", 406, upstream},
+				{"application/json;as=Nonsense;v=v1;g=meta.k8s.io, application/json", 200, upstream},
+				{"application/json;unknown=1", 200, upstream},
+				{strings.Repeat("text/x, ", 20) + "application/yaml, application/json", 200, upstream},
+				{"application/json, " + strings.Repeat("application/yaml, ", 20) + "text/x", 200, upstream},
+			} {
+				row{name: "list as " + f.accept, request: list.with("Accept", f.accept), status: f.status, from: f.from}.run(t)
+				row{name: "get as " + f.accept, request: object.with("Accept", f.accept), status: f.status, from: f.from}.run(t)
+			}
+			check(t, []row{
+				{name: "two Accept headers", request: list.with("Accept", "application/json").with("Accept", "application/yaml"), status: 200, from: cache},
+				{name: "two Accept headers, the other way round", request: list.with("Accept", "application/yaml").with("Accept", "application/json"), status: 200, from: upstream},
+				{name: "Table of a list", request: list.with("Accept", table), status: 200, from: upstream, moving: true},
+				{name: "Table of an object", request: object.with("Accept", table), status: 200, from: upstream, moving: true},
+				{name: "Table or JSON", request: list.with("Accept", table+",application/json"), status: 200, from: upstream, moving: true},
+				{name: "Table with objects", request: get(list.target+"&includeObject=Object").with("Accept", table), status: 200, from: upstream, moving: true},
+				{name: "Table of an error", request: get(c.in("a")+"/nobody?resourceVersion=0").with("Accept", table), status: 404, from: upstream},
+				{name: "metadata of a list", request: list.with("Accept", partial), status: 200, from: upstream},
+				{name: "metadata of an empty list", request: get(c.expand(c.in("nobody")+"?resourceVersion=$N&resourceVersionMatch=Exact")).with("Accept", partial), status: 200, from: upstream, says: `"items":null`},
+				{name: "metadata of an object", request: object.with("Accept", one), status: 200, from: upstream},
+				{name: "metadata as protobuf", request: list.with("Accept", strings.Replace(partial, "json", "vnd.kubernetes.protobuf", 1)), status: 200, from: upstream},
+				{name: "metadata of one asked of a list", request: list.with("Accept", one), status: 406, from: upstream},
+				{name: "YAML of an error", request: get(c.in("a")+"/nobody?resourceVersion=0").with("Accept", "application/yaml"), status: 404, from: upstream},
+				{name: "JSON of an error", request: get(c.in("a")+"/nobody?resourceVersion=0").with("Accept", "application/json"), status: 404, from: cache},
+			})
+		})
+	}
+}
+
+// People at a terminal or in a browser get indented JSON.
+func TestPretty(t *testing.T) {
+	for _, c := range []*collection{configMaps, planets} {
+		t.Run(c.name, func(t *testing.T) {
+			list := c.expand(c.in("a") + "?resourceVersion=$N&resourceVersionMatch=Exact")
+			object := c.expand(c.in("a") + "/$NAME?resourceVersion=0")
+			for _, target := range []string{list, object} {
+				for _, f := range []struct {
+					query, agent string
+					from         source
+				}{
+					{"&pretty=true", "", upstream},
+					{"&pretty=1", "", upstream},
+					{"&pretty=false", "", cache},
+					{"&pretty=0", "", cache},
+					{"&pretty=", "", cache},
+					{"&pretty", "", cache},
+					{"&pretty=FALSE", "", cache},
+					{"&pretty=fAlSe", "", cache},
+					{"&pretty=f", "", upstream},
+					{"&pretty=nonsense", "", upstream},
+					{"&pretty=true&pretty=false", "", upstream},
+					{"&pretty=false&pretty=true", "", cache},
+					{"", "curl/8.5.0", upstream},
+					{"", "Wget/1.21", upstream},
+					{"", "Mozilla/5.0 (X11)", upstream},
+					{"", "Mozilla/4.0", cache},
+					{"", "libcurl", cache},
+					{"&pretty=false", "curl/8.5.0", cache},
+					{"&pretty=", "curl/8.5.0", upstream},
+				} {
+					r := get(target + f.query)
+					if f.agent != "" {
+						r = r.with("User-Agent", f.agent)
+					}
+					row{name: target + f.query + " " + f.agent, request: r, status: 200, from: f.from}.run(t)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,62 @@
+package conformance
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sort"
+)
+
+// Reference is what the apiserver itself tells of one selection: the state at a resourceVersion and every event after
+// it. It is read from the apiserver's own watch with the same selectors, so that the validator needs no model of what
+// they mean.
+type Reference struct {
+	Since  uint64
+	State  []Event // at Since: ADDED events in key order
+	Events []Event // after Since: the whole history, in order
+}
+
+// End is the resourceVersion of the last event.
+func (r *Reference) End() uint64 {
+	if len(r.Events) == 0 {
+		return r.Since
+	}
+	return r.Events[len(r.Events)-1].RV
+}
+
+// after is the index of the first event above rv.
+func (r *Reference) after(rv uint64) int {
+	return sort.Search(len(r.Events), func(i int) bool { return r.Events[i].RV > rv })
+}
+
+// between is the history in (from, to].
+func (r *Reference) between(from, to uint64) []Event {
+	if to <= from {
+		return nil
+	}
+	return r.Events[r.after(from):r.after(to)]
+}
+
+// at finds the event of a resourceVersion.
+func (r *Reference) at(rv uint64) (Event, bool) {
+	if i := r.after(rv); i > 0 && r.Events[i-1].RV == rv {
+		return r.Events[i-1], true
+	}
+	return Event{}, false
+}
+
+// stateAt is the state at rv as a watch begins with it.
+func (r *Reference) stateAt(rv uint64) []Event {
+	state := map[string]Event{}
+	for _, e := range r.State {
+		state[e.Key] = e
+	}
+	for _, e := range r.between(r.Since, rv) {
+		if e.Type == "DELETED" {
+			delete(state, e.Key)
+		} else {
+			state[e.Key] = e.as("ADDED")
+		}
+	}
+	return slices.SortedFunc(maps.Values(state), func(a, b Event) int { return cmp.Compare(a.Key, b.Key) })
+}

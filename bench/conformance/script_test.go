@@ -1,0 +1,113 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+)
+
+var uniques atomic.Int64
+
+// unique makes a name that no other test uses, nor a repetition of this one.
+func unique(name string) string { return fmt.Sprintf("%s-%d", name, uniques.Add(1)) }
+
+// newNamespaces creates namespaces, whose names sort in this order.
+func newNamespaces(t *testing.T, name string, n int) []string {
+	t.Helper()
+	names := make([]string, n)
+	base := unique(name)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s-%c", base, 'a'+i)
+		if _, err := (object{of: namespaces, name: names[i]}).create(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return names
+}
+
+// script is a sequence of writes to one collection, which moves objects into and out of every selection that rows watch.
+type script struct {
+	of        *collection
+	home      string // where most of it happens
+	elsewhere string
+	first     string // the name of the object that it is about
+}
+
+func newScript(t *testing.T, c *collection) *script {
+	t.Helper()
+	s := &script{of: c, first: unique("first")}
+	if c.namespaced {
+		names := newNamespaces(t, "script", 2)
+		s.home, s.elsewhere = names[0], names[1]
+	}
+	return s
+}
+
+// fence is in the annotations of the objects that the script ends with. Every selection sees one of them.
+const fence = "fence"
+
+func isFence(e Event) bool { return bytes.Contains(e.Line, []byte(`"annotations":{"`+fence+`"`)) }
+
+func (s *script) object(namespace, name, app, node string) object {
+	o := object{of: s.of, namespace: namespace, name: name, meta: map[string]any{}}
+	if app != "" {
+		o.meta["labels"] = map[string]string{"app": app}
+	}
+	switch s.of {
+	case pods:
+		o.fields = podSpec(node)
+	case configMaps:
+		o.fields = data("text", awkward)
+	case widgets, planets:
+		o.fields = numbers
+	}
+	return o
+}
+
+func (s *script) run(ctx context.Context) error {
+	first := s.object(s.home, s.first, "web", "")
+	second := s.object(s.home, s.first+"-2", "db", "n1")
+	again := s.object(s.home, second.name, "web", "n2")
+	steps := []func() error{
+		func() error { return created(first.create(ctx)) },
+		func() error { return created(second.create(ctx)) },
+		func() error { return created(first.patch(ctx, `{"metadata":{"labels":{"app":"db"}}}`)) },
+		func() error { return created(first.patch(ctx, `{"metadata":{"annotations":{"note":"<still> db"}}}`)) },
+		func() error { return created(first.patch(ctx, `{"metadata":{"labels":{"app":"web"}}}`)) },
+		func() error { return created(first.patch(ctx, `{"metadata":{"labels":null}}`)) },
+		func() error { return created(first.patch(ctx, `{"metadata":{"labels":{"app":"web","more":"x"}}}`)) },
+		func() error { return second.remove(ctx) },
+		func() error { return created(again.create(ctx)) },
+	}
+	if s.of == pods {
+		steps = append(steps,
+			func() error { return first.bind(ctx, "n1") },
+			func() error {
+				return created(write(ctx, http.MethodPatch, first.path()+"/status", `{"status":{"phase":"Running","podIP":"10.0.0.9"}}`))
+			},
+			func() error { return created(write(ctx, http.MethodDelete, first.path(), "")) }, // with grace
+		)
+	}
+	steps = append(steps, func() error { return first.remove(ctx) })
+	last := []object{
+		s.object(s.home, s.first, "web", "n1"),
+		s.object(s.home, s.first+"-last", "", ""),
+		s.object(s.elsewhere, s.first+"-elsewhere", "db", "n2"),
+	}
+	for _, o := range last {
+		o.meta["annotations"] = map[string]string{fence: "yes"}
+		steps = append(steps, func() error { return created(o.create(ctx)) })
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// created drops the resourceVersion of a write.
+func created(_ uint64, err error) error { return err }

@@ -1,0 +1,254 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// seed makes the objects that the rows at rest are about, and never changes. Half of them are there before the proxy
+// follows their collection, the other half come and change while it does.
+func seed(ctx context.Context) error {
+	for _, s := range []func(context.Context) error{defineCustom, createNamespaces, createFirst, startFeeds, createRest} {
+		if err := s(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// old is a resourceVersion at which the proxy did not follow anything yet.
+var old uint64
+
+// seedNamespaces sort differently as names and as parts of keys: "a-b/" comes before "a/", and that before "a0/".
+var seedNamespaces = []string{"a", "a-b", "a0", "many"}
+
+func createNamespaces(ctx context.Context) error {
+	for _, name := range seedNamespaces {
+		if err := create(ctx, object{of: namespaces, name: name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func create(ctx context.Context, objects ...object) error {
+	for _, o := range objects {
+		rv, err := o.create(ctx)
+		if err != nil {
+			return err
+		}
+		o.of.now = max(o.of.now, rv)
+	}
+	return nil
+}
+
+// definition is a CRD that accepts anything.
+func definition(kind, plural, scope, versions string) string {
+	return fmt.Sprintf(`{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1","metadata":{"name":"%s.example.com"},
+		"spec":{"group":"example.com","scope":%q,"names":{"kind":%q,"plural":%q,"singular":%q},"versions":[%s]}}`,
+		plural, scope, kind, plural, strings.ToLower(kind), versions)
+}
+
+// version is one of a CRD's. The description makes the schemas of versions differ: the apiserver refuses selectable
+// fields where all are the same.
+func version(name string, storage bool, more string) string {
+	return fmt.Sprintf(`{"name":%[1]q,"served":true,"storage":%[2]t%[3]s,"schema":{"openAPIV3Schema":{"type":"object","description":%[1]q,
+		"properties":{"spec":{"type":"object","x-kubernetes-preserve-unknown-fields":true,"properties":{"color":{"type":"string"}}}},
+		"x-kubernetes-preserve-unknown-fields":true}}}`, name, storage, more)
+}
+
+func defineCustom(ctx context.Context) error {
+	const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	for _, crd := range []string{
+		definition("Widget", "widgets", "Namespaced", strings.Join([]string{
+			version("v1", true, `,"selectableFields":[{"jsonPath":".spec.color"}]`),
+			version("v2", false, ""),
+			version("v1alpha1", false, `,"deprecated":true,"deprecationWarning":"example.com/v1alpha1 is \"old\", use v1"`),
+		}, ",")),
+		definition("Planet", "planets", "Cluster", version("v1", true, `,"additionalPrinterColumns":[{"name":"Size","type":"string","jsonPath":".spec.size"}]`)),
+	} {
+		if _, err := write(ctx, http.MethodPost, definitions, crd); err != nil {
+			return err
+		}
+	}
+	for _, c := range []*collection{widgets, widgetsV2, widgetsAlpha, planets} {
+		if err := eventually(ctx, apiserver, get(c.all()), http.StatusOK); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eventually asks until the answer has a status.
+func eventually(ctx context.Context, e *endpoint, r request, status int) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		got, err := e.send(ctx, r)
+		if err != nil {
+			return err
+		}
+		if got.status == status {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %s still answers %d: %w", e.name, r.target, got.status, ctx.Err())
+		}
+	}
+}
+
+func startFeeds(ctx context.Context) error {
+	for _, c := range collections {
+		if got, err := proxied.send(ctx, get(c.all()+"?resourceVersion=0")); err != nil {
+			return err
+		} else if got.status != http.StatusOK {
+			return fmt.Errorf("proxy: list %s: %d %s", c.name, got.status, got.body)
+		}
+	}
+	return nil
+}
+
+func labelled(labels ...string) map[string]any {
+	m := map[string]string{}
+	for i := 0; i < len(labels); i += 2 {
+		m[labels[i]] = labels[i+1]
+	}
+	return map[string]any{"labels": m}
+}
+
+func data(pairs ...string) map[string]any {
+	m := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		m[pairs[i]] = pairs[i+1]
+	}
+	return map[string]any{"data": m}
+}
+
+func podSpec(node string) map[string]any {
+	spec := map[string]any{"containers": []any{map[string]any{"name": "c", "image": "i"}}}
+	if node != "" {
+		spec["nodeName"] = node
+	}
+	return map[string]any{"spec": spec}
+}
+
+const awkward = "<a href=\"x\">Größe &amp; 日本語 🜁\u2028\u2029 'tick' `back` \\n \t\n\r </a>"
+
+func createFirst(ctx context.Context) error {
+	objects := []object{
+		{of: configMaps, namespace: "a", name: "plain", fields: data("k", "v")},
+		{of: configMaps, namespace: "a", name: "escapes", fields: data("text", awkward, "empty", "")},
+		{of: configMaps, namespace: "a", name: "large", fields: data("megabyte", strings.Repeat("0123456789abcde\n", 1<<16-64))},
+		{of: configMaps, namespace: "a", name: "x.1"},
+		{of: configMaps, namespace: "a", name: "x-1"},
+		{of: configMaps, namespace: "a-b", name: "plain", fields: data("k", "other")},
+		{of: configMaps, namespace: "a-b", name: "control", fields: data("text", "\x00\x01\b\f\x1f\x7f\u0085\ufeff\ufffd")}, // YAML cannot hold that
+		{of: pods, namespace: "a", name: "web-1", meta: labelled("app", "web", "tier", "front", "size", "5"), fields: podSpec("n1")},
+		{of: pods, namespace: "a", name: "web-2", meta: labelled("app", "web", "tier", "back", "size", "10"), fields: podSpec("n2")},
+		{of: pods, namespace: "a", name: "bare", fields: podSpec("")},
+		{of: pods, namespace: "a-b", name: "web-1", meta: labelled("app", "web", "empty", ""), fields: podSpec("n1")},
+		{of: nodes, name: "n1", meta: labelled("zone", "west")},
+		{of: nodes, name: "n2", fields: map[string]any{"spec": map[string]any{"unschedulable": true}}},
+		{of: leases, namespace: "a", name: "leader", fields: map[string]any{"spec": map[string]any{
+			"holderIdentity": awkward, "leaseDurationSeconds": 40, "renewTime": "2026-01-02T03:04:05.678900Z",
+		}}},
+		{of: endpoints, namespace: "a", name: "backends", fields: map[string]any{"subsets": []any{map[string]any{
+			"addresses": []any{map[string]any{"ip": "10.1.2.3"}}, "ports": []any{map[string]any{"port": 80}},
+		}}}},
+		{of: widgets, namespace: "a", name: "numbers", meta: labelled("app", "web"), fields: numbers},
+		{of: planets, name: "earth", fields: map[string]any{"spec": map[string]any{"size": "12756 km", "text": awkward}}},
+	}
+	if err := create(ctx, objects...); err != nil {
+		return err
+	}
+	old = planets.now
+	objects = nil
+	for i := range 140 {
+		parity := []string{"even", "odd"}[i%2]
+		objects = append(objects, object{of: configMaps, namespace: "many", name: fmt.Sprintf("c-%03d", i), meta: labelled("parity", parity)})
+	}
+	for i := range 20 {
+		objects = append(objects, object{of: widgets, namespace: "many", name: fmt.Sprintf("w-%03d", i)})
+	}
+	return create(ctx, objects...)
+}
+
+// numbers are written as they stand; the apiserver decides what becomes of them.
+var numbers = map[string]any{
+	"spec": json.RawMessage(`{"color":"red","exact":9007199254740993,"beyond":18446744073709551616,"tenth":0.1,"large":1e21,"small":1e-7,
+		"whole":1.0,"trailing":1.50,"negative":-0.0,"text":"<>&\u2028","null":null,"deep":[[[{"kind":"Pod","metadata":{"resourceVersion":"1"}}]]],
+		"metadata":{"name":"other","namespace":"b","resourceVersion":"5","labels":{"app":"db"}}}`),
+	// Top-level keys on both sides of metadata.
+	"a\"quote": "x", "labels": map[string]string{"app": "db"}, "resourceVersion": "77", "zeta": 1,
+}
+
+// createRest changes the collections while the proxy follows them.
+func createRest(ctx context.Context) error {
+	again := object{of: configMaps, namespace: "a", name: "recreated", fields: data("life", "first")}
+	fleeting := []object{
+		again,
+		{of: pods, namespace: "a0", name: "fleeting", meta: labelled("app", "web"), fields: podSpec("n1")},
+		{of: nodes, name: "fleeting"},
+		{of: leases, namespace: "a0", name: "fleeting"},
+		{of: endpoints, namespace: "a0", name: "fleeting"},
+		{of: widgets, namespace: "a0", name: "fleeting"},
+		{of: planets, name: "fleeting"},
+	}
+	if err := create(ctx, append(fleeting, object{of: namespaces, name: "early"})...); err != nil {
+		return err
+	}
+	namespaces.past = namespaces.now
+	for _, o := range fleeting {
+		o.of.past = o.of.now
+		if err := o.remove(ctx); err != nil {
+			return err
+		}
+	}
+	again.fields = data("life", "second")
+	err := create(ctx,
+		again,
+		object{of: configMaps, namespace: "a", name: "x"},
+		object{of: configMaps, namespace: "a", name: "x0"},
+		object{of: configMaps, namespace: "a0", name: "plain", fields: data("k", "third")},
+		object{of: configMaps, namespace: "a", name: "resembling", meta: map[string]any{
+			"labels":      map[string]string{"name": "other", "namespace": "b", "resourceVersion": "7", "uid": "none", "labels": "none"},
+			"annotations": map[string]string{"resourceVersion": "8", "kind": "Status", "metadata": `{"resourceVersion":"9"}`, "k8s.io/initial-events-end": "true"},
+		}, fields: data("metadata", `"metadata":{"name":"other","resourceVersion":"10"}`)},
+		object{of: configMaps, namespace: "a", name: "binary", fields: map[string]any{"binaryData": map[string]any{"b": []byte{0, 255, 60, 62}}, "immutable": true}},
+		object{of: pods, namespace: "a", name: "db-1", meta: labelled("app", "db", "size", "7", "example.com/long.key_name", "Mixed_Value.1"), fields: podSpec("n1")},
+		object{of: pods, namespace: "a0", name: "web-1", meta: labelled("app", "web", "size", "not-a-number"), fields: podSpec("")},
+		object{of: nodes, name: "n3", meta: labelled("zone", "east")},
+		object{of: leases, namespace: "a-b", name: "leader"},
+		object{of: endpoints, namespace: "a-b", name: "backends"},
+		object{of: widgets, namespace: "a-b", name: "numbers", fields: numbers},
+		object{of: planets, name: "mars", meta: labelled("moons", "2")},
+		object{of: namespaces, name: "late", meta: labelled("app", "web")},
+	)
+	if err != nil {
+		return err
+	}
+	for _, o := range []object{
+		{of: configMaps, namespace: "a", name: "plain"},
+		{of: pods, namespace: "a", name: "web-2"},
+		{of: nodes, name: "n1"},
+		{of: namespaces, name: "a"},
+		{of: widgets, namespace: "a", name: "numbers"},
+		{of: planets, name: "earth"},
+	} {
+		rv, err := o.patch(ctx, `{"metadata":{"annotations":{"changed":"once"},"labels":{"changed":"yes"}}}`)
+		if err != nil {
+			return err
+		}
+		o.of.now = max(o.of.now, rv)
+	}
+	for _, c := range []*collection{widgetsV2, widgetsAlpha} {
+		c.past, c.now = widgets.past, widgets.now
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strconv"
+)
+
+// source is where the proxy's answer came from, as its metrics tell.
+type source string
+
+const (
+	cache    source = "cache"
+	upstream source = "upstream"
+	// anywhere is for answers whose source depends on what else happens at the moment.
+	anywhere source = "anywhere"
+	// mute is for what HTTP servers answer before a request reaches a handler.
+	mute source = ""
+)
+
+var requestSeries = regexp.MustCompile(`(?m)^watchproxy_requests_total\{.*source="(\w+)".*\} (\S+)$`)
+
+// sources counts the proxy's answers so far by where they came from.
+func sources(ctx context.Context) (map[source]int, error) {
+	got, err := admin.send(ctx, get("/metrics?name[]=watchproxy_requests_total"))
+	if err != nil {
+		return nil, err
+	}
+	if got.status != http.StatusOK {
+		return nil, fmt.Errorf("/metrics: %d", got.status)
+	}
+	counts := map[source]int{}
+	for _, series := range requestSeries.FindAllSubmatch(got.body, -1) {
+		n, err := strconv.ParseFloat(string(series[2]), 64)
+		if err != nil {
+			return nil, err
+		}
+		counts[source(series[1])] += int(n)
+	}
+	return counts, nil
+}
+
+// counted describes what was counted between two looks; "" for nothing, and "cache" or "upstream" for one answer.
+func counted(before, after map[source]int) source {
+	var text string
+	for s, n := range after {
+		switch n -= before[s]; {
+		case n == 1 && text == "":
+			text = string(s)
+		case n != 0:
+			text += fmt.Sprintf(" %d × %s", n, s)
+		}
+	}
+	return source(text)
+}

@@ -1,0 +1,206 @@
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// Guarantee is what a watch promises.
+type Guarantee string
+
+// The guarantees of a watch.
+const (
+	// Ordered: resourceVersions ascend; after a bookmark come only events above it.
+	Ordered Guarantee = "ordered"
+	// Unique: no event comes twice, whatever the number of connections.
+	Unique Guarantee = "unique"
+	// NoGap: every event of the selection comes, from the start of the first connection to the end of the reference.
+	NoGap Guarantee = "no gap"
+	// Resumable: a connection from resourceVersion N goes on with the very next event after N.
+	Resumable Guarantee = "resumable"
+	// Bookmarkable: before a bookmark at N, everything up to N has come.
+	Bookmarkable Guarantee = "bookmarkable"
+	// NotOlderThan: a watch that begins with a state shows one that is not older than what was asked for.
+	NotOlderThan Guarantee = "not older than"
+	// Exact: what a watch begins with, and each event, is upstream's own, byte for byte.
+	Exact Guarantee = "exact"
+)
+
+// Violation is one broken guarantee.
+type Violation struct {
+	Guarantee Guarantee
+	Message   string
+}
+
+// String implements fmt.Stringer.
+func (v Violation) String() string { return string(v.Guarantee) + ": " + v.Message }
+
+// Check compares what a watcher saw with the reference and returns what it finds wrong. The watcher must have gone on
+// until it saw the reference's last event, or longer.
+func Check(ref *Reference, h *History) []Violation {
+	c := &checker{ref: ref, seen: map[sighting]bool{}}
+	for i := range h.Connections {
+		c.number, c.resumed, c.last = i+1, i > 0, i == len(h.Connections)-1
+		c.connection(&h.Connections[i])
+	}
+	return c.found
+}
+
+// sighting is an event as Unique counts it.
+type sighting struct {
+	key string
+	rv  uint64
+}
+
+type checker struct {
+	ref      *Reference
+	seen     map[sighting]bool
+	number   int // of the connection
+	resumed  bool
+	last     bool
+	position uint64 // what the connections so far have shown
+	found    []Violation
+}
+
+func (c *checker) report(g Guarantee, format string, args ...any) {
+	c.found = append(c.found, Violation{g, fmt.Sprintf("connection %d: %s", c.number, fmt.Sprintf(format, args...))})
+}
+
+// connection checks one connection. Where it does not tell at which resourceVersion its state was taken, there must be
+// one that explains all that came; if there is none, the best explanation is reported.
+func (c *checker) connection(conn *Connection) {
+	if c.resumed && conn.From != c.position {
+		panic(fmt.Sprintf("BUG: the watcher resumed from %d after it had seen %d", conn.From, c.position))
+	}
+	if !conn.State {
+		c.live(conn.From, conn.Events)
+		return
+	}
+	for i, e := range conn.Events {
+		if e.InitialEnd {
+			c.state(conn.From, e.RV, conn.Events[:i])
+			c.live(e.RV, conn.Events[i+1:])
+			return
+		}
+	}
+	c.guess(conn)
+}
+
+// guess tries every resourceVersion at which the state of a connection could have been taken.
+func (c *checker) guess(conn *Connection) {
+	var best *checker
+	for _, rv := range c.candidates(conn.From) {
+		try := *c
+		try.found, try.seen = nil, map[sighting]bool{}
+		n := min(len(c.ref.stateAt(rv)), len(conn.Events))
+		if try.state(conn.From, rv, conn.Events[:n]); len(try.found) > 0 {
+			continue
+		}
+		try.live(rv, conn.Events[n:])
+		if best == nil || len(try.found) < len(best.found) {
+			best = &try
+		}
+		if len(best.found) == 0 {
+			break
+		}
+	}
+	if best == nil {
+		c.report(Exact, "upstream never had the state that the watch began with")
+		return
+	}
+	best.found = append(c.found, best.found...)
+	*c = *best
+}
+
+func (c *checker) candidates(from uint64) []uint64 {
+	all := []uint64{max(from, c.ref.Since)}
+	for _, e := range c.ref.Events[c.ref.after(all[0]):] {
+		all = append(all, e.RV)
+	}
+	return all
+}
+
+// state checks the state, taken at rv, that a watch from a resourceVersion begins with.
+func (c *checker) state(from, rv uint64, got []Event) {
+	if rv < from {
+		c.report(NotOlderThan, "began with the state at %d instead of %d or later", rv, from)
+	}
+	want := c.ref.stateAt(rv)
+	for i := range max(len(want), len(got)) {
+		switch {
+		case i >= len(got):
+			c.report(Exact, "state at %d lacks %v", rv, want[i])
+		case i >= len(want):
+			c.report(Exact, "state at %d has %v too many", rv, got[i])
+		case !bytes.Equal(got[i].Line, want[i].Line):
+			c.report(Exact, "state at %d has\n%swhere upstream has\n%s", rv, got[i].Line, want[i].Line)
+		default:
+			continue
+		}
+		return // what follows is only shifted
+	}
+}
+
+// live checks the events that a connection showed after resourceVersion from.
+func (c *checker) live(from uint64, events []Event) {
+	c.position = from
+	delivered := map[uint64]bool{}
+	for _, e := range events {
+		switch e.Type {
+		case "BOOKMARK":
+			c.bookmark(from, e.RV, delivered)
+			continue
+		case "ERROR":
+			c.report(NoGap, "ended with %s", e.Line)
+			continue
+		}
+		if c.seen[sighting{e.Key, e.RV}] {
+			c.report(Unique, "%v came again", e)
+		} else if e.RV <= c.position {
+			c.report(Ordered, "%v came after %d", e, c.position)
+		}
+		if e.RV <= from {
+			c.report(Resumable, "%v came on a watch from %d", e, from)
+		}
+		c.seen[sighting{e.Key, e.RV}] = true
+		delivered[e.RV] = true
+		c.position = max(c.position, e.RV)
+		c.exact(e)
+	}
+	end := c.position
+	if c.last {
+		end = max(end, c.ref.End())
+	}
+	for i, e := range c.ref.between(from, end) {
+		if delivered[e.RV] {
+			continue
+		}
+		c.report(NoGap, "%v did not come", e)
+		if i == 0 && c.resumed {
+			c.report(Resumable, "%v did not come on a watch from %d", e, from)
+		}
+	}
+}
+
+func (c *checker) exact(e Event) {
+	want, ok := c.ref.at(e.RV)
+	switch {
+	case !ok:
+		c.report(Exact, "upstream has no %v", e)
+	case !bytes.Equal(e.Line, want.Line):
+		c.report(Exact, "came as\n%swhere upstream has\n%s", e.Line, want.Line)
+	}
+}
+
+// bookmark checks a bookmark at rv on a connection from a resourceVersion that has delivered some events.
+func (c *checker) bookmark(from, rv uint64, delivered map[uint64]bool) {
+	if rv < c.position {
+		c.report(Ordered, "bookmark at %d came after %d", rv, c.position)
+	}
+	for _, e := range c.ref.between(from, rv) {
+		if !delivered[e.RV] {
+			c.report(Bookmarkable, "bookmark at %d came before %v", rv, e)
+		}
+	}
+	c.position = max(c.position, rv)
+}

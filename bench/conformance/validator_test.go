@@ -1,0 +1,212 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "of the random writes; 0 takes one from the clock")
+
+const (
+	writes        = 2000
+	writers       = 4
+	watchers      = 50
+	validateLimit = 2 * time.Minute
+)
+
+// Under random writes, every watcher through the proxy sees exactly what the apiserver's own watch tells of its
+// selection.
+func TestWatchersSeeEverythingOnce(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-seed %d", seed)
+	ctx, cancel := context.WithTimeout(t.Context(), validateLimit)
+	defer cancel()
+
+	homes := newNamespaces(t, "writer", writers)
+	all := selections(homes)
+	first, refs := references(t, ctx, all)
+
+	before, err := sources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newProgress(writes)
+	p.wrote(first)
+	var crowd []*watcher
+	due := make([]chan uint64, watchers)
+	errs := make([]error, watchers)
+	var watching sync.WaitGroup
+	for i := range watchers {
+		w := newWatcher(i, all, writes/milestone*3/4, seed)
+		crowd, due[i] = append(crowd, w), make(chan uint64, 1)
+		watching.Go(func() { errs[i] = w.run(ctx, first, p, due[i]) })
+	}
+	closing := writeAtRandom(t, ctx, homes, seed, p)
+	replay(t, ctx, all, refs)
+	for i, ref := range refs {
+		if ref.End() <= closing {
+			t.Fatalf("nothing of the last writes matches %v", all[i])
+		}
+	}
+	for i := range crowd {
+		due[i] <- refs[i%len(all)].End()
+	}
+	watching.Wait()
+	after, err := sources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	events, bookmarks, connections := 0, 0, 0
+	for i, w := range crowd {
+		if errs[i] != nil {
+			t.Errorf("%s: %v", w.history.Name, errs[i])
+		}
+		report(t, &w.history, Check(refs[i%len(all)], &w.history))
+		connections += len(w.history.Connections)
+		for _, c := range w.history.Connections {
+			events += len(c.Events)
+			for _, e := range c.Events {
+				if e.Type == "BOOKMARK" && !e.InitialEnd {
+					bookmarks++
+				}
+			}
+		}
+	}
+	t.Logf("%d watchers saw %d events, %d of them bookmarks, over %d connections", watchers, events, bookmarks, connections)
+	if cached := after[cache] - before[cache]; bookmarks == 0 || connections == watchers || cached < connections*9/10 {
+		t.Errorf("the run proves too little: %d of %d connections were served from the cache", cached, connections)
+	}
+	if t.Failed() {
+		return
+	}
+	t.Run("a wrong history is found out", func(t *testing.T) {
+		for i, w := range crowd {
+			mutateAll(t, refs[i%len(all)], &w.history, w.rand)
+		}
+	})
+}
+
+func report(t *testing.T, h *History, found []Violation) {
+	t.Helper()
+	const shown = 5
+	for i, v := range found {
+		if i == shown {
+			t.Errorf("%s: %d violations more", h.Name, len(found)-shown)
+			return
+		}
+		t.Errorf("%s: %v", h.Name, v)
+	}
+}
+
+// references reads the state of each selection before the first write, and at which resourceVersion that is.
+func references(t *testing.T, ctx context.Context, all []selection) (uint64, []*Reference) {
+	t.Helper()
+	marker := object{of: configMaps, namespace: "default", name: unique("marker")}
+	first, err := marker.create(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refs := make([]*Reference, len(all))
+	for i, s := range all {
+		query := fmt.Sprintf("resourceVersion=%d&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", first)
+		events, err := readTo(history(t, ctx, s.target(query)), func(e Event) bool { return e.InitialEnd })
+		if err != nil {
+			t.Fatal(err)
+		}
+		refs[i] = &Reference{Since: first, State: events[:len(events)-1]}
+	}
+	return first, refs
+}
+
+// replay reads the history of each selection from the apiserver, to its end.
+func replay(t *testing.T, ctx context.Context, all []selection, refs []*Reference) {
+	t.Helper()
+	open := make([]*stream, len(all))
+	for i, s := range all {
+		// A short watch gets a bookmark soon, which says that nothing is missing up to there.
+		open[i] = history(t, ctx, s.target(fmt.Sprintf("resourceVersion=%d&allowWatchBookmarks=true&timeoutSeconds=4", refs[i].Since)))
+	}
+	// But only once the collection has moved on from where the apiserver's replay ended.
+	end := map[*collection]uint64{}
+	for _, o := range []object{
+		{of: configMaps, namespace: "default", name: unique("end")},
+		{of: pods, namespace: "default", name: unique("end"), fields: podSpec("n3")},
+	} {
+		rv, err := o.create(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end[o.of] = rv
+	}
+	// All at once: the apiserver drops a client that is slow to read.
+	complete := make([]error, len(all))
+	var reading sync.WaitGroup
+	for i, s := range open {
+		reading.Go(func() {
+			var events []Event
+			events, complete[i] = readTo(s, func(e Event) bool { return e.RV >= end[all[i].of] })
+			refs[i].Events = slices.DeleteFunc(events, func(e Event) bool { return e.Type == "BOOKMARK" })
+		})
+	}
+	reading.Wait()
+	if err := errors.Join(complete...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func history(t *testing.T, ctx context.Context, target string) *stream {
+	t.Helper()
+	s, err := apiserver.watch(ctx, get(target))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.close)
+	return s
+}
+
+// readTo reads the apiserver's own watch up to a last event.
+func readTo(s *stream, last func(Event) bool) ([]Event, error) {
+	defer s.close()
+	events, err := s.until(last)
+	if err != nil || len(events) == 0 || !last(events[len(events)-1]) {
+		return nil, fmt.Errorf("the apiserver's own watch is not complete after %d events: %w", len(events), err)
+	}
+	return events, nil
+}
+
+// writeAtRandom returns when all is written, with the resourceVersion before the closing writes, of which every
+// selection sees some.
+func writeAtRandom(t *testing.T, ctx context.Context, homes []string, seed uint64, p *progress) (closing uint64) {
+	t.Helper()
+	var crowd []*writer
+	each := func(f func(*writer) error) {
+		var writing sync.WaitGroup
+		errs := make([]error, len(crowd))
+		for i, w := range crowd {
+			writing.Go(func() { errs[i] = f(w) })
+		}
+		writing.Wait()
+		for _, err := range errs {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i, home := range homes {
+		crowd = append(crowd, newWriter(home, seed, uint64(i), p))
+	}
+	each(func(w *writer) error { return w.run(ctx, writes/len(homes)) })
+	closing = p.rv()
+	each(func(w *writer) error { return w.close(ctx) })
+	return closing
+}

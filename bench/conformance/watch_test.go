@@ -1,0 +1,202 @@
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// watchForms are the ways to watch a collection. $N is the resourceVersion before the script, $HOME the namespace where
+// it happens, $FIRST an object of its. The path is the namespace's if it says so, else the whole collection's.
+var watchForms = []struct {
+	name  string
+	in    bool // the namespace only
+	query string
+	from  source
+	only  *collection // nil: any
+}{
+	{"changes", false, "resourceVersion=$N", cache, nil},
+	{"changes in a namespace", true, "resourceVersion=$N", cache, nil},
+	{"changes, no initial events", true, "resourceVersion=$N&sendInitialEvents=false&resourceVersionMatch=NotOlderThan", cache, nil},
+	{"changes from a resourceVersion that is reached later", true, "resourceVersion=$N+4", cache, nil},
+	{"state, then changes", true, "resourceVersion=0", cache, nil},
+	{"state, then changes, all namespaces", false, "resourceVersion=0", cache, nil},
+	{"state with its end", true, "resourceVersion=0&allowWatchBookmarks=true", cache, nil},
+	{"changes after any", true, "resourceVersion=0&sendInitialEvents=false&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", cache, nil},
+	{"initial events, any", false, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0", cache, nil},
+	{"initial events with their end, any", false, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0&allowWatchBookmarks=true", cache, nil},
+	{"initial events, not older", false, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=$N", cache, nil},
+	{"initial events with their end, not older", false, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=$N&allowWatchBookmarks=1", cache, nil},
+	{"initial events with their end, not older than long ago", true, "sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=1&allowWatchBookmarks=", cache, nil},
+	{"initial events by label, with their end", false, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=$N&allowWatchBookmarks=true&labelSelector=app%3Dweb", cache, nil},
+	{"by label", false, "resourceVersion=$N&labelSelector=app%3Dweb", cache, nil},
+	{"by label in a namespace", true, "resourceVersion=$N&labelSelector=app%3Dweb", cache, nil},
+	{"by another label", false, "resourceVersion=$N&labelSelector=app%3D%3Ddb", cache, nil},
+	{"by what a label is not", true, "resourceVersion=$N&labelSelector=app!%3Dweb", cache, nil},
+	{"by one of two labels", true, "resourceVersion=$N&labelSelector=app+in+(web,db)", cache, nil},
+	{"by none of the labels", true, "resourceVersion=$N&labelSelector=app+notin+(web)", cache, nil},
+	{"by a label being there", true, "resourceVersion=$N&labelSelector=app", cache, nil},
+	{"by a label not being there", true, "resourceVersion=$N&labelSelector=!app", cache, nil},
+	{"by name", true, "resourceVersion=$N&fieldSelector=metadata.name%3D$FIRST", cache, nil},
+	{"by name in all namespaces", false, "resourceVersion=$N&fieldSelector=metadata.name%3D$FIRST", cache, nil},
+	{"by name, with the state", true, "resourceVersion=0&allowWatchBookmarks=true&fieldSelector=metadata.name%3D$FIRST", cache, nil},
+	{"by what a name is not", true, "resourceVersion=$N&fieldSelector=metadata.name!%3D$FIRST", cache, nil},
+	{"by name and label", true, "resourceVersion=$N&fieldSelector=metadata.name%3D$FIRST&labelSelector=app%3Dweb", cache, nil},
+	{"most recent state", true, "", upstream, nil},
+	{"most recent state with its end", true, "allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", upstream, nil},
+	{"changes after the most recent", true, "sendInitialEvents=false&resourceVersionMatch=NotOlderThan", upstream, nil},
+	{"pretty means nothing", true, "resourceVersion=$N&pretty=true", cache, nil},
+	{"a limit", true, "resourceVersion=$N&limit=1", upstream, nil},
+	{"unknown parameters", true, "resourceVersion=$N&unknown=1", upstream, nil},
+	{"a timeout of its own", true, "resourceVersion=$N&timeoutSeconds=300&timeout=200s", cache, nil},
+
+	{"by namespace", false, "resourceVersion=$N&fieldSelector=metadata.namespace%3D$HOME", cache, pods},
+	{"by what the namespace is not", false, "resourceVersion=$N&fieldSelector=metadata.namespace!%3D$HOME", cache, pods},
+	{"by namespace and name", false, "resourceVersion=$N&fieldSelector=metadata.namespace%3D$HOME,metadata.name%3D$FIRST", cache, pods},
+	{"by node", false, "resourceVersion=$N&fieldSelector=spec.nodeName%3Dn1", cache, pods},
+	{"by node in a namespace", true, "resourceVersion=$N&fieldSelector=spec.nodeName%3D%3Dn1", cache, pods},
+	{"by node, with the state", false, "resourceVersion=0&allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Dn1", cache, pods},
+	{"by what the node is not", true, "resourceVersion=$N&fieldSelector=spec.nodeName!%3Dn1", cache, pods},
+	{"by no node yet", true, "resourceVersion=$N&fieldSelector=spec.nodeName%3D", cache, pods},
+	{"by some node", true, "resourceVersion=$N&fieldSelector=spec.nodeName!%3D", cache, pods},
+	{"by node and label", true, "resourceVersion=$N&fieldSelector=spec.nodeName%3Dn1&labelSelector=app%3Dweb", cache, pods},
+	{"by phase", true, "resourceVersion=$N&fieldSelector=status.phase%3DPending", upstream, pods},
+}
+
+// Every event has to be the apiserver's: its type, its bytes, its place in the sequence.
+func TestWatches(t *testing.T) {
+	for _, c := range []*collection{pods, configMaps, nodes, namespaces, leases, endpoints, widgets, widgetsV2, planets} {
+		t.Run(c.name, func(t *testing.T) { watchScript(t, c) })
+	}
+}
+
+// watchScript opens all watches of a collection at both servers, runs a script, and compares.
+func watchScript(t *testing.T, c *collection) {
+	s := newScript(t, c)
+	n, err := s.object(s.elsewhere, s.first+"-before", "web", "n1").create(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxied.must(t, get(fmt.Sprintf("%s?limit=1&resourceVersionMatch=NotOlderThan&resourceVersion=%d", c.all(), n)), 200)
+	fill := strings.NewReplacer("$N+4", fmt.Sprint(n+4), "$N", fmt.Sprint(n), "$HOME", s.home, "$FIRST", s.first)
+
+	var open []*pair
+	for _, f := range watchForms {
+		if f.only != nil && f.only != c {
+			continue
+		}
+		path := c.all()
+		if f.in {
+			path = c.in(s.home)
+		}
+		open = append(open, openPair(t, f.name, get(fill.Replace(path+"?watch=true&"+f.query)), f.from))
+	}
+	for name, path := range map[string]string{
+		"collection": c.root + "/watch" + c.in(s.home)[len(c.root):],
+		"object":     c.root + "/watch" + c.in(s.home)[len(c.root):] + "/" + s.first,
+	} {
+		for _, query := range []string{fill.Replace("?resourceVersion=$N"), "?resourceVersion=0&allowWatchBookmarks=true", ""} {
+			open = append(open, openPair(t, "watch prefix of "+name+query, get(path+query), upstream))
+		}
+	}
+	if err := s.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range open {
+		t.Run(p.name, func(t *testing.T) { p.compare(t, isFence) })
+	}
+}
+
+// pair is one watch at both servers.
+type pair struct {
+	name      string
+	want, got *stream
+}
+
+func openPair(t *testing.T, name string, r request, from source) *pair {
+	t.Helper()
+	before, err := sources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := openPairUnseen(t, r)
+	p.name = name
+	after, err := sources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := counted(before, after); got != from {
+		t.Errorf("%s: the answer came from %q instead of %q", name, got, from)
+	}
+	return p
+}
+
+// openPairUnseen does not look where the proxy's answer comes from, as other tests go on meanwhile.
+func openPairUnseen(t *testing.T, r request) *pair {
+	t.Helper()
+	open := func(e *endpoint) *stream {
+		s, err := e.watch(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.close)
+		return s
+	}
+	return &pair{want: open(apiserver), got: open(proxied)}
+}
+
+// compare reads both watches up to their last event.
+func (p *pair) compare(t *testing.T, last func(Event) bool) {
+	t.Helper()
+	if err := compare(reply{status: 200, header: p.want.header}, reply{status: 200, header: p.got.header}, same); err != nil {
+		t.Error(err)
+	}
+	want, err := p.want.until(last)
+	if err != nil || len(want) == 0 {
+		t.Fatalf("the apiserver's watch gave %v: %v", want, err)
+	}
+	got, err := p.got.until(last)
+	if err != nil {
+		t.Errorf("the proxy's watch: %v", err)
+	}
+	want, got = withoutBookmarks(t, want), withoutBookmarks(t, got)
+	for i := range max(len(want), len(got)) {
+		switch {
+		case i >= len(got):
+			t.Fatalf("event %d of %d did not come: %v", i, len(want), want[i])
+		case i >= len(want):
+			t.Fatalf("event %d is one too many: %v", i, got[i])
+		case !bytes.Equal(settled(got[i]), settled(want[i])):
+			t.Fatalf("event %d of %d differs\n%s", i, len(want), excerpts(want[i].Line, got[i].Line))
+		}
+	}
+	p.want.close()
+	p.got.close()
+}
+
+// withoutBookmarks drops the bookmarks that come at any time, after a look at whether they tell the truth.
+func withoutBookmarks(t *testing.T, events []Event) []Event {
+	t.Helper()
+	var rest []Event
+	var position uint64
+	for _, e := range events {
+		if e.Type != "BOOKMARK" {
+			position = max(position, e.RV)
+		} else if e.RV < position {
+			t.Errorf("a bookmark at %d came after %d", e.RV, position)
+		}
+		if e.Type != "BOOKMARK" || e.InitialEnd {
+			rest = append(rest, e)
+		}
+	}
+	return rest
+}
+
+// settled is an event without what the contract leaves open: the resourceVersion of a bookmark.
+func settled(e Event) []byte {
+	if e.Type != "BOOKMARK" {
+		return e.Line
+	}
+	return bytes.Replace(e.Line, fmt.Appendf(nil, `"resourceVersion":"%d"`, e.RV), []byte(`"resourceVersion":"RV"`), 1)
+}
