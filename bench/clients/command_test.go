@@ -64,6 +64,7 @@ current-context: good
 
 // What is wrong at the start is said in one line that names it, soon, and the exit code is 1.
 func TestServeRefusesToStart(t *testing.T) {
+	t.Parallel()
 	w := sharedWorld(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -89,7 +89,7 @@ func TestDrain(t *testing.T) {
 	}
 	first, last := ends[0], ends[0]
 	for i, o := range watches {
-		if o.ended() != io.EOF {
+		if !errors.Is(o.ended(), io.EOF) {
 			t.Errorf("watch %s: %v after %v", o.name, o.ended(), ends[i])
 		}
 		first, last = min(first, ends[i]), max(last, ends[i])

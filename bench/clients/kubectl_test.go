@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,7 +49,7 @@ func (i invocation) reading(stdin string) invocation {
 }
 
 func (i invocation) with(env ...string) invocation {
-	i.env = append(i.env[:len(i.env):len(i.env)], env...)
+	i.env = append(slices.Clip(i.env), env...)
 	return i
 }
 
@@ -60,7 +61,7 @@ type outcome struct {
 
 // command makes a process in a process group of its own, so that a Ctrl-C reaches the test alone.
 func (f front) command(ctx context.Context, i invocation) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, f.binary, append(f.args[:len(f.args):len(f.args)], i.args...)...)
+	cmd := exec.CommandContext(ctx, f.binary, append(slices.Clip(f.args), i.args...)...)
 	cmd.Env = append(environment(f.home), i.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = time.Second

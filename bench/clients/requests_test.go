@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"testing"
 	"time"
@@ -72,9 +73,7 @@ func (e endpoint) send(t *testing.T, method, target string, header http.Header, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, values := range header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, header)
 	if e.token != "" && header.Get("Authorization") == "" {
 		req.Header.Set("Authorization", "Bearer "+e.token)
 	}

@@ -105,7 +105,7 @@ func (k *kubelet) run(w http.ResponseWriter, r *http.Request, command func(conte
 		corev1.ExecStdoutParam: corev1.StreamTypeStdout,
 		corev1.ExecStderrParam: corev1.StreamTypeStderr,
 	} {
-		if r.FormValue(param) == "1" && !(tty && stream == corev1.StreamTypeStderr) {
+		if r.FormValue(param) == "1" && (!tty || stream != corev1.StreamTypeStderr) {
 			types = append(types, stream)
 		}
 	}

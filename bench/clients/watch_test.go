@@ -3,9 +3,11 @@ package clients
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 
@@ -57,7 +59,7 @@ func (w *watch) read(body io.Reader) {
 		w.mu.Lock()
 		if err != nil {
 			w.mu.err = err
-			if err == io.EOF && len(line) > 0 {
+			if errors.Is(err, io.EOF) && len(line) > 0 {
 				w.mu.err = io.ErrUnexpectedEOF
 			}
 			w.mu.Unlock()
@@ -72,7 +74,7 @@ func (w *watch) read(body io.Reader) {
 func (w *watch) events() []conformance.Event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.mu.events[:len(w.mu.events):len(w.mu.events)]
+	return slices.Clip(w.mu.events)
 }
 
 // last returns the last event that has come so far, the zero one if there is none.

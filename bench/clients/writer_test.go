@@ -81,10 +81,10 @@ func (o *writer) stop() {
 // proceed waits until the writer has made some more steps.
 func (o *writer) proceed(t *testing.T, steps int) {
 	t.Helper()
-	_, begin, _ := o.progress()
+	begin, _, _ := o.progress()
 	const bound = 2 * time.Minute // the apiserver may have to start first
 	within(t, bound, "the writer proceeds", func() bool {
-		err, now, _ := o.progress()
+		now, _, err := o.progress()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,10 +92,10 @@ func (o *writer) proceed(t *testing.T, steps int) {
 	})
 }
 
-func (o *writer) progress() (err error, steps, failures int) {
+func (o *writer) progress() (steps, failures int, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.mu.broken, o.mu.steps, o.mu.failures
+	return o.mu.steps, o.mu.failures, o.mu.broken
 }
 
 // step makes one change.

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
-	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/tidwall/gjson"
 )
@@ -111,13 +109,5 @@ func excerpts(want, got []byte) string {
 	return fmt.Sprintf("from byte %d on (of %d and %d)\nwant …%q…\ngot  …%q…", at, len(want), len(got), cut(want), cut(got))
 }
 
-// listRV is the resourceVersion of a list.
-func listRV(r reply) string { return gjson.GetBytes(r.body, "metadata.resourceVersion").Str }
-
 // listToken is the continue token of a list.
 func listToken(r reply) string { return gjson.GetBytes(r.body, "metadata.continue").Str }
-
-// is tells whether a media type is what a reply says it has.
-func (r reply) is(mediaType string) bool {
-	return strings.HasPrefix(r.header.Get("Content-Type"), mediaType) && r.status == http.StatusOK
-}

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -89,7 +90,7 @@ func (e *endpoint) send(ctx context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read to its end
+	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return reply{}, fmt.Errorf("%s: read answer to %s: %w", e.name, r.target, err)
@@ -108,9 +109,7 @@ func (e *endpoint) open(ctx context.Context, r request) (*http.Response, error) 
 	if strings.HasPrefix(r.target, "//") {
 		req.URL.Path, req.URL.Opaque = req.URL.Opaque, "" // net/http takes an opaque "//" for a host
 	}
-	for name, values := range e.headers(r) {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, e.headers(r))
 	if r.body == "" {
 		req.Body, req.ContentLength = nil, 0
 	}
@@ -127,9 +126,7 @@ func (e *endpoint) headers(r request) http.Header {
 	if e.token != "" {
 		h.Set("Authorization", "Bearer "+e.token)
 	}
-	for name, values := range r.header {
-		h[name] = values
-	}
+	maps.Copy(h, r.header)
 	return h
 }
 
@@ -159,7 +156,7 @@ func (e *endpoint) dial(t *testing.T) (net.Conn, *bufio.Reader) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() }) //nolint:errcheck // the test may have done so
+	t.Cleanup(func() { conn.Close() })
 	if err := conn.SetDeadline(time.Now().Add(replyLimit)); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func (e *endpoint) text(protocol string, r request) string {
 		method = http.MethodGet
 	}
 	fmt.Fprintf(&b, "%s %s %s\r\nHost: %s\r\n", method, r.target, protocol, e.base.Host)
-	e.headers(r).Write(&b) //nolint:errcheck // to memory
+	e.headers(r).Write(&b)
 	b.WriteString("\r\n")
 	return b.String()
 }
@@ -31,7 +31,7 @@ func receive(br *bufio.Reader, r request) (*http.Response, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // it was read to its end
+	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	return resp, body, err
 }

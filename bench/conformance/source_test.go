@@ -16,8 +16,6 @@ const (
 	upstream source = "upstream"
 	// anywhere is for answers whose source depends on what else happens at the moment.
 	anywhere source = "anywhere"
-	// mute is for what HTTP servers answer before a request reaches a handler.
-	mute source = ""
 )
 
 var requestSeries = regexp.MustCompile(`(?m)^watchproxy_requests_total\{.*source="(\w+)".*\} (\S+)$`)

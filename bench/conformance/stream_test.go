@@ -35,7 +35,7 @@ func (e *endpoint) watch(ctx context.Context, r request) (*stream, error) {
 	}
 	if resp.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(resp.Body)
-		resp.Body.Close() //nolint:errcheck // the status is what matters
+		resp.Body.Close()
 		cancel()
 		return nil, fmt.Errorf("%s: watch %s: %d %.500s", e.name, r.target, resp.StatusCode, body)
 	}
@@ -44,7 +44,7 @@ func (e *endpoint) watch(ctx context.Context, r request) (*stream, error) {
 	go func() {
 		defer close(s.done)
 		defer close(lines)
-		defer resp.Body.Close() //nolint:errcheck // it was read to its end
+		defer resp.Body.Close()
 		s.err = read(ctx, resp.Body, lines)
 	}()
 	return s, nil

@@ -138,7 +138,7 @@ func (w *writer) create(ctx context.Context, s *subject) (uint64, error) {
 	if app := pick(w.rand, writerApps); app != "" {
 		s.meta["labels"] = map[string]string{"app": app}
 	}
-	return s.object.create(ctx)
+	return s.create(ctx)
 }
 
 // close makes the last writes, of which every selection sees some.

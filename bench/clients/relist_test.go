@@ -1,0 +1,126 @@
+package clients
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/conformance"
+)
+
+// When the way upstream was cut and mended, the proxy goes on where it was. When the apiserver has restarted meanwhile,
+// its history begins after that, and the proxy reads the state again: its watches see the difference as events.
+func TestRelist(t *testing.T) {
+	t.Parallel()
+	w := ownWorld(t)
+	way, kubeconfig := startRelay(t, w)
+	binary, err := cluster.BuildProxy(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := cluster.ProxyT(t, cluster.ProxyOptions{Binary: binary, Kubeconfig: kubeconfig})
+	proxy := w.endpoints(t)[1]
+	proxy.url = p.URL
+	relists := func() float64 { return proxyMetrics(t, p).sum("watchproxy_feed_relists_total", "resource", "widgets") }
+
+	newWidgets(t, w)
+	ns := w.namespace(t, "relist")
+	objects := w.dynamic.Resource(widgets).Namespace(ns)
+	create := func(name string) {
+		t.Helper()
+		if _, err := objects.Create(t.Context(), widget(name), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(name string) {
+		t.Helper()
+		if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change := func(name, value string) {
+		t.Helper()
+		if _, err := objects.Patch(t.Context(), name, types.MergePatchType, labelPatch("n", value), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"changed", "kept", "removed", "replaced"} {
+		create(name)
+	}
+	target := "/apis/clients.test/v1/namespaces/" + ns + "/widgets?watch=1&resourceVersion=0"
+	var watches []*watch
+	for range 20 {
+		watches = append(watches, proxy.watchAt(t, target), proxy.watchAt(t, target+"&labelSelector=n"))
+	}
+	expect := func(when string, all, selected []string) {
+		t.Helper()
+		for i, o := range watches {
+			want := [][]string{all, selected}[i%2]
+			var got []string
+			eventually(t, when+": as many events as expected", func() bool { return len(o.events()) >= len(want) })
+			for _, e := range o.events() {
+				got = append(got, e.Type+" "+e.Key[len(ns)+1:])
+			}
+			if !slices.Equal(got, want) || o.ended() != nil {
+				t.Fatalf("%s: watch %s has seen\n%q instead of\n%q, %v", when, o.name, got, want, o.ended())
+			}
+		}
+	}
+	const state = 4 // objects that the watches begin with
+	all := []string{"ADDED changed", "ADDED kept", "ADDED removed", "ADDED replaced"}
+	expect("at first", all, nil)
+
+	way.cut()
+	change("kept", "1")
+	way.mend()
+	all, selected := append(all, "MODIFIED kept"), []string{"ADDED kept"}
+	expect("after a cut", all, selected)
+	if n := relists(); n != 0 {
+		t.Errorf("%v relists after a cut", n)
+	}
+
+	way.cut()
+	remove("removed")
+	remove("replaced")
+	change("changed", "1")
+	change("changed", "2")
+	create("new")
+	create("replaced")
+	create("unseen")
+	remove("unseen")
+	if err := w.api.Stop(); err != nil {
+		t.Error(err)
+	}
+	if err := w.api.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	way.mend()
+	all = append(all, "DELETED replaced", "DELETED removed", "MODIFIED changed", "ADDED new", "ADDED replaced")
+	expect("after a relist", all, append(selected, "ADDED changed"))
+	if n := proxyMetrics(t, p).sum("watchproxy_feed_relists_total", "resource", "widgets", "reason", "expired"); n != 1 || relists() != 1 {
+		t.Errorf("%v relists, %v of them as the history had expired", relists(), n)
+	}
+	for i, o := range watches {
+		if err := ascending(o.events()[[]int{state, 0}[i%2]:]); err != nil {
+			t.Error(err)
+		}
+	}
+	change("new", "1") // and on it goes
+	for _, o := range watches {
+		eventually(t, "a change after that", func() bool { return o.last().Key == ns+"/new" })
+	}
+}
+
+// ascending tells whether events follow each other.
+func ascending(events []conformance.Event) error {
+	for i := 1; i < len(events); i++ {
+		if events[i].RV <= events[i-1].RV {
+			return fmt.Errorf("%v came after %v", events[i], events[i-1])
+		}
+	}
+	return nil
+}
