@@ -84,7 +84,7 @@ func TestDrain(t *testing.T) {
 		}
 		return all
 	})
-	if unready == 0 || unready > time.Second {
+	if unready == 0 || unready > 2*time.Second {
 		t.Errorf("not ready after %v", unready)
 	}
 	first, last := ends[0], ends[0]
@@ -94,7 +94,7 @@ func TestDrain(t *testing.T) {
 		}
 		first, last = min(first, ends[i]), max(last, ends[i])
 	}
-	if last > drain+time.Second || last-first < drain/4 {
+	if last > drain+2*time.Second || last-first < drain/4 {
 		t.Errorf("watches ended from %v to %v after the signal", first, last)
 	}
 	// What streams on is let go on until the drain time and a grace are over, and then cut.
@@ -150,7 +150,7 @@ func TestSecondSignal(t *testing.T) {
 	})
 	terminate(t, p)
 	awaitEnd(t, p.PID(), 2*time.Second)
-	if err := p.Close(); err == nil || !strings.Contains(err.Error(), "signal: terminated") {
+	if err := p.Close(); err == nil || !strings.Contains(err.Error(), "exit status 1") || !strings.Contains(err.Error(), "second signal") {
 		t.Errorf("it ended with %v", err)
 	}
 }

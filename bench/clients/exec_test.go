@@ -67,6 +67,9 @@ func TestKubectlExec(t *testing.T) {
 		})
 	}
 	eventually(t, "all streams are closed", func() bool { return k.open.Load() == 0 })
+	eventually(t, "the proxy has let go of them", func() bool {
+		return proxyMetrics(t, w.proxy).sum("watchproxy_forwards_in_flight") == 0
+	})
 }
 
 // random returns bytes that no protocol on the way can take for text.

@@ -77,7 +77,7 @@ func whileAway(t *testing.T, w *world) {
 		if got := proxy.get(t, target, nil); got.status != http.StatusOK {
 			t.Errorf("%s: %d %s", target, got.status, got.body)
 		}
-		const soon = time.Second
+		const soon = 2 * time.Second
 		if took := time.Since(began); took > soon {
 			t.Errorf("%s took %v", target, took)
 		}
@@ -100,7 +100,7 @@ func whileAway(t *testing.T, w *world) {
 			status.Reason != metav1.StatusReasonServiceUnavailable || got.header.Get("Retry-After") == "" {
 			t.Errorf("%s: %d %s %v", target, got.status, got.body, got.header)
 		}
-		const soon = 2 * time.Second
+		const soon = 3 * time.Second
 		if took := time.Since(began); took > soon {
 			t.Errorf("%s failed after %v", target, took)
 		}

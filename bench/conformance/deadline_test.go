@@ -99,40 +99,43 @@ func TestRefusedWatches(t *testing.T) {
 // A watch that asks for bookmarks gets one shortly before it times out, so that its client can go on from there.
 func TestLastBookmark(t *testing.T) {
 	const lifetime = 4 * time.Second
-	for _, c := range []*collection{pods, nodes, leases, widgets, planets} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := newScript(t, c)
-			n, err := s.object(s.home, unique("before"), "web", "").create(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			proxied.must(t, get(fmt.Sprintf("%s?limit=1&resourceVersionMatch=NotOlderThan&resourceVersion=%d", c.all(), n)), 200)
-			target := fmt.Sprintf("%s?watch=true&labelSelector=app%%3Dnobody&resourceVersion=%d&timeoutSeconds=%d", c.all(), n, lifetime/time.Second)
-			silent := openPairUnseen(t, get(target))
-			marked := openPairUnseen(t, get(target+"&allowWatchBookmarks=true"))
-			began := time.Now()
-			unseen, err := s.object(s.home, unique("unseen"), "web", "").create(t.Context())
-			if err != nil {
-				t.Fatal(err)
+	var streams []*stream
+	var unseen []uint64 // of a write that no watch sees
+	cs := []*collection{pods, nodes, leases, widgets, planets}
+	began := time.Now()
+	for _, c := range cs {
+		s := newScript(t, c)
+		n, err := s.object(s.home, unique("before"), "web", "").create(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxied.must(t, get(fmt.Sprintf("%s?limit=1&resourceVersionMatch=NotOlderThan&resourceVersion=%d", c.all(), n)), 200)
+		target := fmt.Sprintf("%s?watch=true&labelSelector=app%%3Dnobody&resourceVersion=%d&timeoutSeconds=%d", c.all(), n, lifetime/time.Second)
+		silent, marked := openPair(t, "silent", get(target), cache), openPair(t, "marked", get(target+"&allowWatchBookmarks=true"), cache)
+		streams = append(streams, silent.want, silent.got, marked.want, marked.got)
+		rv, err := s.object(s.home, unique("unseen"), "web", "").create(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		unseen = append(unseen, rv)
+	}
+	opened := time.Now()
+	for i, four := range slices.Collect(slices.Chunk(toEnd(streams), 4)) {
+		t.Run(cs[i].name, func(t *testing.T) {
+			for _, w := range four[:2] {
+				if w.err != nil || len(w.events) > 0 {
+					t.Errorf("%s: a watch without bookmarks gave %v, %v", w.name, w.events, w.err)
+				}
 			}
 			marks := map[string]bool{}
-			for _, w := range toEnd(began, marked.want, marked.got) {
-				w.check(t, lifetime)
+			for _, w := range four[2:] {
+				w.check(t, unseen[i], began, opened, lifetime)
 				for _, e := range w.events {
-					if e.RV < unseen {
-						t.Errorf("%s: bookmark at %d though the collection has reached %d", w.name, e.RV, unseen)
-					}
 					marks[string(settled(e))] = true
 				}
 			}
 			if len(marks) != 1 {
 				t.Errorf("bookmarks differ: %v", slices.Collect(maps.Keys(marks)))
-			}
-			for _, w := range toEnd(began, silent.want, silent.got) {
-				if w.err != nil || len(w.events) > 0 {
-					t.Errorf("%s: a watch without bookmarks gave %v, %v", w.name, w.events, w.err)
-				}
 			}
 		})
 	}
@@ -143,11 +146,11 @@ type watched struct {
 	name        string // of the server
 	events      []Event
 	err         error
-	last, ended time.Duration // when the last event and the end came
+	last, ended time.Time // when the last event and the end came
 }
 
 // toEnd reads watches side by side.
-func toEnd(began time.Time, streams ...*stream) []watched {
+func toEnd(streams []*stream) []watched {
 	all := make([]watched, len(streams))
 	var reading sync.WaitGroup
 	for i, s := range streams {
@@ -155,18 +158,18 @@ func toEnd(began time.Time, streams ...*stream) []watched {
 		w.name = s.name
 		reading.Go(func() {
 			w.events, w.err = s.until(func(Event) bool {
-				w.last = time.Since(began)
+				w.last = time.Now()
 				return false
 			})
-			w.ended = time.Since(began)
+			w.ended = time.Now()
 		})
 	}
 	reading.Wait()
 	return all
 }
 
-// check holds a watch that shows nothing but bookmarks against its lifetime.
-func (w *watched) check(t *testing.T, lifetime time.Duration) {
+// check holds a watch that shows nothing but bookmarks against its lifetime, which began between two times.
+func (w *watched) check(t *testing.T, unseen uint64, after, before time.Time, lifetime time.Duration) {
 	t.Helper()
 	// The apiserver looks for due bookmarks once a second.
 	const early = 3500 * time.Millisecond
@@ -174,14 +177,14 @@ func (w *watched) check(t *testing.T, lifetime time.Duration) {
 		t.Fatalf("%s: %d bookmarks, %v", w.name, len(w.events), w.err)
 	}
 	for _, e := range w.events {
-		if e.Type != "BOOKMARK" || e.InitialEnd {
+		if e.Type != "BOOKMARK" || e.InitialEnd || e.RV < unseen {
 			t.Errorf("%s: %s", w.name, e.Line)
 		}
 	}
-	if w.last < lifetime-early || w.last > lifetime {
-		t.Errorf("%s: the last bookmark came after %v of %v", w.name, w.last, lifetime)
+	if w.last.Before(after.Add(lifetime-early)) || w.last.After(before.Add(lifetime)) {
+		t.Errorf("%s: the last bookmark came %v before the end", w.name, w.ended.Sub(w.last))
 	}
-	if w.ended < lifetime-100*time.Millisecond {
-		t.Errorf("%s: the end came after %v of %v", w.name, w.ended, lifetime)
+	if w.ended.Before(after.Add(lifetime)) {
+		t.Errorf("%s: the end came after %v of %v", w.name, w.ended.Sub(after), lifetime)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -27,6 +28,7 @@ type endpoint struct {
 	token string
 	tls   *tls.Config // nil for plain HTTP
 	http  *http.Client
+	sent  atomic.Int64 // requests
 }
 
 // newEndpoint returns the server at a URL. Token and ca are empty for one that wants none.
@@ -113,6 +115,7 @@ func (e *endpoint) open(ctx context.Context, r request) (*http.Response, error) 
 	if r.body == "" {
 		req.Body, req.ContentLength = nil, 0
 	}
+	e.sent.Add(1)
 	resp, err := e.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s %s: %w", e.name, r.method, r.target, err)
@@ -146,6 +149,7 @@ func (e *endpoint) must(tb testing.TB, r request, status int) reply {
 // dial opens a bare connection, for rows about the framing of HTTP itself.
 func (e *endpoint) dial(t *testing.T) (net.Conn, *bufio.Reader) {
 	t.Helper()
+	e.sent.Add(1)
 	var conn net.Conn
 	var err error
 	if e.tls != nil {

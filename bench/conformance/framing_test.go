@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -68,7 +70,7 @@ func TestConnectionReuse(t *testing.T) {
 		for _, e := range []*endpoint{apiserver, proxied} {
 			t.Run(sending.name+" to the "+e.name, func(t *testing.T) {
 				t.Parallel()
-				for rest := conversation(); len(rest) > 0; {
+				for rest := alone(t, e, conversation()); len(rest) > 0; {
 					rest = rest[converse(t, e, sending.piece, rest):]
 				}
 			})
@@ -78,7 +80,7 @@ func TestConnectionReuse(t *testing.T) {
 
 // converse sends requests over one connection, until the last or the end of the connection, and tells how many were
 // answered.
-func converse(t *testing.T, e *endpoint, piece int, requests []request) (answered int) {
+func converse(t *testing.T, e *endpoint, piece int, exchanges []exchange) (answered int) {
 	t.Helper()
 	conn, br := e.dial(t)
 	send := func(rest string, piece int) {
@@ -90,25 +92,25 @@ func converse(t *testing.T, e *endpoint, piece int, requests []request) (answere
 	}
 	if piece > 0 {
 		var all strings.Builder
-		for _, r := range requests {
-			all.WriteString(e.text("HTTP/1.1", r))
+		for _, x := range exchanges {
+			all.WriteString(e.text("HTTP/1.1", x.request))
 		}
 		send(all.String(), piece)
 	}
-	for i, r := range requests {
+	for i, x := range exchanges {
 		if piece == 0 {
-			send(e.text("HTTP/1.1", r), 1<<20)
+			send(e.text("HTTP/1.1", x.request), 1<<20)
 		}
-		if !answersAsAlone(t, e, r, br).Close {
+		if !x.answered(t, br).Close {
 			continue
 		}
-		if e == apiserver || !strings.Contains(r.target, "watch=") {
-			t.Errorf("%s %s: the connection was closed", r.method, r.target)
+		if e == apiserver || !strings.Contains(x.target, "watch=") {
+			t.Errorf("%s %s: the connection was closed", x.method, x.target)
 		}
 		ends(t, br)
 		return i + 1
 	}
-	return len(requests)
+	return len(exchanges)
 }
 
 // ends checks that nothing more comes on a connection.
@@ -119,57 +121,65 @@ func ends(t *testing.T, br *bufio.Reader) {
 	}
 }
 
-// answersAsAlone reads the answer to a request that was sent.
-func answersAsAlone(t *testing.T, e *endpoint, r request, br *bufio.Reader) *http.Response {
+// exchange is a request and the answer that it gets when it is sent alone.
+type exchange struct {
+	request
+	alone reply
+}
+
+// alone sends requests each on its own, all at the same time.
+func alone(t *testing.T, e *endpoint, requests []request) []exchange {
 	t.Helper()
-	resp, body, err := receive(br, r)
-	if err != nil {
-		t.Fatalf("%s %s: %v", r.method, r.target, err)
+	exchanges, errs := make([]exchange, len(requests)), make([]error, len(requests))
+	var all sync.WaitGroup
+	for i, r := range requests {
+		exchanges[i].request = r
+		all.Go(func() { exchanges[i].alone, errs[i] = e.send(t.Context(), r) })
 	}
-	alone, err := e.send(t.Context(), r)
-	if err != nil {
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	if err := compare(alone, reply{resp.StatusCode, resp.Header, body}, same); err != nil {
-		t.Fatalf("%s %s: %v", r.method, r.target, err)
+	return exchanges
+}
+
+// answered reads the answer to a request that was sent.
+func (x exchange) answered(t *testing.T, br *bufio.Reader) *http.Response {
+	t.Helper()
+	resp, body, err := receive(br, x.request)
+	if err != nil {
+		t.Fatalf("%s %s: %v", x.method, x.target, err)
+	}
+	if err := compare(x.alone, reply{resp.StatusCode, resp.Header, body}, same); err != nil {
+		t.Fatalf("%s %s: %v", x.method, x.target, err)
 	}
 	return resp
 }
 
 // A client may ask for the connection to end, and one that speaks HTTP/1.0 neither keeps it nor knows chunks.
 func TestLastRequestOfAConnection(t *testing.T) {
-	for _, r := range append(conversation(), get(configMaps.in("a")+"?resourceVersion=0&watch=true&timeoutSeconds=1")) {
-		for _, e := range []*endpoint{apiserver, proxied} {
-			t.Run(fmt.Sprintf("%s, close, %s %s", e.name, r.method, r.target), func(t *testing.T) {
-				t.Parallel()
-				conn, br := e.dial(t)
-				if _, err := io.WriteString(conn, e.text("HTTP/1.1", r.with("Connection", "close"))); err != nil {
+	requests := append(conversation(), get(configMaps.in("a")+"?resourceVersion=0&watch=true&timeoutSeconds=1"))
+	for _, e := range []*endpoint{apiserver, proxied} {
+		exchanges := alone(t, e, requests)
+		for _, last := range []struct{ protocol, connection string }{{"HTTP/1.1", "close"}, {"HTTP/1.0", ""}} {
+			// All are sent before the first answer is read, as some take a second.
+			readers := make([]*bufio.Reader, len(exchanges))
+			for i, x := range exchanges {
+				var conn net.Conn
+				conn, readers[i] = e.dial(t)
+				if _, err := io.WriteString(conn, e.text(last.protocol, x.with("Connection", last.connection))); err != nil {
 					t.Fatal(err)
 				}
-				answersAsAlone(t, e, r, br)
-				ends(t, br)
-			})
-			t.Run(fmt.Sprintf("%s, HTTP/1.0, %s %s", e.name, r.method, r.target), func(t *testing.T) {
-				t.Parallel()
-				conn, br := e.dial(t)
-				if _, err := io.WriteString(conn, e.text("HTTP/1.0", r)); err != nil {
-					t.Fatal(err)
-				}
-				if line, err := br.Peek(len("HTTP/1.0 200")); err != nil || !bytes.HasPrefix(line, []byte("HTTP/1.")) {
-					t.Fatalf("%q, %v", line, err)
-				}
-				resp, body, err := receive(br, r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if len(resp.TransferEncoding) > 0 {
-					t.Errorf("transfer encoding %q", resp.TransferEncoding)
-				}
-				if alone, err := e.send(t.Context(), r); err != nil || !bytes.Equal(alone.body, body) {
-					t.Errorf("body of %d bytes instead of %d, %v", len(body), len(alone.body), err)
-				}
-				ends(t, br)
-			})
+			}
+			for i, x := range exchanges {
+				t.Run(fmt.Sprintf("%s, %s, %s %s", e.name, last.protocol, x.method, x.target), func(t *testing.T) {
+					resp := x.answered(t, readers[i])
+					if last.protocol == "HTTP/1.0" && len(resp.TransferEncoding) > 0 {
+						t.Errorf("transfer encoding %q", resp.TransferEncoding)
+					}
+					ends(t, readers[i])
+				})
+			}
 		}
 	}
 }

@@ -50,7 +50,7 @@ func TestGetEveryObject(t *testing.T) {
 		configMaps.in("a") + "/plain", configMaps.in("a") + "/escapes", configMaps.in("a") + "/large",
 		configMaps.in("a") + "/recreated", configMaps.in("a") + "/resembling", configMaps.in("a") + "/binary",
 		configMaps.in("a") + "/x", configMaps.in("a") + "/x-1", configMaps.in("a") + "/x.1", configMaps.in("a") + "/x0",
-		configMaps.in("a-b") + "/plain", configMaps.in("a-b") + "/control", configMaps.in("a0") + "/plain", configMaps.in("many") + "/c-139",
+		configMaps.in("a-b") + "/plain", configMaps.in("a0") + "/control", configMaps.in("a0") + "/plain", configMaps.in("many") + "/c-139",
 		pods.in("a") + "/web-1", pods.in("a") + "/db-1", pods.in("a-b") + "/web-1",
 		nodes.all() + "/n2", nodes.all() + "/n3", leases.in("a-b") + "/leader",
 		namespaces.all() + "/late", namespaces.all() + "/default", namespaces.all() + "/kube-system",

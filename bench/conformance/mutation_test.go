@@ -33,7 +33,7 @@ func isLive(h *History, p place) bool {
 
 func isState(h *History, p place) bool {
 	c := h.Connections[p.connection]
-	return c.State && slices.ContainsFunc(c.Events[p.event:], func(e Event) bool { return e.InitialEnd })
+	return c.State && p.event < len(c.Events) && slices.ContainsFunc(c.Events[p.event:], func(e Event) bool { return e.InitialEnd })
 }
 
 var mutations = []mutation{

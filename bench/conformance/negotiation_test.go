@@ -15,7 +15,7 @@ func TestNegotiation(t *testing.T) {
 	)
 	for _, c := range []*collection{configMaps, widgets} {
 		t.Run(c.name, func(t *testing.T) {
-			list := get(c.expand(c.in("a") + "?resourceVersion=$N&resourceVersionMatch=Exact"))
+			list := get(c.expand(c.in("a-b") + "?resourceVersion=$N&resourceVersionMatch=Exact"))
 			object := get(c.expand(c.in("a") + "/$NAME?resourceVersion=0"))
 			protobuf, anything := 406, 200
 			if c == configMaps {
@@ -76,14 +76,14 @@ func TestNegotiation(t *testing.T) {
 				{name: "Table of an object", request: object.with("Accept", table), status: 200, from: upstream, moving: true},
 				{name: "Table or JSON", request: list.with("Accept", table+",application/json"), status: 200, from: upstream, moving: true},
 				{name: "Table with objects", request: get(list.target+"&includeObject=Object").with("Accept", table), status: 200, from: upstream, moving: true},
-				{name: "Table of an error", request: get(c.in("a")+"/nobody?resourceVersion=0").with("Accept", table), status: 404, from: upstream},
+				{name: "Table of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").with("Accept", table), status: 404, from: upstream},
 				{name: "metadata of a list", request: list.with("Accept", partial), status: 200, from: upstream},
 				{name: "metadata of an empty list", request: get(c.expand(c.in("nobody")+"?resourceVersion=$N&resourceVersionMatch=Exact")).with("Accept", partial), status: 200, from: upstream, says: `"items":null`},
 				{name: "metadata of an object", request: object.with("Accept", one), status: 200, from: upstream},
 				{name: "metadata as protobuf", request: list.with("Accept", strings.Replace(partial, "json", "vnd.kubernetes.protobuf", 1)), status: 200, from: upstream},
 				{name: "metadata of one asked of a list", request: list.with("Accept", one), status: 406, from: upstream},
-				{name: "YAML of an error", request: get(c.in("a")+"/nobody?resourceVersion=0").with("Accept", "application/yaml"), status: 404, from: upstream},
-				{name: "JSON of an error", request: get(c.in("a")+"/nobody?resourceVersion=0").with("Accept", "application/json"), status: 404, from: cache},
+				{name: "YAML of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").with("Accept", "application/yaml"), status: 404, from: upstream},
+				{name: "JSON of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").with("Accept", "application/json"), status: 404, from: cache},
 			})
 		})
 	}
@@ -93,7 +93,7 @@ func TestNegotiation(t *testing.T) {
 func TestPretty(t *testing.T) {
 	for _, c := range []*collection{configMaps, planets} {
 		t.Run(c.name, func(t *testing.T) {
-			list := c.expand(c.in("a") + "?resourceVersion=$N&resourceVersionMatch=Exact")
+			list := c.expand(c.in("a-b") + "?resourceVersion=$N&resourceVersionMatch=Exact")
 			object := c.expand(c.in("a") + "/$NAME?resourceVersion=0")
 			for _, target := range []string{list, object} {
 				for _, f := range []struct {

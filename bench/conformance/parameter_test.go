@@ -74,7 +74,7 @@ func TestParameters(t *testing.T) {
 				{"resourceVersion=0?limit=1", 400, upstream, ""},
 				{"resourceVersion=0&continue=", 200, cache, ""},
 			} {
-				target := c.expand(c.in("a") + "?" + f.query)
+				target := c.expand(c.in("a-b") + "?" + f.query)
 				row{name: target, request: get(target), status: f.status, from: f.from, says: f.says, open: someState(0)}.run(t)
 			}
 		})

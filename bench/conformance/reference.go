@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 	"sort"
@@ -45,18 +46,40 @@ func (r *Reference) at(rv uint64) (Event, bool) {
 	return Event{}, false
 }
 
-// stateAt is the state at rv as a watch begins with it.
-func (r *Reference) stateAt(rv uint64) []Event {
-	state := map[string]Event{}
-	for _, e := range r.State {
-		state[e.Key] = e
+// states walks the states from rv on, each with the resourceVersion at which it began. The map is reused.
+func (r *Reference) states(rv uint64) iter.Seq2[uint64, map[string]Event] {
+	return func(yield func(uint64, map[string]Event) bool) {
+		rv = max(rv, r.Since)
+		state := map[string]Event{}
+		for _, e := range r.State {
+			state[e.Key] = e
+		}
+		apply(state, r.between(r.Since, rv))
+		if !yield(rv, state) {
+			return
+		}
+		for _, e := range r.Events[r.after(rv):] {
+			if apply(state, []Event{e}); !yield(e.RV, state) {
+				return
+			}
+		}
 	}
-	for _, e := range r.between(r.Since, rv) {
+}
+
+func apply(state map[string]Event, events []Event) {
+	for _, e := range events {
 		if e.Type == "DELETED" {
 			delete(state, e.Key)
 		} else {
 			state[e.Key] = e.as("ADDED")
 		}
 	}
-	return slices.SortedFunc(maps.Values(state), func(a, b Event) int { return cmp.Compare(a.Key, b.Key) })
+}
+
+// stateAt is the state at rv as a watch begins with it.
+func (r *Reference) stateAt(rv uint64) []Event {
+	for _, state := range r.states(rv) {
+		return slices.SortedFunc(maps.Values(state), func(a, b Event) int { return cmp.Compare(a.Key, b.Key) })
+	}
+	panic("BUG: no state")
 }

@@ -148,7 +148,7 @@ func createFirst(ctx context.Context) error {
 		{of: configMaps, namespace: "a", name: "x.1"},
 		{of: configMaps, namespace: "a", name: "x-1"},
 		{of: configMaps, namespace: "a-b", name: "plain", fields: data("k", "other")},
-		{of: configMaps, namespace: "a-b", name: "control", fields: data("text", "\x00\x01\b\f\x1f\x7f\u0085\ufeff\ufffd")}, // YAML cannot hold that
+		{of: configMaps, namespace: "a0", name: "control", fields: data("text", "\x00\x01\b\f\x1f\x7f\u0085\ufeff\ufffd")}, // YAML cannot hold that
 		{of: pods, namespace: "a", name: "web-1", meta: labelled("app", "web", "tier", "front", "size", "5"), fields: podSpec("n1")},
 		{of: pods, namespace: "a", name: "web-2", meta: labelled("app", "web", "tier", "back", "size", "10"), fields: podSpec("n2")},
 		{of: pods, namespace: "a", name: "bare", fields: podSpec("")},

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"sync"
 )
 
 // source is where the proxy's answer came from, as its metrics tell.
@@ -20,8 +21,29 @@ const (
 
 var requestSeries = regexp.MustCompile(`(?m)^watchproxy_requests_total\{.*source="(\w+)".*\} (\S+)$`)
 
+// looked is the last look at the metrics, and how many requests the proxy had been sent then: if it has not been sent any
+// since, a look tells nothing new.
+var looked struct {
+	sync.Mutex
+	sent   int64
+	counts map[source]int
+}
+
 // sources counts the proxy's answers so far by where they came from.
 func sources(ctx context.Context) (map[source]int, error) {
+	looked.Lock()
+	defer looked.Unlock()
+	if sent := proxied.sent.Load(); looked.counts == nil || sent != looked.sent {
+		counts, err := look(ctx)
+		if err != nil {
+			return nil, err
+		}
+		looked.sent, looked.counts = sent, counts
+	}
+	return looked.counts, nil
+}
+
+func look(ctx context.Context) (map[source]int, error) {
 	got, err := admin.send(ctx, get("/metrics?name[]=watchproxy_requests_total"))
 	if err != nil {
 		return nil, err

@@ -89,13 +89,13 @@ func (c *checker) connection(conn *Connection) {
 // guess tries every resourceVersion at which the state of a connection could have been taken.
 func (c *checker) guess(conn *Connection) {
 	var best *checker
-	for _, rv := range c.candidates(conn.From) {
-		try := *c
-		try.found, try.seen = nil, map[sighting]bool{}
-		n := min(len(c.ref.stateAt(rv)), len(conn.Events))
-		if try.state(conn.From, rv, conn.Events[:n]); len(try.found) > 0 {
+	for rv, state := range c.ref.states(conn.From) {
+		if !begins(conn.Events, state) {
 			continue
 		}
+		try, n := *c, len(state)
+		try.found, try.seen = nil, map[sighting]bool{}
+		try.state(conn.From, rv, conn.Events[:n])
 		try.live(rv, conn.Events[n:])
 		if best == nil || len(try.found) < len(best.found) {
 			best = &try
@@ -112,12 +112,17 @@ func (c *checker) guess(conn *Connection) {
 	*c = *best
 }
 
-func (c *checker) candidates(from uint64) []uint64 {
-	all := []uint64{max(from, c.ref.Since)}
-	for _, e := range c.ref.Events[c.ref.after(all[0]):] {
-		all = append(all, e.RV)
+// begins tells whether events begin with those of a state, in any order.
+func begins(events []Event, state map[string]Event) bool {
+	if len(events) < len(state) {
+		return false
 	}
-	return all
+	for _, e := range events[:len(state)] {
+		if !bytes.Equal(e.Line, state[e.Key].Line) {
+			return false
+		}
+	}
+	return true
 }
 
 // state checks the state, taken at rv, that a watch from a resourceVersion begins with.

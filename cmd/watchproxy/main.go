@@ -13,14 +13,27 @@ import (
 )
 
 func main() {
-	// The first signal drains; a second one ends the process at once.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
-	if err := newCommand().ExecuteContext(ctx); err != nil {
+	if err := newCommand().ExecuteContext(untilSignal()); err != nil {
 		// The YAML parser spreads what is wrong over lines.
 		fmt.Fprintln(os.Stderr, "watchproxy:", strings.Join(strings.Fields(err.Error()), " "))
 		os.Exit(1)
 	}
+}
+
+// untilSignal returns a context that ends with the first signal, which drains. A second one ends the process at once:
+// its goroutine lives as long as that.
+func untilSignal() context.Context {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-signals
+		cancel()
+		<-signals
+		fmt.Fprintln(os.Stderr, "watchproxy: second signal: not waiting for clients")
+		os.Exit(1)
+	}()
+	return ctx
 }
 
 func newCommand() *cobra.Command {
