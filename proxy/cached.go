@@ -66,7 +66,7 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 func (s *Server) cacheable(req *request, rt route) bool {
 	return req.method == http.MethodGet && rt.resource && rt.plain && req.body == nil && !req.wantsUpgrade() &&
 		// Whoever brings an identity is not the one the cache reads as.
-		req.header.Get("Authorization") == "" && !req.impersonates() &&
+		!req.identified() && !req.impersonates() &&
 		wire.PlainJSON(req.header.Get("Accept"))
 }
 

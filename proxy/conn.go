@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,6 +16,7 @@ import (
 type conn struct {
 	net.Conn
 	ahead []byte
+	eof   atomic.Bool // a read failed: nothing more comes
 	err   error
 	// abandoned is called by Close while a hijack was asked for and has not
 	// begun: fasthttp drops it if the connection breaks in between.
@@ -58,39 +60,46 @@ func (c *conn) Read(p []byte) (int, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.eof.Store(true)
+	}
+	return n, err
 }
 
 var longAgo = time.Unix(1, 0)
 
-// whenGone implements client.
+// aheadMax bounds how much is read ahead of a client that does not wait for its
+// answers, in bytes.
+const aheadMax = 64 << 10
+
+// whenGone implements client. A client that sends more than aheadMax meanwhile
+// is treated as one that left.
 func (c *conn) whenGone(gone context.CancelFunc) (stop func()) {
-	if len(c.ahead) > 0 || c.err != nil {
-		return func() {} // the client talks, or is known to be gone
+	if c.err != nil {
+		return func() {} // it is known to be gone
 	}
-	stopping, read := make(chan struct{}), make(chan struct{})
-	var first [1]byte
-	var n int
+	stopping, done := make(chan struct{}), make(chan struct{})
+	var read []byte
 	var err error
 	go func() {
-		defer close(read)
-		n, err = c.Conn.Read(first[:])
+		defer close(done)
+		var scratch [512]byte
+		for n := 0; err == nil && len(read) < aheadMax; read = append(read, scratch[:n]...) {
+			n, err = c.Conn.Read(scratch[:])
+		}
 		select {
 		case <-stopping:
 		default:
-			if err != nil {
-				gone()
-			}
+			gone()
 		}
 	}()
 	return func() {
 		close(stopping)
 		_ = c.SetReadDeadline(longAgo) // wakes the reader
-		<-read
+		<-done
 		_ = c.SetReadDeadline(time.Time{})
-		if n > 0 {
-			c.ahead = append(c.ahead, first[:n]...)
-		}
+		c.ahead = append(c.ahead, read...)
 		if err != nil && !isTimeout(err) {
 			c.err = err
 		}

@@ -35,23 +35,30 @@ func TestWhenGoneNoticesTheClientLeaving(t *testing.T) {
 // What the client sent in the meantime belongs to its next request.
 func TestWhenGoneLosesNoByte(t *testing.T) {
 	client, server := pipe(t)
-	gone := false
-	stop := server.whenGone(func() { gone = true })
-	sent := make(chan struct{})
+	stop := server.whenGone(func() { t.Error("the client is there") })
+	if _, err := io.WriteString(client, "GET / HTTP/1.1"); err != nil { // returns when it was read ahead
+		t.Fatal(err)
+	}
+	stop()
 	go func() {
-		defer close(sent)
-		_, _ = io.WriteString(client, "GET / HTTP/1.1")
+		_, _ = io.WriteString(client, " and more")
 		client.Close()
 	}()
-	// Wait until the first byte was read ahead: the pipe hands it over.
-	stop2 := make(chan struct{})
-	go func() { defer close(stop2); stop() }()
-	<-stop2
-	got, err := io.ReadAll(server)
-	<-sent
-	if err != nil || string(got) != "GET / HTTP/1.1" || gone {
-		t.Errorf("read %q, %v; gone: %t", got, err, gone)
+	if got, err := io.ReadAll(server); err != nil || string(got) != "GET / HTTP/1.1 and more" {
+		t.Errorf("read %q, %v", got, err)
 	}
+}
+
+// A client that said something before it left is noticed, too.
+func TestWhenGoneNoticesATalkativeClientLeaving(t *testing.T) {
+	client, server := pipe(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer server.whenGone(cancel)()
+	if _, err := io.WriteString(client, "\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	<-ctx.Done()
 }
 
 func TestWhenGoneStopsQuietly(t *testing.T) {

@@ -19,7 +19,10 @@ import (
 // A request that brings its own identity keeps it and gets none of the proxy's;
 // any other is sent as the proxy.
 type Forwarder struct {
-	base      *url.URL
+	base *url.URL
+	// actsAs tells that the proxy's own identity is an impersonated one: a
+	// client's Impersonate headers would be merged with ours.
+	actsAs    bool
 	own       transports
 	anonymous transports
 }
@@ -34,7 +37,7 @@ func NewForwarder(config *rest.Config) (*Forwarder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("upstream address %q: %w", config.Host, err)
 	}
-	f := &Forwarder{base: base}
+	f := &Forwarder{base: base, actsAs: config.Impersonate.UserName != ""}
 	if f.own, err = newTransports(config); err != nil {
 		return nil, err
 	}
@@ -69,6 +72,10 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 		})
 		x.cancel = joined(func() { stop() }, finish)
 	}
+	if f.actsAs && req.impersonates() {
+		x.cancel()
+		return statusResponse(forbiddenImpersonation(), fromProxy)
+	}
 	out, err := x.outgoing(ctx, f.base)
 	if err != nil {
 		x.cancel()
@@ -79,7 +86,7 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 		x.watchClient()
 	}
 	ts := f.own
-	if req.header.Get("Authorization") != "" {
+	if req.identified() {
 		ts = f.anonymous
 	}
 	transport := ts.plain
@@ -143,10 +150,11 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) (*http.Request, 
 		}
 		body = &requestBody{exchange: x}
 	}
-	out, err := http.NewRequestWithContext(ctx, x.method, u.String(), body)
+	out, err := http.NewRequestWithContext(ctx, x.method, base.String(), body)
 	if err != nil {
 		return nil, err
 	}
+	out.URL = &u // as the client wrote it: a second parse would cut it at a #
 	copyHeader(out.Header, x.header)
 	if x.body != nil {
 		out.ContentLength = x.body.length

@@ -45,6 +45,15 @@ func (r *request) wantsUpgrade() bool {
 	return false
 }
 
+// bearerProtocol is how a browser brings a bearer token to a WebSocket.
+const bearerProtocol = "base64url.bearer.authorization.k8s.io."
+
+// identified tells whether the client brings credentials of its own.
+func (r *request) identified() bool {
+	return r.header.Get("Authorization") != "" ||
+		strings.Contains(strings.Join(r.header.Values("Sec-Websocket-Protocol"), ","), bearerProtocol)
+}
+
 // impersonates tells whether the client asks to act as somebody else.
 func (r *request) impersonates() bool {
 	for name := range r.header {

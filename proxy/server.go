@@ -137,7 +137,7 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	rt := parseRoute(req.method, req.path)
 	resp := s.guarded(req, &rt)
 	s.metrics.request(rt, resp, time.Since(began))
-	s.render(fctx, rt, resp)
+	s.render(fctx, req, rt, resp)
 	if req.body != nil && !req.body.ended.Load() {
 		fctx.SetConnectionClose()
 		fctx.Conn().(*conn).unread = true
@@ -220,19 +220,19 @@ func newRequest(fctx *fasthttp.RequestCtx) *request {
 		req.header[name] = append(req.header[name], string(value))
 	}
 	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
-		req.body = &body{from: fctx.RequestBodyStream(), length: length}
+		req.body = &body{from: fctx.RequestBodyStream(), conn: fctx.Conn().(*conn), length: length}
 	}
 	return req
 }
 
 // render hands a response to fasthttp.
-func (s *Server) render(fctx *fasthttp.RequestCtx, rt route, resp *response) {
+func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp *response) {
 	old := !fctx.Request.Header.IsHTTP11() // HTTP/1.0 has no chunks: the end of the connection ends the body
 	switch {
 	case resp.stream != nil:
 		s.hijack(fctx, resp.abandon, func(c *conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
 		return
-	case resp.reader != nil && resp.length < 0 && old:
+	case resp.reader != nil && resp.length < 0 && old && req.body == nil: // a hijack lets go of the body
 		s.hijack(fctx, func() { _ = resp.reader.Close() }, func(c *conn, _ net.Conn) { copyUnframed(c, resp) })
 		return
 	case resp.tunnel != nil:

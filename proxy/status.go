@@ -52,6 +52,12 @@ func forbiddenHost(host string) metav1.Status {
 		fmt.Sprintf("host %q is not a loopback name: without authentication, only requests to localhost, 127.0.0.0/8 or [::1] are served", host))
 }
 
+// forbiddenImpersonation refuses to mix a client's impersonation with ours.
+func forbiddenImpersonation() metav1.Status {
+	return failure(http.StatusForbidden, metav1.StatusReasonForbidden,
+		"the proxy's own identity is an impersonated one, so Impersonate headers are not accepted")
+}
+
 func badRequest(message string) metav1.Status {
 	return failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
 }

@@ -74,7 +74,7 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	err := w.begin(ctx)
 	tooOld, ok := errors.AsType[*watchcache.TooOldError](err)
 	switch {
-	case ok && s.admitLate():
+	case ok && !tooOld.Gap && s.admitLate():
 		return nil, errLate
 	case ok:
 		return w.errorEvent(statusJSON(expired(tooOld))), nil

@@ -79,7 +79,7 @@ func (c *Cache) Watch(filter *Filter, from uint64) (*Cursor, error) {
 	case from < v.since:
 		err = &TooOldError{From: from, Oldest: v.since}
 	case v.inGap(from):
-		err = &TooOldError{From: from, Oldest: v.rv}
+		err = &TooOldError{From: from, Oldest: v.rv, Gap: true}
 	}
 	if err != nil {
 		c.interests.remove(cursor)
@@ -93,7 +93,12 @@ func (c *Cache) Watch(filter *Filter, from uint64) (*Cursor, error) {
 }
 
 // TooOldError says from where on the log can serve watches. It is an [ErrTooOld].
-type TooOldError struct{ From, Oldest uint64 }
+type TooOldError struct {
+	From, Oldest uint64
+	// Gap tells that From lies where a relist made up the order of events:
+	// nobody else can continue from there, either.
+	Gap bool
+}
 
 func (e *TooOldError) Error() string {
 	return fmt.Sprintf("too old resource version: %d (%d)", e.From, e.Oldest)
