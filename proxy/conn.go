@@ -85,8 +85,10 @@ func (c *conn) whenGone(gone context.CancelFunc) (stop func()) {
 	go func() {
 		defer close(done)
 		var scratch [512]byte
-		for n := 0; err == nil && len(read) < aheadMax; read = append(read, scratch[:n]...) {
+		for err == nil && len(read) < aheadMax {
+			var n int
 			n, err = c.Conn.Read(scratch[:])
+			read = append(read, scratch[:n]...)
 		}
 		select {
 		case <-stopping:

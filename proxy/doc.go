@@ -14,9 +14,9 @@
 // A GET whose path names a resource in the canonical way, whose Accept is plain
 // JSON, which brings no identity of its own, and whose parameters are all
 // understood: get and list at a resourceVersion, pages whose resourceVersion the
-// event log still holds, watch from a resourceVersion. The rest is errForward,
-// which is the answer to every doubt: upstream then gives its own answer or
-// words its own error.
+// event log still holds, watch from a resourceVersion (but for lateMax watches
+// from before the log). The rest is errForward, which is the answer to every
+// doubt: upstream then gives its own answer or words its own error.
 //
 // # Identity
 //
