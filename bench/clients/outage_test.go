@@ -24,11 +24,14 @@ func TestOutage(t *testing.T) {
 	writer := startWriter(t, w, crowd[0])
 	writer.proceed(t, 100)
 
-	crash := time.Now()
 	w.api.Kill()
-	for time.Since(crash) < outage {
+	const looks = 20
+	for range looks {
+		const every = outage / looks
+		next := time.After(every)
 		whileAway(t, w)
 		crowd.stay(t)
+		<-next
 	}
 	restart(t, w)
 	writer.proceed(t, 100)

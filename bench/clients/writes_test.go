@@ -1,9 +1,11 @@
 package clients
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -122,6 +124,10 @@ func (w *world) essence(t *testing.T, gvr schema.GroupVersionResource, namespace
 		for i := range fields {
 			fields[i].Time = nil
 		}
+		// The apiserver sorts them by the second in which they were written.
+		slices.SortFunc(fields, func(a, b metav1.ManagedFieldsEntry) int {
+			return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Subresource, b.Subresource))
+		})
 		o.SetManagedFields(fields)
 		notes := o.GetAnnotations()
 		for name, value := range notes {

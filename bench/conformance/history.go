@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/tidwall/gjson"
@@ -68,16 +69,18 @@ type Connection struct {
 }
 
 // History is what one watcher saw. A connection after the first went on from the last resourceVersion that the one
-// before had shown, by an event or a bookmark.
+// before had shown.
 type History struct {
 	Name        string
 	Connections []Connection
 }
 
-// Last is the position that a watcher may resume from: of the last event or bookmark.
-func (c *Connection) Last() (rv uint64, ok bool) {
-	if len(c.Events) == 0 {
-		return 0, false
+// Last is where a watcher goes on from after a connection: at its last event or bookmark, else where it began.
+func (c *Connection) Last() uint64 {
+	for _, e := range slices.Backward(c.Events) {
+		if e.Type != "ERROR" {
+			return e.RV
+		}
 	}
-	return c.Events[len(c.Events)-1].RV, true
+	return c.From
 }

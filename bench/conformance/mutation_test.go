@@ -128,16 +128,8 @@ func mutateAll(t *testing.T, ref *Reference, h *History, r *rand.Rand) {
 
 // resume lets each connection begin where the one before ended, as a watcher would.
 func resume(h *History) {
-	var position uint64
-	for i := range h.Connections {
-		c := &h.Connections[i]
-		if i > 0 {
-			c.From = position
-		}
-		position = c.From
-		for _, e := range c.Events {
-			position = max(position, e.RV)
-		}
+	for i := 1; i < len(h.Connections); i++ {
+		h.Connections[i].From = h.Connections[i-1].Last()
 	}
 }
 

@@ -40,8 +40,12 @@ func (v Violation) String() string { return string(v.Guarantee) + ": " + v.Messa
 func Check(ref *Reference, h *History) []Violation {
 	c := &checker{ref: ref, seen: map[sighting]bool{}}
 	for i := range h.Connections {
+		conn := &h.Connections[i]
 		c.number, c.resumed, c.last = i+1, i > 0, i == len(h.Connections)-1
-		c.connection(&h.Connections[i])
+		if c.resumed && conn.From != h.Connections[i-1].Last() {
+			panic(fmt.Sprintf("BUG: the watcher resumed from %d after %d", conn.From, h.Connections[i-1].Last()))
+		}
+		c.connection(conn)
 	}
 	return c.found
 }
@@ -58,7 +62,7 @@ type checker struct {
 	number   int // of the connection
 	resumed  bool
 	last     bool
-	position uint64 // what the connections so far have shown
+	position uint64 // what the connection has shown so far
 	found    []Violation
 }
 
@@ -69,9 +73,6 @@ func (c *checker) report(g Guarantee, format string, args ...any) {
 // connection checks one connection. Where it does not tell at which resourceVersion its state was taken, there must be
 // one that explains all that came; if there is none, the best explanation is reported.
 func (c *checker) connection(conn *Connection) {
-	if c.resumed && conn.From != c.position {
-		panic(fmt.Sprintf("BUG: the watcher resumed from %d after it had seen %d", conn.From, c.position))
-	}
 	if !conn.State {
 		c.live(conn.From, conn.Events)
 		return

@@ -113,11 +113,7 @@ func (w *watcher) run(ctx context.Context, first uint64, p *progress, due <-chan
 		if done || err != nil {
 			return err
 		}
-		last := &w.history.Connections[len(w.history.Connections)-1]
-		if rv, ok := last.Last(); ok {
-			from = rv
-		}
-		state = false
+		from, state = w.history.Connections[len(w.history.Connections)-1].Last(), false
 	}
 }
 
