@@ -15,6 +15,15 @@ type body struct {
 	length int64 // in bytes, -1 if unknown
 	read   int64
 	ended  atomic.Bool
+	broken atomic.Pointer[error] // what the client sent is no body
+}
+
+// failure tells what is wrong with a body, as far as it was read.
+func (b *body) failure() error {
+	if b == nil || b.broken.Load() == nil {
+		return nil
+	}
+	return *b.broken.Load()
 }
 
 // Read implements io.Reader.
@@ -25,8 +34,11 @@ func (b *body) Read(p []byte) (int, error) {
 		// fasthttp takes the client's end between two chunks for the last chunk.
 		err = io.ErrUnexpectedEOF
 	}
-	if errors.Is(err, io.EOF) || b.read == b.length {
+	switch {
+	case errors.Is(err, io.EOF), b.read == b.length:
 		b.ended.Store(true)
+	case err != nil:
+		b.broken.Store(&err)
 	}
 	return n, err
 }

@@ -95,8 +95,12 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 	}
 	in, err := transport.RoundTrip(out)
 	if err != nil {
-		_ = out.Body.Close() // not every transport does
+		broken := x.body.failure() // before we interrupt it ourselves
+		_ = out.Body.Close()       // not every transport does
 		x.finish()
+		if broken != nil {
+			return statusResponse(badRequest("request body: "+broken.Error()), fromProxy)
+		}
 		return statusResponse(unreachable(err), fromProxy)
 	}
 	if in.StatusCode == http.StatusSwitchingProtocols {

@@ -163,3 +163,18 @@ func TestLongRequests(t *testing.T) {
 		})
 	}
 }
+
+// A body that is none is the client's mistake, not upstream's absence.
+func TestBrokenBody(t *testing.T) {
+	w := sharedWorld(t)
+	ns := w.namespace(t, "broken")
+	conn, answers := w.endpoints(t)[1].dial(t, w)
+	request := "POST /api/v1/namespaces/" + ns + "/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+		"Transfer-Encoding: chunked\r\n\r\n8\r\n{\"kind\":\r\nnonsense\r\n"
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	if got := readAnswers(answers); len(got) != 1 || !strings.HasPrefix(got[0], "400 ") {
+		t.Errorf("got %q", got)
+	}
+}

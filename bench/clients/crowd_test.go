@@ -24,7 +24,7 @@ const crowdSize = 120
 // newCrowd opens the watches on a namespace with one object, the witness, which stays as it is.
 func newCrowd(t *testing.T, w *world) crowd {
 	t.Helper()
-	w.namespace(t, crowded)
+	w.namespaceNamed(t, crowded)
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "witness", Labels: map[string]string{"colour": "red"}}}
 	if _, err := w.admin.CoreV1().ConfigMaps(crowded).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ func startKubelet(t *testing.T, w *world, name string) *kubelet {
 		t.Fatal(err)
 	}
 	nodes := w.admin.CoreV1().Nodes()
-	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.namespace}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func startKubelet(t *testing.T, w *world, name string) *kubelet {
 		t.Fatal(err)
 	}
 	p := pod(k.pod)
-	p.Spec.NodeName = name
+	p.Spec.NodeName = k.namespace
 	p = w.createPod(t, k.namespace, p)
 	p.Status.Phase = corev1.PodRunning
 	if _, err := w.admin.CoreV1().Pods(k.namespace).UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {

@@ -40,6 +40,9 @@ func TestUnreadBodyIsNoRequest(t *testing.T) {
 				conn, answers := e.dial(t, w)
 				go io.WriteString(conn, request+content+last) // fails if the proxy has hung up already
 				got := readAnswers(answers)
+				if len(got) == 0 && body == "not a chunk" {
+					return // garbage may break off upstream's answer, which it overtook
+				}
 				if n := len(got); n == 0 || n > 2 || n == 2 && !strings.Contains(got[1], "200 OK {\n  \"major\"") {
 					t.Errorf("got %d answers: %q", n, got)
 				}

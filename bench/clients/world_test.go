@@ -2,11 +2,13 @@ package clients
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -128,8 +130,15 @@ func (w *world) close() (err error) {
 	return errors.Join(err, os.RemoveAll(w.dir))
 }
 
-// namespace makes a namespace for a test. It stays: there is no controller that could empty it.
+// namespace makes a namespace for a test, named as it likes and then some, so that the test can run again. It stays: there
+// is no controller that could empty it.
 func (w *world) namespace(t *testing.T, name string) string {
+	t.Helper()
+	const suffix = 6
+	return w.namespaceNamed(t, name+"-"+strings.ToLower(rand.Text()[:suffix]))
+}
+
+func (w *world) namespaceNamed(t *testing.T, name string) string {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := w.admin.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {

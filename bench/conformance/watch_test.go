@@ -175,17 +175,22 @@ func (p *pair) compare(t *testing.T, last func(Event) bool) {
 	p.got.close()
 }
 
-// withoutBookmarks drops the bookmarks that come at any time, after a look at whether they tell the truth.
+// withoutBookmarks drops the bookmarks that come at any time, after a look at whether they tell the truth: everything up
+// to a bookmark has come before it.
 func withoutBookmarks(t *testing.T, events []Event) []Event {
 	t.Helper()
 	var rest []Event
-	var position uint64
+	var shown, marked uint64
 	for _, e := range events {
-		if e.Type != "BOOKMARK" {
-			position = max(position, e.RV)
-		} else if e.RV < position {
-			t.Errorf("a bookmark at %d came after %d", e.RV, position)
+		switch {
+		case e.Type == "BOOKMARK" && e.RV < shown:
+			t.Errorf("a bookmark at %d came after %d", e.RV, shown)
+		case e.Type == "BOOKMARK":
+			marked = e.RV
+		case e.RV <= marked:
+			t.Errorf("%v came after a bookmark at %d", e, marked)
 		}
+		shown = max(shown, e.RV)
 		if e.Type != "BOOKMARK" || e.InitialEnd {
 			rest = append(rest, e)
 		}

@@ -70,16 +70,18 @@ type watcher struct {
 	history   History
 }
 
-// newWatcher makes the watchers differ in every respect: number i has a selection, a start and habits of its own.
+// newWatcher makes the watchers differ in every respect. Number i has a selection and a start of its own, the rest is left
+// to chance.
 func newWatcher(i int, all []selection, milestones int, seed uint64) *watcher {
+	r := rand.New(rand.NewPCG(seed, uint64(1000+i)))
 	w := &watcher{
 		selection: all[i%len(all)],
-		start:     start(i % int(starts)),
-		bookmarks: i%3 != 0,
-		leaves:    i%2 == 0,
-		rand:      rand.New(rand.NewPCG(seed, uint64(1000+i))),
+		start:     start((i + i/len(all)) % int(starts)),
+		milestone: r.IntN(milestones),
+		bookmarks: r.IntN(3) > 0,
+		leaves:    r.IntN(2) > 0,
+		rand:      r,
 	}
-	w.milestone = w.rand.IntN(milestones)
 	if w.start == fromFirst || w.rand.IntN(3) == 0 {
 		w.milestone = 0
 	}
