@@ -28,7 +28,7 @@ var (
 // Cache is the versioned cache of one resource. See the package documentation
 // for its shape and guarantees.
 //
-// Writer methods (Reset, Apply, Advance, Replace, Trim, End) must be called by
+// Writer methods (Reset, Apply, Advance, Replace, FastForward, Trim, End) must be called by
 // one goroutine at a time. All others may be called by anyone at any time.
 type Cache struct {
 	resource  Resource
@@ -62,7 +62,7 @@ func (c *Cache) Snapshot() (Snapshot, error) {
 	if v == nil {
 		return Snapshot{}, c.notReady()
 	}
-	return Snapshot{v.rv, v.tree}, nil
+	return v.newest(), nil
 }
 
 func (c *Cache) notReady() error {
@@ -78,15 +78,15 @@ func (c *Cache) notReady() error {
 // newest state. If ctx ends first, it returns an error that wraps [ErrTooNew]
 // or [ErrNotReady] and, for the former, the state that there is.
 func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
-	if v := c.view.Load(); v != nil && v.rv >= rv {
-		return Snapshot{v.rv, v.tree}, nil // the usual case takes no lock
+	if v := c.view.Load(); v != nil && v.newest().rv >= rv {
+		return v.newest(), nil // the usual case takes no lock
 	}
 	for {
 		// Subscribe before looking: a publication in between must be noticed.
 		published := c.waiters.wait()
 		v := c.view.Load()
-		if v != nil && v.rv >= rv {
-			return Snapshot{v.rv, v.tree}, nil
+		if v != nil && v.newest().rv >= rv {
+			return v.newest(), nil
 		}
 		select {
 		case <-published:
@@ -96,19 +96,22 @@ func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
 			if v == nil {
 				return Snapshot{}, fmt.Errorf("%w: %w", ErrNotReady, ctx.Err())
 			}
-			return Snapshot{v.rv, v.tree}, fmt.Errorf("%w: want %d, have %d: %w", ErrTooNew, rv, v.rv, ctx.Err())
+			s := v.newest()
+			return s, fmt.Errorf("%w: want %d, have %d: %w", ErrTooNew, rv, s.rv, ctx.Err())
 		}
 	}
 }
 
 // SnapshotAt returns the state that upstream had at rv. It fails with
 // [ErrTooOld] if the log does not reach back to rv or knows no true state for
-// it, with [ErrTooNew] if the cache has not reached it, with [ErrNotReady].
+// it, with [ErrTooNew] if the log has not reached it, with [ErrNotReady].
 func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 	v := c.view.Load()
 	switch {
 	case v == nil:
 		return Snapshot{}, c.notReady()
+	case rv == v.ahead.rv && rv > v.rv:
+		return v.ahead, nil
 	case rv > v.rv:
 		return Snapshot{}, fmt.Errorf("%w: want %d, have %d", ErrTooNew, rv, v.rv)
 	case rv < v.since || v.inGap(rv):
@@ -205,6 +208,9 @@ func (t tree) change(change Change) (Event, error) {
 func (c *Cache) commit(v, next *view, now time.Time) {
 	trimmed := *next // marks must reach those, too, whom the log leaves behind
 	trimmed.trim(c.limits, now)
+	if trimmed.rv >= trimmed.ahead.rv {
+		trimmed.ahead = Snapshot{}
+	}
 	if trimmed.rv == v.rv && trimmed.end == v.end && trimmed.first == v.first {
 		return
 	}
@@ -258,7 +264,8 @@ func (c *Cache) End() {
 type Stats struct {
 	Ready           bool
 	Epoch           uint64
-	ResourceVersion uint64 // what the cache has reached
+	ResourceVersion uint64 // what the log has reached
+	Newest          uint64 // what readers see, by FastForward possibly more
 	Since           uint64 // the oldest resourceVersion a watch can start from
 	Objects         int
 	Bytes           int64 // of the objects' JSON
@@ -273,8 +280,8 @@ type Stats struct {
 func (c *Cache) Stats() Stats {
 	s := Stats{Cursors: c.interests.len(), Delivered: c.delivered.Load()}
 	if v := c.view.Load(); v != nil {
-		s.Ready, s.Epoch, s.ResourceVersion, s.Since = true, v.epoch, v.rv, v.since
-		s.Objects, s.Bytes = v.tree.len(), v.tree.size()
+		s.Ready, s.Epoch, s.ResourceVersion, s.Newest, s.Since = true, v.epoch, v.rv, v.newest().rv, v.since
+		s.Objects, s.Bytes = v.newest().Len(), v.newest().Bytes()
 		s.LogEvents, s.LogBytes, s.Events = int(v.end-v.first), v.cost, v.end-1
 	}
 	return s

@@ -179,6 +179,9 @@ func (c *client) relist() {
 			state[o.Key()] = o
 		}
 	}
+	if s.ResourceVersion() > c.m.rv() {
+		c.m.counts["client beyond"]++
+	}
 	if !c.open(s.ResourceVersion(), state) {
 		c.fatalf("watch from a fresh snapshot was refused")
 	}

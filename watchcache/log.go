@@ -89,6 +89,7 @@ type view struct {
 	cost     int64
 	segments []*segment
 	gaps     []gap
+	ahead    Snapshot // see FastForward; of no meaning at or below rv
 }
 
 // event returns the event with sequence number seq, first ≤ seq < end.

@@ -52,7 +52,7 @@ func TestModel(t *testing.T) {
 		})
 	}
 	t.Logf("%v", total)
-	for _, op := range []string{"gap", "reset", "restore", "lease", "client ahead", "client in gap", "client lagged", "client resumed"} {
+	for _, op := range []string{"gap", "fast-forward", "client beyond", "reset", "restore", "lease", "client ahead", "client in gap", "client lagged", "client resumed"} {
 		if total[op] == 0 {
 			t.Errorf("%s never happened: test does not test", op)
 		}
@@ -93,7 +93,9 @@ func (m *model) run(steps int) {
 			m.restore()
 		case n < 620:
 			m.cache.Trim(m.now)
-		case n < 640:
+		case n < 630:
+			m.fastForward()
+		case n < 645:
 			m.open()
 		case n < 650 && len(m.clients) > 5:
 			i := m.r.IntN(len(m.clients))
@@ -143,8 +145,8 @@ func (m *model) advance() {
 // replace brings a relist, not always of the newest state.
 func (m *model) replace() {
 	m.t.Helper()
-	from := m.rv()
-	rv := from + m.r.Uint64N(m.up.rv-from+1)
+	from, newest := m.rv(), m.cache.Stats().Newest
+	rv := newest + m.r.Uint64N(m.up.rv-newest+1)
 	if m.r.IntN(2) == 0 {
 		rv = m.up.rv
 	}
@@ -159,6 +161,18 @@ func (m *model) replace() {
 	if rv > from+1 {
 		m.gaps = append(m.gaps, [2]uint64{from, rv})
 		m.counts["gap"]++
+	}
+}
+
+// fastForward brings a state that the stream has yet to reach.
+func (m *model) fastForward() {
+	m.t.Helper()
+	rv := m.rv() + m.r.Uint64N(m.up.rv-m.rv()+1)
+	if err := m.cache.FastForward(m.up.at(rv).list(), rv); err != nil {
+		m.t.Fatalf("FastForward to %d at %d: %v", rv, m.rv(), err)
+	}
+	if m.cache.Stats().Newest > m.rv() {
+		m.counts["fast-forward"]++
 	}
 }
 
@@ -206,17 +220,17 @@ func (m *model) checkSnapshots() {
 	m.t.Helper()
 	stats := m.cache.Stats()
 	s, err := m.cache.Snapshot()
-	if err != nil || s.ResourceVersion() != stats.ResourceVersion {
-		m.t.Fatalf("Snapshot at %d, want %d: %v", s.ResourceVersion(), stats.ResourceVersion, err)
+	if err != nil || s.ResourceVersion() != stats.Newest {
+		m.t.Fatalf("Snapshot at %d, want %d: %v", s.ResourceVersion(), stats.Newest, err)
 	}
 	m.checkSnapshot(s)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	want := stats.ResourceVersion - 5 + m.r.Uint64N(10)
+	want := stats.Newest - 5 + m.r.Uint64N(10)
 	s, err = m.cache.WaitFresh(ctx, want)
-	if want > stats.ResourceVersion {
+	if want > stats.Newest {
 		if !errors.Is(err, watchcache.ErrTooNew) {
-			m.t.Fatalf("WaitFresh(%d) at %d: %v", want, stats.ResourceVersion, err)
+			m.t.Fatalf("WaitFresh(%d) at %d: %v", want, stats.Newest, err)
 		}
 	} else if err != nil || s.ResourceVersion() < want {
 		m.t.Fatalf("WaitFresh(%d): %d, %v", want, s.ResourceVersion(), err)
@@ -225,7 +239,7 @@ func (m *model) checkSnapshots() {
 		rv := stats.Since - min(stats.Since, 5) + m.r.Uint64N(stats.ResourceVersion-stats.Since+10)
 		s, err := m.cache.SnapshotAt(rv)
 		switch {
-		case rv > stats.ResourceVersion:
+		case rv > stats.ResourceVersion && rv != stats.Newest:
 			if !errors.Is(err, watchcache.ErrTooNew) {
 				m.t.Fatalf("Exact: SnapshotAt(%d) at %d: %v", rv, stats.ResourceVersion, err)
 			}

@@ -26,8 +26,8 @@ func (c *Cache) Replace(objects []*Object, rv uint64, now time.Time) error {
 	if v == nil {
 		panic("BUG: Replace before Reset")
 	}
-	if rv < v.rv {
-		return fmt.Errorf("%w: listed at %d, cached at %d", ErrDiverged, rv, v.rv)
+	if newest := v.newest().rv; rv < newest {
+		return fmt.Errorf("%w: listed at %d, cached at %d", ErrDiverged, rv, newest)
 	}
 	sets, deletions, err := v.difference(objects, rv)
 	if err != nil {

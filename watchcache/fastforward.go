@@ -1,0 +1,46 @@
+package watchcache
+
+import "fmt"
+
+// FastForward publishes a state that upstream was asked for, objects sorted by
+// key at rv, beyond what the log has reached. Readers see it at once: it is what
+// [Cache.Snapshot] and [Cache.WaitFresh] return until the log gets there itself.
+// Watches do not: a state does not tell the changes that led to it, so they go
+// on with the log, which stays complete. A watch that starts at rv is given
+// nothing of what the log brings up to there (see [Cache.Watch]).
+//
+// A state at or below what readers see already changes nothing. It fails with
+// [ErrDiverged], changing nothing, if objects cannot be a later state of what is
+// cached.
+func (c *Cache) FastForward(objects []*Object, rv uint64) error {
+	v := c.view.Load()
+	if v == nil {
+		panic("BUG: FastForward before Reset")
+	}
+	if rv <= v.newest().rv {
+		return nil
+	}
+	sets, deletions, err := v.difference(objects, rv)
+	if err != nil {
+		return fmt.Errorf("fast-forward: %w", err)
+	}
+	tree := v.tree
+	for _, d := range deletions {
+		tree, _ = tree.delete(d.object.key)
+	}
+	for _, o := range sets {
+		tree, _ = tree.set(o)
+	}
+	next := *v
+	next.ahead = Snapshot{rv, tree}
+	c.publish(&next)
+	return nil
+}
+
+// newest is the newest state that readers may see.
+func (v *view) newest() Snapshot {
+	if v.ahead.rv > v.rv {
+		return v.ahead
+	}
+	return Snapshot{v.rv, v.tree}
+}
