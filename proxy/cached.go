@@ -2,8 +2,8 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net/http"
-	"time"
 
 	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -12,23 +12,29 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// Caches hands out the cache of a resource, filled. Warnings are the Warning
-// headers that upstream sends with every answer about the resource. Any error
-// means that the request has to be forwarded.
-type Caches interface {
-	Cache(ctx context.Context, gvr schema.GroupVersionResource) (cache *watchcache.Cache, warnings []string, err error)
+// Feeds hands out the feed of a resource, its cache filled. Any error means that
+// the request has to be forwarded.
+type Feeds interface {
+	Open(ctx context.Context, gvr schema.GroupVersionResource) (Feed, error)
 }
 
-// streamLag is how long the stream may take to bring a resourceVersion that a
-// client asked for. Beyond that upstream has to answer: it may have got there by
-// a write to another resource, of which a quiet stream says nothing for a minute.
-const streamLag = 500 * time.Millisecond
+// Feed is a resource that is cached.
+type Feed interface {
+	Cache() *watchcache.Cache
+	// Warnings are the Warning headers that upstream sends with every answer
+	// about the resource.
+	Warnings() []string
+	// Fresh returns a state that is not older than the call. Any error means that
+	// upstream has to answer.
+	Fresh(ctx context.Context) (watchcache.Snapshot, error)
+}
 
 // read is a get, list or watch that the cache may answer.
 type read struct {
 	*request
 	route
 	params
+	feed     Feed
 	cache    *watchcache.Cache
 	resource *watchcache.Resource
 	filter   *watchcache.Filter
@@ -52,14 +58,18 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 	if err := s.open(ctx, r); err != nil {
 		return nil, err
 	}
-	switch {
-	case r.name != "":
-		return r.get(ctx)
-	case r.watch:
+	if r.watch && r.name == "" {
 		return s.watch(ctx, r)
-	default:
-		return r.list(ctx)
 	}
+	answer := r.list
+	if r.name != "" {
+		answer = r.get
+	}
+	resp, err := answer(ctx)
+	if tooLarge, ok := errors.AsType[*tooLargeError](err); ok {
+		return r.fail(statusResponse(tooLarge.status(), fromCache)), nil
+	}
+	return resp, err
 }
 
 // cacheable tells by the outside of a request whether it may be one for the cache.
@@ -78,7 +88,7 @@ func (r *read) answerable() bool {
 	case r.watch:
 		return r.watchable()
 	default:
-		return !r.pretty && r.initialEvents == nil && (r.rvGiven || r.token != "")
+		return !r.pretty && r.initialEvents == nil
 	}
 }
 
@@ -87,9 +97,12 @@ func (s *Server) open(ctx context.Context, r *read) error {
 	waiting, cancel := context.WithTimeout(ctx, s.options.SyncTimeout)
 	defer cancel()
 	var err error
-	if r.cache, r.warnings, err = s.caches.Cache(waiting, r.gvr); err != nil {
+	if r.feed, err = s.feeds.Open(waiting, r.gvr); errors.Is(err, context.DeadlineExceeded) {
+		return errStale
+	} else if err != nil {
 		return errForward
 	}
+	r.cache, r.warnings = r.feed.Cache(), r.feed.Warnings()
 	r.resource = r.cache.Resource()
 	if r.resource.Namespaced {
 		if r.name != "" && r.namespace == "" {
@@ -132,25 +145,13 @@ func (r *read) fail(resp *response) *response {
 
 func (r *request) stamp(resp *response) {
 	resp.header.Set("Cache-Control", "no-cache, private")
-	id := r.header.Get("Audit-Id")
-	if id == "" {
-		id = uuid.NewString()
-	}
-	resp.header.Set("Audit-Id", id)
+	resp.header.Set("Audit-Id", r.auditID())
 }
 
-// fresh returns a state not older than rv. Upstream answers if it takes too long
-// or the client sets a bound of its own.
-func (r *read) fresh(ctx context.Context, rv uint64) (watchcache.Snapshot, error) {
-	wait := streamLag
-	if r.timeout {
-		wait = 0
+// auditID is the client's, or a new one.
+func (r *request) auditID() string {
+	if id := r.header.Get("Audit-Id"); id != "" {
+		return id
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	snapshot, err := r.cache.WaitFresh(ctx, rv)
-	if err != nil {
-		return snapshot, errForward
-	}
-	return snapshot, nil
+	return uuid.NewString()
 }

@@ -6,7 +6,7 @@ import (
 
 // get answers a get at resourceVersion 0 or N.
 func (r *read) get(ctx context.Context) (*response, error) {
-	snapshot, err := r.fresh(ctx, r.rv)
+	snapshot, err := r.fresh(ctx)
 	if err != nil {
 		return nil, err
 	}

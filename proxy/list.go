@@ -12,41 +12,54 @@ import (
 // list answers a list. Which state it shows follows from resourceVersion,
 // resourceVersionMatch, limit and continue:
 //
-//	match            RV       limit   state
-//	–, NotOlderThan  0        any     any; the limit is ignored, as upstream does
-//	–                N        none    not older than N
-//	–                N        > 0     exactly N
-//	NotOlderThan     N        any     not older than N
-//	Exact            N        any     exactly N
-//	–                –        any     exactly the continue token's
+//	match            RV       limit   continue   state
+//	–                –        any     –          the most recent
+//	–                –        any     RV > 0     exactly the token's
+//	–                –        any     RV < 0     the most recent, from the token's key on
+//	–, NotOlderThan  0        any     –          any; the limit is ignored, as upstream does
+//	–                N        none    –          not older than N
+//	–                N        > 0     –          exactly N
+//	NotOlderThan     N        any     –          not older than N
+//	Exact            N        any     –          exactly N
 //
 // Everything else is upstream's to answer.
 func (r *read) list(ctx context.Context) (*response, error) {
 	from, to := r.filter.KeyRange(r.resource)
 	switch {
 	case r.token != "":
-		if r.rvGiven || r.match != "" || r.filter.Single() {
-			return nil, errForward
-		}
-		start, rv, err := decodeToken(r.token)
-		if err != nil {
-			return nil, err
-		}
-		return r.exact(rv, max(from, r.prefix()+start), to)
-	case r.rv == 0 && (r.match == "" || r.match == "NotOlderThan"):
+		return r.continued(ctx, from, to)
+	case !r.rvGiven && r.match != "":
+		return nil, errForward
+	case r.rvGiven && r.rv == 0 && (r.match == "" || r.match == "NotOlderThan"):
 		r.limit = 0
 		return r.notOlderThan(ctx, from, to)
 	case r.limit > 0 && (r.filter.Single() || r.pinned()):
 		return nil, errForward // upstream reads etcd, or cuts another collection
-	case r.match == "" && r.limit == 0, r.match == "NotOlderThan" && !r.indexed():
+	case r.match == "" && r.limit == 0, (r.match == "NotOlderThan" || !r.rvGiven) && !r.indexed():
 		return r.notOlderThan(ctx, from, to)
 	case r.match == "Exact" && r.rv > 0 && !r.filter.Single(), r.match == "" && r.rv > 0:
-		if _, err := r.fresh(ctx, r.rv); err != nil {
+		if _, err := r.fresh(ctx); err != nil {
 			return nil, err
 		}
 		return r.exact(r.rv, from, to)
 	}
 	return nil, errForward
+}
+
+// continued answers a further page.
+func (r *read) continued(ctx context.Context, from, to string) (*response, error) {
+	if r.rvGiven || r.match != "" || r.filter.Single() {
+		return nil, errForward
+	}
+	start, rv, err := decodeToken(r.token)
+	if err != nil {
+		return nil, err
+	}
+	from = max(from, r.prefix()+start)
+	if rv < 0 {
+		return r.notOlderThan(ctx, from, to)
+	}
+	return r.exact(uint64(rv), from, to)
 }
 
 // indexed tells a page that upstream would cut from an index instead of the
@@ -73,7 +86,7 @@ func (r *read) prefix() string {
 }
 
 func (r *read) notOlderThan(ctx context.Context, from, to string) (*response, error) {
-	snapshot, err := r.fresh(ctx, r.rv)
+	snapshot, err := r.fresh(ctx)
 	if err != nil {
 		return nil, err
 	}

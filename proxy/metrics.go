@@ -14,6 +14,7 @@ type Metrics struct {
 	seconds  *prometheus.HistogramVec
 	watches  *prometheus.GaugeVec
 	forwards *prometheus.GaugeVec
+	shared   prometheus.Counter
 }
 
 // NewMetrics registers the server's metrics.
@@ -36,8 +37,12 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "watchproxy_forwards_in_flight",
 			Help: "Forwarded requests that are not through yet, by verb; a forwarded watch counts as long as it is open.",
 		}, []string{"verb"}),
+		shared: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watchproxy_forwards_shared_total",
+			Help: "Forwarded gets and lists that were answered by another one's request: upstream never saw them.",
+		}),
 	}
-	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards)
+	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards, m.shared)
 	return m
 }
 

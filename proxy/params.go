@@ -33,6 +33,7 @@ type params struct {
 	token   string // continue
 
 	timeout bool // the client bounds the request
+	bound   time.Duration
 
 	bookmarks     bool
 	initialEvents *bool
@@ -87,7 +88,7 @@ func (p *params) set(name, value string) (err error) {
 		}
 	case "timeout":
 		if p.timeout = value != ""; p.timeout {
-			_, err = time.ParseDuration(value)
+			p.bound, err = time.ParseDuration(value)
 		}
 	case "pretty":
 	default:

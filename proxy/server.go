@@ -46,7 +46,7 @@ const (
 
 // Server serves clients on one listener.
 type Server struct {
-	caches   Caches
+	feeds    Feeds
 	forwards *Forwarder
 	options  Options
 	metrics  *Metrics
@@ -58,13 +58,16 @@ type Server struct {
 	drain    context.CancelFunc
 	streams  sync.WaitGroup
 	late     atomic.Int64 // see lateMax
+	flights  flights
+	stale    chan struct{} // see staleMax
 	http     *fasthttp.Server
 }
 
 // NewServer returns a server; Serve runs it.
-func NewServer(caches Caches, forwards *Forwarder, options Options, metrics *Metrics, log *zap.Logger) *Server {
-	s := &Server{caches: caches, forwards: forwards, options: options, metrics: metrics, log: log}
+func NewServer(feeds Feeds, forwards *Forwarder, options Options, metrics *Metrics, log *zap.Logger) *Server {
+	s := &Server{feeds: feeds, forwards: forwards, options: options, metrics: metrics, log: log}
 	s.ctx, s.cut = context.WithCancel(context.Background())
+	s.stale = make(chan struct{}, staleMax)
 	s.draining, s.drain = context.WithCancel(s.ctx)
 	s.http = &fasthttp.Server{
 		Handler:               s.serve,
@@ -165,14 +168,21 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 		rt.verb = "watch"
 	}
 	resp, err := s.cached(ctx, req, *rt)
-	if err != nil {
-		done := s.metrics.forwardBegan(rt.verb)
-		if errors.Is(err, errLate) {
-			done = joined(done, s.leaveLate)
-		}
-		resp = s.forward(ctx, req, *rt, done)
+	if err == nil {
+		return resp
 	}
-	return resp
+	if errors.Is(err, errStale) {
+		leave, refusal := s.admitStale(ctx)
+		if refusal != nil {
+			return refusal
+		}
+		defer leave()
+	}
+	done := s.metrics.forwardBegan(rt.verb)
+	if errors.Is(err, errLate) {
+		done = joined(done, s.leaveLate)
+	}
+	return s.sharedForward(ctx, req, *rt, done)
 }
 
 // forward sends a request upstream. Done is called once, when it is through. A

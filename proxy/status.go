@@ -46,6 +46,14 @@ func unreachable(err error) metav1.Status {
 	return s
 }
 
+// tooManyRequests says that more wait for upstream than may.
+func tooManyRequests() metav1.Status {
+	s := failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests,
+		"too many requests wait for the upstream apiserver, please try again later")
+	s.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return s
+}
+
 // forbiddenHost refuses requests that a web page could have made a browser send.
 func forbiddenHost(host string) metav1.Status {
 	return failure(http.StatusForbidden, metav1.StatusReasonForbidden,

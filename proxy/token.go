@@ -32,15 +32,15 @@ func encodeToken(last string, rv uint64) string {
 }
 
 // decodeToken returns where a page starts, relative to the listed prefix, and
-// its resourceVersion. Tokens that are malformed, or that ask for a page without
-// a resourceVersion, are upstream's to answer.
-func decodeToken(token string) (start string, rv uint64, err error) {
+// its resourceVersion; a negative one asks for the most recent state instead.
+// Malformed tokens are upstream's to answer.
+func decodeToken(token string) (start string, rv int64, err error) {
 	data, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
 		return "", 0, errForward
 	}
 	var t continueToken
-	if err := json.Unmarshal(data, &t); err != nil || t.APIVersion != tokenVersion || t.ResourceVersion <= 0 || t.StartKey == "" {
+	if err := json.Unmarshal(data, &t); err != nil || t.APIVersion != tokenVersion || t.ResourceVersion == 0 || t.StartKey == "" {
 		return "", 0, errForward
 	}
 	// A key that means another path could leave the listed prefix.
@@ -48,5 +48,5 @@ func decodeToken(token string) (start string, rv uint64, err error) {
 	if path.Clean(key) != key {
 		return "", 0, errForward
 	}
-	return key[1:], uint64(t.ResourceVersion), nil
+	return key[1:], t.ResourceVersion, nil
 }

@@ -27,6 +27,9 @@ const (
 // watchable tells whether a watch's parameters ask for what the cache has.
 //
 //	RV  sendInitialEvents  match         start
+//	–   –                  –             the most recent state, then changes
+//	–   false              NotOlderThan  changes after the most recent state
+//	–   true               NotOlderThan  the most recent state, then changes
 //	0   –                  –             the state, then changes
 //	0   false              NotOlderThan  changes after the cache's RV
 //	0   true               NotOlderThan  the state, then changes
@@ -34,7 +37,7 @@ const (
 //	N   false              NotOlderThan  changes after N
 //	N   true               NotOlderThan  a state not older than N, then changes
 func (r *read) watchable() bool {
-	if !r.rvGiven || r.limit != 0 || r.token != "" {
+	if r.limit != 0 || r.token != "" {
 		return false
 	}
 	if r.initialEvents != nil {
@@ -73,13 +76,18 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	}
 	err := w.begin(ctx)
 	tooOld, ok := errors.AsType[*watchcache.TooOldError](err)
+	tooLarge, ahead := errors.AsType[*tooLargeError](err)
 	switch {
+	case ahead:
+		return w.errorEvent(statusJSON(tooLarge.status())), nil
 	case ok && !tooOld.Gap && s.admitLate():
 		return nil, errLate
 	case ok:
 		return w.errorEvent(statusJSON(expired(tooOld))), nil
+	case errors.Is(err, errForward):
+		return nil, err
 	case err != nil:
-		return nil, errForward
+		return nil, errStale
 	}
 	resp := r.respond()
 	resp.stream, resp.abandon = w.run, w.cursor.Close
@@ -89,7 +97,7 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 // begin waits for the state that the watch starts from and opens the cursor.
 func (w *watching) begin(ctx context.Context) (err error) {
 	if w.state = w.withState(); w.state || w.rv == 0 {
-		if w.initial, err = w.fresh(ctx, w.rv); err != nil {
+		if w.initial, err = w.fresh(ctx); err != nil {
 			return err
 		}
 		w.start = w.initial.ResourceVersion()

@@ -111,7 +111,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 	defer feeds.Stop()
 	registry.MustRegister(upstream.NewCollector(feeds))
 
-	server := proxy.NewServer(feeds, forwards, proxy.Options{
+	server := proxy.NewServer(opener{feeds}, forwards, proxy.Options{
 		SyncTimeout: c.Cache.SyncTimeout.Duration,
 		Drain:       c.Drain.Duration,
 		Stall:       c.Cache.Log.MaxAge.Duration,
@@ -188,4 +188,12 @@ func newLogger(level string) (*zap.Logger, error) {
 	encoder := zap.NewProductionEncoderConfig()
 	encoder.EncodeTime = zapcore.ISO8601TimeEncoder
 	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(encoder), zapcore.Lock(os.Stderr), l)), nil
+}
+
+// opener shows the feeds to the server.
+type opener struct{ feeds *upstream.Feeds }
+
+// Open implements proxy.Feeds.
+func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource) (proxy.Feed, error) {
+	return o.feeds.Open(ctx, gvr)
 }

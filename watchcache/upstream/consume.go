@@ -51,11 +51,12 @@ func (f *Feed) consumeInitial(s *stream) error {
 	}
 }
 
-// consume applies a stream's events until it ends; a clean end is nil.
-func (f *Feed) consume(s *stream) error {
+// consume applies a stream's events to one epoch of the cache until the stream
+// ends; a clean end is nil. It calls alive with every event.
+func (f *Feed) consume(s *stream, epoch uint64, alive func()) error {
 	var batch []watchcache.Change
 	apply := func() error {
-		err := f.cache.Apply(batch, time.Now())
+		err := f.write(epoch, func() error { return f.cache.Apply(batch, time.Now()) })
 		clear(batch)
 		batch = batch[:0]
 		return err
@@ -65,7 +66,7 @@ func (f *Feed) consume(s *stream) error {
 		if err != nil {
 			return errors.Join(apply(), ended(err, false))
 		}
-		f.alive()
+		alive()
 		switch e.kind {
 		case "BOOKMARK":
 			if err := apply(); err != nil {
@@ -75,7 +76,13 @@ func (f *Feed) consume(s *stream) error {
 			if err != nil {
 				return err
 			}
-			f.cache.Advance(rv, time.Now())
+			err = f.write(epoch, func() error {
+				f.cache.Advance(rv, time.Now())
+				return nil
+			})
+			if err != nil {
+				return err
+			}
 		case "ERROR":
 			return errors.Join(apply(), eventError(e))
 		default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,10 +24,14 @@ var (
 	errWentBack = errors.New("upstream's resourceVersion went back")
 	// errSilent says that upstream moved on and the stream did not.
 	errSilent = errors.New("watch stream fell silent")
+	// errOtherEpoch says that what a stream brings belongs to a state that was
+	// abandoned since it was opened.
+	errOtherEpoch = errors.New("cache was started anew")
 )
 
-// Feed keeps the cache of one resource in step with upstream. Its run loop is
-// the cache's only writer.
+// Feed keeps the cache of one resource in step with upstream. Its run loop
+// follows one watch; readers who need the most recent state hurry it along
+// (see [Feed.Fresh]).
 type Feed struct {
 	gvr     schema.GroupVersionResource
 	client  *Client
@@ -44,6 +49,13 @@ type Feed struct {
 	failing  atomic.Bool  // the last attempt to reach upstream failed
 	lastSign atomic.Int64 // unix nanoseconds of upstream's last sign of life
 	lastUsed atomic.Int64 // unix nanoseconds
+
+	writing struct {
+		sync.Mutex        // held by whoever writes to the cache
+		epoch      uint64 // counts the states that were read: a stream goes on with one
+		cut        context.CancelCauseFunc // ends the main stream; nil before the first
+	}
+	fresh freshness
 
 	// What run alone knows.
 	synced   bool // the state was read; follow it
@@ -64,9 +76,37 @@ func (f *Feed) run(ctx context.Context) {
 		return
 	}
 	f.cache = cache
+	f.fresh.init(ctx)
 	close(f.started)
 	f.err = f.follow(ctx)
+	f.fresh.end()
 	cache.End()
+}
+
+// write makes a change to the epoch of the cache that it belongs to.
+func (f *Feed) write(epoch uint64, change func() error) error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	if f.writing.epoch != epoch {
+		return errOtherEpoch
+	}
+	return change()
+}
+
+// interrupt ends the main stream for a reason that the run loop acts on.
+func (f *Feed) interrupt(reason error) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	if f.writing.cut != nil {
+		f.writing.cut(reason)
+	}
+}
+
+// standing is where the cache's log stands, and in which epoch.
+func (f *Feed) standing() (rv, epoch uint64) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	return f.cache.Stats().ResourceVersion, f.writing.epoch
 }
 
 // describe finds out how upstream serves the resource.
@@ -90,6 +130,12 @@ func (f *Feed) describe(ctx context.Context) (*watchcache.Cache, error) {
 // metadata.name and metadata.namespace; others are upstream's to answer.
 var selectableFields = map[schema.GroupVersionResource][]string{
 	{Version: "v1", Resource: "pods"}: {"spec.nodeName"},
+}
+
+// noWatchCache tells resources that kube-apiserver serves straight from etcd:
+// their watches have no bookmarks but the one that ends the initial state.
+func noWatchCache(gvr schema.GroupVersionResource) bool {
+	return gvr.Resource == "events" && (gvr.Group == "" || gvr.Group == "events.k8s.io")
 }
 
 // steady is how long a stream must have lived for failures before it to be forgotten.
@@ -150,7 +196,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
 	case errors.Is(err, errWentBack):
 		f.newEpoch = true
 		return relist, "went-back"
-	case errors.Is(err, watchcache.ErrDiverged):
+	case errors.Is(err, watchcache.ErrDiverged), errors.Is(err, errOtherEpoch):
 		return relist, "diverged"
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return relist, "expired"
@@ -214,17 +260,17 @@ func (f *Feed) sync(ctx context.Context) error {
 
 // watch follows the changes after the cache's resourceVersion.
 func (f *Feed) watch(ctx context.Context) error {
-	s, err := f.cache.Snapshot()
-	if err != nil {
-		panic("BUG: watch before sync: " + err.Error())
-	}
-	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(s.ResourceVersion(), 10)}}, false)
+	rv, _ := f.standing()
+	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, false)
 }
 
 // stream opens a watch and consumes it to its end.
 func (f *Feed) stream(ctx context.Context, query url.Values, initial bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	f.writing.Lock()
+	f.writing.cut = cancel
+	f.writing.Unlock()
 	f.touch()
 	dog := make(chan struct{})
 	go func() {
@@ -248,7 +294,8 @@ func (f *Feed) stream(ctx context.Context, query url.Values, initial bool) error
 			return causeOf(ctx, err)
 		}
 	}
-	return causeOf(ctx, f.consume(s))
+	_, epoch := f.standing()
+	return causeOf(ctx, f.consume(s, epoch, f.alive))
 }
 
 // causeOf prefers the reason for which the watchdog cut a stream.
@@ -264,6 +311,9 @@ func causeOf(ctx context.Context, err error) error {
 func (f *Feed) adopt(changes []watchcache.Change, rv uint64) {
 	objects := compact(changes)
 	f.synced = true
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.writing.epoch++
 	if _, err := f.cache.Snapshot(); err == nil && !f.newEpoch {
 		err := f.cache.Replace(objects, rv, time.Now())
 		if err == nil {

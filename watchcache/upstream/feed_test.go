@@ -42,11 +42,11 @@ func open(t *testing.T, feeds *Feeds) *watchcache.Cache {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	cache, _, err := feeds.Cache(ctx, configmaps)
+	feed, err := feeds.Open(ctx, configmaps)
 	if err != nil {
 		t.Fatalf("no cache: %v", err)
 	}
-	return cache
+	return feed.Cache()
 }
 
 // reached waits for the cache to reach upstream's revision, and compares.
@@ -98,7 +98,7 @@ func TestManyRequestsStartOneFeed(t *testing.T) {
 		errs := make(chan error)
 		for range 100 {
 			go func() {
-				_, _, err := feeds.Cache(t.Context(), configmaps)
+				_, err := feeds.Open(t.Context(), configmaps)
 				errs <- err
 			}()
 		}

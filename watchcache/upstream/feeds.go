@@ -74,34 +74,41 @@ func (fs *Feeds) Stop() {
 	fs.running.Wait()
 }
 
-// Cache returns the cache of a resource, starting its feed if there is none,
-// and waits for it to be filled until ctx ends. Any error means that the
+// Open returns the feed of a resource, starting it if it does not run, and
+// waits for its cache to be filled until ctx ends. Any error means that the
 // request is for upstream to answer.
-func (fs *Feeds) Cache(ctx context.Context, gvr schema.GroupVersionResource) (*watchcache.Cache, []string, error) {
+func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource) (*Feed, error) {
 	f, err := fs.feed(gvr)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	f.lastUsed.Store(time.Now().UnixNano())
 	select {
 	case <-f.started:
 	case <-ctx.Done():
-		return nil, nil, fmt.Errorf("start %s: %w", f, ctx.Err())
+		return nil, fmt.Errorf("start %s: %w", f, ctx.Err())
 	}
 	if f.cache == nil {
-		return nil, nil, f.err
+		return nil, f.err
 	}
 	if _, err := f.cache.Snapshot(); err == nil {
-		return f.cache, f.warnings, nil
+		return f, nil
 	}
 	if f.failing.Load() {
-		return nil, nil, fmt.Errorf("%w: %s", ErrUnavailable, f)
+		return nil, fmt.Errorf("%w: %s", ErrUnavailable, f)
 	}
 	if _, err := f.cache.WaitFresh(ctx, 0); err != nil {
-		return nil, nil, fmt.Errorf("sync %s: %w", f, err)
+		return nil, fmt.Errorf("sync %s: %w", f, err)
 	}
-	return f.cache, f.warnings, nil
+	return f, nil
 }
+
+// Cache is what the feed keeps in step with upstream.
+func (f *Feed) Cache() *watchcache.Cache { return f.cache }
+
+// Warnings are the Warning headers that upstream sends with every answer about
+// the resource.
+func (f *Feed) Warnings() []string { return f.warnings }
 
 // feed returns the running feed of a resource or starts one.
 func (fs *Feeds) feed(gvr schema.GroupVersionResource) (*Feed, error) {

@@ -12,6 +12,9 @@ import (
 type Metrics struct {
 	requests *prometheus.CounterVec
 	relists  *prometheus.CounterVec
+	runs     *prometheus.CounterVec
+	readers  *prometheus.HistogramVec
+	seconds  *prometheus.HistogramVec
 }
 
 var resourceLabels = []string{"group", "version", "resource"}
@@ -21,15 +24,36 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_requests_total",
-			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch) and status code; code 0 means no answer.",
+			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch, side-watch) and status code; code 0 means no answer.",
 		}, append([]string{"verb", "code"}, resourceLabels...)),
 		relists: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_relists_total",
 			Help: "Times that a feed had to read its whole state again, by reason.",
 		}, append(resourceLabels, "reason")),
+		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_freshness_runs_total",
+			Help: "Runs that bring a cache up to date for consistent reads, by outcome: current (it was), stream (the watch brought it), " +
+				"list (fast-forwarded), side-watch, shared (the run before did it), failed (the readers were forwarded).",
+		}, append(resourceLabels, "outcome")),
+		readers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "watchproxy_freshness_run_readers",
+			Help:    "Readers that shared a freshness run.",
+			Buckets: prometheus.ExponentialBuckets(1, 4, 7),
+		}, resourceLabels),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "watchproxy_freshness_run_duration_seconds",
+			Help:    "Seconds that a freshness run took, by outcome.",
+			Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 10),
+		}, []string{"outcome"}),
 	}
-	r.MustRegister(m.requests, m.relists)
+	r.MustRegister(m.requests, m.relists, m.runs, m.readers, m.seconds)
 	return m
+}
+
+func (m *Metrics) freshRun(gvr schema.GroupVersionResource, outcome string, readers int, took time.Duration) {
+	m.runs.WithLabelValues(gvr.Group, gvr.Version, gvr.Resource, outcome).Inc()
+	m.readers.WithLabelValues(gvr.Group, gvr.Version, gvr.Resource).Observe(float64(readers))
+	m.seconds.WithLabelValues(outcome).Observe(took.Seconds())
 }
 
 func (m *Metrics) request(verb string, gvr schema.GroupVersionResource, code int) {
@@ -79,7 +103,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descSynced, synced)
 		gauge(descObjects, float64(f.Objects))
 		gauge(descBytes, float64(f.Bytes))
-		gauge(descRV, float64(f.ResourceVersion))
+		gauge(descRV, float64(f.Newest))
 		gauge(descSign, time.Since(f.LastSign).Seconds())
 		gauge(descLog, float64(f.LogEvents))
 		gauge(descLogBytes, float64(f.LogBytes))

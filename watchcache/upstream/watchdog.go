@@ -45,12 +45,14 @@ func (f *Feed) check(ctx context.Context) error {
 		return fmt.Errorf("%w before the initial state was complete", errSilent)
 	case p.rv < s.ResourceVersion():
 		return fmt.Errorf("%w: from %d to %d", errWentBack, s.ResourceVersion(), p.rv)
-	case p.rv == s.ResourceVersion():
+	}
+	at, _ := f.standing()
+	if p.rv == at {
 		f.touch()
 		return nil
 	}
 	if sleep(ctx, grace) && f.quiet() > silence {
-		return fmt.Errorf("%w at %d while upstream is at %d", errSilent, s.ResourceVersion(), p.rv)
+		return fmt.Errorf("%w at %d while upstream is at %d", errSilent, at, p.rv)
 	}
 	return nil
 }

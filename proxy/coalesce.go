@@ -1,0 +1,212 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+)
+
+const (
+	// shareMax bounds an answer that is shared, in bytes: longer ones are streamed
+	// to the one who asked first, and the others ask for themselves.
+	shareMax = 4 << 20
+	// staleMax is how many reads that the cache could not answer in time are sent
+	// upstream at once; staleWait how long others wait for their turn.
+	staleMax  = 64
+	staleWait = 10 * time.Second
+)
+
+// flights lets forwarded gets and lists that are the same in every respect that
+// upstream could see share one answer.
+//
+// Only a request that is sent after a reader came may answer it, for what was
+// written before it came has to be seen. So who comes while one is under way
+// waits for the next one, which all of them share: upstream sees one at a time.
+type flights struct {
+	mu struct {
+		sync.Mutex
+		flying map[string]*flight
+	}
+}
+
+// flight is one request upstream.
+type flight struct {
+	next    *flight       // gathers who comes after it was sent; nil if nobody
+	lead    chan struct{} // gives one of those who wait the lead
+	landed  chan struct{} // closed when answer is set
+	answer  *response     // nil if it cannot be shared
+	waiting int           // how many share it; fixed once it is sent
+}
+
+func newFlight() *flight {
+	return &flight{lead: make(chan struct{}, 1), landed: make(chan struct{})}
+}
+
+// join returns the flight that may answer a request that came just now, and
+// whether the caller has to fly it.
+func (fs *flights) join(key string) (f *flight, leads bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if fs.mu.flying == nil {
+		fs.mu.flying = map[string]*flight{}
+	}
+	under := fs.mu.flying[key]
+	if under == nil {
+		f = newFlight()
+		fs.mu.flying[key] = f
+		return f, true
+	}
+	if under.next == nil {
+		under.next = newFlight()
+	}
+	under.next.waiting++
+	return under.next, false
+}
+
+// land hands out a flight's answer and lets the next one begin.
+func (fs *flights) land(key string, f *flight, answer *response) {
+	f.answer = answer
+	close(f.landed)
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f.next == nil {
+		delete(fs.mu.flying, key)
+		return
+	}
+	fs.mu.flying[key] = f.next
+	f.next.lead <- struct{}{}
+}
+
+// sharedForward forwards a read, together with others if they are the same.
+func (s *Server) sharedForward(ctx context.Context, req *request, rt route, done func()) *response {
+	key, ok := shareKey(req, rt)
+	if !ok {
+		return s.forward(ctx, req, rt, done)
+	}
+	f, leads := s.flights.join(key)
+	if !leads {
+		select {
+		case <-f.lead:
+		case <-f.landed:
+			if f.answer == nil {
+				return s.forward(ctx, req, rt, done)
+			}
+			done()
+			s.metrics.shared.Inc()
+			return f.answer.shared(req)
+		}
+	}
+	var answer *response
+	defer func() { s.flights.land(key, f, answer) }()
+	if f.waiting < 2 { // nobody can join any more
+		return s.forward(ctx, req, rt, done)
+	}
+	all := *req
+	all.client = nobody{} // the others still wait when this one leaves
+	resp := s.forward(ctx, &all, rt, done)
+	if err := resp.buffer(shareMax); err != nil {
+		return resp
+	}
+	answer = resp
+	return resp.shared(req)
+}
+
+// nobody is a client that never leaves.
+type nobody struct{}
+
+func (nobody) whenGone(context.CancelFunc) (stop func()) { return func() {} }
+func (nobody) interrupt()                                {}
+
+var errLong = errors.New("answer is too long to be shared")
+
+// buffer reads a response of up to limit bytes into memory. A longer one, or one
+// that breaks, can still be read as before.
+func (r *response) buffer(limit int64) error {
+	if r.reader == nil {
+		return nil
+	}
+	if r.length > limit {
+		return errLong
+	}
+	body, err := io.ReadAll(io.LimitReader(r.reader, limit+1))
+	if err != nil || int64(len(body)) > limit {
+		rest := io.Reader(r.reader)
+		if err != nil {
+			rest = brokenReader{err}
+		}
+		r.reader = readCloser{io.MultiReader(bytes.NewReader(body), rest), r.reader}
+		return errLong
+	}
+	_ = r.reader.Close() // read to its end
+	r.reader, r.bytes = nil, body
+	return nil
+}
+
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+type brokenReader struct{ err error }
+
+func (b brokenReader) Read([]byte) (int, error) { return 0, b.err }
+
+// shared is the answer for one of those who share it.
+func (r *response) shared(req *request) *response {
+	one := *r
+	one.header = r.header.Clone()
+	if one.header.Get("Audit-Id") != "" {
+		one.header.Del("Audit-Id")
+		one.header.Set("Audit-Id", req.auditID())
+	}
+	return &one
+}
+
+// plainHeaders are request headers that either do not show in the answer to a
+// read or are part of the key.
+var plainHeaders = []string{
+	"Accept", "Accept-Encoding", "Accept-Language", "Audit-Id", "Cache-Control", "Connection", "Content-Type", "Host",
+	"Kubectl-Command", "Kubectl-Session", "Traceparent", "Tracestate", "User-Agent",
+}
+
+// shareKey tells reads that upstream answers alike. Who brings an identity is
+// answered alone.
+func shareKey(req *request, rt route) (string, bool) {
+	if req.method != http.MethodGet || !rt.resource || !rt.plain || rt.verb != "get" && rt.verb != "list" ||
+		req.body != nil || req.wantsUpgrade() || req.identified() || req.impersonates() {
+		return "", false
+	}
+	for name := range req.header {
+		if !slices.Contains(plainHeaders, name) {
+			return "", false
+		}
+	}
+	pretty := "-"
+	if wire.Pretty("", req.header.Get("User-Agent")) {
+		pretty = "pretty"
+	}
+	return strings.Join([]string{
+		req.target, strings.Join(req.header.Values("Accept"), ","), strings.Join(req.header.Values("Accept-Encoding"), ","), pretty,
+	}, "\n"), true
+}
+
+// admitStale waits for a place among the reads that the cache could not answer
+// in time. If there is none, the response tells to come back.
+func (s *Server) admitStale(ctx context.Context) (leave func(), refusal *response) {
+	ctx, cancel := context.WithTimeout(ctx, staleWait)
+	defer cancel()
+	select {
+	case s.stale <- struct{}{}:
+		return func() { <-s.stale }, nil
+	case <-ctx.Done():
+		return nil, statusResponse(tooManyRequests(), fromProxy)
+	}
+}

@@ -1,0 +1,257 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// ErrNotFresh says that the cache could not be shown to be as new as upstream.
+// The request is for upstream to answer.
+var ErrNotFresh = errors.New("cache could not be brought up to date")
+
+const (
+	// streamPatience is how long the stream may take to bring what the probe has
+	// seen before it is helped: what upstream's watch cache has, it has sent.
+	streamPatience = 20 * time.Millisecond
+	// largePatience is the same where helping costs a second.
+	largePatience = 100 * time.Millisecond
+	// smallObjects and smallBytes bound a collection that is simply listed.
+	smallObjects = 500
+	smallBytes   = 1 << 20
+	// sideWatchSeconds makes upstream send a bookmark after about a second: it
+	// does so two seconds before a watch times out.
+	sideWatchSeconds = 3
+	// freshTimeout bounds a run.
+	freshTimeout = 10 * time.Second
+	// batchPerReader and batchLongest space the probes of a crowd.
+	batchPerReader = 2 * time.Millisecond
+	batchLongest   = 100 * time.Millisecond
+)
+
+// freshness shares the runs that bring a cache up to date among the readers
+// that need it. A reader may only share a run whose probe is sent after the
+// reader came; so there is at most one probe on its way, and one run that
+// gathers the readers for the next.
+//
+// A reader that comes alone waits for nobody. After a run that many shared, the
+// next probe is held back a little, so that a crowd which starts within a second
+// shares some ten probes, however large it is.
+type freshness struct {
+	mu struct {
+		sync.Mutex
+		next    *freshRun // gathers readers; nil if nobody waits
+		probing bool      // a goroutine is running what is next
+		over    bool
+	}
+	helping chan struct{} // holds a token while a run catches up
+	running sync.WaitGroup
+	stop    context.CancelFunc
+	ctx     context.Context //nolint:containedctx // the life of the feed's runs
+}
+
+// freshRun is one run.
+type freshRun struct {
+	readers int
+	done    chan struct{} // closed when err is set
+	err     error
+}
+
+func (s *freshness) init(ctx context.Context) {
+	s.ctx, s.stop = context.WithCancel(ctx)
+	s.helping = make(chan struct{}, 1)
+}
+
+// end lets no more runs begin and waits for those that are.
+func (s *freshness) end() {
+	s.mu.Lock()
+	s.mu.over = true
+	s.mu.Unlock()
+	s.stop()
+	s.running.Wait()
+}
+
+// Fresh returns a state that is not older than the call: what was written and
+// acknowledged before is in it. It shares the work with all other callers.
+//
+//	probe ─► the cache is there ─────────────────────────────────► answer
+//	      └► the stream gets there in a moment ──────────────────► answer
+//	      └► small collection: list it, fast-forward the cache ──► answer
+//	      └► large: a side watch brings the rest and a bookmark ─► answer
+//
+// It fails with [ErrNotFresh].
+func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
+	r, err := f.fresh.join(f)
+	if err != nil {
+		return watchcache.Snapshot{}, err
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return watchcache.Snapshot{}, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
+	}
+	if r.err != nil {
+		return watchcache.Snapshot{}, fmt.Errorf("%w: %w", ErrNotFresh, r.err)
+	}
+	return f.cache.Snapshot()
+}
+
+// join adds a reader to the run that is next.
+func (s *freshness) join(f *Feed) (*freshRun, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.over {
+		return nil, fmt.Errorf("%w: %w", ErrNotFresh, errStopped)
+	}
+	if s.mu.next == nil {
+		s.mu.next = &freshRun{done: make(chan struct{})}
+	}
+	s.mu.next.readers++
+	if !s.mu.probing {
+		s.mu.probing = true
+		s.running.Go(func() { s.probe(f) })
+	}
+	return s.mu.next, nil
+}
+
+// take returns the run that is next, to which nobody is added any more.
+func (s *freshness) take() *freshRun {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.mu.next
+	s.mu.next = nil
+	s.mu.probing = r != nil
+	return r
+}
+
+// probe sends one probe after another as long as readers come.
+func (s *freshness) probe(f *Feed) {
+	for r := s.take(); r != nil; r = s.take() {
+		began := time.Now()
+		p, err := f.probeFresh(s.ctx)
+		s.running.Go(func() {
+			outcome := "failed"
+			if err == nil {
+				var how string
+				if how, err = f.reach(s.ctx, p.rv); err == nil {
+					outcome = how
+				}
+			}
+			f.metrics.freshRun(f.gvr, outcome, r.readers, time.Since(began))
+			if err != nil {
+				f.log.Debug("cache could not be brought up to date", zap.Error(err))
+			}
+			r.err = err
+			close(r.done)
+		})
+		if r.readers > 1 {
+			sleep(s.ctx, min(time.Duration(r.readers)*batchPerReader, batchLongest))
+		}
+	}
+}
+
+func (f *Feed) probeFresh(ctx context.Context) (probe, error) {
+	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
+	defer cancel()
+	return f.client.probe(ctx, f.cache.Resource())
+}
+
+// reach waits until readers see a state at or above rv, and helps if that does
+// not come by itself.
+func (f *Feed) reach(ctx context.Context, rv uint64) (outcome string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
+	defer cancel()
+	stats := f.cache.Stats()
+	if stats.Newest >= rv {
+		return "current", nil
+	}
+	small := stats.Objects <= smallObjects && stats.Bytes <= smallBytes
+	patience := largePatience
+	if small {
+		patience = streamPatience
+	}
+	if f.reaches(ctx, rv, patience) {
+		return "stream", nil
+	}
+	select {
+	case f.fresh.helping <- struct{}{}:
+		defer func() { <-f.fresh.helping }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	if f.reaches(ctx, rv, 0) {
+		return "shared", nil // by what the run before did
+	}
+	if small {
+		return "list", f.fastForward(ctx, rv)
+	}
+	if noWatchCache(f.gvr) {
+		return "", errors.New("upstream sends no bookmarks for the resource")
+	}
+	return "side-watch", f.sideWatch(ctx, rv)
+}
+
+func (f *Feed) reaches(ctx context.Context, rv uint64, patience time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err := f.cache.WaitFresh(ctx, rv)
+	return err == nil
+}
+
+// fastForward lists the collection, which upstream's cache has at rv already.
+func (f *Feed) fastForward(ctx context.Context, rv uint64) error {
+	_, epoch := f.standing()
+	p, err := f.client.page(ctx, f.cache.Resource(), url.Values{
+		"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"},
+	})
+	switch {
+	case err != nil:
+		return err
+	case p.rv < rv:
+		return fmt.Errorf("upstream listed at %d, asked for %d", p.rv, rv)
+	}
+	err = f.write(epoch, func() error { return f.cache.FastForward(compact(p.changes), p.rv) })
+	if errors.Is(err, watchcache.ErrDiverged) {
+		f.interrupt(err) // for a relist
+	}
+	return err
+}
+
+// sideWatch watches from where the log stands and applies what comes: all that
+// the main stream still owes, and a bookmark. What the main stream then brings
+// of it is dropped as a repeat.
+func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
+	from, epoch := f.standing()
+	ctx, cancel := context.WithTimeout(ctx, (sideWatchSeconds+1)*time.Second)
+	waited := make(chan struct{})
+	go func() {
+		defer close(waited)
+		defer cancel() // it is enough, or too late
+		_, _ = f.cache.WaitFresh(ctx, rv)
+	}()
+	defer func() {
+		cancel()
+		<-waited
+	}()
+	resp, err := f.client.get(ctx, "side-watch", f.gvr, resourcePath(f.gvr, ""), url.Values{
+		"watch": {"true"}, "allowWatchBookmarks": {"true"},
+		"resourceVersion": {strconv.FormatUint(from, 10)},
+		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},
+	})
+	if err == nil {
+		defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
+		err = f.consume(newStream(resp.Body), epoch, func() {})
+	}
+	if f.reaches(ctx, rv, 0) {
+		return nil
+	}
+	return fmt.Errorf("side watch from %d did not reach %d: %w", from, rv, err)
+}
