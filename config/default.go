@@ -21,7 +21,14 @@ func (c *ProxyConfiguration) SetDefaults() {
 	setPointer(&c.Drain, metav1.Duration{Duration: 5 * time.Second})
 	set(&c.LogLevel, "info")
 	if c.Cache.Exclude == nil {
-		c.Cache.Exclude = []string{"secrets", "events", "events.events.k8s.io"}
+		c.Cache.Exclude = []string{"secrets"}
+	}
+	if c.Cache.Resources == nil {
+		// kube-apiserver serves events straight from etcd and sends no bookmarks.
+		c.Cache.Resources = []Resource{{Name: "events", ConsistentReads: Forward}, {Name: "events.events.k8s.io", ConsistentReads: Forward}}
+	}
+	for i := range c.Cache.Resources {
+		set(&c.Cache.Resources[i].ConsistentReads, FromCache)
 	}
 	setPointer(&c.Cache.SyncTimeout, metav1.Duration{Duration: 10 * time.Second})
 	setPointer(&c.Cache.IdleTimeout, metav1.Duration{Duration: 30 * time.Minute})
@@ -30,7 +37,7 @@ func (c *ProxyConfiguration) SetDefaults() {
 	setPointer(&c.Cache.Log.MaxBytes, resource.MustParse("256Mi"))
 }
 
-func set(field *string, value string) {
+func set[T ~string](field *T, value T) {
 	if *field == "" {
 		*field = value
 	}

@@ -47,10 +47,12 @@ type Upstream struct {
 // Cache configures the watch caches.
 type Cache struct {
 	// Exclude lists resources that are never cached, as resource or
-	// resource.group, in any version. The default keeps secrets out, and events,
-	// which the apiserver does not cache either. To cache secrets is a
-	// deliberate choice: write a list without them.
+	// resource.group, in any version. The default keeps secrets out. To cache
+	// secrets is a deliberate choice: write a list without them.
 	Exclude []string `json:"exclude,omitempty"`
+	// Resources says what is different about some resources. The default forwards
+	// consistent reads of events.
+	Resources []Resource `json:"resources,omitempty"`
 	// SyncTimeout is how long the first requests for a resource wait for its
 	// cache to be filled before they are forwarded.
 	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty"`
@@ -62,6 +64,28 @@ type Cache struct {
 	// reached first holds.
 	Log Log `json:"log,omitzero"`
 }
+
+// Resource says how one resource is cached.
+type Resource struct {
+	// Name is the resource, or resource.group, in any version.
+	Name string `json:"name"`
+	// ConsistentReads tells where lists and watches without a resourceVersion are
+	// answered, which ask for the most recent state: "cache", once that was shown
+	// to be up to date, or "forward", by upstream. The default is cache.
+	ConsistentReads ConsistentReads `json:"consistentReads,omitempty"`
+	// Aggregated lets the resource be cached even if an aggregated API serves it.
+	// Its resourceVersions must be plain integers that only grow.
+	Aggregated bool `json:"aggregated,omitempty"`
+}
+
+// ConsistentReads is where reads of the most recent state are answered.
+type ConsistentReads string
+
+// The values of [ConsistentReads].
+const (
+	FromCache ConsistentReads = "cache"
+	Forward   ConsistentReads = "forward"
+)
 
 // Log bounds an event log.
 type Log struct {

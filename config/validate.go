@@ -39,10 +39,17 @@ func (c *ProxyConfiguration) Validate() error {
 }
 
 func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
-	for i, resource := range c.Exclude {
-		if resource == "" || strings.ContainsAny(resource, "/ ") || resource != strings.ToLower(resource) {
-			errs = append(errs, field.Invalid(path.Child("exclude").Index(i), resource,
-				"must be a plural resource name, with its group behind a dot unless it is a core resource: pods, deployments.apps"))
+	for i, name := range c.Exclude {
+		errs = append(errs, validateResource(path.Child("exclude").Index(i), name)...)
+	}
+	for i, r := range c.Resources {
+		at := path.Child("resources").Index(i)
+		errs = append(errs, validateResource(at.Child("name"), r.Name)...)
+		if slices.ContainsFunc(c.Resources[:i], func(before Resource) bool { return before.Name == r.Name }) {
+			errs = append(errs, field.Duplicate(at.Child("name"), r.Name))
+		}
+		if r.ConsistentReads != FromCache && r.ConsistentReads != Forward {
+			errs = append(errs, field.NotSupported(at.Child("consistentReads"), r.ConsistentReads, []ConsistentReads{FromCache, Forward}))
 		}
 	}
 	errs = append(errs, validateDuration(path.Child("syncTimeout"), c.SyncTimeout, 0)...)
@@ -56,6 +63,14 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 		errs = append(errs, field.Invalid(log.Child("maxBytes"), q.String(), "must be more than 0"))
 	}
 	return errs
+}
+
+func validateResource(path *field.Path, name string) field.ErrorList {
+	if name == "" || strings.ContainsAny(name, "/ ") || name != strings.ToLower(name) {
+		return field.ErrorList{field.Invalid(path, name,
+			"must be a plural resource name, with its group behind a dot unless it is a core resource: pods, deployments.apps")}
+	}
+	return nil
 }
 
 func validateDuration(path *field.Path, d *metav1.Duration, atLeast time.Duration) field.ErrorList {

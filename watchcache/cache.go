@@ -44,7 +44,9 @@ type Cache struct {
 
 // New returns an empty cache that is not ready until its first Reset.
 func New(resource Resource, limits Limits) *Cache {
-	return &Cache{resource: resource, limits: limits, ended: make(chan struct{})}
+	c := &Cache{resource: resource, limits: limits, ended: make(chan struct{})}
+	c.interests.resource = &c.resource
+	return c
 }
 
 // Resource tells what the cache holds.

@@ -70,7 +70,7 @@ func (s *selection) matchesPod(p watchcache.Pod) bool {
 }
 
 // narrow tells whether a write is in the reach of what narrows the watch: the
-// one object, else a field's value, else the namespace.
+// one object, else the node, else the namespace, else another field's value.
 func (s *selection) narrow(w *write) bool {
 	return s.reaches(w.prev) || s.reaches(w.next)
 }
@@ -90,7 +90,7 @@ func (s *selection) reaches(v *version) bool {
 		return inNamespace && name == v.pod.Name
 	case node != "":
 		return node == v.pod.Node
-	case phase != "":
+	case phase != "" && namespace == "":
 		return phase == v.pod.Phase
 	}
 	return inNamespace

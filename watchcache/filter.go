@@ -20,6 +20,7 @@ func (e *UnsupportedFieldError) Error() string {
 // Filter is what a request asks of a collection: a namespace, a label selector,
 // a field selector. The zero filter of a resource matches everything.
 type Filter struct {
+	resource  *Resource
 	namespace string
 	key       string // the one object that can match, if known
 	labels    labels.Selector
@@ -30,7 +31,7 @@ type Filter struct {
 
 // fieldRequirement compares one value of an object.
 type fieldRequirement struct {
-	index int // into Object.fields, or one of the constants below
+	index int // into Resource.Fields, or one of the constants below
 	value string
 	equal bool
 }
@@ -40,21 +41,21 @@ const (
 	fieldNamespace = -2
 )
 
-func (o *Object) field(index int) string {
+func (f *Filter) field(o *Object, index int) string {
 	switch index {
 	case fieldName:
 		return o.Name()
 	case fieldNamespace:
 		return o.Namespace()
 	}
-	return o.fields[index]
+	return o.value(f.resource, index)
 }
 
 // NewFilter compiles a request's selection for objects of r. An empty namespace
 // means all; nil selectors select everything. It fails with
 // *[UnsupportedFieldError] for a field that r does not keep.
 func (r *Resource) NewFilter(namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
-	f := &Filter{namespace: namespace}
+	f := &Filter{resource: r, namespace: namespace}
 	if ls != nil && !ls.Empty() {
 		f.labels, f.selective = ls, true
 	}
@@ -83,17 +84,16 @@ func (r *Resource) fieldIndex(field string) (int, bool) {
 	case "metadata.namespace":
 		// A cluster-scoped object has no namespace to select by, and upstream
 		// words the error.
-		return fieldNamespace, r.Namespaced
+		return fieldNamespace, r.Namespaced && !r.NoNamespaceField
 	}
-	i := slices.Index(r.Fields, field)
+	i := slices.IndexFunc(r.Fields, func(f Field) bool { return f.Name == field })
 	return i, i >= 0
 }
 
 // narrow finds the narrowest of what the requirements pin, so that a watch is
 // woken for little else and a single object is looked up, not searched.
 func (f *Filter) narrow(r *Resource) {
-	f.interest = interest{namespace: f.namespace}
-	name, namespace := "", f.namespace
+	name, namespace, kept := "", f.namespace, false
 	for _, req := range f.fields {
 		switch {
 		case !req.equal:
@@ -101,9 +101,13 @@ func (f *Filter) narrow(r *Resource) {
 			name = req.value
 		case req.index == fieldNamespace && namespace == "":
 			namespace = req.value
-		case req.index >= 0 && req.value != "" && f.interest.value == "":
+		case req.index >= 0 && req.value != "" && (f.interest.value == "" || !kept):
 			f.interest.field, f.interest.value = req.index, req.value
+			kept = r.Fields[req.index].Kept
 		}
+	}
+	if namespace != "" && !kept {
+		f.interest = interest{} // a phase is wider than most namespaces, a node is not
 	}
 	f.interest.namespace = namespace
 	if name != "" && (namespace != "" || !r.Namespaced) {
@@ -128,7 +132,7 @@ func (f *Filter) Matches(o *Object) bool {
 		return false
 	}
 	for _, req := range f.fields {
-		if (o.field(req.index) == req.value) != req.equal {
+		if (f.field(o, req.index) == req.value) != req.equal {
 			return false
 		}
 	}

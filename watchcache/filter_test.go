@@ -237,7 +237,11 @@ func TestInterestNarrows(t *testing.T) {
 		{"", "spec.nodeName=n1", interest{field: 0, value: "n1"}},
 		{"", "spec.nodeName!=n1", interest{}},
 		{"", "spec.nodeName=", interest{}},
-		{"a", "status.phase=Running", interest{namespace: "a", field: 1, value: "Running"}},
+		{"a", "status.phase=Running", interest{namespace: "a"}},
+		{"", "status.phase=Running", interest{field: 1, value: "Running"}},
+		{"a", "spec.nodeName=n1", interest{namespace: "a", value: "n1"}},
+		{"", "status.phase=Running,spec.nodeName=n1", interest{value: "n1"}},
+		{"", "spec.nodeName=n1,status.phase=Running", interest{value: "n1"}},
 	} {
 		t.Run(fmt.Sprint(test.namespace, " ", test.fields), func(t *testing.T) {
 			f, err := Pods.NewFilter(test.namespace, nil, fields.ParseSelectorOrDie(test.fields))

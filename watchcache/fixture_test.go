@@ -15,7 +15,7 @@ var Pods = &Resource{
 	Kind:       "Pod",
 	ListKind:   "PodList",
 	Namespaced: true,
-	Fields:     []string{"spec.nodeName", "status.phase"},
+	Fields:     []Field{{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true}, {Name: "status.phase", Paths: []string{"status.phase"}}},
 }
 
 // Widgets is a custom resource.
@@ -25,7 +25,7 @@ var Widgets = &Resource{
 	ListKind:       "WidgetList",
 	Namespaced:     true,
 	SelfDescribing: true,
-	Fields:         []string{"spec.color"},
+	Fields:         []Field{{Name: "spec.color", Paths: []string{"spec.color"}}},
 }
 
 // Nodes is a cluster-scoped resource.

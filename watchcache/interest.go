@@ -6,21 +6,26 @@ import "sync"
 // wake it. Only the narrowest applies: key, then field value, then namespace.
 type interest struct {
 	key       string
-	field     int    // index into Object.fields, if value is set
+	field     int    // index into Resource.Fields, if value is set
 	value     string // a field equality; "" narrows nothing
 	namespace string
 }
+
+// byValue tells whether a field value is the narrowest.
+func (in interest) byValue() bool { return in.key == "" && in.value != "" }
 
 // interests is the index of open cursors by what narrows them. An event visits
 // the cursors in the four places where it could match, and no others: five
 // thousand watches, each on its own node, make an event no dearer than one.
 type interests struct {
-	mu struct {
+	resource *Resource
+	mu       struct {
 		sync.Mutex
 		all        cursorSet
 		namespaces map[string]*cursorSet
 		keys       map[string]*cursorSet
 		values     map[fieldValue]*cursorSet
+		fields     map[int]int // how many cursors are in values, by field
 		count      int
 	}
 }
@@ -53,6 +58,10 @@ func (x *interests) add(c *Cursor) {
 		x.mu.namespaces = map[string]*cursorSet{}
 		x.mu.keys = map[string]*cursorSet{}
 		x.mu.values = map[fieldValue]*cursorSet{}
+		x.mu.fields = map[int]int{}
+	}
+	if c.filter.interest.byValue() {
+		x.mu.fields[c.filter.interest.field]++
 	}
 	x.setLocked(c.filter.interest).add(c)
 	x.mu.count++
@@ -65,6 +74,11 @@ func (x *interests) remove(c *Cursor) {
 	set := x.setLocked(in)
 	set.remove(c)
 	x.mu.count--
+	if in.byValue() {
+		if x.mu.fields[in.field]--; x.mu.fields[in.field] == 0 {
+			delete(x.mu.fields, in.field)
+		}
+	}
 	if len(set.cursors) > 0 {
 		return
 	}
@@ -124,10 +138,14 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 			o := e.Object
 			woken = x.mu.namespaces[o.Namespace()].mark(seq, seq, from, woken)
 			woken = x.mu.keys[o.key].mark(seq, seq, from, woken)
-			for i, value := range o.fields {
+			for i := range x.mu.fields {
+				value := o.value(x.resource, i)
 				woken = x.mu.values[fieldValue{i, value}].mark(seq, seq, from, woken)
-				if e.Prev != nil && e.Prev.fields[i] != value {
-					woken = x.mu.values[fieldValue{i, e.Prev.fields[i]}].mark(seq, seq, from, woken)
+				if e.Prev == nil {
+					continue
+				}
+				if was := e.Prev.value(x.resource, i); was != value {
+					woken = x.mu.values[fieldValue{i, was}].mark(seq, seq, from, woken)
 				}
 			}
 		}

@@ -32,7 +32,7 @@ type Object struct {
 	rv     uint64
 	uid    string
 	labels labelSet
-	fields []string // values of Resource.Fields, in its order
+	fields []string // values of those of Resource.Fields that are kept
 	rvAt   int32    // where the digits of metadata.resourceVersion start in raw
 	rvLen  int32    // how many digits there are
 	nsLen  int32    // length of the namespace in key, 0 if cluster-scoped
@@ -66,6 +66,14 @@ func (o *Object) JSON() []byte { return o.raw }
 // in JSON: from start (inclusive) to end (exclusive).
 func (o *Object) ResourceVersionSpan() (start, end int) {
 	return int(o.rvAt), int(o.rvAt + o.rvLen)
+}
+
+// value is the object's value of r.Fields[i].
+func (o *Object) value(r *Resource, i int) string {
+	if i < len(o.fields) {
+		return o.fields[i]
+	}
+	return r.Fields[i].read(lend(o.raw))
 }
 
 // withResourceVersion is the same object at another resourceVersion, as
@@ -146,11 +154,11 @@ func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 	if !meta.IsObject() {
 		return meta, fmt.Errorf("%w: no metadata", ErrMalformedObject)
 	}
-	if len(r.Fields) > 0 {
-		o.fields = make([]string, len(r.Fields))
-		for i, path := range r.Fields {
-			o.fields[i] = top.Get(path).String()
+	for i := range r.Fields {
+		if !r.Fields[i].Kept {
+			break
 		}
+		o.fields = append(o.fields, r.Fields[i].read(lend(o.raw)))
 	}
 	return meta, nil
 }

@@ -26,14 +26,14 @@ type parsed struct {
 	field                string // the first of Resource.Fields
 }
 
-func read(o *Object) parsed {
+func read(r *Resource, o *Object) parsed {
 	var set []string
 	for _, l := range o.labels {
 		set = append(set, l.key+"="+l.value)
 	}
 	p := parsed{o.Namespace(), o.Name(), o.UID(), o.ResourceVersion(), strings.Join(set, ","), ""}
-	if len(o.fields) > 0 {
-		p.field = o.fields[0]
+	if len(r.Fields) > 0 {
+		p.field = o.value(r, 0)
 	}
 	return p
 }
@@ -135,7 +135,7 @@ func TestParseObject(t *testing.T) {
 				t.Fatal(err)
 			}
 			clear(src) // the caller may use it again
-			if got := read(o); got != test.want {
+			if got := read(test.r, o); got != test.want {
 				t.Errorf("read %+v, want %+v", got, test.want)
 			}
 			raw := test.raw
@@ -396,7 +396,7 @@ func FuzzParseObject(f *testing.F) {
 			m := want.Metadata
 			if o.Name() != m.Name || o.Namespace() != m.Namespace || o.UID() != m.UID ||
 				strconv.FormatUint(o.ResourceVersion(), 10) != m.ResourceVersion {
-				t.Fatalf("read %+v, want %+v", read(o), m)
+				t.Fatalf("read %+v, want %+v", read(r, o), m)
 			}
 			got := map[string]string{}
 			for _, l := range o.labels {
@@ -406,9 +406,9 @@ func FuzzParseObject(f *testing.F) {
 				t.Fatalf("labels are %v, want %v", o.labels, m.Labels)
 			}
 			fields := map[string]string{"spec.nodeName": want.Spec.NodeName, "status.phase": want.Status.Phase, "spec.color": want.Spec.Color}
-			for i, path := range r.Fields {
-				if o.fields[i] != fields[path] {
-					t.Fatalf("%s is %q, want %q", path, o.fields[i], fields[path])
+			for i, f := range r.Fields {
+				if got := o.value(r, i); got != fields[f.Name] {
+					t.Fatalf("%s is %q, want %q", f.Name, got, fields[f.Name])
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package watchcache
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -19,8 +20,8 @@ import (
 // own: the earliest that respects the order of deletion before re-creation.
 //
 // It fails with [ErrDiverged], changing nothing, if the relist cannot be a
-// later state of what is cached: rv or an object went back in time, or there
-// are more deletions than revisions. Then only a new epoch (Reset) is sound.
+// later state of what is cached: rv or an object went back in time, an object is
+// written in another way, or there are more deletions than revisions. Then only a new epoch (Reset) is sound.
 func (c *Cache) Replace(objects []*Object, rv uint64, now time.Time) error {
 	v := c.view.Load()
 	if v == nil {
@@ -85,6 +86,8 @@ func (v *view) difference(objects []*Object, rv uint64) (sets []*Object, deletio
 				sets = append(sets, is)
 			case is.rv != was.rv:
 				sets = append(sets, is)
+			case !bytes.Equal(is.raw, was.raw):
+				return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: its definition changed", ErrDiverged, is.key, is.rv)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package watchcache
 
 import (
+	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -20,10 +21,38 @@ type Resource struct {
 	// single object and are left out of the items of a list. True for custom
 	// resources: keys are sorted and items carry both.
 	SelfDescribing bool
-	// Fields are the paths, beside metadata.name and metadata.namespace, by
-	// which field selectors may narrow this resource, for example
-	// "spec.nodeName". A missing field has the value "".
-	Fields []string
+	// Fields are what field selectors may narrow this resource by, beside
+	// metadata.name and metadata.namespace, kept ones first.
+	Fields []Field
+	// NoNamespaceField tells a namespaced resource that does not know
+	// metadata.namespace as a field.
+	NoNamespaceField bool
+	// NoWatchCache tells a resource that kube-apiserver serves straight from etcd.
+	NoWatchCache bool
+}
+
+// Field is a field label of a resource.
+type Field struct {
+	// Name is the label as selectors write it, for example "spec.nodeName".
+	Name string
+	// Paths are where the value stands in the object's JSON, as gjson writes
+	// paths. The first that is there and not empty counts.
+	Paths []string
+	// Default is the value if none is there.
+	Default string
+	// Kept values are read once, when the object comes; others each time that a
+	// selector asks for them. For what many watches select by.
+	Kept bool
+}
+
+// read finds the field's value in an object.
+func (f *Field) read(object string) string {
+	for _, path := range f.Paths {
+		if v := gjson.Get(object, path).String(); v != "" {
+			return v
+		}
+	}
+	return f.Default
 }
 
 // APIVersion is the group and version as objects carry it: "v1", "apps/v1".

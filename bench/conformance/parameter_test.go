@@ -24,7 +24,7 @@ func TestParameters(t *testing.T) {
 				{"resourceVersion=+1", 400, upstream, ""},
 				{"resourceVersion=1_0", 400, upstream, ""},
 				{"resourceVersion=18446744073709551616", 400, upstream, ""},
-				{"resourceVersion=&resourceVersion=0", 200, upstream, ""},
+				{"resourceVersion=&resourceVersion=0", 200, cache, ""},
 				{"resourceVersion=0&resourceVersion=abc", 200, cache, ""},
 				{"ResourceVersion=0", 200, upstream, ""},
 				{"resourceVersion=0&resourceVersionMatch=Exact", 422, upstream, `resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"`},

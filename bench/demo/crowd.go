@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 // startLimit is how many informers read their first list at a time. Here they share a machine, unlike the programs that
@@ -38,9 +40,9 @@ type scope struct{ namespace, node string }
 func scopeOf(i int) scope {
 	switch i % 4 {
 	case 2:
-		return scope{namespace: namespaces[i/4%len(namespaces)]}
+		return scope{namespace: workload.Namespaces[i/4%len(workload.Namespaces)]}
 	case 3:
-		return scope{node: nodeName(i / 4)}
+		return scope{node: workload.NodeName(i / 4)}
 	}
 	return scope{}
 }

@@ -99,7 +99,7 @@ func (d *demo) startProxy(ctx context.Context, direct *kubernetes.Clientset) (*m
 	if d.proxy, err = cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: d.api.Kubeconfig, Binary: d.watchproxy}); err != nil {
 		return nil, err
 	}
-	return newMeter(ctx, direct, d.proxy.AdminURL)
+	return newMeter(ctx, direct, d.proxy)
 }
 
 // measure shows the figures of each second, and in the end of all of them.

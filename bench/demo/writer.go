@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 // stamp is the annotation that tells when an update was sent, in nanoseconds since 1970.
@@ -40,47 +41,9 @@ func newWriter(client kubernetes.Interface, pods []target, c *crowd) *writer {
 	return &writer{client: client, pods: pods, crowd: c}
 }
 
-// during writes at the given rate, per second, while do runs. If an update fails, do's context ends for that reason.
-// Nothing is in flight when it returns.
+// during updates pods at the given rate, per second, while do runs.
 func (w *writer) during(ctx context.Context, rate int, do func(ctx context.Context) error) error {
-	doing, cancel := context.WithCancelCause(ctx)
-	stop := make(chan struct{})
-	ticks := make(chan int)
-	var workers sync.WaitGroup
-	workers.Go(func() { tick(stop, rate, ticks) })
-	for range writeLimit {
-		workers.Go(func() {
-			for i := range ticks {
-				// Not doing: an update that is cut short when do returns might have been made or not.
-				if err := w.update(ctx, i); err != nil {
-					cancel(err)
-				}
-			}
-		})
-	}
-	err := do(doing)
-	close(stop)
-	workers.Wait()
-	cancel(nil)
-	return err
-}
-
-// tick sends a number to whoever is free, rate times a second, and closes ticks when it is stopped.
-func tick(stop <-chan struct{}, rate int, ticks chan<- int) {
-	defer close(ticks)
-	ticker := time.NewTicker(time.Second / time.Duration(rate))
-	defer ticker.Stop()
-	for i := 0; ; i++ {
-		select {
-		case <-ticker.C:
-		case <-stop:
-			return
-		}
-		select {
-		case ticks <- i:
-		default:
-		}
-	}
+	return workload.During(ctx, rate, writeLimit, w.update, do)
 }
 
 // update changes one pod: its labels, its annotations and its status in turn.

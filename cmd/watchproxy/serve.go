@@ -160,9 +160,16 @@ func feedOptions(c config.Cache) upstream.Options {
 			Bytes:  c.Log.MaxBytes.Value(),
 		},
 		IdleTimeout: c.IdleTimeout.Duration,
+		Resources:   map[schema.GroupResource]upstream.ResourceOptions{},
 	}
 	for _, r := range c.Exclude {
 		o.Excluded = append(o.Excluded, schema.ParseGroupResource(r))
+	}
+	for _, r := range c.Resources {
+		o.Resources[schema.ParseGroupResource(r.Name)] = upstream.ResourceOptions{
+			ForwardConsistent: r.ConsistentReads == config.Forward,
+			Aggregated:        r.Aggregated,
+		}
 	}
 	return o
 }

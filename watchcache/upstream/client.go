@@ -36,6 +36,11 @@ const maxErrorBody = 64 << 10
 // get sends one GET request. A response other than 200 is returned as an error
 // of apimachinery's api/errors. The caller closes the body.
 func (c *Client) get(ctx context.Context, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
+	return c.getAs(ctx, "application/json", verb, gvr, path, query)
+}
+
+// getAs is get in another form than plain JSON.
+func (c *Client) getAs(ctx context.Context, accept, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
 	u := *c.base
 	u.Path = strings.TrimSuffix(u.Path, "/") + path
 	u.RawQuery = query.Encode()
@@ -43,7 +48,7 @@ func (c *Client) get(ctx context.Context, verb string, gvr schema.GroupVersionRe
 	if err != nil {
 		return nil, fmt.Errorf("request upstream %s: %w", path, err)
 	}
-	req.Header.Set("Accept", "application/json")
+	req.Header.Set("Accept", accept)
 	req.Header.Set("User-Agent", userAgent)
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -20,9 +20,9 @@ var ErrNotCacheable = errors.New("resource cannot be cached")
 var errNotServed = errors.New("upstream does not serve the resource")
 
 // discover finds a resource in upstream's discovery and checks that it can be
-// listed and watched and is served by the apiserver itself: an aggregated API
-// has resourceVersions and a history of its own.
-func (c *Client) discover(ctx context.Context, gvr schema.GroupVersionResource) (*metav1.APIResource, error) {
+// listed and watched and, unless aggregated APIs are welcome, is served by the
+// apiserver itself: others have resourceVersions and a history of their own.
+func (c *Client) discover(ctx context.Context, gvr schema.GroupVersionResource, aggregated bool) (*metav1.APIResource, error) {
 	var list metav1.APIResourceList
 	path := resourcePath(schema.GroupVersionResource{Group: gvr.Group, Version: gvr.Version}, "")
 	if err := c.read(ctx, gvr, path[:len(path)-1], &list); err != nil {
@@ -40,6 +40,9 @@ func (c *Client) discover(ctx context.Context, gvr schema.GroupVersionResource) 
 	}
 	if (found.Group != "" && found.Group != gvr.Group) || (found.Version != "" && found.Version != gvr.Version) {
 		return nil, fmt.Errorf("%w: %s is served as %s/%s", ErrNotCacheable, gvr, found.Group, found.Version)
+	}
+	if aggregated {
+		return found, nil
 	}
 	return found, c.checkLocal(ctx, gvr)
 }

@@ -24,6 +24,9 @@ var (
 	errWentBack = errors.New("upstream's resourceVersion went back")
 	// errSilent says that upstream moved on and the stream did not.
 	errSilent = errors.New("watch stream fell silent")
+	// errCutShort says that upstream ended a watch of a custom resource before its
+	// time, as it does when the definition changes.
+	errCutShort = errors.New("watch was cut short")
 	// errOtherEpoch says that what a stream brings belongs to a state that was
 	// abandoned since it was opened.
 	errOtherEpoch = errors.New("cache was started anew")
@@ -34,25 +37,29 @@ var (
 // (see [Feed.Fresh]).
 type Feed struct {
 	gvr     schema.GroupVersionResource
+	options ResourceOptions
 	client  *Client
 	limits  watchcache.Limits
 	log     *zap.Logger
 	metrics *Metrics
 
+	defined func(*Feed)   // called once if the resource is a custom one
 	started chan struct{} // closed when cache or err is set
 	done    chan struct{} // closed when run has returned
 	stop    context.CancelFunc
 	cache   *watchcache.Cache
 	err     error // why there is no cache, or why it ended; read after started or done
 
-	warnings []string     // Warning headers that belong to every response
-	failing  atomic.Bool  // the last attempt to reach upstream failed
-	lastSign atomic.Int64 // unix nanoseconds of upstream's last sign of life
-	lastUsed atomic.Int64 // unix nanoseconds
+	definition definitionVersion // of a custom resource
+	warnings   []string          // Warning headers that belong to every response
+	failing    atomic.Bool       // the last attempt to reach upstream failed
+	lastSign   atomic.Int64      // unix nanoseconds of upstream's last sign of life
+	lastUsed   atomic.Int64      // unix nanoseconds
 
 	writing struct {
-		sync.Mutex        // held by whoever writes to the cache
-		epoch      uint64 // counts the states that were read: a stream goes on with one
+		sync.Mutex                         // held by whoever writes to the cache
+		over       bool                    // the cache was abandoned
+		epoch      uint64                  // counts the states that were read: a stream goes on with one
 		cut        context.CancelCauseFunc // ends the main stream; nil before the first
 	}
 	fresh freshness
@@ -78,6 +85,9 @@ func (f *Feed) run(ctx context.Context) {
 	f.cache = cache
 	f.fresh.init(ctx)
 	close(f.started)
+	if f.custom() {
+		f.defined(f)
+	}
 	f.err = f.follow(ctx)
 	f.fresh.end()
 	cache.End()
@@ -91,6 +101,16 @@ func (f *Feed) write(epoch uint64, change func() error) error {
 		return errOtherEpoch
 	}
 	return change()
+}
+
+// abandon ends the cache at once, and the feed as soon as it notices.
+func (f *Feed) abandon(stop context.CancelFunc) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.writing.over = true
+	f.writing.epoch++
+	f.cache.End()
+	stop()
 }
 
 // interrupt ends the main stream for a reason that the run loop acts on.
@@ -111,11 +131,14 @@ func (f *Feed) standing() (rv, epoch uint64) {
 
 // describe finds out how upstream serves the resource.
 func (f *Feed) describe(ctx context.Context) (*watchcache.Cache, error) {
-	found, err := f.client.discover(ctx, f.gvr)
+	found, err := f.client.discover(ctx, f.gvr, f.options.Aggregated)
 	if err != nil {
 		return nil, err
 	}
-	r := watchcache.Resource{GVR: f.gvr, Kind: found.Kind, Namespaced: found.Namespaced, Fields: selectableFields[f.gvr]}
+	r := watchcache.Resource{
+		GVR: f.gvr, Kind: found.Kind, Namespaced: found.Namespaced,
+		Fields: builtinFields(f.gvr), NoNamespaceField: noNamespaceField(f.gvr), NoWatchCache: noWatchCache(f.gvr),
+	}
 	p, err := f.client.probe(ctx, &r)
 	if err != nil {
 		return nil, err
@@ -123,20 +146,23 @@ func (f *Feed) describe(ctx context.Context) (*watchcache.Cache, error) {
 	r.ListKind, r.SelfDescribing = p.listKind, p.selfDescribing
 	f.warnings = p.warnings
 	f.alive()
+	if p.selfDescribing {
+		// Before its first object is read: what is read later is not older.
+		d, err := f.client.define(ctx, f.gvr)
+		if err != nil {
+			return nil, err
+		}
+		f.definition = d.definitionVersion
+		r.Fields = append(r.Fields, customFields(d.selectable)...)
+	}
 	return watchcache.New(r, f.limits), nil
 }
 
-// selectableFields are the field selectors served from the cache beside
-// metadata.name and metadata.namespace; others are upstream's to answer.
-var selectableFields = map[schema.GroupVersionResource][]string{
-	{Version: "v1", Resource: "pods"}: {"spec.nodeName"},
-}
+// custom tells whether the feed is of a custom resource.
+func (f *Feed) custom() bool { return f.definition != definitionVersion{} }
 
-// noWatchCache tells resources that kube-apiserver serves straight from etcd:
-// their watches have no bookmarks but the one that ends the initial state.
-func noWatchCache(gvr schema.GroupVersionResource) bool {
-	return gvr.Resource == "events" && (gvr.Group == "" || gvr.Group == "events.k8s.io")
-}
+// watchLife is the shortest life that kube-apiserver gives a watch by itself.
+const watchLife = 30 * time.Minute
 
 // steady is how long a stream must have lived for failures before it to be forgotten.
 const steady = 5 * time.Second
@@ -148,7 +174,9 @@ func (f *Feed) follow(ctx context.Context) error {
 		began := time.Now()
 		var err error
 		if f.synced {
-			err = f.watch(ctx)
+			if err = f.watch(ctx); err == nil && f.custom() && time.Since(began) < watchLife {
+				err = errCutShort
+			}
 		} else {
 			err = f.sync(ctx)
 		}
@@ -196,6 +224,8 @@ func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
 	case errors.Is(err, errWentBack):
 		f.newEpoch = true
 		return relist, "went-back"
+	case errors.Is(err, errCutShort):
+		return relist, "cut-short"
 	case errors.Is(err, watchcache.ErrDiverged), errors.Is(err, errOtherEpoch):
 		return relist, "diverged"
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
@@ -313,6 +343,9 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) {
 	f.synced = true
 	f.writing.Lock()
 	defer f.writing.Unlock()
+	if f.writing.over {
+		return
+	}
 	f.writing.epoch++
 	if _, err := f.cache.Snapshot(); err == nil && !f.newEpoch {
 		err := f.cache.Replace(objects, rv, time.Now())

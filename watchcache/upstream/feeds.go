@@ -19,11 +19,21 @@ import (
 type Options struct {
 	// Excluded resources are never cached, in any version.
 	Excluded []schema.GroupResource
+	// Resources says what is different about some, in any version.
+	Resources map[schema.GroupResource]ResourceOptions
 	// Limits bound each resource's event log.
 	Limits watchcache.Limits
 	// IdleTimeout is after how long without a request or an open watch a feed
 	// is stopped; 0 means never.
 	IdleTimeout time.Duration
+}
+
+// ResourceOptions are those of one resource.
+type ResourceOptions struct {
+	// ForwardConsistent leaves reads of the most recent state to upstream.
+	ForwardConsistent bool
+	// Aggregated caches the resource even if an aggregated API serves it.
+	Aggregated bool
 }
 
 var (
@@ -45,6 +55,8 @@ type Feeds struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
+	definitions definitions
+
 	mu struct {
 		sync.Mutex
 		feeds   map[schema.GroupVersionResource]*Feed
@@ -64,6 +76,7 @@ func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
 	fs.mu.feeds = map[schema.GroupVersionResource]*Feed{}
 	fs.mu.refused = map[schema.GroupVersionResource]refusal{}
+	fs.definitions.client, fs.definitions.log, fs.definitions.changed = client, log, fs.redefined
 	fs.running.Go(fs.retireIdle)
 	return fs
 }
@@ -135,8 +148,9 @@ func (fs *Feeds) feed(gvr schema.GroupVersionResource) (*Feed, error) {
 
 func (fs *Feeds) newFeed(gvr schema.GroupVersionResource) *Feed {
 	f := &Feed{
-		gvr: gvr, client: fs.client, limits: fs.options.Limits, metrics: fs.metrics,
+		gvr: gvr, options: fs.options.Resources[gvr.GroupResource()], client: fs.client, limits: fs.options.Limits, metrics: fs.metrics,
 		log:     fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource)),
+		defined: fs.defined,
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
 	f.lastUsed.Store(time.Now().UnixNano())
@@ -154,12 +168,42 @@ func (fs *Feeds) own(f *Feed) {
 
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	delete(fs.mu.feeds, f.gvr)
+	if fs.mu.feeds[f.gvr] == f {
+		delete(fs.mu.feeds, f.gvr)
+	}
 	if ctx.Err() == nil {
 		pause := pauseAfter(f.err)
 		f.log.Info("not cached; requests are forwarded", zap.Error(f.err), zap.Duration("for", pause))
 		fs.forgetRefusalsLocked()
 		fs.mu.refused[f.gvr] = refusal{f.err, time.Now().Add(pause)}
+	}
+}
+
+// defined begins to follow the definitions for a feed of a custom resource, and
+// abandons the feed if it has changed already.
+func (fs *Feeds) defined(f *Feed) {
+	fs.definitions.begin.Do(func() { fs.running.Go(func() { fs.definitions.run(fs.ctx) }) })
+	if fs.definitions.outdated(definitionName(f.gvr), f.definition) {
+		fs.abandon(f)
+	}
+}
+
+// redefined abandons the feeds of a custom resource whose definition changed.
+func (fs *Feeds) redefined(name string, now definitionVersion) {
+	for _, f := range fs.list() {
+		if f.custom() && definitionName(f.gvr) == name && f.definition != now {
+			f.log.Info("definition changed", zap.Int64("generation", now.generation))
+			fs.abandon(f)
+		}
+	}
+}
+
+func (fs *Feeds) abandon(f *Feed) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f.abandon(f.stop)
+	if fs.mu.feeds[f.gvr] == f {
+		delete(fs.mu.feeds, f.gvr) // the next request starts another
 	}
 }
 

@@ -89,6 +89,9 @@ func (s *freshness) end() {
 //
 // It fails with [ErrNotFresh].
 func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
+	if f.options.ForwardConsistent {
+		return watchcache.Snapshot{}, fmt.Errorf("%w: configured to forward", ErrNotFresh)
+	}
 	r, err := f.fresh.join(f)
 	if err != nil {
 		return watchcache.Snapshot{}, err
@@ -193,7 +196,7 @@ func (f *Feed) reach(ctx context.Context, rv uint64) (outcome string, err error)
 	if small {
 		return "list", f.fastForward(ctx, rv)
 	}
-	if noWatchCache(f.gvr) {
+	if f.cache.Resource().NoWatchCache {
 		return "", errors.New("upstream sends no bookmarks for the resource")
 	}
 	return "side-watch", f.sideWatch(ctx, rv)

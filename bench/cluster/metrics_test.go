@@ -1,9 +1,9 @@
-package main
+package cluster
 
 import "testing"
 
-func TestPageSum(t *testing.T) {
-	const p page = `# HELP requests Some.
+func TestMetricsSum(t *testing.T) {
+	const m Metrics = `# HELP requests Some.
 requests{group="",resource="pods",verb="LIST"} 2
 requests{group="",resource="pods",verb="WATCH"} 1.5e+01
 requests{group="",resource="podsets",verb="LIST"} 4
@@ -29,7 +29,7 @@ bytes_max 1
 		{"byte", nil, 0},
 		{"none", nil, 0},
 	} {
-		if got := p.sum(test.metric, test.labels...); got != test.want {
+		if got := m.Sum(test.metric, test.labels...); got != test.want {
 			t.Errorf("%s%q is %v, want %v", test.metric, test.labels, got, test.want)
 		}
 	}

@@ -1,6 +1,7 @@
-package main
+package workload
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -10,25 +11,21 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 )
 
 const nodes = 50
 
-var (
-	namespaces = []string{
-		"accounts", "ads", "billing", "cart", "catalog", "checkout", "fraud", "identity", "inventory", "logistics",
-		"mail", "media", "orders", "payments", "pricing", "ranking", "reviews", "search", "shipping", "support",
-	}
-	components = []string{"api", "web", "worker", "indexer", "scheduler", "gateway", "cache", "exporter"}
-)
+var components = []string{"api", "web", "worker", "indexer", "scheduler", "gateway", "cache", "exporter"}
 
-func nodeName(i int) string { return fmt.Sprintf("worker-%02d", i%nodes) }
+// NodeName returns the name of one of 50 nodes, none of which exists.
+func NodeName(i int) string { return fmt.Sprintf("worker-%02d", i%nodes) }
 
-// newPod returns the i-th pod: as a Deployment's controller would have made it and a kubelet would be running it, in
+// NewPod returns the i-th pod: as a Deployment's controller would have made it and a kubelet would be running it, in
 // 4.5 KB of JSON with what the server adds. The same i gives the same pod.
-func newPod(i int) *corev1.Pod {
+func NewPod(i int) *corev1.Pod {
 	random := rand.New(rand.NewPCG(uint64(i), 1))
-	namespace, component := namespaces[i%len(namespaces)], components[i/len(namespaces)%len(components)]
+	namespace, component := Namespaces[i%len(Namespaces)], components[i/len(Namespaces)%len(components)]
 	app := namespace + "-" + component
 	image := fmt.Sprintf("registry.example.com/%s/%s:v1.%d.%d", namespace, component, random.IntN(40), random.IntN(10))
 	started := metav1.NewTime(time.Date(2026, 1, 5, 8, 0, 0, 0, time.UTC).Add(time.Duration(random.IntN(86400)) * time.Second))
@@ -47,9 +44,24 @@ func newPod(i int) *corev1.Pod {
 				UID: newUID(random), Controller: new(true), BlockOwnerDeletion: new(true),
 			}},
 		},
-		Spec:   podSpec(app, image, nodeName(random.IntN(nodes))),
+		Spec:   podSpec(app, image, NodeName(random.IntN(nodes))),
 		Status: podStatus(random, image, started),
 	}
+}
+
+// CreatePod writes a pod in two steps, because the server lets nobody create one that already runs. The managers' names
+// are those that real pods show.
+func CreatePod(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) error {
+	pods := client.CoreV1().Pods(pod.Namespace)
+	created, err := pods.Create(ctx, pod, metav1.CreateOptions{FieldManager: "kube-controller-manager"})
+	if err == nil {
+		created.Status = pod.Status
+		_, err = pods.UpdateStatus(ctx, created, metav1.UpdateOptions{FieldManager: "kubelet"})
+	}
+	if err != nil {
+		return fmt.Errorf("cannot create pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
 }
 
 func podSpec(app, image, node string) corev1.PodSpec {

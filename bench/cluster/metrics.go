@@ -1,0 +1,72 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// Metrics are metrics in Prometheus' text format. They are scanned for a few: the apiserver's have many thousand lines,
+// and taking all apart once a second would be seen in what is measured.
+type Metrics string
+
+// Metrics returns what the proxy counts.
+func (p *Proxy) Metrics(ctx context.Context) (Metrics, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.AdminURL+"/metrics", http.NoBody)
+	if err != nil {
+		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
+	}
+	req.Close = true // nobody has to clean up after this
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // what was read is what counts
+	b, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, b)
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
+	}
+	return Metrics(b), nil
+}
+
+// Sum adds up the metric's samples that have all of the labels, each given as name="value".
+func (m Metrics) Sum(metric string, labels ...string) float64 {
+	var total float64
+	for rest := string(m); ; {
+		at := strings.Index(rest, "\n"+metric)
+		if at < 0 {
+			return total
+		}
+		rest = rest[at+1+len(metric):]
+		line, _, _ := strings.Cut(rest, "\n")
+		total += sample(line, labels)
+	}
+}
+
+// sample returns the value of a line without its metric's name; 0 if that was but the beginning of the name, or a label
+// differs.
+func sample(line string, labels []string) float64 {
+	has, value, ok := strings.Cut(line, " ")
+	if end := strings.LastIndex(line, "} "); end >= 0 {
+		has, value, ok = line[:end], line[end+2:], line[0] == '{'
+	}
+	if !ok || has != "" && has[0] != '{' {
+		return 0
+	}
+	for _, l := range labels {
+		if !strings.Contains(has, "{"+l) && !strings.Contains(has, ","+l) {
+			return 0
+		}
+	}
+	v, err := strconv.ParseFloat(value, 64)
+	if err != nil {
+		return 0
+	}
+	return v
+}

@@ -1,0 +1,166 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// definitions follows the CustomResourceDefinitions, by their metadata alone:
+// schemas can be large, and what has to be known is that one changed. Feeds of
+// custom resources end then, as upstream's own watches do, and what was cached
+// under the old definition is not served any more.
+type definitions struct {
+	client *Client
+	log    *zap.Logger
+	// changed is called with the name and the present version, which is zero if
+	// there is no such definition any more.
+	changed func(name string, now definitionVersion)
+	begin   sync.Once
+
+	mu struct {
+		sync.Mutex
+		known map[string]definitionVersion // nil until they were listed
+	}
+}
+
+// outdated tells whether a definition is known to have changed since it was read.
+func (d *definitions) outdated(name string, read definitionVersion) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, ok := d.mu.known[name]
+	switch {
+	case d.mu.known == nil:
+		return false
+	case ok && now.uid == read.uid:
+		return now.generation > read.generation
+	}
+	return ok // what is not listed may be newer than the list
+}
+
+// run follows until ctx ends, or upstream forbids it.
+func (d *definitions) run(ctx context.Context) {
+	backoff := reconnect
+	for {
+		began := time.Now()
+		err := d.follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+			d.log.Warn("customresourcedefinitions cannot be followed; custom resources are followed by their own watches alone", zap.Error(err))
+			return
+		}
+		if time.Since(began) > steady {
+			backoff = reconnect
+		}
+		if err != nil && !apierrors.IsResourceExpired(err) {
+			d.log.Warn("following customresourcedefinitions broke", zap.Error(err))
+		}
+		if !sleep(ctx, max(backoff.Step(), retryAfter(err))) {
+			return
+		}
+	}
+}
+
+// follow lists and watches until the watch ends.
+func (d *definitions) follow(ctx context.Context) error {
+	var list metav1.PartialObjectMetadataList
+	resp, err := d.client.getAs(ctx, acceptMetadataList, "definitions", definitionResource, resourcePath(definitionResource, ""), nil)
+	if err != nil {
+		return err
+	}
+	err = json.NewDecoder(resp.Body).Decode(&list)
+	_ = resp.Body.Close() // read to its end, or broken
+	if err != nil {
+		return fmt.Errorf("list customresourcedefinitions: %w", err)
+	}
+	d.replace(list.Items)
+
+	resp, err = d.client.getAs(ctx, acceptMetadata, "definitions", definitionResource, resourcePath(definitionResource, ""), url.Values{
+		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {list.ResourceVersion},
+		"timeoutSeconds": {strconv.Itoa(int(definitionsLife.Seconds()))},
+	})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end, or broken
+	s := newStream(resp.Body)
+	for {
+		e, err := s.next()
+		if err != nil {
+			return ended(err, false)
+		}
+		if err := d.apply(e); err != nil {
+			return err
+		}
+	}
+}
+
+const (
+	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	// definitionsLife bounds a watch, so that one that fell silent is not trusted for ever.
+	definitionsLife = 5 * time.Minute
+)
+
+func (d *definitions) apply(e event) error {
+	switch e.kind {
+	case "BOOKMARK":
+		return nil
+	case "ERROR":
+		return eventError(e)
+	}
+	var o metav1.PartialObjectMetadata
+	if err := json.Unmarshal(e.object, &o); err != nil || o.Name == "" {
+		return errors.Join(errors.New("watch event without metadata"), err)
+	}
+	now := definitionVersion{o.UID, o.Generation}
+	if e.kind == "DELETED" {
+		now = definitionVersion{}
+	}
+	d.set(o.Name, now)
+	return nil
+}
+
+// set notes a version and tells if it is another one.
+func (d *definitions) set(name string, now definitionVersion) {
+	d.mu.Lock()
+	was := d.mu.known[name]
+	if now == (definitionVersion{}) {
+		delete(d.mu.known, name)
+	} else {
+		d.mu.known[name] = now
+	}
+	d.mu.Unlock()
+	if was != now {
+		d.changed(name, now)
+	}
+}
+
+// replace notes all versions at once.
+func (d *definitions) replace(items []metav1.PartialObjectMetadata) {
+	d.mu.Lock()
+	gone := maps.Clone(d.mu.known)
+	if d.mu.known == nil {
+		d.mu.known = map[string]definitionVersion{}
+	}
+	d.mu.Unlock()
+	for i := range items {
+		delete(gone, items[i].Name)
+		d.set(items[i].Name, definitionVersion{items[i].UID, items[i].Generation})
+	}
+	for name := range gone {
+		d.set(name, definitionVersion{})
+	}
+}
