@@ -29,7 +29,7 @@ type fakeUpstream struct {
 		oldest   uint64        // watches must start at or above it
 		changed  chan struct{} // closed and replaced by every change
 		cut      chan struct{} // closed and replaced to end all streams
-		stalled  bool          // streams say nothing
+		stalled  bool          // streams say nothing, but for side watches
 		down     error         // every request fails
 		noStream bool          // sendInitialEvents is refused
 		requests map[string]int
@@ -111,6 +111,12 @@ func (f *fakeUpstream) cutStreams(forget bool) {
 	})
 }
 
+// elsewhere is a write to another resource, of which nothing comes by a stream.
+func (f *fakeUpstream) elsewhere() { f.locked(func() { f.mu.rev++ }) }
+
+// stall makes streams silent, or not any more.
+func (f *fakeUpstream) stall(on bool) { f.locked(func() { f.mu.stalled = on }) }
+
 // bookmark makes streams send one at a revision that other resources reached.
 func (f *fakeUpstream) bookmark() {
 	f.locked(func() {
@@ -143,6 +149,8 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		verb = "discover"
 	case strings.Contains(req.URL.Path, noSuchNamespace):
 		verb = "probe"
+	case q.Get("timeoutSeconds") != "":
+		verb = "side-watch"
 	case q.Get("watch") != "":
 		verb = "watch"
 	}
@@ -157,6 +165,8 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, f.mu.rev)), nil
 	case "watch":
 		return f.watchLocked(req.Context(), q.Get("resourceVersion"), q.Get("sendInitialEvents") == "true")
+	case "side-watch":
+		return f.sideWatchLocked(req.Context(), q.Get("resourceVersion")), nil
 	}
 	return f.listLocked(q.Get("limit"), q.Get("continue"))
 }
@@ -199,11 +209,48 @@ func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool)
 		first = append(first, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, true)+`}`)
 		from = f.mu.rev
 	case from < f.mu.oldest:
-		first = []string{fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","message":"too old resource version: %d (%d)","code":410}}`, from, f.mu.oldest), ""}
+		first = []string{tooOld(from, f.mu.oldest), ""}
 	}
 	r, w := io.Pipe()
 	go f.serve(ctx, w, first, from, f.mu.cut)
 	return &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{}, Body: r}, nil
+}
+
+// sideWatchLocked answers a watch with a timeout of three seconds: what there is
+// after its start, a bookmark after one second, the end.
+func (f *fakeUpstream) sideWatchLocked(ctx context.Context, rv string) *http.Response {
+	from, _ := strconv.ParseUint(rv, 10, 64)
+	r, w := io.Pipe()
+	resp := &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{}, Body: r}
+	if from < f.mu.oldest {
+		go f.serve(ctx, w, []string{tooOld(from, f.mu.oldest), ""}, 0, nil)
+		return resp
+	}
+	go func() {
+		defer w.Close()
+		send := func(bookmark bool) bool {
+			f.mu.Lock()
+			var lines strings.Builder
+			for _, e := range f.mu.history {
+				if e.rev > from && e.kind != "BOOKMARK" {
+					fmt.Fprintf(&lines, `{"type":"%s","object":%s}`+"\n", e.kind, e.object)
+					from = e.rev
+				}
+			}
+			if bookmark {
+				fmt.Fprintf(&lines, `{"type":"BOOKMARK","object":%s}`+"\n", bookmarkJSON(f.mu.rev, false))
+			}
+			f.mu.Unlock()
+			_, err := io.WriteString(w, lines.String())
+			return err == nil
+		}
+		_ = send(false) && sleep(ctx, time.Second) && send(true) && sleep(ctx, 2*time.Second)
+	}()
+	return resp
+}
+
+func tooOld(from, oldest uint64) string {
+	return fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","message":"too old resource version: %d (%d)","code":410}}`, from, oldest)
 }
 
 // serve writes one watch. A first that ends with "" ends the watch.

@@ -305,7 +305,8 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 	t.Helper()
 	f := newFake()
 	f.mu.noStream = rnd.IntN(3) == 0
-	cache := open(t, start(t, f))
+	feed := openFeed(t, f)
+	cache := feed.Cache()
 	cursor := watchAll(t, cache)
 	defer cursor.Close()
 	replica, last := map[string]string{}, uint64(0)
@@ -332,7 +333,7 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 	}
 	for range 200 {
 		name := fmt.Sprintf("o%d", rnd.IntN(8))
-		switch rnd.IntN(12) {
+		switch rnd.IntN(15) {
 		case 0:
 			f.cutStreams(false)
 		case 1:
@@ -346,11 +347,18 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 			follow()
 		case 6, 7:
 			f.remove(name)
+		case 8:
+			f.stall(rnd.IntN(2) == 0)
+		case 9:
+			f.elsewhere()
+			if s, err := feed.Fresh(t.Context()); err == nil {
+				same(t, f, s)
+			}
 		default:
 			f.set(name, fmt.Sprint(rnd.Int()))
 		}
 	}
-	f.locked(func() { f.mu.down = nil })
+	f.locked(func() { f.mu.down, f.mu.stalled = nil, false })
 	reached(t, f, cache)
 	follow()
 	want := map[string]string{}

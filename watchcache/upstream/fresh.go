@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"strconv"
 	"sync"
@@ -32,9 +33,10 @@ const (
 	sideWatchSeconds = 3
 	// freshTimeout bounds a run.
 	freshTimeout = 10 * time.Second
-	// batchPerReader and batchLongest space the probes of a crowd.
-	batchPerReader = 2 * time.Millisecond
-	batchLongest   = 100 * time.Millisecond
+	// crowd is how many readers within a second space the probes by longestSpace,
+	// fewer by less.
+	crowd        = 50
+	longestSpace = 100 * time.Millisecond
 )
 
 // freshness shares the runs that bring a cache up to date among the readers
@@ -42,9 +44,9 @@ const (
 // reader came; so there is at most one probe on its way, and one run that
 // gathers the readers for the next.
 //
-// A reader that comes alone waits for nobody. After a run that many shared, the
-// next probe is held back a little, so that a crowd which starts within a second
-// shares some ten probes, however large it is.
+// A reader that comes alone waits for nobody. The more readers came within the
+// last second, the further apart are the probes, so that a crowd shares some ten
+// of them a second, however large it is.
 type freshness struct {
 	mu struct {
 		sync.Mutex
@@ -52,6 +54,10 @@ type freshness struct {
 		probing bool      // a goroutine is running what is next
 		over    bool
 	}
+	// What only the probing goroutine knows.
+	recent float64   // readers, those of a second ago count for a third
+	last   time.Time // when the last probe was sent
+
 	helping chan struct{} // holds a token while a run catches up
 	running sync.WaitGroup
 	stop    context.CancelFunc
@@ -125,19 +131,30 @@ func (s *freshness) join(f *Feed) (*freshRun, error) {
 	return s.mu.next, nil
 }
 
+// gathered tells whether readers wait for a probe. If not, the goroutine that
+// asks must not send any more.
+func (s *freshness) gathered() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.probing = s.mu.next != nil
+	return s.mu.probing
+}
+
 // take returns the run that is next, to which nobody is added any more.
 func (s *freshness) take() *freshRun {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.mu.next
 	s.mu.next = nil
-	s.mu.probing = r != nil
 	return r
 }
 
 // probe sends one probe after another as long as readers come.
 func (s *freshness) probe(f *Feed) {
-	for r := s.take(); r != nil; r = s.take() {
+	for s.gathered() {
+		sleep(s.ctx, s.space())
+		r := s.take()
+		s.count(r.readers)
 		began := time.Now()
 		p, err := f.probeFresh(s.ctx)
 		s.running.Go(func() {
@@ -155,10 +172,20 @@ func (s *freshness) probe(f *Feed) {
 			r.err = err
 			close(r.done)
 		})
-		if r.readers > 1 {
-			sleep(s.ctx, min(time.Duration(r.readers)*batchPerReader, batchLongest))
-		}
 	}
+}
+
+// space is how long the next probe has to wait.
+func (s *freshness) space() time.Duration {
+	share := min(s.recent/crowd, 1)
+	return time.Until(s.last.Add(time.Duration(share * share * float64(longestSpace))))
+}
+
+// count notes that a probe is sent for some readers.
+func (s *freshness) count(readers int) {
+	now := time.Now()
+	s.recent = s.recent*math.Exp(-now.Sub(s.last).Seconds()) + float64(readers)
+	s.last = now
 }
 
 func (f *Feed) probeFresh(ctx context.Context) (probe, error) {

@@ -1,0 +1,250 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// openFeed returns a feed that has synced.
+func openFeed(t *testing.T, f *fakeUpstream) *Feed {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
+	defer cancel()
+	feed, err := start(t, f).Open(ctx, configmaps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return feed
+}
+
+// fresh reads, and checks that the state is upstream's at the time of the call or later.
+func fresh(t *testing.T, f *fakeUpstream, feed *Feed) watchcache.Snapshot {
+	t.Helper()
+	f.mu.Lock()
+	rev := f.mu.rev
+	f.mu.Unlock()
+	s, err := feed.Fresh(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.ResourceVersion() < rev {
+		t.Errorf("state at %d, upstream was at %d", s.ResourceVersion(), rev)
+	}
+	return s
+}
+
+// same tells whether a state is upstream's present one.
+func same(t *testing.T, f *fakeUpstream, s watchcache.Snapshot) {
+	t.Helper()
+	want, got := map[string]bool{}, map[string]bool{}
+	for _, json := range f.state() {
+		o, err := (&watchcache.Resource{GVR: configmaps, Kind: "ConfigMap", Namespaced: true}).ParseObject([]byte(json))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[fmt.Sprint(o.Key(), o.ResourceVersion())] = true
+	}
+	for o := range s.Objects("", "") {
+		got[fmt.Sprint(o.Key(), o.ResourceVersion())] = true
+	}
+	if !maps.Equal(want, got) {
+		t.Errorf("the state is %v, upstream has %v", got, want)
+	}
+}
+
+func fill(f *fakeUpstream, n int) {
+	for i := range n {
+		f.set(fmt.Sprintf("o%03d", i), "v")
+	}
+}
+
+func TestFreshNeedsAProbeIfNothingHappened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, 3)
+		feed := openFeed(t, f)
+		before := f.count("probe")
+		same(t, f, fresh(t, f, feed))
+		if f.count("probe") != before+1 || f.count("list")+f.count("side-watch") != 0 || f.count("watch") != 1 {
+			t.Errorf("upstream saw %v", f.mu.requests)
+		}
+	})
+}
+
+func TestFreshListsASmallCollection(t *testing.T) {
+	for _, stalled := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stalled=%t", stalled), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				fill(f, 3)
+				feed := openFeed(t, f)
+				cursor := watchAll(t, feed.Cache())
+				defer cursor.Close()
+				f.stall(stalled)
+				if stalled { // readers see what the stream owes, watches do not yet
+					f.remove("o001")
+					f.set("o002", "changed")
+					f.set("o003", "new")
+				}
+				f.elsewhere()
+				began := time.Now()
+				same(t, f, fresh(t, f, feed))
+				if took := time.Since(began); took > 100*time.Millisecond {
+					t.Errorf("took %s", took)
+				}
+				if f.count("list") != 1 || f.count("side-watch") != 0 {
+					t.Errorf("upstream saw %v", f.mu.requests)
+				}
+				if seen := drain(t, cursor); len(seen) != 0 {
+					t.Errorf("the watch was told %v", seen)
+				}
+				f.stall(false)
+				synctest.Wait()
+				want := map[string]string{}
+				if stalled {
+					want = map[string]string{"o001": "DELETED", "o002": "MODIFIED", "o003": "ADDED"}
+				}
+				if seen := drain(t, cursor); !maps.Equal(seen, want) {
+					t.Errorf("the watch was told %v, want %v", seen, want)
+				}
+			})
+		})
+	}
+}
+
+func TestFreshWatchesALargeCollectionAside(t *testing.T) {
+	for _, stalled := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stalled=%t", stalled), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				fill(f, smallObjects+1)
+				feed := openFeed(t, f)
+				cursor := watchAll(t, feed.Cache())
+				defer cursor.Close()
+				f.stall(stalled)
+				want := map[string]string{}
+				if stalled {
+					f.remove("o001")
+					f.set("o002", "changed")
+					f.set("o002", "again")
+					want = map[string]string{"o001": "DELETED", "o002": "MODIFIED MODIFIED"}
+				}
+				f.elsewhere()
+				began := time.Now()
+				same(t, f, fresh(t, f, feed))
+				if took := time.Since(began); took > 1500*time.Millisecond {
+					t.Errorf("took %s", took)
+				}
+				if f.count("list") != 0 || f.count("side-watch") != 1 {
+					t.Errorf("upstream saw %v", f.mu.requests)
+				}
+				if seen := drain(t, cursor); !maps.Equal(seen, want) {
+					t.Errorf("the watch was told %v, want %v", seen, want)
+				}
+				f.stall(false) // the main stream brings the same again
+				f.set("o004", "last")
+				synctest.Wait()
+				if seen := drain(t, cursor); !maps.Equal(seen, map[string]string{"o004": "MODIFIED"}) {
+					t.Errorf("the watch was told %v", seen)
+				}
+			})
+		})
+	}
+}
+
+// However many readers come at once, upstream is asked as if they were few, and
+// nobody is answered by a probe that was sent before they came.
+func TestReadersShareRuns(t *testing.T) {
+	for _, readers := range []int{10, 100, 1000} {
+		t.Run(fmt.Sprint(readers), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				fill(f, 3)
+				feed := openFeed(t, f)
+				before := f.count("probe")
+				var all sync.WaitGroup
+				for i := range readers {
+					all.Go(func() {
+						time.Sleep(time.Duration(i) * time.Second / time.Duration(readers))
+						f.elsewhere()
+						fresh(t, f, feed)
+					})
+				}
+				all.Wait()
+				if n := f.count("probe") - before; n > 60 {
+					t.Errorf("%d probes for %d readers within a second", n, readers)
+				}
+				if n := f.count("list"); n > 60 {
+					t.Errorf("%d lists", n)
+				}
+			})
+		})
+	}
+}
+
+func TestFreshFailsPromptlyWithoutUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		feed := openFeed(t, f)
+		f.locked(func() { f.mu.down = errDown })
+		if _, err := feed.Fresh(t.Context()); !errors.Is(err, ErrNotFresh) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// A history that upstream has lost is no news that a side watch could bring: the
+// reader is told so, and the feed lists again when its own stream ends.
+func TestSideWatchFromALostHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, smallObjects+1)
+		feed := openFeed(t, f)
+		f.stall(true)
+		f.set("o001", "changed")
+		f.locked(func() { f.mu.oldest = f.mu.rev })
+		if _, err := feed.Fresh(t.Context()); !errors.Is(err, ErrNotFresh) {
+			t.Errorf("got %v", err)
+		}
+		f.stall(false)
+		f.cutStreams(true)
+		time.Sleep(time.Second)
+		same(t, f, fresh(t, f, feed))
+	})
+}
+
+// A feed that stops does not leave readers waiting.
+func TestFreshOfAStoppedFeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, smallObjects+1)
+		feeds := start(t, f)
+		feed, err := feeds.Open(t.Context(), configmaps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.stall(true)
+		f.elsewhere()
+		failed := make(chan error)
+		go func() {
+			_, err := feed.Fresh(t.Context())
+			failed <- err
+		}()
+		time.Sleep(500 * time.Millisecond) // amid the side watch
+		feeds.Stop()
+		if err := <-failed; err == nil {
+			t.Error("answered by a feed that has ended")
+		}
+		if _, err := feed.Fresh(t.Context()); !errors.Is(err, ErrNotFresh) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
