@@ -30,6 +30,8 @@ func (r *read) list(ctx context.Context) (*response, error) {
 		return r.continued(ctx, from, to)
 	case !r.rvGiven && r.match != "":
 		return nil, errForward
+	case r.limit > 0 && r.rvGiven && r.rv == 0 && r.resource.NoWatchCache:
+		return nil, errForward // upstream reads etcd, which has the limit its way
 	case r.rvGiven && r.rv == 0 && (r.match == "" || r.match == "NotOlderThan"):
 		r.limit = 0
 		return r.notOlderThan(ctx, from, to)
@@ -111,7 +113,7 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) *response {
 		// Upstream looks for more in all that is listed, selected or not.
 		_, end := r.resource.KeyRange(r.namespace)
 		if rest := int64(snapshot.Count(last.Key()+"\x00", end)); rest > 0 {
-			meta.Continue = encodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion())
+			meta.Continue = encodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache)
 			if !r.filter.Selective() {
 				meta.Remaining = &rest
 			}

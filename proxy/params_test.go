@@ -34,20 +34,20 @@ func TestParseBool(t *testing.T) {
 }
 
 func TestContinueToken(t *testing.T) {
-	start, rv, err := decodeToken(encodeToken("ns/name", 42))
+	start, rv, err := decodeToken(encodeToken("ns/name", 42, false))
 	if err != nil || start != "ns/name\x00" || rv != 42 {
 		t.Errorf("got %q, %d, %v", start, rv, err)
 	}
 	// What kube-apiserver 1.36's cache issued for a list of one configmap.
 	const theirs = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MjQ0LCJzdGFydCI6Ii9kZWZhdWx0L2FcdTAwMDAifQ"
-	if got := encodeToken("default/a", 244); got != theirs {
+	if got := encodeToken("default/a", 244, false); got != theirs {
 		t.Errorf("got %s, upstream %s", got, theirs)
 	}
 }
 
 // Whatever the token: no panic, and what is accepted stays inside the prefix.
 func FuzzDecodeToken(f *testing.F) {
-	f.Add(encodeToken("ns/name", 42))
+	f.Add(encodeToken("ns/name", 42, false))
 	f.Add("eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoiYVx1MDAwMCJ9")
 	f.Add("!")
 	f.Fuzz(func(t *testing.T, token string) {

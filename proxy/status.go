@@ -31,8 +31,12 @@ func notFound(rt route) metav1.Status {
 }
 
 // expired says that a watch cannot start where it was asked to.
-func expired(err *watchcache.TooOldError) metav1.Status {
-	return failure(http.StatusGone, metav1.StatusReasonExpired, err.Error())
+func (r *read) expired(err *watchcache.TooOldError) metav1.Status {
+	message := err.Error()
+	if r.resource.NoWatchCache {
+		message = "The resourceVersion for the provided watch is too old." // etcd's
+	}
+	return failure(http.StatusGone, metav1.StatusReasonExpired, message)
 }
 
 // unreachable says that a request could not be forwarded.

@@ -21,10 +21,15 @@ type continueToken struct {
 
 const tokenVersion = "meta.k8s.io/v1"
 
-// encodeToken makes the token of the page that follows an object. The last key
-// is relative to the listed prefix.
-func encodeToken(last string, rv uint64) string {
-	data, err := json.Marshal(continueToken{tokenVersion, int64(rv), "/" + last + "\x00"})
+// encodeToken makes the token of the page that follows an object, as the
+// apiserver's cache writes it or, if it has none, etcd. The last key is relative to
+// the listed prefix.
+func encodeToken(last string, rv uint64, etcd bool) string {
+	start := "/" + last + "\x00"
+	if etcd {
+		start = start[1:]
+	}
+	data, err := json.Marshal(continueToken{tokenVersion, int64(rv), start})
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}

@@ -83,7 +83,7 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	case ok && !tooOld.Gap && s.admitLate():
 		return nil, errLate
 	case ok:
-		return w.errorEvent(statusJSON(expired(tooOld))), nil
+		return w.errorEvent(statusJSON(w.expired(tooOld))), nil
 	case errors.Is(err, errForward):
 		return nil, err
 	case err != nil:
@@ -253,7 +253,7 @@ func (w *watching) append(out *chunkWriter, d *watchcache.Delta) {
 // appendBookmark adds a bookmark if one is due and says anything new.
 func (w *watching) appendBookmark(out *chunkWriter, position uint64) {
 	now := time.Now()
-	if !w.bookmarks || now.Before(w.bookmark) {
+	if !w.bookmarks || w.resource.NoWatchCache || now.Before(w.bookmark) {
 		return
 	}
 	w.bookmark = w.nextBookmark(now)

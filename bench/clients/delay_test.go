@@ -44,7 +44,10 @@ func startDelay(t *testing.T, api *cluster.APIServer, most time.Duration, seed u
 	t.Cleanup(transport.CloseIdleConnections)
 	var streams atomic.Uint64
 	front := httptest.NewServer(&httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.Out.Header.Set("Authorization", "Bearer "+api.Token) // client-go sends none without TLS
+		},
 		Transport:     transport,
 		FlushInterval: -1,
 		ModifyResponse: func(resp *http.Response) error {
@@ -56,7 +59,7 @@ func startDelay(t *testing.T, api *cluster.APIServer, most time.Duration, seed u
 		},
 	})
 	t.Cleanup(front.Close)
-	return kubeconfig(t, front.URL, api.Token)
+	return kubeconfig(t, front.URL, "")
 }
 
 // lateBody is a body each of whose lines comes late, in the same order. Its end comes in its turn.

@@ -40,10 +40,10 @@ type ledger struct {
 
 	mu struct {
 		sync.Mutex
-		settled []write        // of each object the last one
-		begun   []begun        // of each object
-		version uint64         // the highest resourceVersion that is settled
-		writes  int            // acknowledged
+		settled []write         // of each object the last one
+		begun   []begun         // of each object
+		version uint64          // the highest resourceVersion that is settled
+		writes  int             // acknowledged
 		next    chan<- struct{} // closed by the next acknowledgement
 		waiting <-chan struct{} // the same
 	}
@@ -123,6 +123,13 @@ func (l *ledger) acknowledged() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.waiting
+}
+
+// writes is how many writes were acknowledged.
+func (l *ledger) writes() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.writes
 }
 
 // floor is what is settled at one time.

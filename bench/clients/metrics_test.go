@@ -54,6 +54,19 @@ func (m metrics) sum(name string, labels ...string) float64 {
 	return total
 }
 
+// by adds up the counters of a name for each value of a label.
+func (m metrics) by(name, label string) map[string]float64 {
+	sums := map[string]float64{}
+	for _, metric := range m[name].GetMetric() {
+		for _, l := range metric.GetLabel() {
+			if l.GetName() == label {
+				sums[l.GetValue()] += metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return sums
+}
+
 func hasLabels(metric *dto.Metric, labels []string) bool {
 	have := map[string]string{}
 	for _, l := range metric.GetLabel() {

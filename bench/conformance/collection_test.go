@@ -21,6 +21,9 @@ type collection struct {
 
 	one string // an object, in the namespace "a" if there are namespaces
 
+	// uncached tells that the apiserver answers straight from etcd. The proxy forwards what has to be the most recent.
+	uncached bool
+
 	// What seed fills in. Past is a resourceVersion at which the proxy already followed the collection and which shows
 	// another state than now.
 	past, now uint64
@@ -39,7 +42,13 @@ var (
 	widgetsAlpha = &collection{name: "widgets v1alpha1, deprecated", root: "/apis/example.com/v1alpha1", resource: "widgets", kind: "Widget", namespaced: true, one: "numbers"}
 	planets      = &collection{name: "planets", root: "/apis/example.com/v1", resource: "planets", kind: "Planet", one: "earth"}
 
-	collections = []*collection{pods, configMaps, nodes, namespaces, leases, endpoints, widgets, widgetsV2, widgetsAlpha, planets}
+	// Events of both groups are the same objects.
+	coreEvents = &collection{name: "events", root: "/api/v1", resource: "events", kind: "Event", namespaced: true, one: "started", uncached: true}
+	newEvents  = &collection{name: "events of events.k8s.io", root: "/apis/events.k8s.io/v1", resource: "events", kind: "Event", namespaced: true, one: "started", uncached: true}
+
+	collections = []*collection{
+		pods, configMaps, nodes, namespaces, leases, endpoints, widgets, widgetsV2, widgetsAlpha, planets, coreEvents, newEvents,
+	}
 )
 
 // all is the path of the whole collection.

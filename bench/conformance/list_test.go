@@ -29,19 +29,19 @@ var listForms = []struct {
 	{"exact, an earlier page", "resourceVersion=$PAST&limit=2", cache, true},
 	{"exact, a page as large as the collection", "resourceVersion=$N&limit=100000", cache, true},
 	{"exact, before the proxy followed", "resourceVersion=$OLD&resourceVersionMatch=Exact", upstream, true},
-	{"most recent", "", cache, false},
-	{"most recent, said with an empty resourceVersion", "resourceVersion=", cache, false},
-	{"most recent, a page", "limit=2", cache, false},
-	{"most recent, a page as large as the collection", "limit=100000", cache, false},
-	{"most recent, a negative limit", "limit=-1", cache, false},
-	{"most recent, one by name", "fieldSelector=metadata.name=$NAME", cache, false},
-	{"most recent, none by name", "fieldSelector=metadata.name=nobody", cache, false},
-	{"most recent, all but one", "fieldSelector=metadata.name!=$NAME", cache, false},
+	{"most recent", "", consistent, false},
+	{"most recent, said with an empty resourceVersion", "resourceVersion=", consistent, false},
+	{"most recent, a page", "limit=2", consistent, false},
+	{"most recent, a page as large as the collection", "limit=100000", consistent, false},
+	{"most recent, a negative limit", "limit=-1", consistent, false},
+	{"most recent, one by name", "fieldSelector=metadata.name=$NAME", consistent, false},
+	{"most recent, none by name", "fieldSelector=metadata.name=nobody", consistent, false},
+	{"most recent, all but one", "fieldSelector=metadata.name!=$NAME", consistent, false},
 	{"most recent, all but one, a page", "limit=1&fieldSelector=metadata.name!=$NAME", upstream, false},
-	{"most recent, by label", "labelSelector=app%3Dweb", cache, false},
-	{"most recent, by label, a page", "limit=1&labelSelector=app%3Dweb", cache, false},
-	{"most recent, none by label", "labelSelector=app%3Dnobody", cache, false},
-	{"most recent, within a time", "timeout=20s", cache, false},
+	{"most recent, by label", "labelSelector=app%3Dweb", consistent, false},
+	{"most recent, by label, a page", "limit=1&labelSelector=app%3Dweb", consistent, false},
+	{"most recent, none by label", "labelSelector=app%3Dnobody", consistent, false},
+	{"most recent, within a time", "timeout=20s", consistent, false},
 	{"one by name", "resourceVersion=0&fieldSelector=metadata.name=$NAME", cache, false},
 	{"one by name, not older", "resourceVersion=$N&fieldSelector=metadata.name%3D$NAME", cache, false},
 	{"none by name", "resourceVersion=$N&fieldSelector=metadata.name=nobody", cache, false},
@@ -65,7 +65,7 @@ func TestLists(t *testing.T) {
 
 func listRows(c *collection, where, path string) (rows []row) {
 	for _, f := range listForms {
-		r := row{name: f.name + where, request: get(c.expand(path + "?" + f.query)), status: 200, from: f.from}
+		r := row{name: f.name + where, request: get(c.expand(path + "?" + f.query)), status: 200, from: c.source(f.from)}
 		if !f.exact {
 			r.open = someState(c.now)
 			// In all namespaces there is the lease that the apiserver renews.

@@ -62,7 +62,7 @@ func version(name string, storage bool, more string) string {
 }
 
 func defineCustom(ctx context.Context) error {
-	const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
 	for _, crd := range []string{
 		definition("Widget", "widgets", "Namespaced", strings.Join([]string{
 			version("v1", true, `,"selectableFields":[{"jsonPath":".spec.color"}]`),
@@ -138,6 +138,21 @@ func podSpec(node string) map[string]any {
 	return map[string]any{"spec": spec}
 }
 
+// about are the fields of an event about a pod, as the collection's group writes them.
+func (c *collection) about(namespace, pod string) map[string]any {
+	reference := map[string]any{"kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": pod, "fieldPath": "spec.containers{c}"}
+	if c == newEvents {
+		return map[string]any{
+			"regarding": reference, "note": awkward, "reason": "Seen", "action": "Look", "type": "Normal",
+			"eventTime": "2026-01-02T03:04:05.678900Z", "reportingController": "example.com/watcher", "reportingInstance": "watcher-1",
+		}
+	}
+	return map[string]any{
+		"involvedObject": reference, "message": awkward, "reason": "Started", "type": "Normal", "count": 2,
+		"source": map[string]any{"component": "kubelet", "host": "n1"}, "firstTimestamp": "2026-01-02T03:04:05Z",
+	}
+}
+
 const awkward = "<a href=\"x\">Größe &amp; 日本語 🜁\u2028\u2029 'tick' `back` \\n \t\n\r </a>"
 
 func createFirst(ctx context.Context) error {
@@ -163,6 +178,9 @@ func createFirst(ctx context.Context) error {
 		}}}},
 		{of: widgets, namespace: "a", name: "numbers", meta: labelled("app", "web"), fields: numbers},
 		{of: planets, name: "earth", fields: map[string]any{"spec": map[string]any{"size": "12756 km", "text": awkward}}},
+		{of: coreEvents, namespace: "a", name: "started", meta: labelled("app", "web"), fields: coreEvents.about("a", "web-1")},
+		{of: coreEvents, namespace: "a", name: "killed", meta: labelled("app", "db"), fields: coreEvents.about("a", "db-1")},
+		{of: newEvents, namespace: "a-b", name: "started", meta: labelled("app", "web"), fields: newEvents.about("a-b", "web-1")},
 	}
 	if err := create(ctx, objects...); err != nil {
 		return err
@@ -199,6 +217,7 @@ func createRest(ctx context.Context) error {
 		{of: endpoints, namespace: "a0", name: "fleeting"},
 		{of: widgets, namespace: "a0", name: "fleeting"},
 		{of: planets, name: "fleeting"},
+		{of: coreEvents, namespace: "a0", name: "fleeting", fields: coreEvents.about("a0", "fleeting")},
 	}
 	if err := create(ctx, append(fleeting, object{of: namespaces, name: "early"})...); err != nil {
 		return err
@@ -229,6 +248,8 @@ func createRest(ctx context.Context) error {
 		object{of: widgets, namespace: "a-b", name: "numbers", fields: numbers},
 		object{of: planets, name: "mars", meta: labelled("moons", "2")},
 		object{of: namespaces, name: "late", meta: labelled("app", "web")},
+		object{of: coreEvents, namespace: "a0", name: "started", meta: labelled("app", "web"), fields: coreEvents.about("a0", "web-1")},
+		object{of: newEvents, namespace: "a", name: "scheduled", meta: labelled("app", "web"), fields: newEvents.about("a", "web-2")},
 	)
 	if err != nil {
 		return err
@@ -240,6 +261,7 @@ func createRest(ctx context.Context) error {
 		{of: namespaces, name: "a"},
 		{of: widgets, namespace: "a", name: "numbers"},
 		{of: planets, name: "earth"},
+		{of: coreEvents, namespace: "a", name: "started"},
 	} {
 		rv, err := o.patch(ctx, `{"metadata":{"annotations":{"changed":"once"},"labels":{"changed":"yes"}}}`)
 		if err != nil {
@@ -250,5 +272,6 @@ func createRest(ctx context.Context) error {
 	for _, c := range []*collection{widgetsV2, widgetsAlpha} {
 		c.past, c.now = widgets.past, widgets.now
 	}
+	newEvents.past, newEvents.now = coreEvents.past, coreEvents.now
 	return nil
 }

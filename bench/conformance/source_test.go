@@ -17,7 +17,20 @@ const (
 	upstream source = "upstream"
 	// anywhere is for answers whose source depends on what else happens at the moment.
 	anywhere source = "anywhere"
+	// consistent is the source of the most recent state: the cache, but upstream for collections of which it is forwarded.
+	consistent source = "consistent"
 )
+
+// source is what a form's source means for a collection.
+func (c *collection) source(of source) source {
+	switch {
+	case of != consistent:
+		return of
+	case c.uncached:
+		return upstream
+	}
+	return cache
+}
 
 var requestSeries = regexp.MustCompile(`(?m)^watchproxy_requests_total\{.*source="(\w+)".*\} (\S+)$`)
 

@@ -42,6 +42,7 @@ var (
 	// ErrUnavailable says that a feed has not been able to sync so far.
 	ErrUnavailable = errors.New("upstream is not available")
 	errStopped     = errors.New("feeds are stopped")
+	errRedefined   = errors.New("the definition of the resource has just changed")
 )
 
 // Feeds is the set of running feeds. A feed is started by the first request
@@ -174,8 +175,7 @@ func (fs *Feeds) own(f *Feed) {
 	if ctx.Err() == nil {
 		pause := pauseAfter(f.err)
 		f.log.Info("not cached; requests are forwarded", zap.Error(f.err), zap.Duration("for", pause))
-		fs.forgetRefusalsLocked()
-		fs.mu.refused[f.gvr] = refusal{f.err, time.Now().Add(pause)}
+		fs.refuseLocked(f.gvr, f.err, pause)
 	}
 }
 
@@ -203,18 +203,24 @@ func (fs *Feeds) abandon(f *Feed) {
 	defer fs.mu.Unlock()
 	f.abandon(f.stop)
 	if fs.mu.feeds[f.gvr] == f {
-		delete(fs.mu.feeds, f.gvr) // the next request starts another
+		delete(fs.mu.feeds, f.gvr)
+		fs.refuseLocked(f.gvr, errRedefined, settling)
 	}
 }
+
+// settling is how long a custom resource is forwarded after its definition
+// changed, for upstream itself takes a moment to serve it in the new way.
+const settling = 2 * time.Second
 
 // refusalsMax bounds what clients that ask for resources which do not exist
 // can make us remember.
 const refusalsMax = 1000
 
-func (fs *Feeds) forgetRefusalsLocked() {
+func (fs *Feeds) refuseLocked(gvr schema.GroupVersionResource, reason error, pause time.Duration) {
 	if len(fs.mu.refused) >= refusalsMax {
 		clear(fs.mu.refused)
 	}
+	fs.mu.refused[gvr] = refusal{reason, time.Now().Add(pause)}
 }
 
 // pauseAfter is how long a refusal holds before it is tried again.

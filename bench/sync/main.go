@@ -1,0 +1,123 @@
+// Command sync measures how long client-go's informers take until they have synced: at the apiserver, through watchproxy,
+// and in herds that start together behind a proxy which has nothing cached yet. It is what make bench-sync runs.
+//
+// They sync as client-go 0.36 does by default, by a watch that asks for the most recent state first (sendInitialEvents
+// without a resourceVersion). The proxy answers that from its cache, but has to make sure that the cache is up to date.
+// Other resources are written to all the time; so etcd's revision is always ahead of what a quiet resource's watch has
+// brought, and that takes more than looking.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/features"
+	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// runLimit bounds everything together; on an idle machine with two cores it takes about three minutes.
+const runLimit = 20 * time.Minute
+
+// options are the flags.
+type options struct {
+	informers    int   // of each row, at the apiserver and as many through the proxy
+	small, large int   // objects
+	updates      int   // of the busy collection, per second
+	writes       int   // to other resources, per second
+	herds        []int // informers of each
+	json         string
+	watchproxy   string // path of the binary
+}
+
+func main() {
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	// The first signal tidies up; a second one ends the command at once.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop)
+	if err := newCommand().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "sync:", err)
+		os.Exit(1)
+	}
+}
+
+func newCommand() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "sync",
+		Short: "Measure how long informers take to sync",
+		Long: `Starts kube-apiserver with etcd, fills it, starts watchproxy, and measures how long
+client-go informers take to sync: alone, at the apiserver and through the proxy in
+turn, and in herds through a proxy that has nothing cached. Tables go to standard
+output, progress to standard error.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		PreRunE:       func(*cobra.Command, []string) error { return o.validate() },
+		RunE:          func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.IntVar(&o.informers, "informers", 7, "how many `INFORMERS` sync one after the other, at the apiserver and through the proxy each")
+	flags.IntVar(&o.small, "small", 100, "`OBJECTS` of the small collection")
+	flags.IntVar(&o.large, "large", 10_000, "`OBJECTS` of the large ones")
+	flags.IntVar(&o.updates, "updates", 200, "`UPDATES` per second of the busy collection")
+	flags.IntVar(&o.writes, "writes", 20, "`WRITES` per second to other resources")
+	flags.IntSliceVar(&o.herds, "herds", []int{10, 100, 1000}, "`INFORMERS` that start together")
+	flags.StringVar(&o.json, "json", "", "`FILE` that the tables are also written to, as JSON")
+	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
+	return cmd
+}
+
+func (o *options) validate() error {
+	var errs []error
+	atLeastOne := func(flag string, value int) {
+		if value < 1 {
+			errs = append(errs, fmt.Errorf("--%s=%d: must be at least 1", flag, value))
+		}
+	}
+	atLeastOne("informers", o.informers)
+	atLeastOne("small", o.small)
+	atLeastOne("large", o.large)
+	atLeastOne("updates", o.updates)
+	atLeastOne("writes", o.writes)
+	for _, n := range o.herds {
+		atLeastOne("herds", n)
+	}
+	if _, err := os.Stat(o.watchproxy); err != nil {
+		errs = append(errs, fmt.Errorf("--watchproxy: %w (make build)", err))
+	}
+	if !features.FeatureGates().Enabled(features.WatchListClient) {
+		errs = append(errs, errors.New("client-go's feature WatchListClient is switched off in the environment"))
+	}
+	return errors.Join(errs...)
+}
+
+// run shows what was measured even if not all was.
+func (o *options) run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, runLimit, fmt.Errorf("not finished after %v", runLimit))
+	defer cancel()
+	r, err := measure(ctx, *o, os.Stderr)
+	r.print(os.Stdout)
+	if o.json != "" {
+		err = errors.Join(err, r.write(o.json))
+	}
+	return err
+}
+
+func (r *report) write(path string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	return os.WriteFile(path, append(b, '\n'), 0o644)
+}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+)
+
+// times are durations in the order in which they were measured.
+type times []time.Duration
+
+// median returns the lower one of two in the middle, and 0 if there is none at all.
+func (t times) median() time.Duration {
+	if len(t) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(t))[(len(t)-1)/2]
+}
+
+func (t times) worst() time.Duration {
+	if len(t) == 0 {
+		return 0
+	}
+	return slices.Max(t)
+}
+
+// MarshalJSON implements json.Marshaler.
+func (t times) MarshalJSON() ([]byte, error) {
+	all := make([]float64, len(t))
+	for i, d := range t {
+		all[i] = d.Seconds()
+	}
+	return json.Marshal(struct {
+		Median float64   `json:"medianSeconds"`
+		Worst  float64   `json:"worstSeconds"`
+		All    []float64 `json:"seconds"`
+	}{t.median().Seconds(), t.worst().Seconds(), all})
+}
