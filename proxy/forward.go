@@ -226,17 +226,22 @@ type requestBody struct {
 	*exchange
 	reading sync.Mutex // held by Read
 	closed  bool       // guarded by reading
+	ended   bool       // guarded by reading
 }
 
 // Read implements io.Reader.
 func (b *requestBody) Read(p []byte) (int, error) {
 	b.reading.Lock()
 	defer b.reading.Unlock()
-	if b.closed {
+	switch {
+	case b.ended:
+		return 0, io.EOF // who knows the length looks whether more comes
+	case b.closed:
 		return 0, io.ErrClosedPipe
 	}
 	n, err := b.body.Read(p)
 	if errors.Is(err, io.EOF) {
+		b.ended = true
 		b.closeLocked()
 		b.watchClient()
 		return n, io.EOF

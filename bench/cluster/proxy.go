@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // proxyLimit is how long a proxy may take to be ready.
@@ -107,6 +109,18 @@ func (p *Proxy) PID() int { return p.process.child.Pid }
 
 // RESTConfig returns a client configuration without credentials and client-side rate limits.
 func (p *Proxy) RESTConfig() *rest.Config { return &rest.Config{Host: p.URL, QPS: -1} }
+
+// WriteKubeconfig writes a kubeconfig that points at the proxy: what stands behind it is another tier.
+func (p *Proxy) WriteKubeconfig(path string) error {
+	c := clientcmdapi.NewConfig()
+	c.Clusters["proxy"] = &clientcmdapi.Cluster{Server: p.URL}
+	c.Contexts["proxy"] = &clientcmdapi.Context{Cluster: "proxy"}
+	c.CurrentContext = "proxy"
+	if err := clientcmd.WriteToFile(*c, path); err != nil {
+		return fmt.Errorf("kubeconfig of the proxy: %w", err)
+	}
+	return nil
+}
 
 // Log returns everything that the proxy has printed.
 func (p *Proxy) Log() string { return p.process.output() }

@@ -3,8 +3,10 @@ package conformance
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -24,7 +26,11 @@ var (
 	admin     *endpoint // the proxy's
 )
 
+// tiers is how many proxies stand behind one another. The tests speak to the last.
+var tiers = flag.Int("tiers", 1, "how many proxies stand behind one another")
+
 func TestMain(m *testing.M) {
+	flag.Parse()
 	code, err := run(m)
 	if err == nil {
 		err = goleak.Find()
@@ -49,6 +55,18 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, proxy.Close()) }()
+	for range *tiers - 1 {
+		kubeconfig := filepath.Join(server.Dir, "proxy.kubeconfig")
+		if err := proxy.WriteKubeconfig(kubeconfig); err != nil {
+			return 1, err
+		}
+		next, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: kubeconfig})
+		if err != nil {
+			return 1, err
+		}
+		defer func() { err = errors.Join(err, next.Close()) }()
+		proxy = next
+	}
 
 	for _, s := range []struct {
 		to              **endpoint
