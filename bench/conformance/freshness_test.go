@@ -1,0 +1,92 @@
+package conformance
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+)
+
+// What the proxy's consistent reads stand on, shown at the apiserver itself (watchcache/upstream, Feed.Fresh).
+
+// A list that matches nothing tells etcd's current revision, whichever collection was written to last.
+func TestProbeTellsTheRevision(t *testing.T) {
+	for name, target := range map[string]string{
+		"namespaced":     "/api/v1/namespaces/watchproxy.none/endpoints?limit=1",
+		"cluster-scoped": "/api/v1/nodes?limit=1&fieldSelector=metadata.name%3Dwatchproxy.dev:none",
+		"custom":         "/apis/example.com/v1/planets?limit=1&fieldSelector=metadata.name%3Dwatchproxy.dev:none",
+		"no watch cache": "/api/v1/namespaces/watchproxy.none/events?limit=1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			written := elsewhere(t)
+			got := apiserver.must(t, get(target), 200)
+			if rv := revision(t, got); rv < written || gjson.GetBytes(got.body, "items.#").Int() != 0 {
+				t.Errorf("after a write at %d: %s", written, got.body)
+			}
+		})
+	}
+}
+
+// A watch of a quiet collection that times out after three seconds brings a bookmark at or beyond what a probe saw before
+// it was opened, long before an ordinary watch would. The probe has to be of the same collection: it is what makes the
+// apiserver ask etcd how far that one has got. Without, nothing comes at all.
+func TestSideWatchBringsABookmark(t *testing.T) {
+	for _, c := range []*collection{endpoints, nodes, planets, widgetsV2} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			from := revision(t, apiserver.must(t, get(c.all()+"?limit=1"), 200))
+			elsewhere(t)
+			probe := c.all() + "?limit=1&fieldSelector=metadata.name%3Dwatchproxy.dev:none"
+			if c.namespaced {
+				probe = c.in("watchproxy.none") + "?limit=1"
+			}
+			probed := revision(t, apiserver.must(t, get(probe), 200))
+			began := time.Now()
+			s, err := apiserver.watch(t.Context(), get(fmt.Sprintf("%s?watch=true&allowWatchBookmarks=true&timeoutSeconds=3&resourceVersion=%d", c.all(), from)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.close()
+			events, err := s.until(func(e Event) bool { return e.Type == "BOOKMARK" })
+			if err != nil || len(events) == 0 {
+				t.Fatalf("the watch gave %v: %v", events, err)
+			}
+			last := events[len(events)-1]
+			t.Logf("a bookmark at %d after %.1f s, probed %d, watched from %d", last.RV, time.Since(began).Seconds(), probed, from)
+			if last.Type != "BOOKMARK" || last.RV < probed {
+				t.Errorf("%v does not reach %d", last, probed)
+			}
+		})
+	}
+}
+
+// The apiserver's cache has what a probe saw: a list not older than it does not wait, and shows it.
+func TestListAtTheProbedRevision(t *testing.T) {
+	written := elsewhere(t)
+	probed := revision(t, apiserver.must(t, get("/api/v1/namespaces/watchproxy.none/endpoints?limit=1"), 200))
+	got := apiserver.must(t, get(fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=NotOlderThan", endpoints.all(), probed)), 200)
+	if rv := revision(t, got); rv < probed || probed < written {
+		t.Errorf("written %d, probed %d, listed %d", written, probed, rv)
+	}
+}
+
+// elsewhere writes to a collection that the test is not about, and returns the revision.
+func elsewhere(t *testing.T) uint64 {
+	t.Helper()
+	rv, err := (object{of: leases, namespace: "default", name: unique("elsewhere")}).create(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rv
+}
+
+func revision(t *testing.T, list reply) uint64 {
+	t.Helper()
+	rv, err := strconv.ParseUint(gjson.GetBytes(list.body, "metadata.resourceVersion").Str, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rv
+}
