@@ -13,10 +13,15 @@
 //
 // A GET whose path names a resource in the canonical way, whose Accept is plain
 // JSON, which brings no identity of its own, and whose parameters are all
-// understood: get and list at a resourceVersion, pages whose resourceVersion the
-// event log still holds, watch from a resourceVersion (but for lateMax watches
-// from before the log). The rest is errForward, which is the answer to every
-// doubt: upstream then gives its own answer or words its own error.
+// understood: get at a resourceVersion; list and watch at one, or of the most
+// recent state once the feed has shown that its cache is up to date (fresh.go);
+// pages whose resourceVersion the event log still holds; watches from before the
+// log only if lateMax are open already. The rest is errForward, which is the
+// answer to every doubt: upstream then gives its own answer or words its own error.
+//
+// Forwarded gets and lists that upstream could not tell apart share one answer
+// (coalesce.go), but only if it was asked for after the last of them came: they
+// are consistent reads, and a crowd of them is two requests upstream.
 //
 // # Identity
 //
@@ -28,6 +33,11 @@
 // have caused them (DNS rebinding).
 //
 // # Learnt from the real apiserver
+//
+// Everything that the cache answers at a resourceVersion that nobody has reached is
+// the apiserver's own 504 after three seconds; upstream's revision was asked for
+// before. What reads etcd there (events, one object by name at an exact
+// resourceVersion) does not wait and is worded differently, so it is forwarded.
 //
 // A page cut at a resourceVersion has a continue token whenever the listed
 // collection goes on, selected or not, and its start key begins with a slash

@@ -6,8 +6,8 @@
 // # Shape
 //
 // A [Cache] belongs to one group-version-resource in one wire encoding. It is
-// fed by exactly one writer, which calls Reset, Apply, Advance, Replace, Trim
-// and End; everything else reads. The writer builds each new state beside the
+// fed by one writer at a time, which calls Reset, Apply, Advance, Replace,
+// FastForward, Trim and End; everything else reads. The writer builds each new state beside the
 // old one and publishes it by one atomic pointer store, so that readers take no
 // lock and never see half a change.
 //
@@ -46,6 +46,12 @@
 // start strictly inside it are refused, everything at its ends is sound. A watch
 // that had started beyond the cache's resourceVersion, and so turns out to have
 // started inside a gap, ends.
+//
+// A consistent read needs a state, not the changes that led to it. A state that
+// upstream was asked for while the watch lags is therefore published beside the
+// log ([Cache.FastForward]), not into it: readers have it at once, cursors still
+// get every change in order, and nothing has to be made up. When the log has
+// reached that resourceVersion, it is the newest state again.
 //
 // A watch that is narrowed (one namespace, one node) may see nothing for hours
 // while the log moves on. Its cursor must not fall off the log for that. The

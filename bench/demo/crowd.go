@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -18,19 +17,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// startLimit is how many informers read their first list at a time. Here they share a machine, unlike the programs that
-// they stand for; decoding a list takes far longer than getting it.
+// startLimit is how many informers read their first state at a time. Here they share a machine, unlike the programs that
+// they stand for; decoding it takes far longer than getting it.
 const startLimit = 4
-
-// preferListAndWatch makes informers list at resourceVersion 0 and watch from there, both of which the proxy answers
-// from its cache. By default they would begin with a watch that asks for the most recent state (sendInitialEvents
-// without a resourceVersion), which the proxy forwards.
-func preferListAndWatch() {
-	const feature = "KUBE_FEATURE_WatchListClient"
-	if _, set := os.LookupEnv(feature); !set {
-		os.Setenv(feature, "false") //nolint:errcheck // the name is a valid one
-	}
-}
 
 // scope is what narrows an informer; empty fields do not.
 type scope struct{ namespace, node string }

@@ -28,7 +28,6 @@ type options struct {
 
 func main() {
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	preferListAndWatch()
 	// The first signal tidies up; a second one ends the demo at once. A reader that has gone, as in make demo | head, is
 	// like a signal, but must not cut the tidying short.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)

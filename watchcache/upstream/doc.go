@@ -1,8 +1,8 @@
 // Package upstream feeds watch caches from a kube-apiserver: one list+watch
 // loop per resource, however many clients read.
 //
-// A [Feed] belongs to one resource and is the only writer of its cache. It runs
-// one straight loop:
+// A [Feed] belongs to one resource and alone writes to its cache. It runs one
+// straight loop:
 //
 //	discover ─► probe ─► sync ─► watch ──(stream ends)──► watch from the last RV
 //	                      ▲        │
@@ -22,7 +22,26 @@
 // State is read through the watch itself (sendInitialEvents), so a sync is no
 // list at all. Where upstream refuses that (422), it is listed by pages.
 //
+// A consistent read costs a probe, and what it takes to catch up with what the
+// probe saw, shared by all readers of the moment (see [Feed.Fresh]). Custom
+// resources cost one read of their definition and, all of them together, one watch
+// of the definitions' metadata.
+//
 // # Learnt from the real apiserver
+//
+// A watch with timeoutSeconds=3 gets a bookmark after about a second, at the
+// revision of a probe that was sent before it; but only if the probe was of the
+// same resource. It is the probe, a consistent read, that makes the apiserver ask
+// etcd how far the resource's own watch has got; a quiet collection is told
+// nothing for a minute otherwise. What the probe saw, the apiserver's cache has:
+// a list not older than that does not wait.
+//
+// When a CustomResourceDefinition changes, upstream ends the watches of its
+// resources cleanly, at any moment after the change, serves 429 for some 100 ms
+// and then the same objects at the same resourceVersions in other bytes. So the
+// feed is abandoned as soon as the change is seen, requests are forwarded for
+// a moment, and a watch of a custom resource that ends before its time leads to a
+// relist that compares bytes.
 //
 // After its own restart, kube-apiserver 1.36 answers a watch from any earlier
 // resourceVersion with "too old", because its history begins anew: a restart
