@@ -146,7 +146,7 @@ func TestWatchFromBeforeTheCache(t *testing.T) {
 	})
 }
 
-// A watch that is forwarded, as its resourceVersion is not set, ends upstream when its client leaves.
+// A watch that is forwarded, as its limit means nothing, ends upstream when its client leaves.
 func TestForwardedWatchEndsWithItsClient(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.namespace(t, "forwarded-watch")
@@ -157,7 +157,7 @@ func TestForwardedWatchEndsWithItsClient(t *testing.T) {
 	if n := open(); n != 0 {
 		t.Fatalf("%v watches are open", n)
 	}
-	for _, query := range []string{"watch=1", "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
+	for _, query := range []string{"watch=1&limit=1", "watch=1&limit=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
 		o := w.endpoints(t)[1].watchAt(t, "/api/v1/namespaces/"+ns+"/podtemplates?"+query)
 		eventually(t, "the watch is open upstream", func() bool { return open() == 1 })
 		o.cancel()

@@ -1,0 +1,80 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// pageOf returns a read of one page and the state that it reads.
+func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot) {
+	tb.Helper()
+	resource := watchcache.Resource{
+		GVR: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true,
+	}
+	all := make([]*watchcache.Object, objects)
+	for i := range all {
+		var err error
+		all[i], err = resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i, i+1))
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	cache := watchcache.New(resource, watchcache.Limits{})
+	cache.Reset(all, uint64(objects+1))
+	snapshot, err := cache.Snapshot()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	filter, err := resource.NewFilter("a", nil, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &read{
+		request: &request{}, params: params{limit: limit}, route: route{namespace: "a"},
+		cache: cache, resource: &resource, filter: filter,
+		form: wire.NewJSON("ConfigMap", "ConfigMapList", "v1", false),
+	}, snapshot
+}
+
+// A page costs what it holds, however large the collection is and wherever in it the page lies.
+func TestPageCost(t *testing.T) {
+	const limit = 50
+	cost := map[string]float64{}
+	for _, size := range []int{1_000, 100_000} {
+		r, snapshot := pageOf(t, size, limit)
+		_, end := r.filter.KeyRange(r.resource)
+		for where, from := range map[string]string{"first": "a/", "middle": fmt.Sprintf("a/c-%06d", size/2)} {
+			body := r.page(snapshot, from, end).list.(*listBody)
+			if body.items != limit {
+				t.Fatalf("%d items", body.items)
+			}
+			cost[fmt.Sprint(where, size)] = testing.AllocsPerRun(20, func() { r.page(snapshot, from, end) })
+		}
+	}
+	for key, allocs := range cost {
+		if allocs > cost["first1000"]+5 {
+			t.Errorf("%s: %v allocations, %v for the first page of a small collection", key, allocs, cost["first1000"])
+		}
+	}
+}
+
+func BenchmarkPage(b *testing.B) {
+	for _, size := range []int{1_000, 10_000, 100_000} {
+		r, snapshot := pageOf(b, size, 500)
+		_, end := r.filter.KeyRange(r.resource)
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := r.page(snapshot, fmt.Sprintf("a/c-%06d", size/2), end).list.WriteTo(io.Discard); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
