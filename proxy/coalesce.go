@@ -85,38 +85,56 @@ func (fs *flights) land(key string, f *flight, answer *response) {
 	f.next.lead <- struct{}{}
 }
 
+// share returns the answer to a request that came just now: by flying it, or by
+// waiting for another one who does. A nil answer means that it cannot be shared
+// and the caller has to ask alone. Fly is told whether others wait, and says
+// whether they may have the answer, too.
+func (fs *flights) share(key string, fly func(crowd bool) (answer *response, ok bool)) (answer *response, flew bool) {
+	f, leads := fs.join(key)
+	if !leads {
+		select {
+		case <-f.lead:
+		case <-f.landed:
+			return f.answer, false
+		}
+	}
+	var common *response
+	defer func() { fs.land(key, f, common) }()
+	answer, ok := fly(f.waiting > 1) // nobody can join any more
+	if ok {
+		common = answer
+	}
+	return answer, true
+}
+
 // sharedForward forwards a read, together with others if they are the same.
 func (s *Server) sharedForward(ctx context.Context, req *request, rt route, done func()) *response {
 	key, ok := shareKey(req, rt)
 	if !ok {
 		return s.forward(ctx, req, rt, done)
 	}
-	f, leads := s.flights.join(key)
-	if !leads {
-		select {
-		case <-f.lead:
-		case <-f.landed:
-			if f.answer == nil {
-				return s.forward(ctx, req, rt, done)
-			}
-			done()
-			s.metrics.shared.Inc()
-			return f.answer.shared(req)
+	common := false
+	resp, flew := s.flights.share(key, func(crowd bool) (*response, bool) {
+		if !crowd {
+			return s.forward(ctx, req, rt, done), false
 		}
-	}
-	var answer *response
-	defer func() { s.flights.land(key, f, answer) }()
-	if f.waiting < 2 { // nobody can join any more
+		all := *req
+		all.client = nobody{} // the others still wait when this one leaves
+		resp := s.forward(ctx, &all, rt, done)
+		common = resp.buffer(shareMax) == nil
+		return resp, common
+	})
+	switch {
+	case !flew && resp == nil:
 		return s.forward(ctx, req, rt, done)
+	case !flew:
+		done()
+		s.metrics.shared.Inc()
+		return resp.shared(req)
+	case common:
+		return resp.shared(req)
 	}
-	all := *req
-	all.client = nobody{} // the others still wait when this one leaves
-	resp := s.forward(ctx, &all, rt, done)
-	if err := resp.buffer(shareMax); err != nil {
-		return resp
-	}
-	answer = resp
-	return resp.shared(req)
+	return resp
 }
 
 // nobody is a client that never leaves.

@@ -1,0 +1,140 @@
+package proxy
+
+import (
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Whoever shares an answer has one that was asked for after it came, and upstream sees one request at a time.
+func TestSharedAnswersAreConsistent(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	synctest.Test(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		var fs flights
+		var written, sent, flying atomic.Int64
+		var readers sync.WaitGroup
+		const clients = 2000
+		for range clients {
+			wait, alone := time.Duration(r.IntN(1000))*time.Millisecond, r.IntN(20) == 0
+			readers.Go(func() {
+				time.Sleep(wait)
+				before := written.Add(1) // a write that was acknowledged just now
+				answer, flew := fs.share("key", func(bool) (*response, bool) {
+					if flying.Add(1) > 1 {
+						t.Error("two requests at a time")
+					}
+					defer flying.Add(-1)
+					sent.Add(1)
+					value := written.Load()
+					time.Sleep(10 * time.Millisecond)
+					return &response{bytes: []byte(strconv.FormatInt(value, 10))}, !alone
+				})
+				if answer == nil {
+					if flew {
+						t.Error("flew, and has no answer")
+					}
+					return // asks alone
+				}
+				if value, _ := strconv.ParseInt(string(answer.bytes), 10, 64); value < before {
+					t.Errorf("answered with %d, came at %d", value, before)
+				}
+			})
+		}
+		readers.Wait()
+		if n := sent.Load(); n > 1000/10+2 {
+			t.Errorf("%d requests within a second of 10 ms each", n)
+		}
+		if len(fs.mu.flying) != 0 {
+			t.Errorf("%d keys left", len(fs.mu.flying))
+		}
+	})
+}
+
+func TestBuffer(t *testing.T) {
+	const limit = 10
+	for name, test := range map[string]struct {
+		from   io.Reader
+		length int64
+		shared bool
+	}{
+		"empty":         {strings.NewReader(""), 0, true},
+		"short":         {strings.NewReader("012345678"), -1, true},
+		"full":          {strings.NewReader("0123456789"), 10, true},
+		"long":          {strings.NewReader("0123456789a"), -1, false},
+		"known as long": {strings.NewReader("0123456789a"), 11, false},
+		"broken":        {io.MultiReader(strings.NewReader("0123"), brokenReader{io.ErrUnexpectedEOF}), 8, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var all strings.Builder
+			closed := 0
+			r := &response{source: fromUpstream, length: test.length, reader: readCloser{io.TeeReader(test.from, &all), closer(func() { closed++ })}}
+			err := r.buffer(limit)
+			if (err == nil) != test.shared {
+				t.Fatalf("buffer: %v", err)
+			}
+			if test.shared {
+				if string(r.bytes) != all.String() || r.reader != nil || closed != 1 {
+					t.Errorf("%q of %q, closed %d times", r.bytes, all.String(), closed)
+				}
+				return
+			}
+			rest, err := io.ReadAll(r.reader)
+			if (err != nil) != (name == "broken") || string(rest) != all.String() || closed != 0 {
+				t.Errorf("%q of %q: %v, closed %d times", rest, all.String(), err, closed)
+			}
+		})
+	}
+}
+
+type closer func()
+
+func (c closer) Close() error {
+	c()
+	return nil
+}
+
+func TestShareKey(t *testing.T) {
+	rt := parseRoute("GET", "/api/v1/namespaces/a/pods")
+	base := func() *request {
+		return &request{method: "GET", target: "/api/v1/namespaces/a/pods", header: http.Header{"Accept": {"application/json"}, "User-Agent": {"a"}}}
+	}
+	key, ok := shareKey(base(), rt)
+	if !ok {
+		t.Fatal("a plain list is not shared")
+	}
+	for name, change := range map[string]func(*request){
+		"another target":        func(r *request) { r.target += "?limit=1" },
+		"another form":          func(r *request) { r.header.Set("Accept", "application/yaml") },
+		"another encoding":      func(r *request) { r.header.Set("Accept-Encoding", "gzip") },
+		"indented":              func(r *request) { r.header.Set("User-Agent", "curl/8") },
+		"an identity":           func(r *request) { r.header.Set("Authorization", "Bearer x") },
+		"somebody else":         func(r *request) { r.header.Set("Impersonate-User", "x") },
+		"a header unknown here": func(r *request) { r.header.Set("X-Remote-User", "x") },
+		"a write":               func(r *request) { r.method = "POST" },
+		"a body":                func(r *request) { r.body = &body{} },
+	} {
+		r := base()
+		change(r)
+		if other, ok := shareKey(r, rt); ok && other == key {
+			t.Errorf("%s is shared", name)
+		}
+	}
+	r := base()
+	r.header.Set("User-Agent", "b")
+	r.header.Set("Audit-Id", "b")
+	if other, ok := shareKey(r, rt); !ok || other != key {
+		t.Error("another client of the same kind asks alone")
+	}
+	if _, ok := shareKey(base(), parseRoute("GET", "/api/v1/namespaces/a/pods/p/log")); ok {
+		t.Error("a subresource is shared")
+	}
+}
