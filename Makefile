@@ -11,10 +11,10 @@ FUZZTIME ?= 30s
 LINT := go tool -modfile=.tools/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build kubeapi kubectl lint fmt test demo fuzz clean
+.PHONY: help build kubeapi kubectl lint fmt test demo bench-sync fuzz clean
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/watchproxy
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/watchproxy ./cmd/watchproxy
@@ -46,6 +46,10 @@ test: lint kubeapi kubectl ## lint, then all tests, with the race detector; the 
 demo: build kubeapi kubectl ## 200 informers through the proxy, live figures; Ctrl-C ends it
 	@go build -o bin/demo ./bench/demo
 	@exec bin/demo
+
+bench-sync: build kubeapi ## how long informers take to sync, at the apiserver, through the proxy, and in herds
+	@go build -o bin/bench-sync ./bench/sync
+	@exec bin/bench-sync
 
 fuzz: ## every fuzz target for FUZZTIME (30s) each
 	@set -e; for pkg in $$(go list ./...); do \

@@ -8,6 +8,8 @@
 // A process is ready when it says so in a line on its standard output. All that it prints goes to a file, whose end is
 // part of the error when something fails.
 //
+// What a process costs and counts is read from /proc and from its metrics.
+//
 // Linux only.
 package cluster
 

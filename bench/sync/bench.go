@@ -91,7 +91,7 @@ func (b *bench) startProxy(ctx context.Context) (*cluster.Proxy, error) {
 // idle returns the processor time that the apiserver takes per second for the writes to other resources and for itself,
 // in seconds.
 func (b *bench) idle(ctx context.Context) (float64, error) {
-	const long = 3 * time.Second
+	const long = 2 * time.Second
 	before, err := b.api.CPU()
 	if err != nil {
 		return 0, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +26,7 @@ type collection struct {
 	create  func(ctx context.Context, client kubernetes.Interface, i int) error
 }
 
-// collections are empty, small, large and quiet, large and busy.
+// collections are an empty one, a small and a large quiet one, and a busy one.
 func (o *options) collections() []collection {
 	return []collection{
 		{
@@ -41,8 +42,8 @@ func (o *options) collections() []collection {
 			gvr:  corev1.SchemeGroupVersion.WithResource("configmaps"), objects: o.large, create: createConfigMap,
 		},
 		{
-			name: fmt.Sprintf("%d busy", o.large), updates: o.updates,
-			gvr: corev1.SchemeGroupVersion.WithResource("pods"), objects: o.large, create: createPod,
+			name: fmt.Sprintf("%d busy", o.busy), updates: o.updates,
+			gvr: corev1.SchemeGroupVersion.WithResource("pods"), objects: o.busy, create: createPod,
 		},
 	}
 }
@@ -92,13 +93,13 @@ func newMeta(name string, i int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: workload.Namespaces[i%len(workload.Namespaces)],
 		Name:      fmt.Sprintf("%s-%05d", name, i),
-		Labels:    map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/instance": fmt.Sprint(i)},
+		Labels:    map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/instance": strconv.Itoa(i)},
 	}
 }
 
 // updatePod changes a label of some pod, as controllers do behind the proxy's back.
 func (b *bench) updatePod(ctx context.Context, i int) error {
-	pod := workload.NewPod(rand.IntN(b.large))
+	pod := workload.NewPod(rand.IntN(b.busy))
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"rollout":"r%d"}}}`, i)
 	_, err := b.admin.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {

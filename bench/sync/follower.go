@@ -64,7 +64,7 @@ func (c *collection) watch(ctx context.Context, host string, client *http.Client
 			return nil, err
 		}
 		req.Header.Set("Accept", "application/json, */*")
-		req.Header.Set("User-Agent", "sync")
+		req.Header.Set("User-Agent", "bench-sync")
 		resp, err := client.Do(req)
 		if err != nil {
 			return nil, err

@@ -27,6 +27,7 @@ const (
 type herd struct {
 	Collection string   `json:"collection"`
 	Resource   string   `json:"resource"`
+	Objects    int      `json:"objects"`
 	Members    int      `json:"informers"`
 	Synced     int      `json:"synced"`
 	Decoding   bool     `json:"decoding"` // client-go's informers, not followers
@@ -73,7 +74,7 @@ func (b *bench) stampede(ctx context.Context, c *collection, n int) (row herd, e
 	if err := meter.begin(ctx, b.api, proxy); err != nil {
 		return row, err
 	}
-	row = herd{Collection: c.name, Resource: c.gvr.Resource, Members: n, Decoding: n <= informersMax}
+	row = herd{Collection: c.name, Resource: c.gvr.Resource, Objects: c.objects, Members: n, Decoding: n <= informersMax}
 	client := follow
 	if row.Decoding {
 		client = inform

@@ -31,8 +31,9 @@ const runLimit = 20 * time.Minute
 // options are the flags.
 type options struct {
 	informers    int   // of each row, at the apiserver and as many through the proxy
-	small, large int   // objects
-	updates      int   // of the busy collection, per second
+	small, large int   // objects of the quiet collections
+	busy         int   // objects of the busy one
+	updates      int   // of those, per second
 	writes       int   // to other resources, per second
 	herds        []int // informers of each
 	json         string
@@ -45,7 +46,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop)
 	if err := newCommand().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "sync:", err)
+		fmt.Fprintln(os.Stderr, "bench-sync:", err)
 		os.Exit(1)
 	}
 }
@@ -53,7 +54,7 @@ func main() {
 func newCommand() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "sync",
+		Use:   "bench-sync",
 		Short: "Measure how long informers take to sync",
 		Long: `Starts kube-apiserver with etcd, fills it, starts watchproxy, and measures how long
 client-go informers take to sync: alone, at the apiserver and through the proxy in
@@ -68,8 +69,9 @@ output, progress to standard error.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.IntVar(&o.informers, "informers", 7, "how many `INFORMERS` sync one after the other, at the apiserver and through the proxy each")
-	flags.IntVar(&o.small, "small", 100, "`OBJECTS` of the small collection")
-	flags.IntVar(&o.large, "large", 10_000, "`OBJECTS` of the large ones")
+	flags.IntVar(&o.small, "small", 100, "`OBJECTS` of the small quiet collection")
+	flags.IntVar(&o.large, "large", 10_000, "`OBJECTS` of the large quiet one")
+	flags.IntVar(&o.busy, "busy", 10_000, "`OBJECTS` of the busy one")
 	flags.IntVar(&o.updates, "updates", 200, "`UPDATES` per second of the busy collection")
 	flags.IntVar(&o.writes, "writes", 20, "`WRITES` per second to other resources")
 	flags.IntSliceVar(&o.herds, "herds", []int{10, 100, 1000}, "`INFORMERS` that start together")
@@ -88,6 +90,7 @@ func (o *options) validate() error {
 	atLeastOne("informers", o.informers)
 	atLeastOne("small", o.small)
 	atLeastOne("large", o.large)
+	atLeastOne("busy", o.busy)
 	atLeastOne("updates", o.updates)
 	atLeastOne("writes", o.writes)
 	for _, n := range o.herds {

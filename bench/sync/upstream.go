@@ -8,12 +8,12 @@ import (
 
 // upstream is what the apiserver was asked because of the proxy.
 type upstream struct {
-	Discoveries int `json:"discoveries"`
 	Probes      int `json:"probes"`
 	Lists       int `json:"lists"`
 	SideWatches int `json:"sideWatches"`
-	Watches     int `json:"watches"` // a feed's own: one a sync
-	Forwards    int `json:"forwards"`
+	Watches     int `json:"watches"`  // a feed's own: one a sync
+	Others      int `json:"others"`   // of feeds: discovery
+	Forwards    int `json:"forwards"` // requests of clients
 }
 
 // counters are the proxy's at some moment.
@@ -25,29 +25,30 @@ type counters struct {
 
 func readCounters(ctx context.Context, p *cluster.Proxy) (counters, error) {
 	m, err := p.Metrics(ctx)
-	feeds := func(verb string) int { return int(m.Sum("watchproxy_feed_requests_total", `verb="`+verb+`"`)) }
+	feeds := func(labels ...string) int { return int(m.Sum("watchproxy_feed_requests_total", labels...)) }
+	u := upstream{
+		Probes:      feeds(`verb="probe"`),
+		Lists:       feeds(`verb="list"`),
+		SideWatches: feeds(`verb="side-watch"`),
+		Watches:     feeds(`verb="watch"`),
+		Forwards:    int(m.Sum("watchproxy_requests_total", `source="upstream"`)),
+	}
+	u.Others = feeds() - u.Probes - u.Lists - u.SideWatches - u.Watches
 	return counters{
-		upstream: upstream{
-			Discoveries: feeds("discover"),
-			Probes:      feeds("probe"),
-			Lists:       feeds("list"),
-			SideWatches: feeds("side-watch"),
-			Watches:     feeds("watch"),
-			Forwards:    int(m.Sum("watchproxy_requests_total", `source="upstream"`)),
-		},
-		watches: int(m.Sum("watchproxy_requests_total", `verb="watch"`, `source="cache"`)),
-		refused: int(m.Sum("watchproxy_requests_total", `source="proxy"`, `code="429"`)),
+		upstream: u,
+		watches:  int(m.Sum("watchproxy_requests_total", `verb="watch"`, `source="cache"`)),
+		refused:  int(m.Sum("watchproxy_requests_total", `source="proxy"`, `code="429"`)),
 	}, err
 }
 
 func (c counters) since(before counters) counters {
 	return counters{
 		upstream: upstream{
-			Discoveries: c.Discoveries - before.Discoveries,
 			Probes:      c.Probes - before.Probes,
 			Lists:       c.Lists - before.Lists,
 			SideWatches: c.SideWatches - before.SideWatches,
 			Watches:     c.Watches - before.Watches,
+			Others:      c.Others - before.Others,
 			Forwards:    c.Forwards - before.Forwards,
 		},
 		watches: c.watches - before.watches,

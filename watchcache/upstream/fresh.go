@@ -20,16 +20,22 @@ import (
 var ErrNotFresh = errors.New("cache could not be brought up to date")
 
 const (
-	// streamPatience is how long the stream may take to bring what the probe has
-	// seen before it is helped: what upstream's watch cache has, it has sent.
-	streamPatience = 20 * time.Millisecond
-	// largePatience is the same where helping costs a second.
-	largePatience = 100 * time.Millisecond
-	// smallObjects and smallBytes bound a collection that is simply listed.
+	// tinyObjects and tinyBytes bound a collection whose list costs upstream no
+	// more than a probe: it is listed instead.
+	tinyObjects = 100
+	tinyBytes   = 128 << 10
+	// smallObjects and smallBytes bound a collection that is listed if the stream
+	// does not bring what the probe has seen.
 	smallObjects = 500
 	smallBytes   = 1 << 20
-	// sideWatchSeconds makes upstream send a bookmark after about a second: it
-	// does so two seconds before a watch times out.
+	// streamPatience is how long the stream may take to bring that before it is
+	// helped. What upstream's watch cache has, it has sent; largePatience is for
+	// collections where helping takes longer than their next event.
+	streamPatience = 5 * time.Millisecond
+	largePatience  = 25 * time.Millisecond
+	// sideWatchSeconds makes upstream send a bookmark after about a second, at most
+	// some two: it is due two seconds before a watch times out, and sent when a
+	// timer of a second finds it so.
 	sideWatchSeconds = 3
 	// freshTimeout bounds a run.
 	freshTimeout = 10 * time.Second
@@ -88,6 +94,7 @@ func (s *freshness) end() {
 // Fresh returns a state that is not older than the call: what was written and
 // acknowledged before is in it. It shares the work with all other callers.
 //
+//	tiny collection: list it, fast-forward the cache ────────────► answer
 //	probe ─► the cache is there ─────────────────────────────────► answer
 //	      └► the stream gets there in a moment ──────────────────► answer
 //	      └► small collection: list it, fast-forward the cache ──► answer
@@ -156,14 +163,13 @@ func (s *freshness) probe(f *Feed) {
 		r := s.take()
 		s.count(r.readers)
 		began := time.Now()
-		p, err := f.probeFresh(s.ctx)
+		rv, outcome, err := f.ask(s.ctx)
 		s.running.Go(func() {
-			outcome := "failed"
-			if err == nil {
-				var how string
-				if how, err = f.reach(s.ctx, p.rv); err == nil {
-					outcome = how
-				}
+			if err == nil && outcome == "" {
+				outcome, err = f.reach(s.ctx, rv)
+			}
+			if err != nil {
+				outcome = "failed"
 			}
 			f.metrics.freshRun(f.gvr, outcome, r.readers, time.Since(began))
 			if err != nil {
@@ -188,10 +194,16 @@ func (s *freshness) count(readers int) {
 	s.last = now
 }
 
-func (f *Feed) probeFresh(ctx context.Context) (probe, error) {
+// ask asks upstream for its revision, and for the state where that costs no more:
+// then readers see it already, and there is an outcome.
+func (f *Feed) ask(ctx context.Context) (rv uint64, outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
 	defer cancel()
-	return f.client.probe(ctx, f.cache.Resource())
+	if stats := f.cache.Stats(); stats.Objects <= tinyObjects && stats.Bytes <= tinyBytes {
+		return 0, "list", f.fastForward(ctx, 0)
+	}
+	p, err := f.client.probe(ctx, f.cache.Resource())
+	return p.rv, "", err
 }
 
 // reach waits until readers see a state at or above rv, and helps if that does
@@ -236,12 +248,15 @@ func (f *Feed) reaches(ctx context.Context, rv uint64, patience time.Duration) b
 	return err == nil
 }
 
-// fastForward lists the collection, which upstream's cache has at rv already.
+// fastForward lists the collection: the most recent state, or if rv is set one
+// that is not older, which upstream's cache has already.
 func (f *Feed) fastForward(ctx context.Context, rv uint64) error {
 	_, epoch := f.standing()
-	p, err := f.client.page(ctx, f.cache.Resource(), url.Values{
-		"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"},
-	})
+	query := url.Values{}
+	if rv > 0 {
+		query = url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}}
+	}
+	p, err := f.client.page(ctx, f.cache.Resource(), query)
 	switch {
 	case err != nil:
 		return err

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// Informers sync through the proxy, and upstream is asked no more for them than it takes to know that the cache is up to
+// date, however many there are.
+func TestSync(t *testing.T) {
+	proxy, err := cluster.BuildProxy(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The large collection is beyond the 500 objects up to which the proxy lists.
+	o := options{informers: 2, small: 50, large: 600, busy: 60, updates: 50, writes: 20, herds: []int{5, 20}, watchproxy: proxy}
+	if err := o.validate(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := measure(t.Context(), o, t.Output())
+	r.print(t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := len(r.Sync), len(o.collections()); got != want {
+		t.Errorf("%d collections were measured instead of %d", got, want)
+	}
+	for _, row := range r.Sync {
+		t.Run(row.Collection, func(t *testing.T) { row.checkT(t, &o) })
+	}
+	if got, want := len(r.Herd), 2*len(o.herds); got != want {
+		t.Errorf("%d herds were measured instead of %d", got, want)
+	}
+	for _, row := range r.Herd {
+		t.Run(strconv.Itoa(row.Members)+" of "+row.Collection, func(t *testing.T) { row.checkT(t, &o) })
+	}
+}
+
+func (s *solo) checkT(t *testing.T, o *options) {
+	t.Helper()
+	if len(s.Direct) != o.informers || len(s.Proxied) != o.informers {
+		t.Errorf("%d and %d informers have synced instead of %d", len(s.Direct), len(s.Proxied), o.informers)
+	}
+	if s.Cached != o.informers {
+		t.Errorf("%d watches were answered from the cache instead of %d", s.Cached, o.informers)
+	}
+	u := s.Upstream
+	if u.Watches != 0 || u.Others != 0 {
+		t.Errorf("more than freshness was asked for: %+v", u)
+	}
+	checkFreshnessT(t, u, s.Objects, o)
+	if u.Probes > o.informers {
+		t.Errorf("%d probes for %d informers", u.Probes, o.informers)
+	}
+	if (s.Updates > 0) != strings.HasSuffix(s.Collection, "busy") {
+		t.Errorf("there were %v updates/s", s.Updates)
+	}
+}
+
+func (h *herd) checkT(t *testing.T, o *options) {
+	t.Helper()
+	if h.Synced != h.Members || h.Cached != h.Members || h.Refused != 0 {
+		t.Errorf("%d have synced, %d from the cache, %d were refused", h.Synced, h.Cached, h.Refused)
+	}
+	if h.Upstream.Watches != 1 {
+		t.Errorf("there were %d syncs", h.Upstream.Watches)
+	}
+	if h.Decoding != (h.Members == o.herds[0]) {
+		t.Errorf("decoding is %t", h.Decoding)
+	}
+	checkFreshnessT(t, h.Upstream, h.Objects, o)
+	if most := h.Members + 1; h.Upstream.Probes > most { // the feed's own is the first
+		t.Errorf("%d probes, more than one an informer", h.Upstream.Probes)
+	}
+}
+
+// checkFreshnessT fails if consistent reads were paid for in another way than a collection of that size allows.
+func checkFreshnessT(t *testing.T, u upstream, objects int, o *options) {
+	t.Helper()
+	switch {
+	case u.Forwards != 0:
+		t.Errorf("%d requests were forwarded", u.Forwards)
+	case objects == o.large && u.Lists != 0:
+		t.Errorf("%d lists of a large collection", u.Lists)
+	case objects < o.large && u.SideWatches != 0:
+		t.Errorf("%d side watches of a small collection", u.SideWatches)
+	case u.Probes == 0:
+		t.Error("nobody asked upstream where it stands")
+	}
+}
+
+func TestReportIsWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "report.json")
+	r := report{
+		Sync:   []solo{{Collection: "1 quiet", Direct: times{1e9, 3e9, 2e9}, Upstream: upstream{Probes: 3}}},
+		Herd:   []herd{{Members: 4}},
+		Writes: 5,
+	}
+	if err := r.write(path); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Sync []struct {
+			Direct struct {
+				MedianSeconds, WorstSeconds float64
+				Seconds                     []float64
+			}
+			Upstream struct{ Probes int }
+		}
+		Herd []struct{ Informers int }
+	}
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	if d := got.Sync[0].Direct; d.MedianSeconds != 2 || d.WorstSeconds != 3 || len(d.Seconds) != 3 {
+		t.Errorf("times are %+v", d)
+	}
+	if got.Sync[0].Upstream.Probes != 3 || got.Herd[0].Informers != 4 {
+		t.Errorf("got %s", b)
+	}
+}
+
+func TestFlagsAreChecked(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"--informers=0", "--informers=0: must be at least 1"},
+		{"--small=-1 --writes=0", "--small=-1: must be at least 1\n--writes=0: must be at least 1"},
+		{"--herds=10,0", "--herds=0: must be at least 1"},
+		{"--watchproxy=/nowhere/watchproxy", "--watchproxy: stat /nowhere/watchproxy: no such file or directory (make build)"},
+	} {
+		cmd := newCommand()
+		cmd.SetArgs(append([]string{"--watchproxy=" + os.Args[0]}, strings.Fields(test.args)...))
+		if err := cmd.Execute(); err == nil || err.Error() != test.want {
+			t.Errorf("%s: got %v, want %q", test.args, err, test.want)
+		}
+	}
+}
