@@ -50,14 +50,6 @@ func unreachable(err error) metav1.Status {
 	return s
 }
 
-// notFresh says that nobody could tell in time how recent the cached state is, as
-// kube-apiserver does when its cache lags.
-func notFresh() metav1.Status {
-	s := failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Timeout: the state could not be shown to be the most recent")
-	s.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
-	return s
-}
-
 // tooManyRequests says that more wait for upstream than may.
 func tooManyRequests() metav1.Status {
 	s := failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests,

@@ -62,7 +62,6 @@ type watching struct {
 	initial    watchcache.Snapshot
 	state      bool            // begin with initial
 	start      uint64          // bookmarks must be above it
-	recency    *recency        // nil unless the end of the state waits for it
 	draining   <-chan struct{} // closed when the server begins to drain
 	drainShare time.Duration
 	deadline   time.Time
@@ -91,21 +90,19 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 		return nil, errStale
 	}
 	resp := r.respond()
-	resp.stream, resp.abandon = w.run, w.close
+	resp.stream, resp.abandon = w.run, w.cursor.Close
 	return resp, nil
 }
 
 // begin waits for the state that the watch starts from and opens the cursor.
 func (w *watching) begin(ctx context.Context) (err error) {
 	if w.state = w.withState(); w.state || w.rv == 0 {
-		if w.initial, w.recency, err = w.beginning(ctx); err != nil {
+		if w.initial, err = w.fresh(ctx); err != nil {
 			return err
 		}
 		w.start = w.initial.ResourceVersion()
 	}
-	if w.cursor, err = w.cache.Watch(w.filter, w.start); err != nil {
-		w.recency.stop()
-	}
+	w.cursor, err = w.cache.Watch(w.filter, w.start)
 	return err
 }
 
@@ -146,7 +143,7 @@ func (w *watching) errorEvent(status []byte) *response {
 // run writes the watch until it times out, the client leaves, the server
 // drains, or the cache cannot go on. All of these are a clean end to the client.
 func (w *watching) run(ctx context.Context, out *chunkWriter) {
-	defer w.close()
+	defer w.cursor.Close()
 	w.schedule()
 	if w.state && w.writeState(out) != nil {
 		return
@@ -168,7 +165,7 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 		}
 		clear(deltas)
 		if len(deltas) < deltasMax { // else the position may be one that upstream never had
-			w.appendBookmarks(out, position)
+			w.appendBookmark(out, position)
 		}
 		if out.flush() != nil {
 			return
@@ -179,13 +176,6 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 		timer.Reset(time.Until(w.next()))
 		select {
 		case <-w.cursor.Ready():
-		case <-w.recency.known():
-			if err := w.recency.learn(); err != nil {
-				buf := out.pending()
-				*buf = wire.AppendRawEvent(*buf, "ERROR", statusJSON(notFresh()))
-				_ = out.flush() // the watch ends either way
-				return
-			}
 		case <-timer.C:
 			if !time.Now().Before(w.deadline) {
 				return
@@ -201,12 +191,6 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 	}
 }
 
-// close lets go of what the watch holds.
-func (w *watching) close() {
-	w.cursor.Close()
-	w.recency.stop()
-}
-
 // schedule sets the times at which something is due.
 func (w *watching) schedule() {
 	now := time.Now()
@@ -220,7 +204,7 @@ func (w *watching) schedule() {
 
 // next is when the watch has to do something even if nothing happens.
 func (w *watching) next() time.Time {
-	if w.bookmarks && w.recency == nil && w.bookmark.Before(w.deadline) {
+	if w.bookmarks && w.bookmark.Before(w.deadline) {
 		return w.bookmark
 	}
 	return w.deadline
@@ -250,7 +234,7 @@ func (w *watching) writeState(out *chunkWriter) error {
 			return err
 		}
 	}
-	if w.bookmarks && w.recency == nil {
+	if w.bookmarks {
 		w.putBookmark(out, w.start, true)
 	}
 	return out.flush()
@@ -266,18 +250,8 @@ func (w *watching) append(out *chunkWriter, d *watchcache.Delta) {
 	*buf = w.form.AppendEvent(*buf, d.Type.String(), d.Object.JSON(), stamp)
 }
 
-// appendBookmarks adds the bookmark that ends the state, once all that the client
-// may ask for has been written, and after that any that is due and says something
-// new.
-func (w *watching) appendBookmarks(out *chunkWriter, position uint64) {
-	if w.recency != nil {
-		if w.recency.reached(position) {
-			w.putBookmark(out, position, true)
-			w.recency.stop()
-			w.start, w.recency = position, nil
-		}
-		return
-	}
+// appendBookmark adds a bookmark if one is due and says anything new.
+func (w *watching) appendBookmark(out *chunkWriter, position uint64) {
 	now := time.Now()
 	if !w.bookmarks || w.resource.NoWatchCache || now.Before(w.bookmark) {
 		return

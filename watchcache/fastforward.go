@@ -37,6 +37,43 @@ func (c *Cache) FastForward(objects []*Object, rv uint64) error {
 	return nil
 }
 
+// ObjectState tells one version of one object from all others.
+type ObjectState struct {
+	Key             string // see Resource.Key
+	UID             string
+	ResourceVersion uint64
+}
+
+// Confirm compares a state that upstream was asked for, sorted by key at rv, with
+// the newest that the log has. If they are the same objects in the same versions,
+// it publishes that state as of rv, as [Cache.FastForward] does. It returns whether
+// readers see a state at or above rv.
+func (c *Cache) Confirm(states []ObjectState, rv uint64) bool {
+	v := c.view.Load()
+	if v == nil {
+		panic("BUG: Confirm before Reset")
+	}
+	if rv <= v.newest().rv {
+		return true
+	}
+	if len(states) != v.tree.len() {
+		return false
+	}
+	i := 0
+	for span := range v.tree.spans("", "") {
+		for _, o := range span.Objects() {
+			if states[i] != (ObjectState{o.key, o.uid, o.rv}) {
+				return false
+			}
+			i++
+		}
+	}
+	next := *v
+	next.ahead = Snapshot{rv, v.tree}
+	c.publish(&next)
+	return true
+}
+
 // newest is the newest state that readers may see.
 func (v *view) newest() Snapshot {
 	if v.ahead.rv > v.rv {

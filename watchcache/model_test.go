@@ -168,11 +168,27 @@ func (m *model) replace() {
 func (m *model) fastForward() {
 	m.t.Helper()
 	rv := m.rv() + m.r.Uint64N(m.up.rv-m.rv()+1)
-	if err := m.cache.FastForward(m.up.at(rv).list(), rv); err != nil {
+	if m.r.IntN(2) == 0 {
+		m.confirm(rv)
+	} else if err := m.cache.FastForward(m.up.at(rv).list(), rv); err != nil {
 		m.t.Fatalf("FastForward to %d at %d: %v", rv, m.rv(), err)
 	}
 	if m.cache.Stats().Newest > m.rv() {
 		m.counts["fast-forward"]++
+	}
+}
+
+// confirm tells what upstream has at rv, which succeeds if the log has the same.
+func (m *model) confirm(rv uint64) {
+	m.t.Helper()
+	var states []watchcache.ObjectState
+	for _, o := range m.up.at(rv).list() {
+		states = append(states, watchcache.ObjectState{Key: o.Key(), UID: o.UID(), ResourceVersion: o.ResourceVersion()})
+	}
+	seen := m.cache.Stats().Newest >= rv
+	same := slices.Equal(m.up.at(rv).list(), m.up.at(m.rv()).list())
+	if got := m.cache.Confirm(states, rv); got != (seen || same) {
+		m.t.Fatalf("Confirm(%d) at %d: %t, seen %t, same %t", rv, m.rv(), got, seen, same)
 	}
 }
 

@@ -36,12 +36,12 @@ func TestLargeState(t *testing.T) {
 			t.Errorf("%s: a state of %d events", p.name, n)
 		}
 	}
-	last := object{of: c, namespace: home, name: "sa-last", meta: map[string]any{"annotations": map[string]string{fence: "yes"}}}
+	last := object{of: c, namespace: home, name: "sa-last", meta: map[string]any{"annotations": map[string]string{fence: home}}}
 	if _, err := last.create(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range open[:3] {
-		p.same(t, isFence)
+		p.same(t, fenced(home))
 	}
 	for _, p := range open[3:] {
 		p.same(t, isEnd)

@@ -34,28 +34,28 @@ func (r *report) print(w io.Writer) {
 
 func solosTable(rows []solo) *table {
 	t := &table{left: 2, rows: [][]string{
-		{"", "", "", "DIRECT", "DIRECT", "PROXY", "PROXY", "DIRECT", "PROXY", "PROXY", "PROXY", "PROXY", "PROXY"},
-		{"COLLECTION", "RESOURCE", "UPDATES/S", "MEDIAN", "WORST", "MEDIAN", "WORST", "REQUESTS", "PROBES", "LISTS", "SIDE-WATCHES", "WATCHES", "FORWARDS"},
+		{"", "", "", "DIRECT", "DIRECT", "PROXY", "PROXY", "DIRECT", "PROXY", "PROXY", "PROXY", "PROXY", "PROXY", "PROXY"},
+		{"COLLECTION", "RESOURCE", "UPDATES/S", "MEDIAN", "WORST", "MEDIAN", "WORST", "REQUESTS", "PROBES", "LISTS", "METADATA", "SIDE-WATCHES", "WATCHES", "FORWARDS"},
 	}}
 	for _, r := range rows {
 		t.add(r.Collection, r.Resource, fmt.Sprintf("%.0f", r.Updates),
 			milliseconds(r.Direct.median()), milliseconds(r.Direct.worst()),
 			milliseconds(r.Proxied.median()), milliseconds(r.Proxied.worst()),
 			strconv.Itoa(len(r.Direct)), strconv.Itoa(r.Upstream.Probes), strconv.Itoa(r.Upstream.Lists),
-			strconv.Itoa(r.Upstream.SideWatches), strconv.Itoa(r.Upstream.Watches), strconv.Itoa(r.Upstream.Forwards))
+			strconv.Itoa(r.Upstream.Metadata), strconv.Itoa(r.Upstream.SideWatches), strconv.Itoa(r.Upstream.Watches), strconv.Itoa(r.Upstream.Forwards))
 	}
 	return t
 }
 
 func herdsTable(rows []herd) *table {
 	t := &table{left: 2, rows: [][]string{
-		{"", "", "", "", "", "", "", "", "", "", "", "PROXY", "APISERVER"},
-		{"COLLECTION", "RESOURCE", "INFORMERS", "SYNCED", "AFTER", "SYNCS", "PROBES", "LISTS", "SIDE-WATCHES", "FORWARDS", "REFUSED", "CPU", "CPU"},
+		{"", "", "", "", "", "", "", "", "", "", "", "", "PROXY", "APISERVER"},
+		{"COLLECTION", "RESOURCE", "INFORMERS", "SYNCED", "AFTER", "SYNCS", "PROBES", "LISTS", "METADATA", "SIDE-WATCHES", "FORWARDS", "REFUSED", "CPU", "CPU"},
 	}}
 	for _, r := range rows {
 		t.add(r.Collection, r.Resource, strconv.Itoa(r.Members), strconv.Itoa(r.Synced), seconds(r.Seconds),
 			strconv.Itoa(r.Upstream.Watches), strconv.Itoa(r.Upstream.Probes), strconv.Itoa(r.Upstream.Lists),
-			strconv.Itoa(r.Upstream.SideWatches), strconv.Itoa(r.Upstream.Forwards), strconv.Itoa(r.Refused),
+			strconv.Itoa(r.Upstream.Metadata), strconv.Itoa(r.Upstream.SideWatches), strconv.Itoa(r.Upstream.Forwards), strconv.Itoa(r.Refused),
 			seconds(r.ProxyCPU), seconds(r.APICPU))
 	}
 	return t

@@ -10,6 +10,7 @@ import (
 type upstream struct {
 	Probes      int `json:"probes"`
 	Lists       int `json:"lists"`
+	Metadata    int `json:"metadata"` // lists of metadata alone
 	SideWatches int `json:"sideWatches"`
 	Watches     int `json:"watches"`  // a feed's own: one a sync
 	Others      int `json:"others"`   // of feeds: discovery
@@ -29,11 +30,12 @@ func readCounters(ctx context.Context, p *cluster.Proxy) (counters, error) {
 	u := upstream{
 		Probes:      feeds(`verb="probe"`),
 		Lists:       feeds(`verb="list"`),
+		Metadata:    feeds(`verb="metadata"`),
 		SideWatches: feeds(`verb="side-watch"`),
 		Watches:     feeds(`verb="watch"`),
 		Forwards:    int(m.Sum("watchproxy_requests_total", `source="upstream"`)),
 	}
-	u.Others = feeds() - u.Probes - u.Lists - u.SideWatches - u.Watches
+	u.Others = feeds() - u.Probes - u.Lists - u.Metadata - u.SideWatches - u.Watches
 	return counters{
 		upstream: u,
 		watches:  int(m.Sum("watchproxy_requests_total", `verb="watch"`, `source="cache"`)),
@@ -46,6 +48,7 @@ func (c counters) since(before counters) counters {
 		upstream: upstream{
 			Probes:      c.Probes - before.Probes,
 			Lists:       c.Lists - before.Lists,
+			Metadata:    c.Metadata - before.Metadata,
 			SideWatches: c.SideWatches - before.SideWatches,
 			Watches:     c.Watches - before.Watches,
 			Others:      c.Others - before.Others,

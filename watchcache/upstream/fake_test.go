@@ -13,6 +13,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // fakeUpstream is an apiserver of one resource, configmaps, behind an
@@ -22,18 +25,19 @@ import (
 type fakeUpstream struct {
 	mu struct {
 		sync.Mutex
-		rev      uint64
-		objects  map[string]string // name to JSON
-		uids     int
-		history  []fakeEvent
-		oldest   uint64        // watches must start at or above it
-		changed  chan struct{} // closed and replaced by every change
-		cut      chan struct{} // closed and replaced to end all streams
-		stalled  bool          // streams say nothing, but for side watches
-		down     error         // every request fails
-		noStream bool          // sendInitialEvents is refused
-		requests map[string]int
-		aside    uint64 // revisions used by other resources: bookmarks tell
+		rev        uint64
+		objects    map[string]string // name to JSON
+		uids       int
+		history    []fakeEvent
+		oldest     uint64        // watches must start at or above it
+		changed    chan struct{} // closed and replaced by every change
+		cut        chan struct{} // closed and replaced to end all streams
+		stalled    bool          // streams say nothing, but for side watches
+		down       error         // every request fails
+		noStream   bool          // sendInitialEvents is refused
+		noMetadata bool          // and so is a list of metadata
+		requests   map[string]int
+		aside      uint64 // revisions used by other resources: bookmarks tell
 	}
 }
 
@@ -149,6 +153,8 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		verb = "discover"
 	case strings.Contains(req.URL.Path, noSuchNamespace):
 		verb = "probe"
+	case req.Header.Get("Accept") == acceptProtobufMetadata:
+		verb = "metadata"
 	case q.Get("timeoutSeconds") != "":
 		verb = "side-watch"
 	case q.Get("watch") != "":
@@ -165,6 +171,8 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, f.mu.rev)), nil
 	case "watch":
 		return f.watchLocked(req.Context(), q.Get("resourceVersion"), q.Get("sendInitialEvents") == "true")
+	case "metadata":
+		return f.metadataLocked()
 	case "side-watch":
 		return f.sideWatchLocked(req.Context(), q.Get("resourceVersion")), nil
 	}
@@ -214,6 +222,26 @@ func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool)
 	r, w := io.Pipe()
 	go f.serve(ctx, w, first, from, f.mu.cut)
 	return &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{}, Body: r}, nil
+}
+
+func (f *fakeUpstream) metadataLocked() (*http.Response, error) {
+	if f.mu.noMetadata {
+		return reply(406, "not acceptable"), nil
+	}
+	list := metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatUint(f.mu.rev, 10)}}
+	for _, name := range slices.Sorted(maps.Keys(f.mu.objects)) {
+		var o metav1.PartialObjectMetadata
+		if err := json.Unmarshal([]byte(f.mu.objects[name]), &o); err != nil {
+			return nil, err
+		}
+		list.Items = append(list.Items, o)
+	}
+	raw, err := list.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	body, err := (&runtime.Unknown{Raw: raw}).Marshal()
+	return reply(200, string(protobufPrefix)+string(body)), err
 }
 
 // sideWatchLocked answers a watch with a timeout of three seconds: what there is

@@ -304,12 +304,13 @@ func TestRandomInterleavings(t *testing.T) {
 func interleave(t *testing.T, rnd *rand.Rand) {
 	t.Helper()
 	f := newFake()
-	f.mu.noStream = rnd.IntN(3) == 0
+	f.mu.noStream, f.mu.noMetadata = rnd.IntN(3) == 0, rnd.IntN(2) == 0
+	fill(f, []int{0, tinyObjects, smallObjects}[rnd.IntN(3)])
 	feed := openFeed(t, f)
 	cache := feed.Cache()
 	cursor := watchAll(t, cache)
 	defer cursor.Close()
-	replica, last := map[string]string{}, uint64(0)
+	replica, last := uids(t, cache), uint64(0)
 	follow := func() {
 		deltas, _, err := cursor.Poll(nil, 1<<20)
 		if err != nil {
@@ -361,12 +362,21 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 	f.locked(func() { f.mu.down, f.mu.stalled = nil, false })
 	reached(t, f, cache)
 	follow()
-	want := map[string]string{}
-	s, _ := cache.Snapshot()
+	if want := uids(t, cache); !maps.Equal(replica, want) {
+		t.Errorf("the watch leads to %.500v, upstream has %.500v", replica, want)
+	}
+}
+
+// uids are those of all cached objects, by name.
+func uids(t *testing.T, cache *watchcache.Cache) map[string]string {
+	t.Helper()
+	s, err := cache.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
 	for o := range s.Objects("", "") {
-		want[o.Name()] = o.UID()
+		all[o.Name()] = o.UID()
 	}
-	if !maps.Equal(replica, want) {
-		t.Errorf("the watch leads to %v, upstream has %v", replica, want)
-	}
+	return all
 }

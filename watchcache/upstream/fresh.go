@@ -28,6 +28,11 @@ const (
 	// does not bring what the probe has seen.
 	smallObjects = 500
 	smallBytes   = 1 << 20
+	// confirmObjects bounds a collection whose metadata is listed to confirm that
+	// nothing has happened. Larger ones are watched aside. After each such list,
+	// upstream has confirmRest times as long without.
+	confirmObjects = 50_000
+	confirmRest    = 10
 	// streamPatience is how long the stream may take to bring that before it is
 	// helped. What upstream's watch cache has, it has sent; largePatience is for
 	// collections where helping takes longer than their next event.
@@ -65,6 +70,7 @@ type freshness struct {
 	last   time.Time // when the last probe was sent
 
 	helping chan struct{} // holds a token while a run catches up
+	rested  time.Time     // when metadata may be listed again; for the holder of the token
 	running sync.WaitGroup
 	stop    context.CancelFunc
 	ctx     context.Context //nolint:containedctx // the life of the feed's runs
@@ -98,7 +104,8 @@ func (s *freshness) end() {
 //	probe ─► the cache is there ─────────────────────────────────► answer
 //	      └► the stream gets there in a moment ──────────────────► answer
 //	      └► small collection: list it, fast-forward the cache ──► answer
-//	      └► large: a side watch brings the rest and a bookmark ─► answer
+//	      └► large: its metadata shows that nothing happened ────► answer
+//	      └► else: a side watch brings the rest and a bookmark ──► answer
 //
 // It fails with [ErrNotFresh].
 func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
@@ -234,6 +241,20 @@ func (f *Feed) reach(ctx context.Context, rv uint64) (outcome string, err error)
 	}
 	if small {
 		return "list", f.fastForward(ctx, rv)
+	}
+	if stats.Objects <= confirmObjects {
+		if f.reaches(ctx, rv, time.Until(f.fresh.rested)) {
+			return "stream", nil
+		}
+		began := time.Now()
+		same, err := f.confirm(ctx, rv)
+		f.fresh.rested = time.Now().Add(confirmRest * time.Since(began))
+		if same {
+			return "metadata", nil
+		}
+		if err != nil {
+			f.log.Debug("metadata could not be listed", zap.Error(err))
+		}
 	}
 	if f.cache.Resource().NoWatchCache {
 		return "", errors.New("upstream sends no bookmarks for the resource")

@@ -125,11 +125,36 @@ func TestFreshListsASmallCollection(t *testing.T) {
 	}
 }
 
+func TestFreshConfirmsALargeCollection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, smallObjects+1)
+		feed := openFeed(t, f)
+		cursor := watchAll(t, feed.Cache())
+		defer cursor.Close()
+		for range 3 {
+			f.elsewhere()
+			began := time.Now()
+			same(t, f, fresh(t, f, feed))
+			if took := time.Since(began); took > 100*time.Millisecond {
+				t.Errorf("took %s", took)
+			}
+		}
+		if f.count("metadata") != 3 || f.count("list")+f.count("side-watch") != 0 {
+			t.Errorf("upstream saw %v", f.mu.requests)
+		}
+		if seen := drain(t, cursor); len(seen) != 0 {
+			t.Errorf("the watch was told %v", seen)
+		}
+	})
+}
+
 func TestFreshWatchesALargeCollectionAside(t *testing.T) {
 	for _, stalled := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stalled=%t", stalled), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
+				f.mu.noMetadata = !stalled
 				fill(f, smallObjects+1)
 				feed := openFeed(t, f)
 				cursor := watchAll(t, feed.Cache())
@@ -227,6 +252,7 @@ func TestSideWatchFromALostHistory(t *testing.T) {
 func TestFreshOfAStoppedFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
+		f.mu.noMetadata = true
 		fill(f, smallObjects+1)
 		feeds := start(t, f)
 		feed, err := feeds.Open(t.Context(), configmaps)

@@ -24,7 +24,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_requests_total",
-			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch, side-watch) and status code; code 0 means no answer.",
+			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch, metadata, definitions, side-watch) and status code; code 0 means no answer.",
 		}, append([]string{"verb", "code"}, resourceLabels...)),
 		relists: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_relists_total",
@@ -33,7 +33,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_freshness_runs_total",
 			Help: "Runs that bring a cache up to date for consistent reads, by outcome: current (it was), stream (the watch brought it), " +
-				"list (fast-forwarded), side-watch, shared (the run before did it), failed (the readers were forwarded).",
+				"list (fast-forwarded), metadata (nothing had happened), side-watch, shared (the run before did it), failed (the readers were forwarded).",
 		}, append(resourceLabels, "outcome")),
 		readers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "watchproxy_freshness_run_readers",
