@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
@@ -18,10 +17,6 @@ const (
 	// shareMax bounds an answer that is shared, in bytes: longer ones are streamed
 	// to the one who asked first, and the others ask for themselves.
 	shareMax = 4 << 20
-	// staleMax is how many reads that the cache could not answer in time are sent
-	// upstream at once; staleWait how long others wait for their turn.
-	staleMax  = 64
-	staleWait = 10 * time.Second
 )
 
 // flights lets forwarded gets and lists that are the same in every respect that
@@ -214,17 +209,4 @@ func shareKey(req *request, rt route) (string, bool) {
 	return strings.Join([]string{
 		req.target, strings.Join(req.header.Values("Accept"), ","), strings.Join(req.header.Values("Accept-Encoding"), ","), pretty,
 	}, "\n"), true
-}
-
-// admitStale waits for a place among the reads that the cache could not answer
-// in time. If there is none, the response tells to come back.
-func (s *Server) admitStale(ctx context.Context) (leave func(), refusal *response) {
-	ctx, cancel := context.WithTimeout(ctx, staleWait)
-	defer cancel()
-	select {
-	case s.stale <- struct{}{}:
-		return func() { <-s.stale }, nil
-	case <-ctx.Done():
-		return nil, statusResponse(tooManyRequests(), fromProxy)
-	}
 }

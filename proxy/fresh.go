@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,8 +13,13 @@ import (
 )
 
 const (
-	// freshWait is kube-apiserver's bound on how long a read waits for its state.
-	freshWait = 3 * time.Second
+	// futureWait is how long kube-apiserver lets a read wait for a resourceVersion
+	// that nobody has reached.
+	futureWait = 3 * time.Second
+	// freshWait bounds how long a read waits until the cache was shown to be up to
+	// date. It is longer than most take, as the alternative is to have upstream
+	// answer each of them: when time is short, that makes it shorter.
+	freshWait = 10 * time.Second
 	// streamLag is how long the stream may take to bring a resourceVersion that a
 	// client asked for before upstream is asked where it stands: the client may
 	// have it from another resource, of which a quiet stream says nothing.
@@ -23,6 +29,36 @@ const (
 // errStale is the errForward of a read that the cache would answer if it were up
 // to date. Such reads come in crowds, so their number is bounded.
 var errStale = fmt.Errorf("%w: the cache is not up to date", errForward)
+
+const (
+	// staleMax is how many such reads upstream answers at a time; staleWait how long
+	// others wait for their turn.
+	staleMax  = 64
+	staleWait = 10 * time.Second
+	// staleState is how long a forwarded watch counts, which is about its state.
+	staleState = 30 * time.Second
+)
+
+// admitStale waits for a place among the reads that the cache could not answer
+// in time. If there is none, the response tells to come back: by then it can.
+func (s *Server) admitStale(ctx context.Context, verb string) (leave func(), refusal *response) {
+	ctx, cancel := context.WithTimeout(ctx, staleWait)
+	defer cancel()
+	select {
+	case s.stale <- struct{}{}:
+	case <-ctx.Done():
+		return nil, statusResponse(tooManyRequests(), fromProxy)
+	}
+	leave = sync.OnceFunc(func() { <-s.stale })
+	if verb == "watch" {
+		timer := time.AfterFunc(staleState, leave)
+		return func() {
+			timer.Stop()
+			leave()
+		}, nil
+	}
+	return leave, nil
+}
 
 // tooLargeError says that upstream has not reached a resourceVersion.
 type tooLargeError struct{ asked, current uint64 }
@@ -45,6 +81,7 @@ func (e *tooLargeError) status() metav1.Status {
 // recent if it is not given, else one that is not older. It fails with errStale,
 // or with *tooLargeError if upstream has not got there.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
+	began := time.Now()
 	wait := freshWait
 	if r.timeout {
 		wait = min(wait, r.bound)
@@ -66,7 +103,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if r.timeout {
 		return snapshot, errForward // upstream words what a client's own bound makes of it
 	}
-	if later, err := r.reached(ctx, wait); err == nil {
+	if later, err := r.reached(ctx, futureWait-time.Since(began)); err == nil {
 		return later, nil
 	}
 	return snapshot, &tooLargeError{r.rv, snapshot.ResourceVersion()}

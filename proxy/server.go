@@ -171,14 +171,14 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 	if err == nil {
 		return resp
 	}
+	done := func() {}
 	if errors.Is(err, errStale) {
-		leave, refusal := s.admitStale(ctx)
-		if refusal != nil {
+		var refusal *response
+		if done, refusal = s.admitStale(ctx, rt.verb); refusal != nil {
 			return refusal
 		}
-		defer leave()
 	}
-	done := s.metrics.forwardBegan(rt.verb)
+	done = joined(s.metrics.forwardBegan(rt.verb), done)
 	if errors.Is(err, errLate) {
 		done = joined(done, s.leaveLate)
 	}

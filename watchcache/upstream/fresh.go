@@ -29,10 +29,12 @@ const (
 	smallObjects = 500
 	smallBytes   = 1 << 20
 	// confirmObjects bounds a collection whose metadata is listed to confirm that
-	// nothing has happened. Larger ones are watched aside. After each such list,
-	// upstream has confirmRest times as long without.
+	// nothing has happened. Larger ones are watched aside. After each such list
+	// upstream has confirmRest times as long without, but not longer than
+	// confirmRestMax: readers wait for it.
 	confirmObjects = 50_000
 	confirmRest    = 10
+	confirmRestMax = 500 * time.Millisecond
 	// streamPatience is how long the stream may take to bring that before it is
 	// helped. What upstream's watch cache has, it has sent; largePatience is for
 	// collections where helping takes longer than their next event.
@@ -42,7 +44,7 @@ const (
 	// some two: it is due two seconds before a watch times out, and sent when a
 	// timer of a second finds it so.
 	sideWatchSeconds = 3
-	// freshTimeout bounds a run.
+	// freshTimeout bounds what a run waits for upstream.
 	freshTimeout = 10 * time.Second
 	// crowd is how many readers within a second space the probes by longestSpace,
 	// fewer by less.
@@ -248,7 +250,7 @@ func (f *Feed) reach(ctx context.Context, rv uint64) (outcome string, err error)
 		}
 		began := time.Now()
 		same, err := f.confirm(ctx, rv)
-		f.fresh.rested = time.Now().Add(confirmRest * time.Since(began))
+		f.fresh.rested = time.Now().Add(min(confirmRest*time.Since(began), confirmRestMax))
 		if same {
 			return "metadata", nil
 		}
