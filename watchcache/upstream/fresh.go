@@ -204,15 +204,25 @@ func (s *freshness) count(readers int) {
 }
 
 // ask asks upstream for its revision, and for the state where that costs no more:
-// then readers see it already, and there is an outcome.
+// then readers see it already, and there is an outcome. A revision below what the
+// cache had before is no consistent read of the same etcd: it was restored.
 func (f *Feed) ask(ctx context.Context) (rv uint64, outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
 	defer cancel()
-	if stats := f.cache.Stats(); stats.Objects <= tinyObjects && stats.Bytes <= tinyBytes {
-		return 0, "list", f.fastForward(ctx, 0)
+	before := f.cache.Stats()
+	if before.Objects <= tinyObjects && before.Bytes <= tinyBytes {
+		outcome = "list"
+		rv, err = f.fastForward(ctx, 0)
+	} else {
+		var p probe
+		p, err = f.client.probe(ctx, f.cache.Resource())
+		rv = p.rv
 	}
-	p, err := f.client.probe(ctx, f.cache.Resource())
-	return p.rv, "", err
+	if err == nil && rv < before.Newest {
+		err = fmt.Errorf("%w: from %d to %d", errWentBack, before.Newest, rv)
+		f.interrupt(err)
+	}
+	return rv, outcome, err
 }
 
 // reach waits until readers see a state at or above rv, and helps if that does
@@ -242,7 +252,8 @@ func (f *Feed) reach(ctx context.Context, rv uint64) (outcome string, err error)
 		return "shared", nil // by what the run before did
 	}
 	if small {
-		return "list", f.fastForward(ctx, rv)
+		_, err := f.fastForward(ctx, rv)
+		return "list", err
 	}
 	if stats.Objects <= confirmObjects {
 		if f.reaches(ctx, rv, time.Until(f.fresh.rested)) {
@@ -273,7 +284,7 @@ func (f *Feed) reaches(ctx context.Context, rv uint64, patience time.Duration) b
 
 // fastForward lists the collection: the most recent state, or if rv is set one
 // that is not older, which upstream's cache has already.
-func (f *Feed) fastForward(ctx context.Context, rv uint64) error {
+func (f *Feed) fastForward(ctx context.Context, rv uint64) (at uint64, err error) {
 	_, epoch := f.standing()
 	query := url.Values{}
 	if rv > 0 {
@@ -282,15 +293,15 @@ func (f *Feed) fastForward(ctx context.Context, rv uint64) error {
 	p, err := f.client.page(ctx, f.cache.Resource(), query)
 	switch {
 	case err != nil:
-		return err
+		return 0, err
 	case p.rv < rv:
-		return fmt.Errorf("upstream listed at %d, asked for %d", p.rv, rv)
+		return 0, fmt.Errorf("upstream listed at %d, asked for %d", p.rv, rv)
 	}
 	err = f.write(epoch, func() error { return f.cache.FastForward(compact(p.changes), p.rv) })
 	if errors.Is(err, watchcache.ErrDiverged) {
 		f.interrupt(err) // for a relist
 	}
-	return err
+	return p.rv, err
 }
 
 // sideWatch watches from where the log stands and applies what comes: all that

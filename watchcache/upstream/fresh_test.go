@@ -276,3 +276,31 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 		}
 	})
 }
+
+// After a restore of etcd nobody is given the old state for the most recent one, though no stream has noticed yet.
+func TestFreshNoticesARestore(t *testing.T) {
+	for _, objects := range []int{3, tinyObjects + 1} {
+		t.Run(fmt.Sprint(objects), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				fill(f, objects)
+				feed := openFeed(t, f)
+				for i := range 20 {
+					f.set("o001", fmt.Sprint(i))
+				}
+				synctest.Wait()
+				f.locked(func() {
+					f.mu.rev, f.mu.oldest, f.mu.history = 110, 0, nil
+					f.mu.objects = map[string]string{}
+				})
+				if s, err := feed.Fresh(t.Context()); err == nil {
+					t.Errorf("a state at %d was called fresh, upstream is at %d", s.ResourceVersion(), f.mu.rev)
+				}
+				f.cutStreams(false)
+				f.set("z", "1")
+				time.Sleep(time.Minute)
+				same(t, f, fresh(t, f, feed))
+			})
+		})
+	}
+}
