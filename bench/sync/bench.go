@@ -57,6 +57,9 @@ func (b *bench) measure(ctx context.Context, collections []collection) (r report
 	if r.IdleCPU, err = b.idle(ctx); err != nil {
 		return r, err
 	}
+	if r.Tiers, err = b.tiers(ctx); err != nil {
+		return r, err
+	}
 	r.Herd, err = b.stampedes(ctx, collections)
 	return r, err
 }

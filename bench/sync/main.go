@@ -30,11 +30,12 @@ const runLimit = 20 * time.Minute
 
 // options are the flags.
 type options struct {
-	informers    int   // of each row, at the apiserver and as many through the proxy
-	small, large int   // objects of the quiet collections
-	busy         int   // objects of the busy one
-	updates      int   // of those, per second
-	writes       int   // to other resources, per second
+	informers    int // of each row, at the apiserver and as many through the proxy
+	small, large int // objects of the quiet collections
+	busy         int // objects of the busy one
+	updates      int // of those, per second
+	writes       int // to other resources, per second
+	tierEvents   int
 	herds        []int // informers of each
 	json         string
 	watchproxy   string // path of the binary
@@ -75,6 +76,7 @@ output, progress to standard error.`,
 	flags.IntVar(&o.updates, "updates", 200, "`UPDATES` per second of the busy collection")
 	flags.IntVar(&o.writes, "writes", 20, "`WRITES` per second to other resources")
 	flags.IntSliceVar(&o.herds, "herds", []int{10, 100, 1000}, "`INFORMERS` that start together")
+	flags.IntVar(&o.tierEvents, "tier-events", 200, "`EVENTS` by which tiers of proxies are timed")
 	flags.StringVar(&o.json, "json", "", "`FILE` that the tables are also written to, as JSON")
 	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
 	return cmd
@@ -93,6 +95,7 @@ func (o *options) validate() error {
 	atLeastOne("busy", o.busy)
 	atLeastOne("updates", o.updates)
 	atLeastOne("writes", o.writes)
+	atLeastOne("tier-events", o.tierEvents)
 	for _, n := range o.herds {
 		atLeastOne("herds", n)
 	}

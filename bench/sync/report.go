@@ -10,6 +10,7 @@ import (
 // report is all that was measured.
 type report struct {
 	Sync    []solo  `json:"sync"`
+	Tiers   []tier  `json:"tiers"`
 	Herd    []herd  `json:"herd"`
 	Writes  int     `json:"otherWritesPerSecond"`
 	IdleCPU float64 `json:"idleAPIServerCPU"` // cores
@@ -22,6 +23,10 @@ func (r *report) print(w io.Writer) {
 			"other resources; and requests to the apiserver: those of the %d direct informers, and all that the proxy sent for the other %d.\n\n",
 			n, n, r.Writes, n, n)
 		solosTable(r.Sync).print(w)
+	}
+	if len(r.Tiers) > 0 {
+		fmt.Fprintf(w, "\nWhat one more proxy adds to the way of an event: time after it came to a watch one tier below, the apiserver's for the first.\n\n")
+		tiersTable(r.Tiers).print(w)
 	}
 	if len(r.Herd) > 0 {
 		fmt.Fprintf(w, "\nHerds that start within a second through a proxy that has nothing cached: time until all have synced, requests to the\n"+

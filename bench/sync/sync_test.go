@@ -19,7 +19,7 @@ func TestSync(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The large collection is beyond the 500 objects up to which the proxy lists.
-	o := options{informers: 2, small: 50, large: 600, busy: 60, updates: 50, writes: 20, herds: []int{5, 20}, watchproxy: proxy}
+	o := options{informers: 2, small: 50, large: 600, busy: 60, updates: 50, writes: 20, tierEvents: 20, herds: []int{5, 20}, watchproxy: proxy}
 	if err := o.validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -33,6 +33,14 @@ func TestSync(t *testing.T) {
 	}
 	for _, row := range r.Sync {
 		t.Run(row.Collection, func(t *testing.T) { row.checkT(t, &o) })
+	}
+	for i, tier := range r.Tiers {
+		if tier.Depth != i+1 || len(tier.Delays) < o.tierEvents/2 {
+			t.Errorf("%d events were timed at tier %d", len(tier.Delays), tier.Depth)
+		}
+	}
+	if len(r.Tiers) != tierDepth {
+		t.Errorf("%d tiers were timed instead of %d", len(r.Tiers), tierDepth)
 	}
 	if got, want := len(r.Herd), 2*len(o.herds); got != want {
 		t.Errorf("%d herds were measured instead of %d", got, want)
@@ -88,9 +96,9 @@ func checkFreshnessT(t *testing.T, u upstream, objects int, o *options) {
 		t.Errorf("%d requests were forwarded", u.Forwards)
 	case objects == o.large && u.Lists != 0:
 		t.Errorf("%d lists of a large collection", u.Lists)
-	case objects < o.large && u.SideWatches != 0:
-		t.Errorf("%d side watches of a small collection", u.SideWatches)
-	case u.Probes == 0:
+	case objects < o.large && u.SideWatches+u.Metadata != 0:
+		t.Errorf("%d side watches and %d lists of metadata of a small collection", u.SideWatches, u.Metadata)
+	case u.Probes+u.Lists == 0:
 		t.Error("nobody asked upstream where it stands")
 	}
 }

@@ -17,6 +17,14 @@ func (t times) median() time.Duration {
 	return slices.Sorted(slices.Values(t))[(len(t)-1)/2]
 }
 
+// quantile returns the value at or below which a part of all lie, and 0 if there is none at all.
+func (t times) quantile(part float64) time.Duration {
+	if len(t) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(t))[int(part*float64(len(t)-1))]
+}
+
 func (t times) worst() time.Duration {
 	if len(t) == 0 {
 		return 0

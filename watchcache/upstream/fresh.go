@@ -39,7 +39,7 @@ const (
 	// helped. What upstream's watch cache has, it has sent; largePatience is for
 	// collections where helping takes longer than their next event.
 	streamPatience = 5 * time.Millisecond
-	largePatience  = 25 * time.Millisecond
+	largePatience  = 10 * time.Millisecond
 	// sideWatchSeconds makes upstream send a bookmark after about a second, at most
 	// some two: it is due two seconds before a watch times out, and sent when a
 	// timer of a second finds it so.
