@@ -11,10 +11,10 @@ FUZZTIME ?= 30s
 LINT := go tool -modfile=.tools/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build kubeapi kubectl lint fmt test demo bench-sync fuzz clean
+.PHONY: help build kubeapi kubectl lint fmt test linearizability demo bench-sync fuzz clean
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/watchproxy
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/watchproxy ./cmd/watchproxy
@@ -42,6 +42,9 @@ test: lint kubeapi kubectl ## lint, then all tests, with the race detector; the 
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./...
 	go test -race -run '^$$' ./... >/dev/null
 	go test -race -shuffle=on -timeout 15m -p 1 ./...
+
+linearizability: kubeapi ## consistent reads against acknowledged writes, a minute in each of six settings, reads/s
+	go test -v -run TestLinearizable -timeout 15m -count 1 ./bench/clients -linearize 60s
 
 demo: build kubeapi kubectl ## 200 informers through the proxy, live figures; Ctrl-C ends it
 	@go build -o bin/demo ./bench/demo

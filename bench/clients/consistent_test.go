@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -50,7 +51,11 @@ func (r *reader) aColour() selection {
 }
 
 func (r *reader) single() selection {
-	return selection{anything, anything, r.random.IntN(len(r.ledger.objects))}
+	among := len(r.ledger.objects)
+	if r.random.IntN(2) == 0 {
+		among = scribes // the hot ones: gets of the same object may share an answer
+	}
+	return selection{anything, anything, r.random.IntN(among)}
 }
 
 func (r *reader) some() selection {
@@ -161,17 +166,24 @@ func (r *reader) listAny(of selection) (sight, error) {
 	return s, err
 }
 
-// pages lists a few at a time: all of them are of the state that the first one showed.
+// pages lists a few at a time: all of them are of the state that the first one showed, however late they are asked for.
 func (r *reader) pages(of selection) (sight, error) {
 	s := r.sight(of)
 	eighth := len(r.ledger.objects)/8 + 1
 	limit := strconv.Itoa(eighth + r.random.IntN(4*eighth))
 	token, err := r.page(&s, url.Values{"limit": {limit}})
 	for err == nil && token != "" {
+		const slow = 4 // one pause in as many is a long one
+		if r.random.IntN(slow) == 0 {
+			<-time.After(time.Duration(r.random.Int64N(int64(pageInterval))))
+		}
 		token, err = r.page(&s, url.Values{"limit": {limit}, "continue": {token}})
 	}
 	return s, err
 }
+
+// pageInterval bounds how long a reader looks at a page, in which the cache goes on.
+const pageInterval = 300 * time.Millisecond
 
 func (r *reader) get(of selection) (sight, error) {
 	s := r.sight(of)

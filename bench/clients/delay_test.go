@@ -21,11 +21,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// startDelay starts a relay to the apiserver through which the watch streams of the proxy's caches come late, by up to
-// most, and everything else at once. It returns the path of a kubeconfig that leads there.
-//
-// The caches' own streams are the watches that have no timeoutSeconds.
-func startDelay(t *testing.T, api *cluster.APIServer, most time.Duration, seed uint64) (path string) {
+// delay is by how much a relay delays what the apiserver says, at most.
+type delay struct {
+	streams time.Duration // each line of the watches that fill the proxy's caches: those without timeoutSeconds
+	answers time.Duration // some of the answers to other reads; the others pass at once, and so does all that is no read
+}
+
+// startDelay starts a relay to the apiserver and returns the path of a kubeconfig that leads there.
+func startDelay(t *testing.T, api *cluster.APIServer, d delay, seed uint64) (path string) {
 	t.Helper()
 	target, err := url.Parse(api.URL)
 	if err != nil {
@@ -42,7 +45,7 @@ func startDelay(t *testing.T, api *cluster.APIServer, most time.Duration, seed u
 		TLSClientConfig:     &tls.Config{RootCAs: roots},
 	}
 	t.Cleanup(transport.CloseIdleConnections)
-	var streams atomic.Uint64
+	var reads atomic.Uint64
 	front := httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
@@ -51,10 +54,18 @@ func startDelay(t *testing.T, api *cluster.APIServer, most time.Duration, seed u
 		Transport:     transport,
 		FlushInterval: -1,
 		ModifyResponse: func(resp *http.Response) error {
-			if query := resp.Request.URL.Query(); query.Get("watch") == "true" && !query.Has("timeoutSeconds") {
-				random := rand.New(rand.NewPCG(seed, streams.Add(1)))
-				resp.Body = newLateBody(resp.Request.Context(), resp.Body, most, random)
+			if resp.Request.Method != http.MethodGet {
+				return nil
 			}
+			random := rand.New(rand.NewPCG(seed, reads.Add(1)))
+			most := d.streams
+			if query := resp.Request.URL.Query(); query.Get("watch") != "true" || query.Has("timeoutSeconds") {
+				const late = 4 // one answer in as many
+				if most = d.answers; random.IntN(late) > 0 {
+					return nil
+				}
+			}
+			resp.Body = newLateBody(resp.Request.Context(), resp.Body, most, random)
 			return nil
 		},
 	})

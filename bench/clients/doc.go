@@ -9,5 +9,7 @@
 // There is no node. A Node object points the apiserver to a kubelet of the test's own, which runs the commands of
 // kubectl exec as processes of this machine.
 //
-// The proxy is built with the race detector, and a race or a panic in its log fails the test that started it.
+// Consistent reads are put to a test of their own, TestLinearizable, in which the proxy's watches come late; `make
+// linearizability` runs it for longer. It counts what it reads, so its proxy has the race detector only if the test has.
+// All others are built with it, and a race or a panic in a proxy's log fails the test that started it.
 package clients

@@ -15,7 +15,7 @@ type write struct {
 	colour int  // that the object has since, by its place among colours
 }
 
-// any is every namespace, colour or object.
+// anything is every namespace, colour or object.
 const anything = -1
 
 // in tells whether a list of what has a colour shows the object after the write.

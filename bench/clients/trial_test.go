@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -25,6 +23,8 @@ type trial struct {
 	ledger  *ledger
 	witness *watch // of all that happens, straight at the apiserver
 	seed    uint64
+	began   time.Time     // reading
+	took    time.Duration // reading
 
 	mu struct {
 		sync.Mutex
@@ -43,22 +43,32 @@ type effort struct {
 }
 
 const (
-	trialWriters    = 4
-	trialNamespaces = 3
+	scribes         = 4
+	readers         = 96
 	followers       = 4
+	trialNamespaces = 3
+	// promptReaders, of all readers, read just when a write was acknowledged.
+	promptReaders = 4
+	// For a share of the time one of them reads alone, and not often: the proxy makes a crowd wait, and nobody else.
+	aloneShare = 6
+	aloneEvery = 40 * time.Millisecond
 )
 
+// newTrial starts a proxy and fills a collection with objects.
 func newTrial(t *testing.T, api *cluster.APIServer, setting linearizability) *trial {
 	t.Helper()
 	o := &trial{linearizability: setting, world: &world{api: api}, seed: rand.Uint64()}
-	o.mu.kinds = map[string]*effort{}
 	t.Logf("seed %d", o.seed)
+	o.mu.kinds = map[string]*effort{lax: {}}
+	for _, kind := range consistentReads {
+		o.mu.kinds[kind.name] = &effort{}
+	}
 	var err error
 	if o.admin, err = kubernetes.NewForConfig(api.RESTConfig()); err != nil {
 		t.Fatal(err)
 	}
 	upstream := api.Kubeconfig
-	if o.delay > 0 {
+	if o.delay != (delay{}) {
 		upstream = startDelay(t, api, o.delay, o.seed)
 	}
 	o.proxy = cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: upstream})
@@ -70,17 +80,6 @@ func newTrial(t *testing.T, api *cluster.APIServer, setting linearizability) *tr
 	o.ledger = newLedger(o.objects, namespaces...)
 	straight := o.endpoints(t)[0]
 	o.witness = straight.watchAt(t, "/api/v1/configmaps?watch=1&resourceVersion="+listVersion(t, straight.get(t, "/api/v1/configmaps?limit=1", nil)))
-	var seeding sync.WaitGroup
-	for i := range trialWriters {
-		seeding.Go(func() {
-			for object := i; object < o.objects; object += trialWriters {
-				if err := o.write(t.Context(), object, false, object%len(colours)); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	seeding.Wait()
 	t.Cleanup(func() { // so that the next collection is as large as it should be
 		for _, namespace := range namespaces {
 			err := o.admin.CoreV1().ConfigMaps(namespace).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{})
@@ -89,6 +88,15 @@ func newTrial(t *testing.T, api *cluster.APIServer, setting linearizability) *tr
 			}
 		}
 	})
+	var filling sync.WaitGroup
+	for i := range scribes {
+		filling.Go(func() {
+			if err := o.scribe(i).fill(t.Context(), i, scribes); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	filling.Wait()
 	eventually(t, "the cache is filled", func() bool {
 		tryGet(t, o.proxy.URL+"/api/v1/configmaps?resourceVersion=0")
 		return proxyMetrics(t, o.proxy).sum("watchproxy_feed_synced", "resource", "configmaps") == 1
@@ -96,122 +104,55 @@ func newTrial(t *testing.T, api *cluster.APIServer, setting linearizability) *tr
 	return o
 }
 
-// run writes and reads for as long as the flag tells.
+func (o *trial) scribe(i int) *scribe {
+	return &scribe{o.ledger, o.admin, rand.New(rand.NewPCG(o.seed, uint64(i)))}
+}
+
+// run writes and reads for as long as the flag tells, and on a busy machine until there is enough to judge by.
 func (o *trial) run(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), *linearize)
-	defer cancel()
+	ctx, cancel := context.WithCancel(t.Context())
 	proxy := o.endpoints(t)[1]
-	proxy.client.Transport.(*http.Transport).MaxIdleConnsPerHost = o.readers + 1
+	proxy.client.Transport.(*http.Transport).MaxIdleConnsPerHost = readers + 1
+	newReader := func(i int) *reader {
+		return &reader{o.ledger, proxy, rand.New(rand.NewPCG(o.seed, uint64(scribes+i)))}
+	}
+	o.began = time.Now()
 	var running sync.WaitGroup
-	worker := 0
-	work := func(do func(*rand.Rand)) {
-		worker++
-		random := rand.New(rand.NewPCG(o.seed, uint64(worker)))
-		running.Go(func() { do(random) })
+	defer func() {
+		cancel()
+		running.Wait()
+		o.took = time.Since(o.began)
+	}()
+	work := func(do func() error) {
+		running.Go(func() {
+			if err := do(); err != nil {
+				o.mu.Lock()
+				defer o.mu.Unlock()
+				o.mu.wrong = append(o.mu.wrong, err.Error())
+			}
+		})
 	}
-	for i := range trialWriters {
-		work(func(random *rand.Rand) { o.writeAll(ctx, t, i, random) })
+	for i := range scribes {
+		work(func() error { return o.scribe(i).scribble(ctx, i, scribes, o.pace) })
 	}
-	work(func(*rand.Rand) { o.writeElsewhere(ctx, t) })
-	work(func(random *rand.Rand) { o.readAny(ctx, &reader{o.ledger, proxy, random}) })
-	for range followers {
-		work(func(random *rand.Rand) { o.follow(ctx, &reader{o.ledger, proxy, random}) })
+	work(func() error { return o.scribe(0).writeElsewhere(ctx, o.noise) })
+	for i := range readers {
+		work(func() error { return o.readAll(ctx, newReader(i), i) })
 	}
-	for i := range o.readers {
-		const prompt = 8 // one reader in as many
-		work(func(random *rand.Rand) { o.readAll(ctx, &reader{o.ledger, proxy, random}, i%prompt == 0) })
+	for i := range followers {
+		work(func() error { return o.followAll(ctx, newReader(readers+i)) })
 	}
-	running.Wait()
+	work(func() error { return o.readAny(ctx, newReader(readers+followers)) })
+	<-time.After(*linearize)
+	o.awaitEnough(t)
 }
 
-// writeAll changes the objects of one writer, again and again.
-func (o *trial) writeAll(ctx context.Context, t *testing.T, writer int, random *rand.Rand) {
-	timer := time.NewTimer(o.pace)
-	defer timer.Stop()
-	for {
-		timer.Reset(time.Duration(random.Int64N(2 * int64(o.pace)))) // so that writers do not keep in step
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return
-		}
-		object := writer + trialWriters*random.IntN(o.objects/trialWriters)
-		const deletions = 5 // one write in as many
-		gone := o.ledger.last(object).in(anything) && random.IntN(deletions) == 0
-		if err := o.write(t.Context(), object, gone, random.IntN(len(colours))); err != nil {
-			t.Error(err)
-			return
-		}
-	}
-}
-
-// write changes an object straight at the apiserver: it deletes it, or else it creates or updates it.
-func (o *trial) write(ctx context.Context, object int, gone bool, colour int) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	e := o.ledger.objects[object]
-	configs := o.admin.CoreV1().ConfigMaps(o.ledger.namespaces[e.namespace])
-	was := o.ledger.last(object)
-	w := o.ledger.begin(object, gone, colour)
-	config := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: e.name, Labels: map[string]string{"colour": colours[colour]}},
-		Data:       map[string]string{"n": strconv.FormatUint(uint64(w.n), 10)},
-	}
-	var err error
-	switch {
-	case gone:
-		err = configs.Delete(ctx, e.name, metav1.DeleteOptions{})
-	case was.in(anything):
-		config, err = configs.Update(ctx, config, metav1.UpdateOptions{})
-	default:
-		config, err = configs.Create(ctx, config, metav1.CreateOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("write %d of %s: %w", w.n, e.name, err)
-	}
-	version := uint64(0)
-	if !gone {
-		if version, err = strconv.ParseUint(config.ResourceVersion, 10, 64); err != nil {
-			return fmt.Errorf("write %d of %s: resourceVersion: %w", w.n, e.name, err)
-		}
-	}
-	o.ledger.acknowledge(object, version)
-	return nil
-}
-
-// writeElsewhere takes resourceVersions for another resource, so that upstream is ahead of what the stream brings.
-func (o *trial) writeElsewhere(ctx context.Context, t *testing.T) {
-	secrets := o.admin.CoreV1().Secrets(o.ledger.namespaces[0])
-	tick := time.NewTicker(o.noise)
-	defer tick.Stop()
-	for i := 0; ; i++ {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("noise-%d", i)}}
-		if _, err := secrets.Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
-			t.Error(err)
-			return
-		}
-	}
-}
-
-// readAll makes one consistent read after the other and checks each. A prompt reader sends each just when a write was
-// acknowledged.
-func (o *trial) readAll(ctx context.Context, r *reader, prompt bool) {
-	for ctx.Err() == nil {
+// readAll makes one consistent read after the other and checks each, until ctx ends or one is wrong.
+func (o *trial) readAll(ctx context.Context, r *reader, number int) error {
+	for o.turn(ctx, number) {
 		kind := consistentReads[r.random.IntN(len(consistentReads))]
 		of := kind.choose(r)
-		if prompt {
-			select {
-			case <-o.ledger.acknowledged():
-			case <-ctx.Done():
-				return
-			}
-		}
 		before := o.ledger.floor()
 		began := time.Now()
 		seen, err := kind.read(r, of)
@@ -220,16 +161,39 @@ func (o *trial) readAll(ctx context.Context, r *reader, prompt bool) {
 			err = o.ledger.check(before, seen)
 		}
 		if err != nil {
-			o.complain("%s of %+v, after %v: %v", kind.name, of, took, err)
-			continue
+			return fmt.Errorf("%s of %+v, after %v: %w", kind.name, of, took, err)
 		}
 		o.ledger.settle(seen)
 		o.note(kind.name, took, seen)
 	}
+	return nil
 }
 
-// follow opens one watch after the other. They may be late, but each state that they come to has to be one that was.
-func (o *trial) follow(ctx context.Context, r *reader) {
+// turn waits until it is a reader's turn, and tells whether it has one.
+func (o *trial) turn(ctx context.Context, number int) bool {
+	pause := *linearize/aloneShare - time.Since(o.began)
+	if number == 0 {
+		pause = min(pause, aloneEvery)
+	}
+	if pause > 0 {
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	if number < promptReaders {
+		select {
+		case <-o.ledger.acknowledged():
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// followAll opens one watch after the other. They may be late, but each state that they come to has to be one that was.
+func (o *trial) followAll(ctx context.Context, r *reader) error {
 	for ctx.Err() == nil {
 		following, cancel := context.WithTimeout(ctx, time.Duration(r.random.Int64N(int64(*linearize))))
 		of := r.some()
@@ -241,43 +205,45 @@ func (o *trial) follow(ctx context.Context, r *reader) {
 		})
 		cancel()
 		if err != nil {
-			o.complain("following %+v: %v", of, err)
+			return fmt.Errorf("following %+v: %w", of, err)
 		}
 	}
+	return nil
 }
 
+// lax names reads that may be answered with an old state.
+const lax = "list of any state"
+
 // readAny lists any state, which the check has to find stale now and then, or it would find nothing.
-func (o *trial) readAny(ctx context.Context, r *reader) {
-	for ctx.Err() == nil {
+func (o *trial) readAny(ctx context.Context, r *reader) error {
+	for {
 		select {
 		case <-o.ledger.acknowledged():
 		case <-ctx.Done():
-			return
+			return nil
 		}
 		before := o.ledger.floor()
 		began := time.Now()
 		seen, err := r.listAny(r.everything())
-		took := time.Since(began)
-		if err == nil {
-			o.note("list of any state", took, seen)
-			err = o.ledger.check(before, seen)
+		if err != nil {
+			return fmt.Errorf("%s: %w", lax, err)
 		}
+		o.note(lax, time.Since(began), seen)
+		err = o.ledger.check(before, seen)
 		if errors.Is(err, errStaleRead) {
 			o.mu.Lock()
 			o.mu.stale++
 			o.mu.Unlock()
 		} else if err != nil {
-			o.complain("list of any state, after %v: %v", took, err)
+			return fmt.Errorf("%s: %w", lax, err)
 		}
 	}
 }
 
+// note keeps what a read has taken and shown.
 func (o *trial) note(kind string, took time.Duration, seen sight) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.mu.kinds[kind] == nil {
-		o.mu.kinds[kind] = &effort{}
-	}
 	e := o.mu.kinds[kind]
 	e.reads++
 	e.total += took
@@ -285,10 +251,4 @@ func (o *trial) note(kind string, took time.Duration, seen sight) {
 	if seen.of.object == anything {
 		o.mu.accounts = append(o.mu.accounts, seen.account())
 	}
-}
-
-func (o *trial) complain(format string, args ...any) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.mu.wrong = append(o.mu.wrong, fmt.Sprintf(format, args...))
 }
