@@ -1,0 +1,78 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func load(t *testing.T, text string) (*ProxyConfiguration, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(path)
+	if err != nil {
+		return nil, err
+	}
+	c.SetDefaults()
+	return c, c.Validate()
+}
+
+const head = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n"
+
+func TestDefaultsAreValid(t *testing.T) {
+	c, err := load(t, head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Cache.Resources) == 0 || c.Cache.Resources[0].ConsistentReads != Forward {
+		t.Errorf("consistent reads of events are not forwarded: %+v", c.Cache.Resources)
+	}
+}
+
+func TestResourcesKeepWhatTheySay(t *testing.T) {
+	c, err := load(t, head+"cache: {resources: [{name: leases.coordination.k8s.io, consistentReads: forward}, {name: pods, aggregated: true}]}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Resource{{"leases.coordination.k8s.io", Forward, false}, {"pods", FromCache, true}}
+	for i, r := range c.Cache.Resources {
+		if r != want[i] {
+			t.Errorf("%+v, want %+v", r, want[i])
+		}
+	}
+}
+
+// Everything that is wrong is told at once, each with the path of its field.
+func TestErrorsNameTheField(t *testing.T) {
+	_, err := load(t, head+`listen: 10.0.0.1:1
+drain: -1s
+cache:
+  exclude: [Pods]
+  resources:
+  - {name: pods, consistentReads: sometimes}
+  - {name: pods}
+  - {name: ""}
+  log: {maxEvents: 0}
+`)
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, field := range []string{
+		"listen:", "drain:", "cache.exclude[0]:", "cache.resources[0].consistentReads:", "cache.resources[1].name:",
+		"cache.resources[2].name:", "cache.log.maxEvents:",
+	} {
+		if !strings.Contains(err.Error(), field) {
+			t.Errorf("%s is not named: %v", field, err)
+		}
+	}
+}
+
+func TestUnknownFieldsAreRefused(t *testing.T) {
+	if _, err := load(t, head+"cache: {resources: [{name: pods, consistent: cache}]}\n"); err == nil || !strings.Contains(err.Error(), "consistent") {
+		t.Errorf("got %v", err)
+	}
+}
