@@ -24,6 +24,9 @@ type Feed interface {
 	// Warnings are the Warning headers that upstream sends with every answer
 	// about the resource.
 	Warnings() []string
+	// ServesConsistent tells whether Fresh is of any use: configuration may leave
+	// reads of the most recent state to upstream.
+	ServesConsistent() bool
 	// Fresh returns a state that is not older than the call. Any error means that
 	// upstream has to answer.
 	Fresh(ctx context.Context) (watchcache.Snapshot, error)

@@ -49,15 +49,15 @@ func (s *Server) admitStale(ctx context.Context, verb string) (leave func(), ref
 	case <-ctx.Done():
 		return nil, statusResponse(tooManyRequests(), fromProxy)
 	}
-	leave = sync.OnceFunc(func() { <-s.stale })
+	once := sync.OnceFunc(func() { <-s.stale })
 	if verb == "watch" {
-		timer := time.AfterFunc(staleState, leave)
+		timer := time.AfterFunc(staleState, once)
 		return func() {
 			timer.Stop()
-			leave()
+			once()
 		}, nil
 	}
-	return leave, nil
+	return once, nil
 }
 
 // tooLargeError says that upstream has not reached a resourceVersion.
@@ -92,6 +92,9 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 		if snapshot, err := r.reached(ctx, streamLag); err == nil {
 			return snapshot, nil
 		}
+	}
+	if !r.feed.ServesConsistent() {
+		return watchcache.Snapshot{}, errForward
 	}
 	snapshot, err := r.feed.Fresh(ctx)
 	if err != nil {

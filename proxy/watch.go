@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -70,6 +71,9 @@ type watching struct {
 
 // watch answers a watch from the cache.
 func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
+	if r.resource.NoWatchCache && r.rv >= math.MaxInt64 {
+		return nil, errForward // etcd's revisions do not go that far
+	}
 	w := &watching{read: r, start: r.rv, draining: s.draining.Done(), drainShare: s.drainShare()}
 	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, errForward // nobody knows yet what the end of the state looks like

@@ -1,8 +1,11 @@
 package watchcache
 
 import (
+	"fmt"
+
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/json"
 )
 
 // Resource names what a cache holds and which fields of its objects selectors
@@ -48,11 +51,25 @@ type Field struct {
 // read finds the field's value in an object.
 func (f *Field) read(object string) string {
 	for _, path := range f.Paths {
-		if v := gjson.Get(object, path).String(); v != "" {
+		if v := fieldValueOf(gjson.Get(object, path)); v != "" {
 			return v
 		}
 	}
 	return f.Default
+}
+
+// fieldValueOf is a value as kube-apiserver compares it with a selector: as Go
+// prints the decoded one. Only a custom resource can have other than strings,
+// booleans and integers there, when it was written in another version.
+func fieldValueOf(v gjson.Result) string {
+	if v.Type != gjson.Number && v.Type != gjson.JSON {
+		return v.String()
+	}
+	var decoded any
+	if err := json.Unmarshal([]byte(v.Raw), &decoded); err != nil {
+		return v.Raw
+	}
+	return fmt.Sprint(decoded)
 }
 
 // APIVersion is the group and version as objects carry it: "v1", "apps/v1".

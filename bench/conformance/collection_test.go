@@ -23,6 +23,8 @@ type collection struct {
 
 	// uncached tells that the apiserver answers straight from etcd. The proxy forwards what has to be the most recent.
 	uncached bool
+	// excluded tells that the proxy's configuration leaves it alone.
+	excluded bool
 
 	// What seed fills in. Past is a resourceVersion at which the proxy already followed the collection and which shows
 	// another state than now.
@@ -49,6 +51,9 @@ var (
 	collections = []*collection{
 		pods, configMaps, nodes, namespaces, leases, endpoints, widgets, widgetsV2, widgetsAlpha, planets, coreEvents, newEvents,
 	}
+
+	// samples are of each sort one: namespaced and not, built in and custom, and without a cache in the apiserver.
+	samples = []*collection{configMaps, nodes, widgets, planets, coreEvents}
 )
 
 // all is the path of the whole collection.
@@ -127,9 +132,14 @@ func (o object) bind(ctx context.Context, node string) error {
 	return err
 }
 
-// remove deletes at once, without the grace that a pod on a node would get.
+// patchStatus changes what an object's controller would.
+func (o object) patchStatus(ctx context.Context, patch string) (uint64, error) {
+	return write(ctx, http.MethodPatch, o.path()+"/status", patch)
+}
+
+// remove deletes at once, without the grace that a pod on a node would get, nor the finalizer of a replicationcontroller.
 func (o object) remove(ctx context.Context) error {
-	_, err := write(ctx, http.MethodDelete, o.path(), `{"gracePeriodSeconds":0}`)
+	_, err := write(ctx, http.MethodDelete, o.path(), `{"gracePeriodSeconds":0,"propagationPolicy":"Background"}`)
 	if err == nil && o.of == namespaces {
 		// There is no controller that would empty it first.
 		_, err = write(ctx, http.MethodPut, o.path()+"/finalize", o.json())

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/tidwall/gjson"
 )
@@ -57,6 +58,28 @@ func someState(rv uint64) rule {
 	}
 }
 
+// exactPage is the rule of pages at an exact resourceVersion. The apiserver's cache answers them while it has that state,
+// then etcd: in continue tokens, the one writes keys with a slash in front, the other without.
+func exactPage(body []byte) ([]byte, error) {
+	token := gjson.GetBytes(body, "metadata.continue")
+	if token.Str == "" {
+		return body, nil
+	}
+	plain, err := base64.RawURLEncoding.DecodeString(token.Str)
+	if err != nil {
+		return nil, fmt.Errorf("continue token: %w", err)
+	}
+	return replaceAt(body, token.Index+1, len(token.Str), strings.Replace(string(plain), `"start":"/`, `"start":"`, 1)), nil
+}
+
+// exact is the rule of a collection's pages at an exact resourceVersion.
+func (c *collection) exact() rule {
+	if c.uncached {
+		return same // etcd answers them all
+	}
+	return exactPage
+}
+
 func replaceAt(body []byte, at, length int, by string) []byte {
 	return slices.Concat(body[:at], []byte(by), body[at+length:])
 }
@@ -69,6 +92,14 @@ func reach(body []byte) ([]byte, error) {
 		return nil, fmt.Errorf("does not tell how far the cache reaches: %.200s", body)
 	}
 	return reached.ReplaceAll(body, []byte("${1}RV")), nil
+}
+
+var drawn = regexp.MustCompile(`"retryAfterSeconds":[123]\b`)
+
+// reachByLot is reach for watches of what the apiserver does not cache: it draws lots when to come again.
+func reachByLot(body []byte) ([]byte, error) {
+	body, err := reach(body)
+	return drawn.ReplaceAll(body, []byte(`"retryAfterSeconds":N`)), err
 }
 
 // compare tells how the proxy's answer differs from the apiserver's, nil if it does not.

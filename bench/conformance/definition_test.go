@@ -71,6 +71,8 @@ func (g *gadgets) add(name, color string) {
 // cached waits until the proxy answers from its cache, and checks each answer until then.
 func (g *gadgets) cached(target string) {
 	g.t.Helper()
+	path, _, _ := strings.Cut(target, "?")
+	apiserver.must(g.t, get(path+"?limit=1"), http.StatusOK) // its own cache of the version may have just begun
 	var last error
 	for end := time.Now().Add(streamLimit); time.Now().Before(end); {
 		r := row{request: get(target), status: 200, from: cache, open: someState(0)}

@@ -13,6 +13,8 @@
 //   - A list that asks for no exact resourceVersion shows some state that is new enough. Its items must be equal byte
 //     for byte; of its metadata, only the digits of resourceVersion may differ, there and inside the continue token. Both
 //     must be at least what was asked for, and a token must carry the list's own.
+//   - An exact page comes from the apiserver's cache or, some time later, from etcd. Whether the key in its continue token
+//     begins with a slash tells which.
 //   - "Too large resource version" and "too old resource version" tell how far the server's cache reaches.
 //   - A bookmark comes when the server likes. Its object must be equal but for the digits of resourceVersion.
 //

@@ -15,8 +15,8 @@ var listForms = []struct {
 }{
 	{"any", "resourceVersion=0", cache, false},
 	{"any, said twice over", "resourceVersion=0&resourceVersionMatch=NotOlderThan", cache, false},
-	{"any ignores a limit", "resourceVersion=0&limit=2", cache, false},
-	{"any not older ignores a limit", "resourceVersion=0&resourceVersionMatch=NotOlderThan&limit=2", cache, false},
+	{"any ignores a limit if cached", "resourceVersion=0&limit=2", ifCached, false},
+	{"any not older ignores a limit if cached", "resourceVersion=0&resourceVersionMatch=NotOlderThan&limit=2", ifCached, false},
 	{"not older", "resourceVersion=$N", cache, false},
 	{"not older, by match", "resourceVersion=$N&resourceVersionMatch=NotOlderThan", cache, false},
 	{"not older, a page", "resourceVersion=$N&resourceVersionMatch=NotOlderThan&limit=2", cache, false},
@@ -29,19 +29,19 @@ var listForms = []struct {
 	{"exact, an earlier page", "resourceVersion=$PAST&limit=2", cache, true},
 	{"exact, a page as large as the collection", "resourceVersion=$N&limit=100000", cache, true},
 	{"exact, before the proxy followed", "resourceVersion=$OLD&resourceVersionMatch=Exact", upstream, true},
-	{"most recent", "", consistent, false},
-	{"most recent, said with an empty resourceVersion", "resourceVersion=", consistent, false},
-	{"most recent, a page", "limit=2", consistent, false},
-	{"most recent, a page as large as the collection", "limit=100000", consistent, false},
-	{"most recent, a negative limit", "limit=-1", consistent, false},
-	{"most recent, one by name", "fieldSelector=metadata.name=$NAME", consistent, false},
-	{"most recent, none by name", "fieldSelector=metadata.name=nobody", consistent, false},
-	{"most recent, all but one", "fieldSelector=metadata.name!=$NAME", consistent, false},
+	{"most recent", "", ifCached, false},
+	{"most recent, said with an empty resourceVersion", "resourceVersion=", ifCached, false},
+	{"most recent, a page", "limit=2", ifCached, false},
+	{"most recent, a page as large as the collection", "limit=100000", ifCached, false},
+	{"most recent, a negative limit", "limit=-1", ifCached, false},
+	{"most recent, one by name", "fieldSelector=metadata.name=$NAME", ifCached, false},
+	{"most recent, none by name", "fieldSelector=metadata.name=nobody", ifCached, false},
+	{"most recent, all but one", "fieldSelector=metadata.name!=$NAME", ifCached, false},
 	{"most recent, all but one, a page", "limit=1&fieldSelector=metadata.name!=$NAME", upstream, false},
-	{"most recent, by label", "labelSelector=app%3Dweb", consistent, false},
-	{"most recent, by label, a page", "limit=1&labelSelector=app%3Dweb", consistent, false},
-	{"most recent, none by label", "labelSelector=app%3Dnobody", consistent, false},
-	{"most recent, within a time", "timeout=20s", consistent, false},
+	{"most recent, by label", "labelSelector=app%3Dweb", ifCached, false},
+	{"most recent, by label, a page", "limit=1&labelSelector=app%3Dweb", ifCached, false},
+	{"most recent, none by label", "labelSelector=app%3Dnobody", ifCached, false},
+	{"most recent, within a time", "timeout=20s", ifCached, false},
 	{"one by name", "resourceVersion=0&fieldSelector=metadata.name=$NAME", cache, false},
 	{"one by name, not older", "resourceVersion=$N&fieldSelector=metadata.name%3D$NAME", cache, false},
 	{"none by name", "resourceVersion=$N&fieldSelector=metadata.name=nobody", cache, false},
@@ -63,10 +63,45 @@ func TestLists(t *testing.T) {
 	}
 }
 
+// A list of one name is a lookup of one key, for which the apiserver reads etcd in more cases than for others.
+func TestListsOfOne(t *testing.T) {
+	for _, c := range samples {
+		t.Run(c.name, func(t *testing.T) {
+			for _, f := range []struct {
+				name, query string
+				from        source
+				exact       bool
+			}{
+				{"any", "resourceVersion=0", cache, false},
+				{"any, with a limit", "resourceVersion=0&limit=1", ifCached, false},
+				{"not older", "resourceVersion=$N", cache, false},
+				{"not older, by match", "resourceVersion=$N&resourceVersionMatch=NotOlderThan", cache, false},
+				{"not older, a page", "resourceVersion=$N&resourceVersionMatch=NotOlderThan&limit=1", upstream, false},
+				{"a page", "resourceVersion=$N&limit=1", upstream, false},
+				{"exact", "resourceVersion=$N&resourceVersionMatch=Exact", upstream, true},
+				{"exact, earlier", "resourceVersion=$PAST&resourceVersionMatch=Exact", upstream, true},
+				{"exact, a page", "resourceVersion=$N&resourceVersionMatch=Exact&limit=1", upstream, true},
+				{"most recent", "", ifCached, false},
+				{"most recent, a page", "limit=1", upstream, false},
+				{"by label too", "resourceVersion=$N&labelSelector=app%3Dnobody", cache, false},
+			} {
+				for _, name := range []string{c.one, "nobody"} {
+					r := row{name: f.name + ", " + name, status: 200, from: c.source(f.from)}
+					r.request = get(c.expand(c.in("a") + "?fieldSelector=metadata.name%3D" + name + "&" + f.query))
+					if r.open = c.exact(); !f.exact {
+						r.open = someState(c.now)
+					}
+					r.run(t)
+				}
+			}
+		})
+	}
+}
+
 func listRows(c *collection, where, path string) (rows []row) {
 	for _, f := range listForms {
 		r := row{name: f.name + where, request: get(c.expand(path + "?" + f.query)), status: 200, from: c.source(f.from)}
-		if !f.exact {
+		if r.open = c.exact(); !f.exact {
 			r.open = someState(c.now)
 			// In all namespaces there is the lease that the apiserver renews.
 			r.moving = c == leases && path == c.all()

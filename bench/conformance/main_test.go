@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -50,23 +51,16 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
-	proxy, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: server.Kubeconfig})
+	proxies, err := startTiers(ctx, server)
+	defer func() {
+		for _, p := range slices.Backward(proxies) {
+			err = errors.Join(err, p.Close())
+		}
+	}()
 	if err != nil {
 		return 1, err
 	}
-	defer func() { err = errors.Join(err, proxy.Close()) }()
-	for range *tiers - 1 {
-		kubeconfig := filepath.Join(server.Dir, "proxy.kubeconfig")
-		if err := proxy.WriteKubeconfig(kubeconfig); err != nil {
-			return 1, err
-		}
-		next, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: kubeconfig})
-		if err != nil {
-			return 1, err
-		}
-		defer func() { err = errors.Join(err, next.Close()) }()
-		proxy = next
-	}
+	proxy := proxies[len(proxies)-1]
 
 	for _, s := range []struct {
 		to              **endpoint
@@ -87,4 +81,21 @@ func run(m *testing.M) (code int, err error) {
 		return 1, fmt.Errorf("seed: %w", err)
 	}
 	return m.Run(), nil
+}
+
+// startTiers starts the proxies, the first in front of the apiserver.
+func startTiers(ctx context.Context, server *cluster.APIServer) (proxies []*cluster.Proxy, err error) {
+	kubeconfig := server.Kubeconfig
+	for range *tiers {
+		p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: kubeconfig})
+		if err != nil {
+			return proxies, err
+		}
+		proxies = append(proxies, p)
+		kubeconfig = filepath.Join(server.Dir, "proxy.kubeconfig")
+		if err := p.WriteKubeconfig(kubeconfig); err != nil {
+			return proxies, err
+		}
+	}
+	return proxies, nil
 }

@@ -35,34 +35,44 @@ func TestPageWalks(t *testing.T) {
 		{"custom resources", widgets, widgets.all() + "?resourceVersion=$N", 7, cache, false},
 		{"custom resources in a namespace", widgetsV2, widgetsV2.in("many") + "?resourceVersion=$N", 6, cache, false},
 		{"cluster-scoped custom resources", planets, planets.all() + "?resourceVersion=$N", 1, cache, false},
+		{"events", coreEvents, coreEvents.all() + "?resourceVersion=$N", 1, cache, false},
+		{"events, an earlier state", coreEvents, coreEvents.all() + "?resourceVersion=$PAST", 2, cache, false},
+		{"events in a namespace", newEvents, newEvents.in("a") + "?resourceVersion=$N&resourceVersionMatch=Exact", 1, cache, false},
+		{"events by label", coreEvents, coreEvents.all() + "?resourceVersion=$N&labelSelector=app%3Dweb", 1, cache, false},
+		{"events by field", newEvents, newEvents.all() + "?resourceVersion=$N&resourceVersionMatch=Exact&fieldSelector=reason%3DStarted", 1, cache, false},
+		{"events, begun at any state", coreEvents, coreEvents.all() + "?resourceVersion=0", 1, upstream, true},
+		{"events, begun at the most recent state", newEvents, newEvents.all() + "?", 1, upstream, true},
+		{"events, begun at a state not older", coreEvents, coreEvents.all() + "?resourceVersion=$N&resourceVersionMatch=NotOlderThan", 1, cache, true},
 		{"begun at the most recent state", configMaps, configMaps.all() + "?", 60, cache, true},
 		{"begun at the most recent state, in a namespace", configMaps, configMaps.in("many") + "?", 60, cache, true},
 		{"begun at the most recent state, by label", configMaps, configMaps.in("many") + "?labelSelector=parity%3Dodd", 20, cache, true},
+		{"begun at the most recent state, cluster-scoped", nodes, nodes.all() + "?", 1, cache, true},
+		{"begun at the most recent state, custom resources", widgets, widgets.all() + "?", 7, cache, true},
 		{"begun at a state not older", configMaps, configMaps.all() + "?resourceVersion=$N&resourceVersionMatch=NotOlderThan", 45, cache, true},
 		{"begun at a state not older, in a namespace", configMaps, configMaps.in("many") + "?resourceVersion=$N&resourceVersionMatch=NotOlderThan", 45, cache, true},
 	} {
 		t.Run(walk.name, func(t *testing.T) {
-			first := row{request: get(fmt.Sprintf("%s&limit=%d", walk.of.expand(walk.query), walk.limit)), status: 200, from: walk.begun}
+			first := row{request: get(fmt.Sprintf("%s&limit=%d", walk.of.expand(walk.query), walk.limit)), status: 200, from: walk.begun, open: walk.of.exact()}
 			if walk.recent {
 				first.open = someState(walk.of.now)
 			}
 			first.check(t)
 			if !walk.recent {
-				walkOn(t, first.target, apiserver.must(t, first.request, 200))
+				walkOn(t, walk.of, first.target, apiserver.must(t, first.request, 200))
 				return
 			}
 			// Their first pages may be of different states. Either's tokens are good at both.
 			pages := []reply{apiserver.must(t, first.request, 200), proxied.must(t, first.request, 200)}
 			passBy(t, walk.of)
 			for _, page := range pages {
-				walkOn(t, first.target, page)
+				walkOn(t, walk.of, first.target, page)
 			}
 		})
 	}
 }
 
 // walkOn follows the tokens from the first page of a list.
-func walkOn(t *testing.T, first string, page reply) {
+func walkOn(t *testing.T, c *collection, first string, page reply) {
 	t.Helper()
 	path, query, _ := strings.Cut(first, "?")
 	params, err := url.ParseQuery(query)
@@ -76,7 +86,7 @@ func walkOn(t *testing.T, first string, page reply) {
 	}
 	for listToken(page) != "" && !t.Failed() {
 		params.Set("continue", listToken(page))
-		next := row{request: get(path + "?" + params.Encode()), status: 200, from: cache}
+		next := row{request: get(path + "?" + params.Encode()), status: 200, from: cache, open: c.exact()}
 		next.check(t)
 		page = apiserver.must(t, next.request, 200)
 	}
@@ -87,6 +97,9 @@ func walkOn(t *testing.T, first string, page reply) {
 func passBy(t *testing.T, c *collection) {
 	t.Helper()
 	o := object{of: c, namespace: "default", name: "passer-by"}
+	if c.uncached {
+		o.fields = c.about(o.namespace, "passer-by")
+	}
 	rv, err := o.create(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -94,50 +107,8 @@ func passBy(t *testing.T, c *collection) {
 	if err := o.remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	proxied.must(t, get(fmt.Sprintf("%s?limit=1&resourceVersionMatch=NotOlderThan&resourceVersion=%d", c.all(), rv)), 200)
+	catchUp(t, c, rv)
 }
 
 // token encodes a continue token as it is on the wire.
 func token(plain string) string { return base64.RawURLEncoding.EncodeToString([]byte(plain)) }
-
-func TestContinueTokens(t *testing.T) {
-	cm := func(query string) request { return get(configMaps.expand(configMaps.all() + "?" + query)) }
-	in := func(plain string) string {
-		return "continue=" + token(strings.ReplaceAll(plain, "$N", fmt.Sprint(configMaps.now)))
-	}
-	const v1 = `{"v":"meta.k8s.io/v1",`
-	check(t, []row{
-		{name: "with the slash of the apiserver's cache", request: cm(in(v1 + `"rv":$N,"start":"/many/c-100\u0000"}`)), status: 200, from: cache},
-		{name: "without the slash, as etcd makes them", request: cm(in(v1 + `"rv":$N,"start":"many/c-100\u0000"}`)), status: 200, from: cache},
-		{name: "without a limit", request: cm(in(v1 + `"rv":$N,"start":"a/x"}`)), status: 200, from: cache},
-		{name: "inside a key", request: cm("limit=3&" + in(v1+`"rv":$N,"start":"/many/c-1"}`)), status: 200, from: cache},
-		{name: "beyond the end", request: cm(in(v1 + `"rv":$N,"start":"/zzz"}`)), status: 200, from: cache},
-		{name: "in a namespace", request: get(configMaps.in("many") + "?limit=2&" + in(v1+`"rv":$N,"start":"/c-100\u0000"}`)), status: 200, from: cache},
-		{name: "in a namespace, before its first", request: get(configMaps.in("many") + "?limit=2&" + in(v1+`"rv":$N,"start":"/!"}`)), status: 200, from: cache},
-		{name: "in a namespace, with a slash inside", request: get(configMaps.in("many") + "?limit=2&" + in(v1+`"rv":$N,"start":"/c-1/x"}`)), status: 200, from: cache},
-		{name: "of before the proxy followed", request: cm(in(v1 + `"rv":` + fmt.Sprint(old) + `,"start":"/a/x"}`)), status: 200, from: upstream},
-		{name: "of any resourceVersion", request: cm("limit=2&" + in(v1+`"rv":-1,"start":"/many/c-100"}`)), status: 200, from: cache, open: someState(configMaps.now)},
-		{name: "of any resourceVersion, in a namespace", request: get(configMaps.in("many") + "?limit=3&" + in(v1+`"rv":-1,"start":"/c-100\u0000"}`)), status: 200, from: cache, open: someState(configMaps.now)},
-		{name: "of any resourceVersion, by label", request: get(configMaps.in("many") + "?limit=3&labelSelector=parity%3Dodd&" + in(v1+`"rv":-1,"start":"/c-100\u0000"}`)), status: 200, from: cache, open: someState(configMaps.now)},
-		{name: "of any resourceVersion, to the end", request: cm(in(v1 + `"rv":-7,"start":"/many/c-100"}`)), status: 200, from: cache, open: someState(configMaps.now)},
-		{name: "of no resourceVersion", request: cm(in(v1 + `"start":"/a/x"}`)), status: 400, from: upstream, says: "incorrect encoded start resourceVersion"},
-		{name: "of no start", request: cm(in(v1 + `"rv":$N}`)), status: 400, from: upstream, says: "encoded start key empty"},
-		{name: "of another version", request: cm(in(`{"v":"v2","rv":$N,"start":"/a/x"}`)), status: 400, from: upstream, says: "does not recognize this encoded version v2"},
-		{name: "that leaves the prefix", request: cm(in(v1 + `"rv":$N,"start":"/../secrets/a"}`)), status: 400, from: upstream},
-		{name: "that leaves the namespace", request: get(configMaps.in("many") + "?" + in(v1+`"rv":$N,"start":"/../a/x"}`)), status: 400, from: upstream},
-		{name: "with a doubled slash", request: cm(in(v1 + `"rv":$N,"start":"//a/x"}`)), status: 400, from: upstream},
-		{name: "that ends with a slash", request: cm("limit=2&" + in(v1+`"rv":$N,"start":"/a/"}`)), status: 400, from: upstream},
-		{name: "that is no base64", request: cm("continue=%25%25"), status: 400, from: upstream},
-		{name: "with padding", request: cm("continue=" + token(v1+`"rv":1,"start":"/a/x"}`) + "%3D"), status: 400, from: upstream},
-		{name: "that is no JSON", request: cm("continue=" + token("x")), status: 400, from: upstream},
-		{name: "with another member", request: cm(in(v1 + `"rv":$N,"start":"/a/x","more":1}`)), status: 200, from: cache},
-		{name: "with members in other letters", request: cm(in(`{"V":"meta.k8s.io/v1","RV":$N,"Start":"/a/x"}`)), status: 200, from: cache},
-		{name: "empty", request: cm("resourceVersion=$N&continue="), status: 200, from: cache, open: someState(configMaps.now)},
-		{name: "with a resourceVersion", request: cm("resourceVersion=$N&" + in(v1+`"rv":$N,"start":"/a/x"}`)), status: 400, from: upstream, says: "specifying resource version is not allowed when using continue"},
-		{name: "with resourceVersion 0 ignores the limit", request: cm("resourceVersion=0&limit=2&" + in(v1+`"rv":$N,"start":"/many/c-100"}`)), status: 200, from: upstream},
-		{name: "with a match", request: cm("resourceVersionMatch=NotOlderThan&resourceVersion=$N&" + in(v1+`"rv":$N,"start":"/a/x"}`)), status: 422, from: upstream, says: "resourceVersionMatch is forbidden when continue is provided"},
-		{name: "of one by name", request: cm("fieldSelector=metadata.name%3Dx,metadata.namespace%3Da&" + in(v1+`"rv":$N,"start":"/a/w"}`)), status: 200, from: upstream},
-		{name: "of one by name in a namespace", request: get(configMaps.in("a") + "?fieldSelector=metadata.name%3Dx&" + in(v1+`"rv":$N,"start":"/w"}`)), status: 200, from: upstream},
-		{name: "of what was compacted", request: cm(in(v1 + `"rv":1,"start":"/a/x"}`)), status: 200, from: upstream},
-	})
-}

@@ -6,7 +6,7 @@ import (
 )
 
 func TestParameters(t *testing.T) {
-	for _, c := range []*collection{configMaps, widgets} {
+	for _, c := range samples {
 		t.Run(c.name, func(t *testing.T) {
 			for _, f := range []struct {
 				query  string
@@ -24,11 +24,12 @@ func TestParameters(t *testing.T) {
 				{"resourceVersion=+1", 400, upstream, ""},
 				{"resourceVersion=1_0", 400, upstream, ""},
 				{"resourceVersion=18446744073709551616", 400, upstream, ""},
-				{"resourceVersion=&resourceVersion=0", 200, cache, ""},
+				{"resourceVersion=&resourceVersion=0", 200, ifCached, ""},
 				{"resourceVersion=0&resourceVersion=abc", 200, cache, ""},
 				{"ResourceVersion=0", 200, upstream, ""},
 				{"resourceVersion=0&resourceVersionMatch=Exact", 422, upstream, `resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"`},
-				{"resourceVersion=0&resourceVersionMatch=exact", 422, upstream, "Unsupported value"},
+				{"resourceVersion=0&resourceVersionMatch=exact", 422, upstream, `Unsupported value: \"exact\": supported values: \"Exact\", \"NotOlderThan\", \"\"`},
+				{"resourceVersion=0&resourceVersionMatch=Exact&sendInitialEvents=true", 422, upstream, "is invalid: ["},
 				{"resourceVersion=0&resourceVersionMatch=", 200, cache, ""},
 				{"resourceVersion=$N&resourceVersionMatch=NotOlderThan&resourceVersionMatch=Exact", 200, cache, ""},
 				{"resourceVersionMatch=NotOlderThan", 422, upstream, "forbidden unless resourceVersion is provided"},
@@ -75,7 +76,7 @@ func TestParameters(t *testing.T) {
 				{"resourceVersion=0&continue=", 200, cache, ""},
 			} {
 				target := c.expand(c.in("a-b") + "?" + f.query)
-				row{name: target, request: get(target), status: f.status, from: f.from, says: f.says, open: someState(0)}.run(t)
+				row{name: target, request: get(target), status: f.status, from: c.source(f.from), says: f.says, open: someState(0)}.run(t)
 			}
 		})
 	}

@@ -65,7 +65,6 @@ func TestRoutes(t *testing.T) {
 		{name: "no resource: nothing there", request: get("/nonsense"), status: 404, from: upstream},
 
 		{name: "watch prefix alone", request: get("/api/v1/watch"), status: 500, from: upstream},
-		{name: "not cached: events", request: get("/api/v1/events" + atZero), status: 200, from: upstream, open: someState(0)},
 		{name: "not cached: secrets", request: get("/api/v1/namespaces/a/secrets" + atZero), status: 200, from: upstream, open: someState(0)},
 	})
 }

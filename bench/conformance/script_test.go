@@ -46,10 +46,14 @@ func newScript(t *testing.T, c *collection) *script {
 	return s
 }
 
-// fence is in the annotations of the objects that the script ends with. Every selection sees one of them.
+// fence is in the annotations of the objects that a script ends with, which say whose it is. Every selection sees one.
 const fence = "fence"
 
-func isFence(e Event) bool { return bytes.Contains(e.Line, []byte(`"annotations":{"`+fence+`"`)) }
+// fenced finds the fence of one test.
+func fenced(by string) func(Event) bool {
+	mark := []byte(`"annotations":{"` + fence + `":"` + by + `"`)
+	return func(e Event) bool { return bytes.Contains(e.Line, mark) }
+}
 
 func (s *script) object(namespace, name, app, node string) object {
 	o := object{of: s.of, namespace: namespace, name: name, meta: map[string]any{}}
@@ -63,6 +67,8 @@ func (s *script) object(namespace, name, app, node string) object {
 		o.fields = data("text", awkward)
 	case widgets, planets:
 		o.fields = numbers
+	case coreEvents, newEvents:
+		o.fields = s.of.about(namespace, name)
 	}
 	return o
 }
@@ -98,7 +104,7 @@ func (s *script) run(ctx context.Context) error {
 		s.object(s.elsewhere, s.first+"-elsewhere", "db", "n2"),
 	}
 	for _, o := range last {
-		o.meta["annotations"] = map[string]string{fence: "yes"}
+		o.meta["annotations"] = map[string]string{fence: s.first}
 		steps = append(steps, func() error { return created(o.create(ctx)) })
 	}
 	for _, step := range steps {

@@ -62,7 +62,6 @@ func version(name string, storage bool, more string) string {
 }
 
 func defineCustom(ctx context.Context) error {
-
 	for _, crd := range []string{
 		definition("Widget", "widgets", "Namespaced", strings.Join([]string{
 			version("v1", true, `,"selectableFields":[{"jsonPath":".spec.color"}]`),

@@ -86,12 +86,12 @@ func TestSelectors(t *testing.T) {
 		{"spec.nodeName=n1,spec.nodeName=n2", 200, cache},
 		{"spec.nodeName=n1,metadata.name=web-1", 200, cache},
 		{"spec.nodeName=n1,metadata.namespace=a", 200, cache},
-		{"spec.host=n1", 200, upstream},
-		{"status.phase=Pending", 200, upstream},
-		{"status.phase!=Pending", 200, upstream},
-		{"spec.restartPolicy=Always", 200, upstream},
-		{"spec.schedulerName=default-scheduler", 200, upstream},
-		{"spec.hostNetwork=false", 200, upstream},
+		{"spec.host=n1", 200, cache},
+		{"status.phase=Pending", 200, cache},
+		{"status.phase!=Pending", 200, cache},
+		{"spec.restartPolicy=Always", 200, cache},
+		{"spec.schedulerName=default-scheduler", 200, cache},
+		{"spec.hostNetwork=false", 200, cache},
 		{"spec.containers=c", 400, upstream},
 		{"metadata.labels=x", 400, upstream},
 		{"metadata.uid=x", 400, upstream},
@@ -108,21 +108,27 @@ func TestSelectors(t *testing.T) {
 		{"metadata.name+in+(web-1)", 400, upstream},
 		{"", 200, cache},
 	})
-	for _, c := range []*collection{configMaps, leases, endpoints, widgets, planets, nodes, namespaces} {
+	for _, c := range []*collection{configMaps, leases, endpoints, widgets, planets, nodes, namespaces, coreEvents, newEvents} {
 		table(c, "fieldSelector", []form{
 			{"metadata.name=$NAME", 200, cache},
 			{"spec.nodeName=n1", 400, upstream},
 		})
 	}
 	table(widgets, "fieldSelector", []form{
-		{"spec.color=red", 200, upstream},
-		{"spec.color!=red", 200, upstream},
+		{"spec.color=red", 200, cache},
+		{"spec.color!=red", 200, cache},
 		{"spec.size=1", 400, upstream},
 	})
 	table(widgetsV2, "fieldSelector", []form{{"spec.color=red", 400, upstream}})
 	for _, c := range []*collection{nodes, namespaces, planets} {
 		table(c, "fieldSelector", []form{{"metadata.namespace=a", 400, upstream}})
 	}
-	table(nodes, "fieldSelector", []form{{"spec.unschedulable=true", 200, upstream}})
-	table(namespaces, "fieldSelector", []form{{"status.phase=Active", 200, upstream}})
+	// Built-in resources without fields of their own know it all the same, though nothing has any.
+	priorities := &collection{name: "priorityclasses", root: "/apis/scheduling.k8s.io/v1", resource: "priorityclasses"}
+	table(priorities, "fieldSelector", []form{
+		{"metadata.namespace=a", 200, upstream},
+		{"metadata.namespace!=a", 200, upstream},
+		{"metadata.namespace=", 200, upstream},
+		{"metadata.name=system-node-critical", 200, cache},
+	})
 }

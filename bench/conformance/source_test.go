@@ -17,14 +17,16 @@ const (
 	upstream source = "upstream"
 	// anywhere is for answers whose source depends on what else happens at the moment.
 	anywhere source = "anywhere"
-	// consistent is the source of the most recent state: the cache, but upstream for collections of which it is forwarded.
-	consistent source = "consistent"
+	// ifCached is the cache, but upstream for collections that the apiserver itself has in no cache.
+	ifCached source = "cache if the apiserver caches it"
 )
 
 // source is what a form's source means for a collection.
 func (c *collection) source(of source) source {
 	switch {
-	case of != consistent:
+	case c.excluded:
+		return upstream
+	case of != ifCached:
 		return of
 	case c.uncached:
 		return upstream
@@ -40,6 +42,13 @@ var looked struct {
 	sync.Mutex
 	sent   int64
 	counts map[source]int
+}
+
+// forget makes the next look a new one.
+func forget() {
+	looked.Lock()
+	defer looked.Unlock()
+	looked.counts = nil
 }
 
 // sources counts the proxy's answers so far by where they came from.

@@ -43,13 +43,13 @@ var watchForms = []struct {
 	{"by name, with the state", true, "resourceVersion=0&allowWatchBookmarks=true&fieldSelector=metadata.name%3D$FIRST", cache, nil},
 	{"by what a name is not", true, "resourceVersion=$N&fieldSelector=metadata.name!%3D$FIRST", cache, nil},
 	{"by name and label", true, "resourceVersion=$N&fieldSelector=metadata.name%3D$FIRST&labelSelector=app%3Dweb", cache, nil},
-	{"most recent state", true, "", cache, nil},
-	{"most recent state with its end", true, "allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", cache, nil},
-	{"changes after the most recent", true, "sendInitialEvents=false&resourceVersionMatch=NotOlderThan", cache, nil},
-	{"most recent state, all namespaces", false, "allowWatchBookmarks=true", cache, nil},
-	{"most recent state without its end", false, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan", cache, nil},
-	{"most recent state by label", false, "allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&labelSelector=app%3Dweb", cache, nil},
-	{"most recent state of one by name", true, "allowWatchBookmarks=true&fieldSelector=metadata.name%3D$FIRST", cache, nil},
+	{"most recent state", true, "", ifCached, nil},
+	{"most recent state with its end", true, "allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", ifCached, nil},
+	{"changes after the most recent", true, "sendInitialEvents=false&resourceVersionMatch=NotOlderThan", ifCached, nil},
+	{"most recent state, all namespaces", false, "allowWatchBookmarks=true", ifCached, nil},
+	{"most recent state without its end", false, "sendInitialEvents=true&resourceVersionMatch=NotOlderThan", ifCached, nil},
+	{"most recent state by label", false, "allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&labelSelector=app%3Dweb", ifCached, nil},
+	{"most recent state of one by name", true, "allowWatchBookmarks=true&fieldSelector=metadata.name%3D$FIRST", ifCached, nil},
 	{"pretty means nothing", true, "resourceVersion=$N&pretty=true", cache, nil},
 	{"a limit", true, "resourceVersion=$N&limit=1", upstream, nil},
 	{"unknown parameters", true, "resourceVersion=$N&unknown=1", upstream, nil},
@@ -65,12 +65,12 @@ var watchForms = []struct {
 	{"by no node yet", true, "resourceVersion=$N&fieldSelector=spec.nodeName%3D", cache, pods},
 	{"by some node", true, "resourceVersion=$N&fieldSelector=spec.nodeName!%3D", cache, pods},
 	{"by node and label", true, "resourceVersion=$N&fieldSelector=spec.nodeName%3Dn1&labelSelector=app%3Dweb", cache, pods},
-	{"by phase", true, "resourceVersion=$N&fieldSelector=status.phase%3DPending", upstream, pods},
+	{"by phase", true, "resourceVersion=$N&fieldSelector=status.phase%3DPending", cache, pods},
 }
 
 // Every event has to be the apiserver's: its type, its bytes, its place in the sequence.
 func TestWatches(t *testing.T) {
-	for _, c := range []*collection{pods, configMaps, nodes, namespaces, leases, endpoints, widgets, widgetsV2, planets} {
+	for _, c := range []*collection{pods, configMaps, nodes, namespaces, leases, endpoints, widgets, widgetsV2, planets, coreEvents, newEvents} {
 		t.Run(c.name, func(t *testing.T) { watchScript(t, c) })
 	}
 }
@@ -82,7 +82,7 @@ func watchScript(t *testing.T, c *collection) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxied.must(t, get(fmt.Sprintf("%s?limit=1&resourceVersionMatch=NotOlderThan&resourceVersion=%d", c.all(), n)), 200)
+	catchUp(t, c, n)
 	fill := strings.NewReplacer("$N+4", fmt.Sprint(n+4), "$N", fmt.Sprint(n), "$HOME", s.home, "$FIRST", s.first)
 
 	var open []*pair
@@ -94,7 +94,7 @@ func watchScript(t *testing.T, c *collection) {
 		if f.in {
 			path = c.in(s.home)
 		}
-		open = append(open, openPair(t, f.name, get(fill.Replace(path+"?watch=true&"+f.query)), f.from))
+		open = append(open, openPair(t, f.name, get(fill.Replace(path+"?watch=true&"+f.query)), c.source(f.from)))
 	}
 	for name, path := range map[string]string{
 		"collection": c.root + "/watch" + c.in(s.home)[len(c.root):],
@@ -108,7 +108,7 @@ func watchScript(t *testing.T, c *collection) {
 		t.Fatal(err)
 	}
 	for _, p := range open {
-		t.Run(p.name, func(t *testing.T) { p.compare(t, isFence) })
+		t.Run(p.name, func(t *testing.T) { p.compare(t, fenced(s.first)) })
 	}
 }
 

@@ -44,6 +44,8 @@ func selections(namespaces []string) []selection {
 		{pods, pods.in(b), "fieldSelector=spec.nodeName!%3Dn1"},
 		{pods, pods.all(), "fieldSelector=spec.nodeName%3Dn1,metadata.namespace%3D" + a},
 		{pods, pods.in(b), "fieldSelector=metadata.name%3Do-0"},
+		{pods, pods.all(), "fieldSelector=status.phase!%3DRunning"},
+		{pods, pods.in(a), "fieldSelector=status.phase%3DPending,spec.nodeName!%3D"},
 	}
 }
 

@@ -69,6 +69,8 @@ type subject struct {
 var (
 	writerApps  = []string{"red", "green", "blue", ""}
 	writerNodes = []string{"n1", "n2", ""}
+	// None is final: pods that have failed are deleted without grace.
+	writerPhases = []string{"Pending", "Running", "Unknown"}
 )
 
 func newWriter(namespace string, seed1, seed2 uint64, p *progress) *writer {
@@ -120,7 +122,7 @@ func (w *writer) step(ctx context.Context, s *subject) (uint64, error) {
 		s.bound = true
 		return 0, s.bind(ctx, pick(w.rand, writerNodes[:2]))
 	case n < 75 && s.of == pods:
-		return write(ctx, http.MethodPatch, s.path()+"/status", fmt.Sprintf(`{"status":{"message":"write %d"}}`, w.written))
+		return s.patchStatus(ctx, fmt.Sprintf(`{"status":{"message":"write %d","phase":%q}}`, w.written, pick(w.rand, writerPhases)))
 	}
 	return s.patch(ctx, `{"metadata":{`+note+`}}`)
 }

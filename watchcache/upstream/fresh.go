@@ -99,6 +99,10 @@ func (s *freshness) end() {
 	s.running.Wait()
 }
 
+// ServesConsistent tells whether reads of the most recent state are for the cache,
+// and not left to upstream by configuration.
+func (f *Feed) ServesConsistent() bool { return !f.options.ForwardConsistent }
+
 // Fresh returns a state that is not older than the call: what was written and
 // acknowledged before is in it. It shares the work with all other callers.
 //
@@ -111,9 +115,6 @@ func (s *freshness) end() {
 //
 // It fails with [ErrNotFresh].
 func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
-	if f.options.ForwardConsistent {
-		return watchcache.Snapshot{}, fmt.Errorf("%w: configured to forward", ErrNotFresh)
-	}
 	r, err := f.fresh.join(f)
 	if err != nil {
 		return watchcache.Snapshot{}, err

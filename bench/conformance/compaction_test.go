@@ -1,0 +1,126 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// another lets all that follows in a test speak to an apiserver of its own, with flags, and to a proxy in front of it.
+func another(t *testing.T, flags ...string) {
+	t.Helper()
+	server := cluster.APIServerT(t, cluster.Options{Flags: flags})
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: server.Kubeconfig})
+	for _, s := range []struct {
+		to              **endpoint
+		name, url, auth string
+	}{
+		{&apiserver, "apiserver", server.URL, server.Token},
+		{&proxied, "proxy", proxy.URL, ""},
+		{&admin, "admin", proxy.AdminURL, ""},
+	} {
+		e, err := newEndpoint(s.name, s.url, s.auth, server.CA)
+		if err != nil {
+			t.Fatal(err)
+		}
+		was := *s.to
+		*s.to = e
+		t.Cleanup(func() {
+			e.http.CloseIdleConnections()
+			*s.to = was
+			forget()
+		})
+	}
+	forget()
+}
+
+// What etcd has compacted is gone: for reads of exact states, for the tokens of pages, and for the watches of what the
+// apiserver has in no cache. A proxy that begins to follow afterwards does not know more than the apiserver.
+func TestCompaction(t *testing.T) {
+	another(t, "--etcd-compaction-interval=1s")
+	if err := defineCustom(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	gone := map[*collection]uint64{}
+	for _, c := range samples {
+		for _, name := range []string{"one", "two", "three"} {
+			o := object{of: c, namespace: "default", name: name}
+			if c.uncached {
+				o.fields = c.about(o.namespace, name)
+			}
+			rv, err := o.create(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "two" {
+				gone[c] = rv
+			}
+		}
+	}
+	// The apiserver's cache looks once in 15 seconds whether what it has is compacted.
+	for _, c := range samples {
+		exact := fmt.Sprintf("%s?resourceVersionMatch=Exact&resourceVersion=%d", c.all(), gone[c])
+		if err := eventually(t.Context(), apiserver, get(exact), 410); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var rows []row
+	for _, c := range samples {
+		rows = append(rows, compacted(t, c, gone[c])...)
+	}
+	checkTogether(t, rows)
+	// When there are too many watches from before its time, the proxy says itself that they are too late.
+	for range 32 {
+		openPairUnseen(t, get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", configMaps.all(), gone[configMaps])))
+	}
+	row{
+		name: "too old", request: get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", coreEvents.all(), gone[coreEvents])), status: 200, from: cache,
+		says: "The resourceVersion for the provided watch is too old.",
+	}.run(t)
+}
+
+// compacted are requests that have to do with a resourceVersion of before the compaction.
+func compacted(t *testing.T, c *collection, rv uint64) (rows []row) {
+	t.Helper()
+	prefix := "/"
+	if c.namespaced {
+		prefix = "/default/"
+	}
+	fill := strings.NewReplacer(
+		"$TOKEN", token(fmt.Sprintf(`{"v":"meta.k8s.io/v1","rv":%d,"start":"%sone\u0000"}`, rv, prefix)),
+		"$ETCDTOKEN", token(fmt.Sprintf(`{"v":"meta.k8s.io/v1","rv":%d,"start":"%sone\u0000"}`, rv, prefix[1:])),
+		"$RV", fmt.Sprint(rv),
+	)
+	const tooOld = "The resourceVersion for the provided list is too old."
+	const inconsistent = "Continuing with the provided token results in an inconsistent list"
+	rest := someState(rv)
+	for _, f := range []struct {
+		name, query string
+		status      int
+		from        source
+		open        rule
+		says        string
+	}{
+		{"list", "resourceVersion=$RV&resourceVersionMatch=Exact", 410, upstream, nil, tooOld},
+		{"page", "resourceVersion=$RV&limit=1", 410, upstream, nil, tooOld},
+		{"page by match", "resourceVersion=$RV&resourceVersionMatch=Exact&limit=1", 410, upstream, nil, tooOld},
+		{"one by name", "resourceVersion=$RV&resourceVersionMatch=Exact&fieldSelector=metadata.name%3Done", 410, upstream, nil, tooOld},
+		{"page by its token", "limit=1&continue=$TOKEN", 410, upstream, nil, inconsistent},
+		{"page by etcd's token", "limit=1&continue=$ETCDTOKEN", 410, upstream, nil, inconsistent},
+		{"not older", "resourceVersion=$RV", 200, cache, rest, ""},
+		{"not older, a page", "resourceVersion=$RV&resourceVersionMatch=NotOlderThan&limit=1", 200, cache, rest, ""},
+		{"watch", "watch=true&resourceVersion=$RV&timeoutSeconds=1", 200, upstream, nil, ""},
+		{"watch with the state", "watch=true&resourceVersion=$RV&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1", 200, cache, nil, ""},
+	} {
+		target := fill.Replace(c.all() + "?" + f.query)
+		rows = append(rows, row{name: c.name + ", " + f.name, request: get(target), status: f.status, from: c.source(f.from), open: f.open, says: f.says})
+	}
+	// The answer to an expired token brings another one, for the rest as it is now.
+	expired := apiserver.must(t, get(fill.Replace(c.all()+"?limit=1&continue=$TOKEN")), 410)
+	next := gjson.GetBytes(expired.body, "metadata.continue").Str
+	return append(rows, row{name: c.name + ", the rest", request: get(c.all() + "?limit=1&continue=" + next), status: 200, from: c.source(ifCached), open: rest})
+}

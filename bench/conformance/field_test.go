@@ -1,0 +1,169 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"testing"
+
+	"github.com/tidwall/gjson"
+	"k8s.io/apimachinery/pkg/fields"
+)
+
+// Whatever the apiserver lets select by, the cache selects by.
+func TestFields(t *testing.T) {
+	home := newNamespaces(t, "fields", 1)[0]
+	var last uint64
+	var watches []row
+	for _, s := range builtin(t, home) {
+		t.Run(s.of.name, func(t *testing.T) {
+			last = max(last, s.create(t, home))
+			s.check(t, home, last)
+			watches = append(watches, s.watches(home)...)
+		})
+	}
+	checkTogether(t, watches)
+}
+
+// Fields of custom resources are those that their definition names, of three types.
+func TestCustomFields(t *testing.T) {
+	g := newGadgets(t, typed)
+	home := newNamespaces(t, "fields", 1)[0]
+	s := custom(&g.collection)
+	last := s.create(t, home)
+	g.cached(g.all() + "?resourceVersion=0")
+	s.check(t, home, last)
+	checkTogether(t, s.watches(home))
+}
+
+// What was written as another version, where the field has no type, is compared as the apiserver prints it.
+func TestFieldsOfAnotherVersion(t *testing.T) {
+	g := newGadgets(t, typed, untyped)
+	v2 := g.collection
+	v2.root = "/apis/example.com/v2"
+	var last uint64
+	values := map[string]string{
+		"small": "1e-7", "half": "0.5", "long": "123456789.5", "million": "1e6", "large": "1e21", "beyond": "9223372036854775808",
+		"text": `"7"`, "yes": "true", "null": "null", "list": "[1,2]", "map": `{}`,
+	}
+	for name, value := range values {
+		rv, err := object{of: &v2, namespace: "a", name: name, fields: spec(`{"size":` + value + `}`)}.create(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = max(last, rv)
+	}
+	g.cached(g.all() + "?resourceVersion=0")
+	catchUp(t, &g.collection, last)
+	for _, value := range []string{
+		"1e-07", "0.0000001", "1e-7", "0.5", "1.234567895e+08", "123456789.5", "1000000", "1e+06", "1e6", "1e+21", "1000000000000000000000",
+		"9.223372036854776e+18", "9223372036854775808", "9223372036854776000", "7", "true", "", "<nil>", "null", "[1 2]", "[1,2]", "map[]", "{}",
+	} {
+		target := g.all() + "?resourceVersion=0&fieldSelector=" + url.QueryEscape("spec.size="+fields.EscapeValue(value))
+		row{name: "as " + value, request: get(target), status: 200, from: cache, open: someState(last)}.run(t)
+	}
+}
+
+func (s *selectables) check(t *testing.T, home string, last uint64) {
+	t.Helper()
+	catchUp(t, s.of, last)
+	checkTogether(t, append(s.rows(home, last), s.refused(home)...))
+}
+
+// catchUp waits until both servers have got to a resourceVersion.
+func catchUp(t *testing.T, c *collection, rv uint64) {
+	t.Helper()
+	for _, e := range []*endpoint{apiserver, proxied} {
+		e.must(t, get(fmt.Sprintf("%s?limit=1&resourceVersionMatch=NotOlderThan&resourceVersion=%d", c.all(), rv)), 200)
+	}
+}
+
+// rows are the lists by each field.
+func (s *selectables) rows(home string, last uint64) (rows []row) {
+	recent := someState(last)
+	for i, f := range s.fields {
+		next := s.fields[(i+1)%len(s.fields)]
+		for _, form := range []struct {
+			selector string
+			open     rule
+		}{
+			{f.is("=", f.value), something(recent)},
+			{f.is("!=", f.value), recent},
+			{f.is("=", ""), recent},
+			{f.is("!=", ""), recent},
+			{f.is("=", f.unset), recent},
+			{f.is("=", "nobody"), nothing(recent)},
+			{f.is("=", f.value) + "," + f.is("=", "nobody"), nothing(recent)},
+			{f.is("=", f.value) + ",metadata.name!=nobody", something(recent)},
+			{f.is("=", f.value) + "," + next.is("=", next.value), recent},
+			{f.is("!=", f.value) + "," + next.is("!=", next.value), recent},
+		} {
+			query := "fieldSelector=" + url.QueryEscape(form.selector)
+			rows = append(rows,
+				row{name: form.selector + ", any", request: get(s.of.in(home) + "?resourceVersion=0&" + query), status: 200, from: s.of.source(cache), open: form.open},
+				row{name: form.selector + ", most recent", request: get(s.of.all() + "?" + query), status: 200, from: s.of.source(ifCached), open: form.open},
+			)
+		}
+		for _, selector := range []string{f.is("=", f.value), f.is("!=", f.value)} {
+			target := fmt.Sprintf("%s?limit=1&resourceVersion=%d&fieldSelector=%s", s.of.all(), last, url.QueryEscape(selector))
+			rows = append(rows, row{name: selector + ", exact page", request: get(target), status: 200, from: s.of.source(cache), open: s.of.exact()})
+		}
+	}
+	return rows
+}
+
+// is is a requirement of the field.
+func (f field) is(operator, value string) string {
+	return f.label + operator + fields.EscapeValue(value)
+}
+
+// refused are requests by what is no field of the collection.
+func (s *selectables) refused(home string) (rows []row) {
+	for _, label := range s.foreign {
+		for _, query := range []string{"?resourceVersion=0&", "?", "?watch=true&resourceVersion=0&", "?watch=true&"} {
+			target := s.of.in(home) + query + "fieldSelector=" + url.QueryEscape(label+"=x")
+			rows = append(rows, row{name: target, request: get(target), status: 400, from: upstream, says: fmt.Sprintf(s.refusal, label)})
+		}
+	}
+	return rows
+}
+
+// watches are watches that begin with what is selected, and soon end.
+func (s *selectables) watches(home string) (rows []row) {
+	for _, f := range s.fields {
+		for _, operator := range []string{"=", "!="} {
+			selector := f.is(operator, f.value)
+			target := s.of.in(home) + "?watch=true&timeoutSeconds=1&fieldSelector=" + url.QueryEscape(selector)
+			rows = append(rows,
+				row{name: s.of.name + " by " + selector + ", state", request: get(target + "&resourceVersion=0"), status: 200, from: s.of.source(cache)},
+				row{name: s.of.name + " by " + selector + ", most recent state", request: get(target), status: 200, from: s.of.source(ifCached)},
+			)
+		}
+	}
+	return rows
+}
+
+var (
+	errNothing   = errors.New("nothing is selected")
+	errSomething = errors.New("something is selected")
+)
+
+// something is the rule of lists that must not be empty: else they would show nothing about a selector.
+func something(open rule) rule {
+	return func(body []byte) ([]byte, error) {
+		if !gjson.GetBytes(body, "items.0").Exists() {
+			return nil, errNothing
+		}
+		return open(body)
+	}
+}
+
+// nothing is the rule of lists that must be empty.
+func nothing(open rule) rule {
+	return func(body []byte) ([]byte, error) {
+		if gjson.GetBytes(body, "items.0").Exists() {
+			return nil, errSomething
+		}
+		return open(body)
+	}
+}
