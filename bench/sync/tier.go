@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -35,8 +37,8 @@ func (b *bench) tiers(ctx context.Context) (all []tier, err error) {
 	b.say("%d tiers", tierDepth)
 	proxies, err := b.stack(ctx)
 	defer func() {
-		for i := len(proxies) - 1; i >= 0; i-- {
-			err = errors.Join(err, proxies[i].Close())
+		for _, p := range slices.Backward(proxies) {
+			err = errors.Join(err, p.Close())
 		}
 	}()
 	if err != nil {
@@ -126,7 +128,7 @@ func arrivalsAt(ctx context.Context, way *rest.Config, n int) (map[string]time.T
 func tiersTable(rows []tier) *table {
 	t := &table{left: 1, rows: [][]string{{"TIER", "EVENTS", "MEDIAN", "P99", "WORST"}}}
 	for _, r := range rows {
-		t.add(fmt.Sprint(r.Depth), fmt.Sprint(len(r.Delays)), precisely(r.Delays.median()), precisely(r.Delays.quantile(.99)), precisely(r.Delays.worst()))
+		t.add(strconv.Itoa(r.Depth), strconv.Itoa(len(r.Delays)), precisely(r.Delays.median()), precisely(r.Delays.quantile(.99)), precisely(r.Delays.worst()))
 	}
 	return t
 }
