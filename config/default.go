@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -23,9 +24,11 @@ func (c *ProxyConfiguration) SetDefaults() {
 	if c.Cache.Exclude == nil {
 		c.Cache.Exclude = []string{"secrets"}
 	}
-	if c.Cache.Resources == nil {
-		// kube-apiserver serves events straight from etcd and sends no bookmarks.
-		c.Cache.Resources = []Resource{{Name: "events", ConsistentReads: Forward}, {Name: "events.events.k8s.io", ConsistentReads: Forward}}
+	// kube-apiserver serves events straight from etcd and sends no bookmarks.
+	for _, name := range []string{"events", "events.events.k8s.io"} {
+		if !slices.ContainsFunc(c.Cache.Resources, func(r Resource) bool { return r.Name == name }) {
+			c.Cache.Resources = append(c.Cache.Resources, Resource{Name: name, ConsistentReads: Forward})
+		}
 	}
 	for i := range c.Cache.Resources {
 		set(&c.Cache.Resources[i].ConsistentReads, FromCache)

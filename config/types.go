@@ -50,8 +50,8 @@ type Cache struct {
 	// resource.group, in any version. The default keeps secrets out. To cache
 	// secrets is a deliberate choice: write a list without them.
 	Exclude []string `json:"exclude,omitempty"`
-	// Resources says what is different about some resources. The default forwards
-	// consistent reads of events.
+	// Resources says what is different about some resources. Unless events are
+	// among them, their consistent reads are forwarded.
 	Resources []Resource `json:"resources,omitempty"`
 	// SyncTimeout is how long the first requests for a resource wait for its
 	// cache to be filled before they are forwarded.

@@ -12,8 +12,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
+// ErrNotReady says that a resource is cached, but not at the moment.
+var ErrNotReady = errors.New("cache is not ready")
+
 // Feeds hands out the feed of a resource, its cache filled. Any error means that
-// the request has to be forwarded.
+// the request has to be forwarded; ErrNotReady that many may have to be.
 type Feeds interface {
 	Open(ctx context.Context, gvr schema.GroupVersionResource) (Feed, error)
 }
@@ -100,7 +103,7 @@ func (s *Server) open(ctx context.Context, r *read) error {
 	waiting, cancel := context.WithTimeout(ctx, s.options.SyncTimeout)
 	defer cancel()
 	var err error
-	if r.feed, err = s.feeds.Open(waiting, r.gvr); errors.Is(err, context.DeadlineExceeded) {
+	if r.feed, err = s.feeds.Open(waiting, r.gvr); errors.Is(err, ErrNotReady) {
 		return errStale
 	} else if err != nil {
 		return errForward

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
@@ -17,6 +19,9 @@ const (
 	// shareMax bounds an answer that is shared, in bytes: longer ones are streamed
 	// to the one who asked first, and the others ask for themselves.
 	shareMax = 4 << 20
+	// shareWait bounds how long others wait for such an answer: kube-apiserver
+	// itself gives up after a minute.
+	shareWait = time.Minute
 )
 
 // flights lets forwarded gets and lists that are the same in every respect that
@@ -115,8 +120,11 @@ func (s *Server) sharedForward(ctx context.Context, req *request, rt route, done
 		}
 		all := *req
 		all.client = nobody{} // the others still wait when this one leaves
-		resp := s.forward(ctx, &all, rt, done)
+		bounded, cancel := context.WithCancel(ctx)
+		late := time.AfterFunc(shareWait, cancel)
+		resp := s.forward(bounded, &all, rt, joined(done, cancel))
 		common = resp.buffer(shareMax) == nil
+		late.Stop() // what is too long to be shared may take its time
 		return resp, common
 	})
 	switch {
@@ -197,8 +205,11 @@ func shareKey(req *request, rt route) (string, bool) {
 		req.body != nil || req.wantsUpgrade() || req.identified() || req.impersonates() {
 		return "", false
 	}
-	for name := range req.header {
-		if !slices.Contains(plainHeaders, name) {
+	if _, err := url.ParseQuery(req.query); err != nil {
+		return "", false
+	}
+	for name, values := range req.header {
+		if !slices.Contains(plainHeaders, name) || len(values) > 1 || name == "Connection" && !strings.EqualFold(values[0], "keep-alive") {
 			return "", false
 		}
 	}
@@ -207,6 +218,6 @@ func shareKey(req *request, rt route) (string, bool) {
 		pretty = "pretty"
 	}
 	return strings.Join([]string{
-		req.target, strings.Join(req.header.Values("Accept"), ","), strings.Join(req.header.Values("Accept-Encoding"), ","), pretty,
+		req.target, req.header.Get("Accept"), req.header.Get("Accept-Encoding"), pretty,
 	}, "\n"), true
 }

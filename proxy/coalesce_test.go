@@ -119,6 +119,9 @@ func TestShareKey(t *testing.T) {
 		"an identity":           func(r *request) { r.header.Set("Authorization", "Bearer x") },
 		"somebody else":         func(r *request) { r.header.Set("Impersonate-User", "x") },
 		"a header unknown here": func(r *request) { r.header.Set("X-Remote-User", "x") },
+		"two forms":             func(r *request) { r.header["Accept"] = []string{"application/yaml", "application/json"} },
+		"a hidden form":         func(r *request) { r.header.Set("Connection", "accept") },
+		"a malformed query":     func(r *request) { r.target, r.query = r.target+"?x=%zz", "x=%zz" },
 		"a write":               func(r *request) { r.method = "POST" },
 		"a body":                func(r *request) { r.body = &body{} },
 	} {

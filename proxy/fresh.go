@@ -31,33 +31,36 @@ const (
 var errStale = fmt.Errorf("%w: the cache is not up to date", errForward)
 
 const (
-	// staleMax is how many such reads upstream answers at a time; staleWait how long
-	// others wait for their turn.
-	staleMax  = 64
-	staleWait = 10 * time.Second
-	// staleState is how long a forwarded watch counts, which is about its state.
-	staleState = 30 * time.Second
+	// staleReads and staleWatches are how many of them upstream has at a time;
+	// staleWait is how long others wait for their turn.
+	staleReads   = 64
+	staleWatches = 256
+	staleWait    = 10 * time.Second
 )
 
-// admitStale waits for a place among the reads that the cache could not answer
-// in time. If there is none, the response tells to come back: by then it can.
-func (s *Server) admitStale(ctx context.Context, verb string) (leave func(), refusal *response) {
+// stale holds the places of such reads. A watch keeps its own as long as it is
+// open.
+type stale struct{ reads, watches chan struct{} }
+
+func newStale(reads, watches int) stale {
+	return stale{make(chan struct{}, reads), make(chan struct{}, watches)}
+}
+
+// admit waits for a place. If there is none, the response tells to come back: by
+// then the cache can answer.
+func (s stale) admit(ctx context.Context, verb string) (leave func(), refusal *response) {
+	places := s.reads
+	if verb == "watch" {
+		places = s.watches
+	}
 	ctx, cancel := context.WithTimeout(ctx, staleWait)
 	defer cancel()
 	select {
-	case s.stale <- struct{}{}:
+	case places <- struct{}{}:
+		return sync.OnceFunc(func() { <-places }), nil
 	case <-ctx.Done():
 		return nil, statusResponse(tooManyRequests(), fromProxy)
 	}
-	once := sync.OnceFunc(func() { <-s.stale })
-	if verb == "watch" {
-		timer := time.AfterFunc(staleState, once)
-		return func() {
-			timer.Stop()
-			once()
-		}, nil
-	}
-	return once, nil
 }
 
 // tooLargeError says that upstream has not reached a resourceVersion.

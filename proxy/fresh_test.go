@@ -6,41 +6,33 @@ import (
 	"time"
 )
 
-// Stale reads wait for a place, a watch gives its own back when its state was sent, and nobody gives one back twice.
-func TestAdmitStale(t *testing.T) {
+// Stale reads wait for a place, watches have places of their own, and nobody gives one back twice.
+func TestStalePlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Server{stale: make(chan struct{}, 2)}
-		admit := func(verb string) (leave func(), ok bool) {
-			leave, refusal := s.admitStale(t.Context(), verb)
-			return leave, refusal == nil
-		}
-		list, ok := admit("list")
-		watch, alsoOK := admit("watch")
-		if !ok || !alsoOK {
+		s := newStale(1, 1)
+		list, refusal := s.admit(t.Context(), "list")
+		if refusal != nil {
 			t.Fatal("refused, and there was room")
 		}
+		watch, refusal := s.admit(t.Context(), "watch")
+		if refusal != nil {
+			t.Fatal("a list took the place of a watch")
+		}
 		began := time.Now()
-		if _, ok := admit("list"); ok || time.Since(began) != staleWait {
-			t.Errorf("admitted %t after %s", ok, time.Since(began))
+		if _, refusal := s.admit(t.Context(), "get"); refusal == nil || time.Since(began) != staleWait || refusal.status != 429 {
+			t.Errorf("%v after %s", refusal, time.Since(began))
 		}
-		list()
-		list()
-		if len(s.stale) != 1 {
-			t.Errorf("%d places are taken", len(s.stale))
-		}
-		time.Sleep(staleState)
-		if len(s.stale) != 0 {
-			t.Errorf("%d places are taken after the time for a watch's state", len(s.stale))
-		}
-		watch()
-		if another, ok := admit("watch"); !ok || len(s.stale) != 1 {
-			t.Error("the place of a watch was given back twice")
+		time.AfterFunc(time.Second, list)
+		if again, refusal := s.admit(t.Context(), "get"); refusal != nil {
+			t.Error("refused, and a place became free")
 		} else {
-			another()
-			another()
+			again()
 		}
-		if len(s.stale) != 0 {
-			t.Errorf("%d places are left over", len(s.stale))
+		list()
+		watch()
+		watch()
+		if len(s.reads)+len(s.watches) != 0 {
+			t.Errorf("%d and %d places are left over", len(s.reads), len(s.watches))
 		}
 	})
 }

@@ -81,10 +81,11 @@ func parseRoute(method, path string) route {
 	return rt
 }
 
-// isWatch tells a watch from a list.
+// isWatch tells a watch from a list. Of a malformed query counts what can be read,
+// as for upstream.
 func isWatch(query string) bool {
-	values, err := url.ParseQuery(query)
-	return err == nil && len(values["watch"]) > 0 && parseBool(values["watch"][0])
+	values, _ := url.ParseQuery(query)
+	return len(values["watch"]) > 0 && parseBool(values["watch"][0])
 }
 
 // canonical tells whether a path has no empty, relative or escaped segments.

@@ -58,3 +58,14 @@ func FuzzParseRoute(f *testing.F) {
 		}
 	})
 }
+
+// A watch is one to upstream, too, if the rest of its query cannot be read.
+func TestMalformedWatch(t *testing.T) {
+	for query, want := range map[string]bool{
+		"watch=1": true, "watch=1&x=%zz": true, "x=a;b&watch=true": true, "watch": true, "watch=false&x=%zz": false, "x=%zz": false, "watch=%zz": false,
+	} {
+		if isWatch(query) != want {
+			t.Errorf("%s: %t", query, !want)
+		}
+	}
+}

@@ -59,7 +59,7 @@ type Server struct {
 	streams  sync.WaitGroup
 	late     atomic.Int64 // see lateMax
 	flights  flights
-	stale    chan struct{} // see staleMax
+	stale    stale
 	http     *fasthttp.Server
 }
 
@@ -67,7 +67,7 @@ type Server struct {
 func NewServer(feeds Feeds, forwards *Forwarder, options Options, metrics *Metrics, log *zap.Logger) *Server {
 	s := &Server{feeds: feeds, forwards: forwards, options: options, metrics: metrics, log: log}
 	s.ctx, s.cut = context.WithCancel(context.Background())
-	s.stale = make(chan struct{}, staleMax)
+	s.stale = newStale(staleReads, staleWatches)
 	s.draining, s.drain = context.WithCancel(s.ctx)
 	s.http = &fasthttp.Server{
 		Handler:               s.serve,
@@ -174,7 +174,7 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 	done := func() {}
 	if errors.Is(err, errStale) {
 		var refusal *response
-		if done, refusal = s.admitStale(ctx, rt.verb); refusal != nil {
+		if done, refusal = s.stale.admit(ctx, rt.verb); refusal != nil {
 			return refusal
 		}
 	}

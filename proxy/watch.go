@@ -76,7 +76,7 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	}
 	w := &watching{read: r, start: r.rv, draining: s.draining.Done(), drainShare: s.drainShare()}
 	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
-		return nil, errForward // nobody knows yet what the end of the state looks like
+		return nil, errStale // nobody knows yet what the end of the state looks like
 	}
 	err := w.begin(ctx)
 	tooOld, ok := errors.AsType[*watchcache.TooOldError](err)
@@ -105,6 +105,8 @@ func (w *watching) begin(ctx context.Context) (err error) {
 			return err
 		}
 		w.start = w.initial.ResourceVersion()
+		w.cursor, err = w.cache.WatchAfter(w.filter, w.initial)
+		return err
 	}
 	w.cursor, err = w.cache.Watch(w.filter, w.start)
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -40,6 +41,7 @@ type Cache struct {
 	delivered atomic.Uint64
 	bookmark  atomic.Pointer[Bookmark]
 	ended     chan struct{}
+	ending    sync.Once
 	woken     []*Cursor // the writer's scratch space
 }
 
@@ -120,7 +122,7 @@ func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 	case rv < v.since || v.inGap(rv):
 		return Snapshot{}, fmt.Errorf("%w: want %d, have %d and later", ErrTooOld, rv, v.since)
 	}
-	return Snapshot{rv, v.treeAt(rv)}, nil
+	return Snapshot{rv, v.treeAt(rv), v.epoch}, nil
 }
 
 // Change is a change as upstream's watch reports it.
@@ -253,14 +255,11 @@ func (c *Cache) Trim(now time.Time) {
 
 // End empties the cache for good. Cursors and waiters return [ErrEnded].
 func (c *Cache) End() {
-	select {
-	case <-c.ended:
-		return
-	default:
-	}
-	close(c.ended)
-	c.view.Store(nil)
-	c.interests.each((*Cursor).wake)
+	c.ending.Do(func() {
+		close(c.ended)
+		c.view.Store(nil)
+		c.interests.each((*Cursor).wake)
+	})
 }
 
 // Stats is a cache at a glance.

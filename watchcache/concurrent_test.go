@@ -321,3 +321,38 @@ func TestConcurrentWaitFresh(t *testing.T) {
 	}
 	done.Wait()
 }
+
+// End may be called by two at once.
+func TestEndTwice(t *testing.T) {
+	for range 2000 {
+		c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(c.End)
+		}
+		both.Wait()
+	}
+}
+
+// A watch that goes on from a state of an epoch which is over would begin beyond the log of the next, and be told nothing.
+func TestWatchAfterAnotherEpoch(t *testing.T) {
+	c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
+	c.Reset(nil, 1000)
+	state, err := c.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	filter, err := watchcache.Pods.NewFilter("", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cursor, err := c.WatchAfter(filter, state); err != nil {
+		t.Error(err)
+	} else {
+		cursor.Close()
+	}
+	c.Reset(nil, 500)
+	if _, err := c.WatchAfter(filter, state); !errors.Is(err, watchcache.ErrEnded) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -68,6 +68,17 @@ type Delta struct {
 // which may be one that upstream has not reached yet. It fails with
 // [ErrNotReady] or with [*TooOldError].
 func (c *Cache) Watch(filter *Filter, from uint64) (*Cursor, error) {
+	return c.watch(filter, from, 0)
+}
+
+// WatchAfter is Watch from a state that the caller has. It also fails with
+// [ErrEnded] if that is of an epoch which is over.
+func (c *Cache) WatchAfter(filter *Filter, state Snapshot) (*Cursor, error) {
+	return c.watch(filter, state.rv, state.epoch)
+}
+
+// watch opens a cursor in an epoch, or in the present one if that is 0.
+func (c *Cache) watch(filter *Filter, from, epoch uint64) (*Cursor, error) {
 	cursor := &Cursor{cache: c, filter: filter, signal: make(chan struct{}, 1)}
 	// Register first: whatever is not in the view below will be marked.
 	c.interests.add(cursor)
@@ -76,6 +87,8 @@ func (c *Cache) Watch(filter *Filter, from uint64) (*Cursor, error) {
 	switch {
 	case v == nil:
 		err = c.notReady()
+	case epoch != 0 && epoch != v.epoch:
+		err = ErrEnded
 	case from < v.since:
 		err = &TooOldError{From: from, Oldest: v.since}
 	case v.inGap(from):

@@ -20,7 +20,7 @@ func (c *Cache) FastForward(objects []*Object, rv uint64) error {
 	if rv <= v.newest().rv {
 		return nil
 	}
-	sets, deletions, err := v.difference(objects, rv)
+	sets, deletions, err := v.difference(&c.resource, objects, rv)
 	if err != nil {
 		return fmt.Errorf("fast-forward: %w", err)
 	}
@@ -32,7 +32,7 @@ func (c *Cache) FastForward(objects []*Object, rv uint64) error {
 		tree, _ = tree.set(o)
 	}
 	next := *v
-	next.ahead = Snapshot{rv, tree}
+	next.ahead = Snapshot{rv, tree, v.epoch}
 	c.publish(&next)
 	return nil
 }
@@ -69,7 +69,7 @@ func (c *Cache) Confirm(states []ObjectState, rv uint64) bool {
 		}
 	}
 	next := *v
-	next.ahead = Snapshot{rv, v.tree}
+	next.ahead = Snapshot{rv, v.tree, v.epoch}
 	c.publish(&next)
 	return true
 }
@@ -79,5 +79,5 @@ func (v *view) newest() Snapshot {
 	if v.ahead.rv > v.rv {
 		return v.ahead
 	}
-	return Snapshot{v.rv, v.tree}
+	return Snapshot{v.rv, v.tree, v.epoch}
 }

@@ -145,8 +145,8 @@ func (m *model) advance() {
 // replace brings a relist, not always of the newest state.
 func (m *model) replace() {
 	m.t.Helper()
-	from, newest := m.rv(), m.cache.Stats().Newest
-	rv := newest + m.r.Uint64N(m.up.rv-newest+1)
+	from := m.rv()
+	rv := from + m.r.Uint64N(m.up.rv-from+1)
 	if m.r.IntN(2) == 0 {
 		rv = m.up.rv
 	}

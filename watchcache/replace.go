@@ -21,16 +21,16 @@ import (
 //
 // It fails with [ErrDiverged], changing nothing, if the relist cannot be a
 // later state of what is cached: rv or an object went back in time, an object is
-// written in another way, or there are more deletions than revisions. Then only a new epoch (Reset) is sound.
+// written in another way though its kind is a custom one, or there are more deletions than revisions. Then only a new epoch (Reset) is sound.
 func (c *Cache) Replace(objects []*Object, rv uint64, now time.Time) error {
 	v := c.view.Load()
 	if v == nil {
 		panic("BUG: Replace before Reset")
 	}
-	if newest := v.newest().rv; rv < newest {
-		return fmt.Errorf("%w: listed at %d, cached at %d", ErrDiverged, rv, newest)
+	if rv < v.rv {
+		return fmt.Errorf("%w: listed at %d, cached at %d", ErrDiverged, rv, v.rv)
 	}
-	sets, deletions, err := v.difference(objects, rv)
+	sets, deletions, err := v.difference(&c.resource, objects, rv)
 	if err != nil {
 		return err
 	}
@@ -65,8 +65,10 @@ type deletion struct {
 	before uint64 // it was deleted below this resourceVersion
 }
 
-// difference compares the cached state with a listed one.
-func (v *view) difference(objects []*Object, rv uint64) (sets []*Object, deletions []deletion, err error) {
+// difference compares the cached state with a listed one. Only a custom resource's
+// definition can change; two versions of kube-apiserver behind one address may
+// write the same built-in object in two ways.
+func (v *view) difference(r *Resource, objects []*Object, rv uint64) (sets []*Object, deletions []deletion, err error) {
 	gone := func(o *Object, before uint64) { deletions = append(deletions, deletion{o, before}) }
 	i := 0
 	for span := range v.tree.spans("", "") {
@@ -86,7 +88,7 @@ func (v *view) difference(objects []*Object, rv uint64) (sets []*Object, deletio
 				sets = append(sets, is)
 			case is.rv != was.rv:
 				sets = append(sets, is)
-			case !bytes.Equal(is.raw, was.raw):
+			case r.SelfDescribing && !bytes.Equal(is.raw, was.raw):
 				return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: its definition changed", ErrDiverged, is.key, is.rv)
 			}
 		}

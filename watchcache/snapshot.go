@@ -5,8 +5,9 @@ import "iter"
 // Snapshot is the state of a resource at one resourceVersion. It is a root
 // pointer: taking one costs nothing, and it never changes.
 type Snapshot struct {
-	rv   uint64
-	tree tree
+	rv    uint64
+	tree  tree
+	epoch uint64
 }
 
 // ResourceVersion is the resourceVersion at which the snapshot holds.

@@ -202,5 +202,9 @@ type opener struct{ feeds *upstream.Feeds }
 
 // Open implements proxy.Feeds.
 func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource) (proxy.Feed, error) {
-	return o.feeds.Open(ctx, gvr)
+	f, err := o.feeds.Open(ctx, gvr)
+	if errors.Is(err, upstream.ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", proxy.ErrNotReady, err)
+	}
+	return f, err
 }

@@ -28,6 +28,9 @@ func (f *Feed) confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if list.Continue != "" {
+		return false, errPartial
+	}
 	if at < rv {
 		return false, fmt.Errorf("upstream listed at %d, asked for %d", at, rv)
 	}

@@ -20,31 +20,31 @@ import (
 const batchMax = 256
 
 // consumeInitial reads the state that a stream with sendInitialEvents begins
-// with, up to the bookmark that ends it.
-func (f *Feed) consumeInitial(s *stream) error {
+// with, up to the bookmark that ends it. It returns the epoch that the state begins
+// or goes on with.
+func (f *Feed) consumeInitial(s *stream) (epoch uint64, err error) {
 	var changes []watchcache.Change
 	for {
 		e, err := s.next()
 		if err != nil {
-			return ended(err, true)
+			return 0, ended(err, true)
 		}
 		f.alive()
 		switch e.kind {
 		case "BOOKMARK":
 			rv, err := f.bookmark(e)
 			if err != nil {
-				return err
+				return 0, err
 			}
 			if watchcache.IsInitialEventsEnd(e.object) {
-				f.adopt(changes, rv)
-				return nil
+				return f.adopt(changes, rv)
 			}
 		case "ERROR":
-			return eventError(e)
+			return 0, eventError(e)
 		default:
 			change, err := f.change(e)
 			if err != nil {
-				return err
+				return 0, err
 			}
 			changes = append(changes, change)
 		}

@@ -30,7 +30,8 @@ type definitions struct {
 
 	mu struct {
 		sync.Mutex
-		known map[string]definitionVersion // nil until they were listed
+		known     map[string]definitionVersion
+		following bool // what is known is what there is
 	}
 }
 
@@ -40,7 +41,7 @@ func (d *definitions) outdated(name string, read definitionVersion) bool {
 	defer d.mu.Unlock()
 	now, ok := d.mu.known[name]
 	switch {
-	case d.mu.known == nil:
+	case !d.mu.following:
 		return false
 	case ok && now.uid == read.uid:
 		return now.generation > read.generation
@@ -48,7 +49,8 @@ func (d *definitions) outdated(name string, read definitionVersion) bool {
 	return ok // what is not listed may be newer than the list
 }
 
-// run follows until ctx ends, or upstream forbids it.
+// run follows until ctx ends. Where upstream forbids it, custom resources are
+// followed by their own watches alone; that may change.
 func (d *definitions) run(ctx context.Context) {
 	backoff := reconnect
 	for {
@@ -57,9 +59,10 @@ func (d *definitions) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		d.setFollowing(false)
+		pause := retryAfter(err)
 		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-			d.log.Warn("customresourcedefinitions cannot be followed; custom resources are followed by their own watches alone", zap.Error(err))
-			return
+			pause = forbiddenPause
 		}
 		if time.Since(began) > steady {
 			backoff = reconnect
@@ -67,10 +70,19 @@ func (d *definitions) run(ctx context.Context) {
 		if err != nil && !apierrors.IsResourceExpired(err) {
 			d.log.Warn("following customresourcedefinitions broke", zap.Error(err))
 		}
-		if !sleep(ctx, max(backoff.Step(), retryAfter(err))) {
+		if !sleep(ctx, max(backoff.Step(), pause)) {
 			return
 		}
 	}
+}
+
+// forbiddenPause is how long upstream is left alone after it forbade to look.
+const forbiddenPause = time.Minute
+
+func (d *definitions) setFollowing(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.following = on
 }
 
 // follow lists and watches until the watch ends.
@@ -163,4 +175,5 @@ func (d *definitions) replace(items []metav1.PartialObjectMetadata) {
 	for name := range gone {
 		d.set(name, definitionVersion{})
 	}
+	d.setFollowing(true)
 }

@@ -27,6 +27,9 @@ var (
 	// errCutShort says that upstream ended a watch of a custom resource before its
 	// time, as it does when the definition changes.
 	errCutShort = errors.New("watch was cut short")
+	// errOvertaken says that a listed state is older than what a side watch has
+	// brought meanwhile.
+	errOvertaken = errors.New("listed state was overtaken")
 	// errOtherEpoch says that what a stream brings belongs to a state that was
 	// abandoned since it was opened.
 	errOtherEpoch = errors.New("cache was started anew")
@@ -60,7 +63,7 @@ type Feed struct {
 		sync.Mutex                         // held by whoever writes to the cache
 		over       bool                    // the cache was abandoned
 		epoch      uint64                  // counts the states that were read: a stream goes on with one
-		cut        context.CancelCauseFunc // ends the main stream; nil before the first
+		cut        context.CancelCauseFunc // ends the main stream; nil unless it follows
 	}
 	fresh freshness
 
@@ -90,14 +93,14 @@ func (f *Feed) run(ctx context.Context) {
 	}
 	f.err = f.follow(ctx)
 	f.fresh.end()
-	cache.End()
+	f.abandon(func() {})
 }
 
 // write makes a change to the epoch of the cache that it belongs to.
 func (f *Feed) write(epoch uint64, change func() error) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
-	if f.writing.epoch != epoch {
+	if f.writing.over || f.writing.epoch != epoch {
 		return errOtherEpoch
 	}
 	return change()
@@ -113,7 +116,15 @@ func (f *Feed) abandon(stop context.CancelFunc) {
 	stop()
 }
 
-// interrupt ends the main stream for a reason that the run loop acts on.
+// interruptible lets interrupt end the main stream; nil ends that.
+func (f *Feed) interruptible(cut context.CancelCauseFunc) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.writing.cut = cut
+}
+
+// interrupt ends the main stream, if it follows, for a reason that the run loop
+// acts on.
 func (f *Feed) interrupt(reason error) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -158,7 +169,7 @@ func (f *Feed) describe(ctx context.Context) (*watchcache.Cache, error) {
 	return watchcache.New(r, f.limits), nil
 }
 
-// custom tells whether the feed is of a custom resource.
+// custom tells whether the feed is of a custom resource whose definition is known.
 func (f *Feed) custom() bool { return f.definition != definitionVersion{} }
 
 // watchLife is the shortest life that kube-apiserver gives a watch by itself.
@@ -174,9 +185,7 @@ func (f *Feed) follow(ctx context.Context) error {
 		began := time.Now()
 		var err error
 		if f.synced {
-			if err = f.watch(ctx); err == nil && f.custom() && time.Since(began) < watchLife {
-				err = errCutShort
-			}
+			err = f.watch(ctx)
 		} else {
 			err = f.sync(ctx)
 		}
@@ -278,29 +287,27 @@ func (f *Feed) sync(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		f.adopt(changes, rv)
-		return nil
+		_, err = f.adopt(changes, rv)
+		return err
 	}
 	query := url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}}
 	if notOlderThan > 0 {
 		query.Set("resourceVersion", strconv.FormatUint(notOlderThan, 10))
 	}
-	return f.stream(ctx, query, true)
+	return f.stream(ctx, query, 0)
 }
 
 // watch follows the changes after the cache's resourceVersion.
 func (f *Feed) watch(ctx context.Context) error {
-	rv, _ := f.standing()
-	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, false)
+	rv, epoch := f.standing()
+	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch)
 }
 
-// stream opens a watch and consumes it to its end.
-func (f *Feed) stream(ctx context.Context, query url.Values, initial bool) error {
+// stream opens a watch and consumes it to its end: what follows in an epoch, or
+// if that is 0 the state that begins one, and what follows.
+func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f.writing.Lock()
-	f.writing.cut = cancel
-	f.writing.Unlock()
 	f.touch()
 	dog := make(chan struct{})
 	go func() {
@@ -312,6 +319,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, initial bool) error
 
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
+	opened := time.Now()
 	resp, err := f.client.get(ctx, "watch", f.gvr, resourcePath(f.gvr, ""), query)
 	if err != nil {
 		return causeOf(ctx, err)
@@ -319,13 +327,19 @@ func (f *Feed) stream(ctx context.Context, query url.Values, initial bool) error
 	defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
 	f.alive()
 	s := newStream(resp.Body)
-	if initial {
-		if err := f.consumeInitial(s); err != nil {
+	if epoch == 0 {
+		if epoch, err = f.consumeInitial(s); err != nil {
 			return causeOf(ctx, err)
 		}
 	}
-	_, epoch := f.standing()
-	return causeOf(ctx, f.consume(s, epoch, f.alive))
+	// Not before: what a freshness run finds wrong, a state that is just being read mends.
+	f.interruptible(cancel)
+	defer f.interruptible(nil)
+	err = f.consume(s, epoch, f.alive)
+	if err == nil && f.cache.Resource().SelfDescribing && time.Since(opened) < watchLife {
+		err = errCutShort
+	}
+	return causeOf(ctx, err)
 }
 
 // causeOf prefers the reason for which the watchdog cut a stream.
@@ -337,26 +351,31 @@ func causeOf(ctx context.Context, err error) error {
 }
 
 // adopt makes a listed state the cache's: as the difference to what is cached,
-// or as a new epoch.
-func (f *Feed) adopt(changes []watchcache.Change, rv uint64) {
+// or as a new epoch. It returns the epoch of what follows on it.
+func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err error) {
 	objects := compact(changes)
-	f.synced = true
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	if f.writing.over {
-		return
+		return 0, errOtherEpoch
 	}
-	f.writing.epoch++
-	if _, err := f.cache.Snapshot(); err == nil && !f.newEpoch {
+	if stats := f.cache.Stats(); stats.Ready && !f.newEpoch {
+		if rv < stats.ResourceVersion {
+			return 0, fmt.Errorf("%w: %d, cached at %d", errOvertaken, rv, stats.ResourceVersion)
+		}
 		err := f.cache.Replace(objects, rv, time.Now())
 		if err == nil {
-			return
+			f.synced = true
+			f.writing.epoch++
+			return f.writing.epoch, nil
 		}
 		f.log.Warn("relist does not continue the cached state; ending its watches", zap.Error(err))
 	}
 	f.cache.Reset(objects, rv)
-	f.newEpoch = false
+	f.synced, f.newEpoch = true, false
+	f.writing.epoch++
 	f.log.Info("synced", zap.Int("objects", len(objects)), zap.Uint64("resourceVersion", rv))
+	return f.writing.epoch, nil
 }
 
 // alive notes a sign of life from upstream.

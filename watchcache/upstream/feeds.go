@@ -93,6 +93,17 @@ func (fs *Feeds) Stop() {
 // request is for upstream to answer.
 func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource) (*Feed, error) {
 	f, err := fs.feed(gvr)
+	if errors.Is(err, errRedefined) {
+		// All its watches have just ended and come back at once: forwarded, they
+		// would stay with upstream.
+		if !sleep(ctx, settling) {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		f, err = fs.feed(gvr)
+	}
+	if errors.Is(err, errRedefined) {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +111,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource) (*Fe
 	select {
 	case <-f.started:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("start %s: %w", f, ctx.Err())
+		return nil, fmt.Errorf("%w: start %s: %w", ErrUnavailable, f, ctx.Err())
 	}
 	if f.cache == nil {
 		return nil, f.err
@@ -112,7 +123,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource) (*Fe
 		return nil, fmt.Errorf("%w: %s", ErrUnavailable, f)
 	}
 	if _, err := f.cache.WaitFresh(ctx, 0); err != nil {
-		return nil, fmt.Errorf("sync %s: %w", f, err)
+		return nil, fmt.Errorf("%w: sync %s: %w", ErrUnavailable, f, err)
 	}
 	return f, nil
 }
@@ -208,7 +219,7 @@ func (fs *Feeds) abandon(f *Feed) {
 	}
 }
 
-// settling is how long a custom resource is forwarded after its definition
+// settling is how long requests for a custom resource wait after its definition
 // changed, for upstream itself takes a moment to serve it in the new way.
 const settling = 2 * time.Second
 

@@ -19,6 +19,9 @@ import (
 // The request is for upstream to answer.
 var ErrNotFresh = errors.New("cache could not be brought up to date")
 
+// errPartial says that upstream cut a list that was asked for as a whole.
+var errPartial = errors.New("upstream gave a page instead of the whole list")
+
 const (
 	// tinyObjects and tinyBytes bound a collection whose list costs upstream no
 	// more than a probe: it is listed instead.
@@ -81,7 +84,8 @@ type freshness struct {
 // freshRun is one run.
 type freshRun struct {
 	readers int
-	done    chan struct{} // closed when err is set
+	done    chan struct{} // closed when rv or err is set
+	rv      uint64        // upstream's after the readers came
 	err     error
 }
 
@@ -127,7 +131,11 @@ func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if r.err != nil {
 		return watchcache.Snapshot{}, fmt.Errorf("%w: %w", ErrNotFresh, r.err)
 	}
-	return f.cache.Snapshot()
+	snapshot, err := f.cache.Snapshot()
+	if err == nil && snapshot.ResourceVersion() < r.rv {
+		err = fmt.Errorf("%w: the cache went back to %d", ErrNotFresh, snapshot.ResourceVersion())
+	}
+	return snapshot, err
 }
 
 // join adds a reader to the run that is next.
@@ -185,7 +193,7 @@ func (s *freshness) probe(f *Feed) {
 			if err != nil {
 				f.log.Debug("cache could not be brought up to date", zap.Error(err))
 			}
-			r.err = err
+			r.rv, r.err = rv, err
 			close(r.done)
 		})
 	}
@@ -297,6 +305,8 @@ func (f *Feed) fastForward(ctx context.Context, rv uint64) (at uint64, err error
 		return 0, err
 	case p.rv < rv:
 		return 0, fmt.Errorf("upstream listed at %d, asked for %d", p.rv, rv)
+	case p.next != "":
+		return 0, errPartial
 	}
 	err = f.write(epoch, func() error { return f.cache.FastForward(compact(p.changes), p.rv) })
 	if errors.Is(err, watchcache.ErrDiverged) {

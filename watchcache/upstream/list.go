@@ -61,7 +61,11 @@ func (c *Client) page(ctx context.Context, r *watchcache.Resource, query url.Val
 	if p.rv, err = watchcache.ParseResourceVersion(list.Get("metadata.resourceVersion").Str); err != nil {
 		return page{}, err
 	}
-	list.Get("items").ForEach(func(_, item gjson.Result) bool {
+	items := list.Get("items")
+	if !items.IsArray() && items.Type != gjson.Null || list.Get("apiVersion").Str != r.APIVersion() || r.ListKind != "" && list.Get("kind").Str != r.ListKind {
+		return page{}, fmt.Errorf("%w: %.200s is no %s", watchcache.ErrMalformedObject, body, r.ListKind)
+	}
+	items.ForEach(func(_, item gjson.Result) bool {
 		var o *watchcache.Object
 		if o, err = r.ParseObject([]byte(item.Raw)); err == nil {
 			p.changes = append(p.changes, watchcache.Change{Object: o})

@@ -1,0 +1,269 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// What happens while a state is being read: freshness runs, changed definitions, restores.
+
+// slowSync is the fake with states that take a while to be read.
+type slowSync struct {
+	*fakeUpstream
+	mu    sync.Mutex
+	delay time.Duration
+	syncs int
+}
+
+func (s *slowSync) set(delay time.Duration) (syncs int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.delay = delay
+	return s.syncs
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s *slowSync) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := s.fakeUpstream.RoundTrip(req)
+	if err == nil && req.URL.Query().Get("sendInitialEvents") == "true" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.syncs++
+		resp.Body = &slowBody{resp.Body, req.Context(), s.delay}
+	}
+	return resp, err
+}
+
+type slowBody struct {
+	io.ReadCloser
+	ctx   context.Context
+	delay time.Duration
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	delay := b.delay
+	b.delay = 0
+	if !sleep(b.ctx, delay) {
+		return 0, b.ctx.Err()
+	}
+	return b.ReadCloser.Read(p)
+}
+
+func startWith(t *testing.T, upstream http.RoundTripper) *Feeds {
+	t.Helper()
+	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, upstream, NewMetrics(prometheus.NewRegistry()))
+	feeds := NewFeeds(client, Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}, zaptest.NewLogger(t))
+	t.Cleanup(feeds.Stop)
+	return feeds
+}
+
+func openWith(t *testing.T, upstream http.RoundTripper, gvr schema.GroupVersionResource) *Feed {
+	t.Helper()
+	feed, err := startWith(t, upstream).Open(t.Context(), gvr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return feed
+}
+
+// Readers who notice a restore must not keep the feed from reading the restored state.
+func TestReadersLetARestoreBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, tinyObjects+100)
+		s := &slowSync{fakeUpstream: f}
+		feed := openWith(t, s, configmaps)
+		for i := range 300 {
+			f.set("o001", fmt.Sprint(i))
+		}
+		synctest.Wait()
+		f.locked(func() {
+			f.mu.rev, f.mu.oldest, f.mu.history = 110, 0, nil
+			f.mu.objects = map[string]string{}
+		})
+		f.set("z", "1")
+		before := s.set(700 * time.Millisecond)
+		for range 60 { // two reads a second
+			_, _ = feed.Fresh(t.Context())
+			time.Sleep(500 * time.Millisecond)
+		}
+		same(t, f, fresh(t, f, feed))
+		if n := s.set(0) - before; n > 3 {
+			t.Errorf("%d syncs", n)
+		}
+	})
+}
+
+// While a relist is read, a reader takes the cache beyond what the relist shows. The relist must not take it back.
+func TestRelistDoesNotUndoAFastForward(t *testing.T) {
+	for _, objects := range []int{3, smallObjects + 1} {
+		t.Run(fmt.Sprint(objects), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.mu.noMetadata = true
+				fill(f, objects)
+				s := &slowSync{fakeUpstream: f}
+				feed := openWith(t, s, configmaps)
+				synctest.Wait()
+				cursor := watchAll(t, feed.Cache())
+				defer cursor.Close()
+				s.set(5 * time.Second)
+				f.set("o001", "x")
+				synctest.Wait()
+				f.locked(func() { f.mu.oldest = f.mu.rev + 1 }) // history is lost: the stream ends, 410, relist
+				f.cutStreams(false)
+				time.Sleep(time.Second)
+				f.locked(func() { f.mu.oldest = 0 })
+				f.set("o002", "acknowledged")
+				got := fresh(t, f, feed).ResourceVersion()
+				for range 20 {
+					time.Sleep(500 * time.Millisecond)
+					if s, err := feed.Cache().Snapshot(); err != nil || s.ResourceVersion() < got {
+						t.Fatalf("the cache went back from %d to %d: %v", got, s.ResourceVersion(), err)
+					}
+				}
+				same(t, f, fresh(t, f, feed))
+				if _, _, err := cursor.Poll(nil, 100); err != nil {
+					t.Errorf("the watch ended: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// roundTrip is an upstream that is a function.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (r roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
+
+// A feed that is abandoned while its first state is read writes nothing of what follows that.
+func TestAbandonedDuringItsSync(t *testing.T) {
+	f := newFake()
+	var feed *Feed
+	feeds := startWith(t, roundTrip(func(req *http.Request) (*http.Response, error) {
+		if req.URL.Query().Get("sendInitialEvents") != "true" {
+			return f.RoundTrip(req)
+		}
+		feed.abandon(func() {})
+		return reply(200, `{"type":"BOOKMARK","object":`+bookmarkJSON(100, true)+"}\n"+`{"type":"BOOKMARK","object":`+bookmarkJSON(101, false)+"}\n"), nil
+	}))
+	feed = feeds.newFeed(configmaps)
+	var err error
+	if feed.cache, err = feed.describe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := feed.sync(t.Context()); !errors.Is(err, errOtherEpoch) {
+		t.Errorf("got %v", err)
+	}
+}
+
+var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+
+// widgetUpstream serves one custom object, whose bytes change after the first stream, which ends cleanly as upstream's
+// do when a definition changes.
+func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) roundTrip {
+	var mu sync.Mutex
+	version := "old"
+	silent := func(req *http.Request) (*http.Response, error) {
+		r, w := io.Pipe()
+		context.AfterFunc(req.Context(), func() { w.CloseWithError(req.Context().Err()) })
+		return &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{}, Body: r}, nil
+	}
+	return func(req *http.Request) (*http.Response, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		q, path := req.URL.Query(), req.URL.Path
+		switch {
+		case strings.Contains(path, "customresourcedefinitions") && q.Get("watch") != "":
+			return silent(req)
+		case strings.Contains(path, "customresourcedefinitions"):
+			return definitions(req)
+		case strings.Contains(path, "apiservices"):
+			return reply(404, `{"kind":"Status","reason":"NotFound","code":404}`), nil
+		case path == "/apis/example.com/v1":
+			return reply(200, `{"kind":"APIResourceList","resources":[{"name":"widgets","namespaced":true,"kind":"Widget","verbs":["get","list","watch"]}]}`), nil
+		case strings.Contains(path, noSuchNamespace):
+			return reply(200, `{"apiVersion":"example.com/v1","items":[],"kind":"WidgetList","metadata":{"resourceVersion":"100"}}`), nil
+		case q.Get("sendInitialEvents") == "true":
+			body := fmt.Sprintf(`{"type":"ADDED","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","namespace":"ns","resourceVersion":"50","uid":"u"},"spec":{"v":%q}}}`+"\n"+
+				`{"type":"BOOKMARK","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"annotations":{"k8s.io/initial-events-end":"true"},"resourceVersion":"100"}}}`+"\n", version)
+			resp := reply(200, body)
+			if version == "new" {
+				rest, _ := silent(req)
+				resp.Body = struct {
+					io.Reader
+					io.Closer
+				}{io.MultiReader(strings.NewReader(body), rest.Body), rest.Body}
+			}
+			version = "new"
+			return resp, nil
+		}
+		return silent(req)
+	}
+}
+
+// The first stream of a custom resource ends before its time: what it showed is read again, whether the definition can
+// be followed or not.
+func TestCustomStreamCutShort(t *testing.T) {
+	for name, definitions := range map[string]func(*http.Request) (*http.Response, error){
+		"forbidden": func(*http.Request) (*http.Response, error) {
+			return reply(403, `{"kind":"Status","status":"Failure","reason":"Forbidden","code":403}`), nil
+		},
+		"followed": func(req *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(req.URL.Path, "/widgets.example.com") {
+				return reply(200, `{"metadata":{"uid":"one","generation":1},"spec":{"versions":[{"name":"v1"}]}}`), nil
+			}
+			return reply(200, `{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"widgets.example.com","uid":"one","generation":1}}]}`), nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				feed := openWith(t, widgetUpstream(definitions), widgets)
+				time.Sleep(time.Minute)
+				s, err := feed.Cache().Snapshot()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if o := s.Get("ns/a"); o == nil || !strings.Contains(string(o.JSON()), "new") {
+					t.Errorf("the cache has %s", o.JSON())
+				}
+			})
+		})
+	}
+}
+
+// A page is not the state, however it came about.
+func TestPageIsNoState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, 3)
+		feed := openWith(t, roundTrip(func(req *http.Request) (*http.Response, error) {
+			if q := req.URL.Query(); req.URL.Path == "/api/v1/configmaps" && q.Get("watch") == "" {
+				req = req.Clone(req.Context())
+				q.Set("limit", "2")
+				req.URL.RawQuery = q.Encode()
+			}
+			return f.RoundTrip(req)
+		}), configmaps)
+		f.elsewhere()
+		if s, err := feed.Fresh(t.Context()); !errors.Is(err, ErrNotFresh) {
+			t.Errorf("%d objects of 3, %v", s.Len(), err)
+		}
+	})
+}
