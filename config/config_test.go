@@ -40,8 +40,10 @@ func TestResourcesKeepWhatTheySay(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Resource{
-		{"leases.coordination.k8s.io", Forward, false}, {"pods", FromCache, true},
-		{"events", Forward, false}, {"events.events.k8s.io", Forward, false}, // whatever else is set
+		{"leases.coordination.k8s.io", Forward, false},
+		{"pods", FromCache, true},
+		{"events", Forward, false},
+		{"events.events.k8s.io", Forward, false}, // whatever else is set
 	}
 	if !slices.Equal(c.Cache.Resources, want) {
 		t.Errorf("%+v, want %+v", c.Cache.Resources, want)

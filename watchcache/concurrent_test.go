@@ -323,7 +323,7 @@ func TestConcurrentWaitFresh(t *testing.T) {
 }
 
 // End may be called by two at once.
-func TestEndTwice(t *testing.T) {
+func TestEndTwice(*testing.T) {
 	for range 2000 {
 		c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
 		var both sync.WaitGroup
