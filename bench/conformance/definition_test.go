@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -235,4 +237,49 @@ func TestDefinitionAppears(t *testing.T) {
 	g := &gadgets{collection{name: plural, root: "/apis/example.com/v1", resource: plural}, t}
 	g.eventually(http.StatusOK)
 	g.cached(target)
+}
+
+// All watches of a resource end when its definition changes, and come back at once. They come back to the cache.
+func TestCrowdAfterARedefinition(t *testing.T) {
+	const crowd = 40
+	g := newGadgets(t, version("v1", true, ""))
+	g.add("one", "red")
+	g.cached(g.all() + "?resourceVersion=0")
+	watch := get(g.all() + "?watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
+	open := func() []*stream {
+		streams, errs := make([]*stream, crowd), make([]error, crowd)
+		var all sync.WaitGroup
+		for i := range crowd {
+			all.Go(func() { streams[i], errs[i] = proxied.watch(t.Context(), watch) })
+		}
+		all.Wait()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		return streams
+	}
+	before := open()
+	g.redefine(sized(version("v1", true, "")))
+	for _, s := range before {
+		g.ended(s)
+	}
+	looked, err := sources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := open()
+	now, err := sources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := now[cache] - looked[cache]; n != crowd {
+		t.Errorf("%d of %d watches came back to the cache", n, crowd)
+	}
+	for _, s := range after {
+		events, err := s.until(func(e Event) bool { return e.InitialEnd })
+		if err != nil || len(events) != 2 || !bytes.Contains(events[0].Line, []byte(`"size":2`)) {
+			t.Errorf("%d events, %v", len(events), err)
+		}
+		s.close()
+	}
 }
