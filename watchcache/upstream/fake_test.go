@@ -166,7 +166,7 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	switch verb {
 	case "discover":
-		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"bindings","namespaced":true,"kind":"Binding","verbs":["create"]}]}`), nil
+		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"events","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"bindings","namespaced":true,"kind":"Binding","verbs":["create"]}]}`), nil
 	case "probe":
 		return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, f.mu.rev)), nil
 	case "watch":

@@ -256,6 +256,38 @@ func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 	})
 }
 
+// Where upstream sends no bookmarks, a stream that has nothing to tell is not taken for a broken one; one that is broken is
+// noticed all the same.
+func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, 3)
+		events := configmaps
+		events.Resource = "events" // the fake does not mind
+		feed := openWith(t, f, events)
+		for range 60 {
+			f.elsewhere()
+			time.Sleep(time.Minute)
+		}
+		if got := f.count("watch"); got != 1 {
+			t.Errorf("%d watches in a quiet hour", got)
+		}
+		f.stall(true)
+		f.set("o001", "unseen")
+		time.Sleep(5 * time.Minute)
+		if got := f.count("watch"); got < 2 {
+			t.Errorf("%d watches though the stream had fallen silent", got)
+		}
+		f.stall(false)
+		time.Sleep(time.Minute)
+		s, err := feed.Cache().Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, f, s)
+	})
+}
+
 // watchAll opens a cursor on everything from now on.
 func watchAll(t *testing.T, cache *watchcache.Cache) *watchcache.Cursor {
 	t.Helper()

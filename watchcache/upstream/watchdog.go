@@ -51,6 +51,13 @@ func (f *Feed) check(ctx context.Context) error {
 		f.touch()
 		return nil
 	}
+	if f.cache.Resource().NoWatchCache {
+		// No bookmark will tell that nothing has happened.
+		if same, err := f.confirm(probing, p.rv); err == nil && same {
+			f.touch()
+			return nil
+		}
+	}
 	if sleep(ctx, grace) && f.quiet() > silence {
 		return fmt.Errorf("%w at %d while upstream is at %d", errSilent, at, p.rv)
 	}
