@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 
@@ -215,65 +214,6 @@ func (f *Feed) follow(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-}
-
-type action int
-
-const (
-	resume action = iota // try again what was interrupted
-	relist               // read the state again
-	giveUp
-)
-
-// verdict decides what follows the end of a stream. A nil error is a clean end.
-func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
-	switch {
-	case err == nil:
-		return resume, ""
-	case errors.Is(err, errWentBack):
-		f.newEpoch = true
-		return relist, "went-back"
-	case errors.Is(err, errCutShort):
-		return relist, "cut-short"
-	case errors.Is(err, watchcache.ErrDiverged), errors.Is(err, errOtherEpoch):
-		return relist, "diverged"
-	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-		return relist, "expired"
-	case apierrors.IsInvalid(err) && !f.paged:
-		f.paged = true
-		return relist, "no-streaming"
-	case apierrors.IsTooManyRequests(err):
-		return resume, ""
-	case hasTooLarge(err):
-		// Upstream lags behind us, or was restored to an earlier state. Only
-		// a consistent read can tell.
-		if f.wentBack(ctx) {
-			f.newEpoch = true
-			return relist, "went-back"
-		}
-		return resume, ""
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
-		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
-		errors.Is(err, watchcache.ErrOpaqueResourceVersion), errors.Is(err, watchcache.ErrMalformedObject):
-		return giveUp, ""
-	}
-	return resume, ""
-}
-
-func hasTooLarge(err error) bool {
-	return apierrors.HasStatusCause(err, "ResourceVersionTooLarge")
-}
-
-// wentBack asks for upstream's revision.
-func (f *Feed) wentBack(ctx context.Context) bool {
-	s, err := f.cache.Snapshot()
-	if err != nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	p, err := f.client.probe(ctx, f.cache.Resource())
-	return err == nil && p.rv < s.ResourceVersion()
 }
 
 // sync reads the whole state and, where that came by a stream, watches on.

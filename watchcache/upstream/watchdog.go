@@ -55,11 +55,21 @@ func (f *Feed) check(ctx context.Context) error {
 		// No bookmark will tell that nothing has happened.
 		if same, err := f.confirm(probing, p.rv); err == nil && same {
 			f.touch()
-			return nil
+			return f.forget()
 		}
 	}
 	if sleep(ctx, grace) && f.quiet() > silence {
 		return fmt.Errorf("%w at %d while upstream is at %d", errSilent, at, p.rv)
 	}
 	return nil
+}
+
+// forget lets go of what the log holds for longer than it may. Bookmarks do so by
+// the way, where they come.
+func (f *Feed) forget() error {
+	_, epoch := f.standing()
+	return f.write(epoch, func() error {
+		f.cache.Trim(time.Now())
+		return nil
+	})
 }
