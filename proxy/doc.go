@@ -21,7 +21,8 @@
 //
 // Forwarded gets and lists that upstream could not tell apart share one answer
 // (coalesce.go), but only if it was asked for after the last of them came: they
-// are consistent reads, and a crowd of them is two requests upstream.
+// are consistent reads, and upstream sees a crowd of them one request at a time. An
+// answer of more than shareMax is not kept for the others; they ask for themselves.
 //
 // # Identity
 //

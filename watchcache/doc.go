@@ -7,7 +7,7 @@
 //
 // A [Cache] belongs to one group-version-resource in one wire encoding. It is
 // fed by one writer at a time, which calls Reset, Apply, Advance, Replace,
-// FastForward, Trim and End; everything else reads. The writer builds each new state beside the
+// FastForward, Confirm, Trim and End; everything else reads. The writer builds each new state beside the
 // old one and publishes it by one atomic pointer store, so that readers take no
 // lock and never see half a change.
 //

@@ -131,8 +131,14 @@ func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if r.err != nil {
 		return watchcache.Snapshot{}, fmt.Errorf("%w: %w", ErrNotFresh, r.err)
 	}
+	return f.notOlderThan(r.rv)
+}
+
+// notOlderThan returns the newest state. A new epoch may have begun since the run
+// that reached rv.
+func (f *Feed) notOlderThan(rv uint64) (watchcache.Snapshot, error) {
 	snapshot, err := f.cache.Snapshot()
-	if err == nil && snapshot.ResourceVersion() < r.rv {
+	if err == nil && snapshot.ResourceVersion() < rv {
 		err = fmt.Errorf("%w: the cache went back to %d", ErrNotFresh, snapshot.ResourceVersion())
 	}
 	return snapshot, err

@@ -304,3 +304,18 @@ func TestFreshNoticesARestore(t *testing.T) {
 		})
 	}
 }
+
+// A new epoch that begins between the end of a run and the look at its result is not taken for it.
+func TestRunOfAnEpochThatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		feed := openFeed(t, f)
+		s, err := feed.notOlderThan(f.mu.rev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := feed.notOlderThan(s.ResourceVersion() + 1); !errors.Is(err, ErrNotFresh) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
