@@ -38,6 +38,7 @@ func (c *ProxyConfiguration) SetDefaults() {
 	setPointer(&c.Cache.Log.MaxAge, metav1.Duration{Duration: 5 * time.Minute})
 	setPointer(&c.Cache.Log.MaxEvents, 100_000)
 	setPointer(&c.Cache.Log.MaxBytes, resource.MustParse("256Mi"))
+	setPointer(&c.Cache.Derived.MaxBytes, resource.MustParse("64Mi"))
 }
 
 func set[T ~string](field *T, value T) {

@@ -22,6 +22,13 @@ type ProxyConfiguration struct {
 	// Listen is the address for clients, as host:port. It must be a loopback
 	// address: clients are not authenticated. Port 0 takes a free port.
 	Listen string `json:"listen,omitempty"`
+	// TLS makes clients speak TLS, and with it HTTP/2 if they like. Without it they
+	// speak plain HTTP/1.1.
+	TLS *TLS `json:"tls,omitempty"`
+	// GoawayChance is the probability, from 0 to 0.02, that a request over HTTP/2
+	// makes its connection take no further ones. What is under way is not harmed; the
+	// client opens another connection, possibly to another replica.
+	GoawayChance float64 `json:"goawayChance,omitempty"`
 	// AdminListen is the address of /metrics, /livez, /readyz and /status.
 	AdminListen string `json:"adminListen,omitempty"`
 	// Upstream is the apiserver to stand in front of.
@@ -33,6 +40,15 @@ type ProxyConfiguration struct {
 	Drain *metav1.Duration `json:"drain,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
+}
+
+// TLS is how to serve TLS.
+type TLS struct {
+	// CertFile is the path of a PEM file with the certificate and whatever leads to
+	// its authority.
+	CertFile string `json:"certFile,omitempty"`
+	// PrivateKeyFile is the path of a PEM file with its private key.
+	PrivateKeyFile string `json:"privateKeyFile,omitempty"`
 }
 
 // Upstream is how to reach the apiserver.
@@ -63,6 +79,15 @@ type Cache struct {
 	// resourceVersion and the further pages of lists. Whichever bound is
 	// reached first holds.
 	Log Log `json:"log,omitzero"`
+	// Derived bounds what is made of cached objects and kept for the next request:
+	// lists compressed, or cut to their metadata.
+	Derived Derived `json:"derived,omitzero"`
+}
+
+// Derived bounds derived bytes, of all resources together.
+type Derived struct {
+	// MaxBytes is how much memory they may take.
+	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
 }
 
 // Resource says how one resource is cached.

@@ -26,6 +26,10 @@ func (c *ProxyConfiguration) Validate() error {
 	}
 	errs = append(errs, validateLoopback(field.NewPath("listen"), c.Listen,
 		"clients are not authenticated, so only a loopback address (127.0.0.1, [::1], localhost) can be served")...)
+	errs = append(errs, c.TLS.validate(field.NewPath("tls"))...)
+	if c.GoawayChance < 0 || c.GoawayChance > goawayMax {
+		errs = append(errs, field.Invalid(field.NewPath("goawayChance"), c.GoawayChance, fmt.Sprintf("must be from 0 to %v", goawayMax)))
+	}
 	errs = append(errs, validateAddress(field.NewPath("adminListen"), c.AdminListen)...)
 	if c.Listen == c.AdminListen && !strings.HasSuffix(c.Listen, ":0") {
 		errs = append(errs, field.Invalid(field.NewPath("adminListen"), c.AdminListen, "must differ from listen"))
@@ -36,6 +40,23 @@ func (c *ProxyConfiguration) Validate() error {
 	}
 	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)
 	return errs.ToAggregate()
+}
+
+// goawayMax is kube-apiserver's: with more, clients do little but connect.
+const goawayMax = 0.02
+
+func (t *TLS) validate(path *field.Path) (errs field.ErrorList) {
+	if t == nil {
+		return nil
+	}
+	const both = "a certificate and its private key belong together"
+	if t.CertFile == "" {
+		errs = append(errs, field.Required(path.Child("certFile"), both))
+	}
+	if t.PrivateKeyFile == "" {
+		errs = append(errs, field.Required(path.Child("privateKeyFile"), both))
+	}
+	return errs
 }
 
 func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
@@ -61,6 +82,9 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 	}
 	if q := c.Log.MaxBytes; q.Sign() <= 0 {
 		errs = append(errs, field.Invalid(log.Child("maxBytes"), q.String(), "must be more than 0"))
+	}
+	if q := c.Derived.MaxBytes; q.Sign() <= 0 {
+		errs = append(errs, field.Invalid(path.Child("derived", "maxBytes"), q.String(), "must be more than 0"))
 	}
 	return errs
 }

@@ -11,8 +11,8 @@ import (
 // body for the next request.
 type body struct {
 	from   io.Reader
-	conn   *conn
-	length int64 // in bytes, -1 if unknown
+	cut    *atomic.Bool // the client has ended the connection; nil if that shows in from
+	length int64        // in bytes, -1 if unknown
 	read   int64
 	ended  atomic.Bool
 	broken atomic.Pointer[error] // what the client sent is no body
@@ -30,7 +30,7 @@ func (b *body) failure() error {
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	b.read += int64(n)
-	if b.length < 0 && errors.Is(err, io.EOF) && b.conn.eof.Load() {
+	if b.length < 0 && errors.Is(err, io.EOF) && b.cut != nil && b.cut.Load() {
 		// fasthttp takes the client's end between two chunks for the last chunk.
 		err = io.ErrUnexpectedEOF
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -15,10 +16,14 @@ import (
 // ErrNotReady says that a resource is cached, but not at the moment.
 var ErrNotReady = errors.New("cache is not ready")
 
+// ErrNoEncoding says that a resource is not written in an encoding.
+var ErrNoEncoding = errors.New("resource has no such encoding")
+
 // Feeds hands out the feed of a resource, its cache filled. Any error means that
-// the request has to be forwarded; ErrNotReady that many may have to be.
+// the request has to be forwarded; ErrNotReady that many may have to be,
+// ErrNoEncoding that another encoding may do.
 type Feeds interface {
-	Open(ctx context.Context, gvr schema.GroupVersionResource) (Feed, error)
+	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding) (Feed, error)
 }
 
 // Feed is a resource that is cached.
@@ -44,7 +49,9 @@ type read struct {
 	cache    *watchcache.Cache
 	resource *watchcache.Resource
 	filter   *watchcache.Filter
-	form     *wire.JSON
+	choice   wire.Choice
+	form     wire.Form
+	derived  *Derived
 	warnings []string
 }
 
@@ -53,15 +60,16 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 	if !s.cacheable(req, rt) {
 		return nil, errForward
 	}
-	p, err := parseParams(req.query, req.header.Get("User-Agent"))
+	p, err := parseParams(req.query)
 	if err != nil {
 		return nil, err
 	}
-	r := &read{request: req, route: rt, params: p}
+	r := &read{request: req, route: rt, params: p, derived: s.derived}
 	if !r.answerable() {
 		return nil, errForward
 	}
-	if err := s.open(ctx, r); err != nil {
+	choices := wire.Negotiate(req.header.Get("Accept"), r.kind(), req.pretty())
+	if err := s.open(ctx, r, choices); err != nil {
 		return nil, err
 	}
 	if r.watch && r.name == "" {
@@ -73,7 +81,7 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 	}
 	resp, err := answer(ctx)
 	if tooLarge, ok := errors.AsType[*tooLargeError](err); ok {
-		return r.fail(statusResponse(tooLarge.status(), fromCache)), nil
+		return r.fail(tooLarge.status()), nil
 	}
 	return resp, err
 }
@@ -82,32 +90,67 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 func (s *Server) cacheable(req *request, rt route) bool {
 	return req.method == http.MethodGet && rt.resource && rt.plain && req.body == nil && !req.wantsUpgrade() &&
 		// Whoever brings an identity is not the one the cache reads as.
-		!req.identified() && !req.impersonates() &&
-		wire.PlainJSON(req.header.Get("Accept"))
+		!req.identified() && !req.impersonates()
+}
+
+// kind is what is asked for, as far as it decides on the form of the answer.
+func (r *read) kind() wire.Read {
+	switch {
+	case r.name != "":
+		return wire.Get
+	case r.watch:
+		return wire.Watch
+	}
+	return wire.List
 }
 
 // answerable tells whether a cache could answer at all, before one is started.
 func (r *read) answerable() bool {
 	switch {
 	case r.name != "":
-		return r.rvGiven && !r.pretty && r.match == "" && r.initialEvents == nil
+		return r.rvGiven && r.match == "" && r.initialEvents == nil
 	case r.watch:
 		return r.watchable()
 	default:
-		return !r.pretty && r.initialEvents == nil
+		return r.initialEvents == nil
 	}
 }
 
-// open finds the cache and compiles the selection.
-func (s *Server) open(ctx context.Context, r *read) error {
-	waiting, cancel := context.WithTimeout(ctx, s.options.SyncTimeout)
-	defer cancel()
-	var err error
-	if r.feed, err = s.feeds.Open(waiting, r.gvr); errors.Is(err, ErrNotReady) {
-		return errStale
-	} else if err != nil {
-		return errForward
+// open finds the cache for the first of the choices that there is one for.
+func (s *Server) open(ctx context.Context, r *read, choices []wire.Choice) error {
+	for _, r.choice = range choices {
+		err := s.openFeed(ctx, r)
+		switch {
+		case errors.Is(err, ErrNoEncoding):
+			continue
+		case errors.Is(err, ErrNotReady):
+			return errStale
+		case err != nil:
+			return errForward
+		}
+		return r.prepare()
 	}
+	return errForward
+}
+
+// openFeed opens the feed whose bytes the choice is made of: protobuf is served as
+// upstream writes it. Custom resources have no such feed, but their metadata can
+// be written so.
+func (s *Server) openFeed(ctx context.Context, r *read) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.options.SyncTimeout)
+	defer cancel()
+	if r.choice.Encoding == wire.Protobuf {
+		r.feed, err = s.feeds.Open(ctx, r.gvr, watchcache.Protobuf)
+		if !r.choice.Partial || !errors.Is(err, ErrNoEncoding) {
+			return err
+		}
+	}
+	r.feed, err = s.feeds.Open(ctx, r.gvr, watchcache.JSON)
+	return err
+}
+
+// prepare compiles the selection and the form of the answer.
+func (r *read) prepare() (err error) {
 	r.cache, r.warnings = r.feed.Cache(), r.feed.Warnings()
 	r.resource = r.cache.Resource()
 	if r.resource.Namespaced {
@@ -124,7 +167,13 @@ func (s *Server) open(ctx context.Context, r *read) error {
 	if r.filter, err = r.resource.NewFilter(namespace, r.labels, r.fields); err != nil {
 		return errForward
 	}
-	r.form = wire.NewJSON(r.resource.Kind, r.resource.ListKind, r.resource.APIVersion(), r.resource.SelfDescribing)
+	kept := wire.JSON
+	if r.resource.Encoding == watchcache.Protobuf {
+		kept = wire.Protobuf
+	}
+	r.form = wire.NewForm(r.choice, wire.Kind{
+		Kind: r.resource.Kind, ListKind: r.resource.ListKind, APIVersion: r.resource.APIVersion(), Sorted: r.resource.SelfDescribing,
+	}, kept)
 	return nil
 }
 
@@ -136,14 +185,19 @@ func (r *read) isNamespaceObject() bool {
 // respond makes a 200 response with the headers that every one of kube-apiserver's has.
 func (r *read) respond() *response {
 	resp := newResponse(http.StatusOK, fromCache)
-	resp.header.Set("Content-Type", wire.ContentTypeJSON)
+	resp.header.Set("Content-Type", r.form.ContentType())
 	resp.header["Warning"] = r.warnings
 	r.stamp(resp)
 	return resp
 }
 
-// fail answers with a Status.
-func (r *read) fail(resp *response) *response {
+// fail answers with a Status, in the form that the client takes for one.
+func (r *read) fail(s metav1.Status) *response {
+	resp := statusResponse(s, fromCache)
+	choice := wire.NegotiateError(r.header.Get("Accept"), r.pretty())
+	body, contentType := choice.Status(&s)
+	resp.bytes = body
+	resp.header.Set("Content-Type", contentType)
 	resp.header["Warning"] = r.warnings
 	r.stamp(resp)
 	return resp

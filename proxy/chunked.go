@@ -54,8 +54,12 @@ func (c *chunkWriter) flush() error {
 		c.buf = append(c.buf, "\r\n"...)
 	}
 	_, err := c.w.Write(c.buf[start:])
+	if err != nil {
+		c.buf = nil // HTTP/2 may still hold it
+		return err
+	}
 	c.release()
-	return err
+	return nil
 }
 
 // release gives the buffer back.

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
 const (
@@ -43,7 +41,7 @@ type flight struct {
 	lead    chan struct{} // gives one of those who wait the lead
 	landed  chan struct{} // closed when answer is set
 	answer  *response     // nil if it cannot be shared
-	waiting int           // how many share it; fixed once it is sent
+	waiting int           // how many wait for it, whoever leads it included if he waited; guarded by flights.mu
 }
 
 func newFlight() *flight {
@@ -77,7 +75,12 @@ func (fs *flights) land(key string, f *flight, answer *response) {
 	close(f.landed)
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if f.next == nil {
+	fs.proceedLocked(key, f)
+}
+
+// proceedLocked lets the flight after f begin, if anybody waits for it.
+func (fs *flights) proceedLocked(key string, f *flight) {
+	if f.next == nil || f.next.waiting == 0 {
 		delete(fs.mu.flying, key)
 		return
 	}
@@ -85,22 +88,48 @@ func (fs *flights) land(key string, f *flight, answer *response) {
 	f.next.lead <- struct{}{}
 }
 
+// leave takes somebody out of those who wait. If the lead was given to nobody but him,
+// the flight does not take place.
+func (fs *flights) leave(key string, f *flight) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f.waiting--; f.waiting > 0 {
+		return
+	}
+	select {
+	case <-f.lead:
+		fs.proceedLocked(key, f)
+	default:
+	}
+}
+
+// crowd tells whether others share a flight. Nobody can join it any more.
+func (fs *flights) crowd(f *flight) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return f.waiting > 1
+}
+
 // share returns the answer to a request that came just now: by flying it, or by
 // waiting for another one who does. A nil answer means that it cannot be shared
 // and the caller has to ask alone. Fly is told whether others wait, and says
-// whether they may have the answer, too.
-func (fs *flights) share(key string, fly func(crowd bool) (answer *response, ok bool)) (answer *response, flew bool) {
+// whether they may have the answer, too. If ctx ends while the caller waits, nobody
+// wants an answer, and there is none.
+func (fs *flights) share(ctx context.Context, key string, fly func(crowd bool) (answer *response, ok bool)) (answer *response, flew bool) {
 	f, leads := fs.join(key)
 	if !leads {
 		select {
 		case <-f.lead:
 		case <-f.landed:
 			return f.answer, false
+		case <-ctx.Done():
+			fs.leave(key, f)
+			return nil, false
 		}
 	}
 	var common *response
 	defer func() { fs.land(key, f, common) }()
-	answer, ok := fly(f.waiting > 1) // nobody can join any more
+	answer, ok := fly(fs.crowd(f))
 	if ok {
 		common = answer
 	}
@@ -114,13 +143,13 @@ func (s *Server) sharedForward(ctx context.Context, req *request, rt route, done
 		return s.forward(ctx, req, rt, done)
 	}
 	common := false
-	resp, flew := s.flights.share(key, func(crowd bool) (*response, bool) {
+	resp, flew := s.flights.share(ctx, key, func(crowd bool) (*response, bool) {
 		if !crowd {
 			return s.forward(ctx, req, rt, done), false
 		}
 		all := *req
 		all.client = nobody{} // the others still wait when this one leaves
-		bounded, cancel := context.WithCancel(ctx)
+		bounded, cancel := context.WithCancel(s.ctx)
 		late := time.AfterFunc(shareWait, cancel)
 		resp := s.forward(bounded, &all, rt, joined(done, cancel))
 		common = resp.buffer(shareMax) == nil
@@ -128,6 +157,9 @@ func (s *Server) sharedForward(ctx context.Context, req *request, rt route, done
 		return resp, common
 	})
 	switch {
+	case !flew && ctx.Err() != nil:
+		done()
+		return clientGone()
 	case !flew && resp == nil:
 		return s.forward(ctx, req, rt, done)
 	case !flew:
@@ -214,7 +246,7 @@ func shareKey(req *request, rt route) (string, bool) {
 		}
 	}
 	pretty := "-"
-	if wire.Pretty("", req.header.Get("User-Agent")) {
+	if req.pretty() {
 		pretty = "pretty"
 	}
 	return strings.Join([]string{

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -25,10 +26,16 @@ func TestSharedAnswersAreConsistent(t *testing.T) {
 		const clients = 2000
 		for range clients {
 			wait, alone := time.Duration(r.IntN(1000))*time.Millisecond, r.IntN(20) == 0
+			patience := time.Hour
+			if r.IntN(3) == 0 {
+				patience = time.Duration(r.IntN(20)) * time.Millisecond
+			}
 			readers.Go(func() {
 				time.Sleep(wait)
 				before := written.Add(1) // a write that was acknowledged just now
-				answer, flew := fs.share("key", func(bool) (*response, bool) {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				answer, flew := fs.share(ctx, "key", func(bool) (*response, bool) {
 					if flying.Add(1) > 1 {
 						t.Error("two requests at a time")
 					}
@@ -140,4 +147,37 @@ func TestShareKey(t *testing.T) {
 	if _, ok := shareKey(base(), parseRoute("GET", "/api/v1/namespaces/a/pods/p/log")); ok {
 		t.Error("a subresource is shared")
 	}
+}
+
+// Who leaves while he waits is not waited for, and if all leave nothing is asked for them.
+func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fs flights
+		var flown atomic.Int64
+		var all sync.WaitGroup
+		all.Go(func() {
+			fs.share(t.Context(), "key", func(bool) (*response, bool) {
+				flown.Add(1)
+				time.Sleep(time.Hour)
+				return nil, false
+			})
+		})
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		var left sync.WaitGroup
+		for range 20 {
+			left.Go(func() {
+				if answer, flew := fs.share(ctx, "key", func(bool) (*response, bool) { flown.Add(1); return nil, false }); answer != nil || flew {
+					t.Error("somebody who left has flown")
+				}
+			})
+		}
+		synctest.Wait()
+		cancel()
+		left.Wait() // within the hour
+		all.Wait()
+		if n := flown.Load(); n != 1 || len(fs.mu.flying) != 0 {
+			t.Errorf("%d flights, %d keys left", n, len(fs.mu.flying))
+		}
+	})
 }

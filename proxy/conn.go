@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"sync/atomic"
@@ -137,13 +138,19 @@ func isTimeout(err error) bool {
 }
 
 // listener makes every accepted connection a *conn.
-type listener struct{ net.Listener }
+type listener struct {
+	net.Listener
+	tls *tls.Config // nil for none
+}
 
 // Accept implements net.Listener.
 func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
+	}
+	if l.tls != nil {
+		c = tls.Server(c, l.tls)
 	}
 	return &conn{Conn: c}, nil
 }

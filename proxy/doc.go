@@ -6,14 +6,14 @@
 //
 // It is one straight walk. The server (fasthttp) is touched only in server.go
 // and conn.go; handlers take a request and return a response, both of them plain
-// types of this package, so that the same handlers can be reached over another
-// transport.
+// types of this package, so that the same handlers are reached over HTTP/2
+// (http2.go), on connections that fasthttp has accepted and TLS has agreed on.
 //
 // # What is answered from the cache
 //
-// A GET whose path names a resource in the canonical way, whose Accept is plain
-// JSON, which brings no identity of its own, and whose parameters are all
-// understood: get at a resourceVersion; list and watch at one, or of the most
+// A GET whose path names a resource in the canonical way, whose Accept asks for a
+// form that package wire writes, which brings no identity of its own, and whose
+// parameters are all understood: get at a resourceVersion; list and watch at one, or of the most
 // recent state once the feed has shown that its cache is up to date (fresh.go);
 // pages whose resourceVersion the event log still holds; watches from before the
 // log only if lateMax are open already. The rest is errForward, which is the
@@ -23,6 +23,22 @@
 // (coalesce.go), but only if it was asked for after the last of them came: they
 // are consistent reads, and upstream sees a crowd of them one request at a time. An
 // answer of more than shareMax is not kept for the others; they ask for themselves.
+//
+// # Forms
+//
+// Protobuf is served from a cache of its own, in upstream's bytes. Custom resources
+// have none: as for upstream, the next clause of the Accept header counts then.
+//
+// What is made of pages is kept in [Derived]: runs of metadata, and compressed
+// segments of runs. A compressed segment may refer to the end of the run before it and
+// is kept under both, so that a list in its parts is no larger than as a whole. Runs
+// that a selector picks out, YAML and indented JSON are made for each request.
+//
+// Tables are forwarded, and Table watches are not shared. They cannot be, byte for
+// byte: cells tell ages as of the moment in which they are written, and kube-apiserver
+// keeps the encoded object of an event for all of its watches, so that the column
+// definitions, which belong to the first event of a watch, come with later ones or not
+// as it happens. Two Table watches of the apiserver's own differ.
 //
 // # Identity
 //

@@ -2,6 +2,9 @@ package proxy
 
 import (
 	"context"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // get answers a get at resourceVersion 0 or N.
@@ -10,11 +13,39 @@ func (r *read) get(ctx context.Context) (*response, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := snapshot.Get(r.resource.Key(r.namespace, r.name))
+	key := r.resource.Key(r.namespace, r.name)
+	o := snapshot.Get(key)
 	if o == nil {
-		return r.fail(statusResponse(notFound(r.route), fromCache)), nil
+		return r.fail(notFound(r.route)), nil
+	}
+	body, err := r.form.AppendObject(make([]byte, 0, len(o.Bytes())+128), o.Bytes())
+	switch {
+	case err != nil:
+		return nil, errForward
+	case r.choice.Rendered():
+		return r.rendered(body)
+	case r.compresses(int64(len(body))):
+		return r.compressedObject(snapshot, key, body)
 	}
 	resp := r.respond()
-	resp.bytes = append(r.form.AppendObject(make([]byte, 0, len(o.JSON())+128), o.JSON()), '\n')
+	resp.bytes = body
 	return resp, nil
+}
+
+// compressedObject is an object that is large enough to be compressed, which is
+// done once.
+func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body []byte) (*response, error) {
+	for span := range snapshot.Spans(key, key+"\x00") {
+		v := variant{form: r.formID(), gzip: true, object: true}
+		p, err := r.derived.get(span, v, func() (_, plain []byte, err error) { return nil, body, nil })
+		if err != nil {
+			return nil, errForward
+		}
+		resp := r.respond()
+		resp.gzipped()
+		pieces, length := wire.Gzip([]*wire.Segment{p.segment})
+		resp.list, resp.length = &listBody{pieces: pieces, length: length}, length
+		return resp, nil
+	}
+	return nil, errForward
 }

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"io"
 	"math"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -92,7 +91,7 @@ func (r *read) notOlderThan(ctx context.Context, from, to string) (*response, er
 	if err != nil {
 		return nil, err
 	}
-	return r.page(snapshot, from, to), nil
+	return r.page(snapshot, from, to)
 }
 
 // exact lists the state at rv, if the cache has got there and the log still
@@ -102,14 +101,14 @@ func (r *read) exact(rv uint64, from, to string) (*response, error) {
 	if err != nil {
 		return nil, errForward
 	}
-	return r.page(snapshot, from, to), nil
+	return r.page(snapshot, from, to)
 }
 
 // page makes a list response of the selected objects in a key range, up to the limit.
-func (r *read) page(snapshot watchcache.Snapshot, from, to string) *response {
+func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*response, error) {
 	meta := wire.ListMeta{ResourceVersion: snapshot.ResourceVersion()}
-	body := &listBody{}
-	if last := r.collect(snapshot, from, to, body); last != nil {
+	items := listItems{separator: r.form.Separator()}
+	if last := r.collect(snapshot, from, to, &items); last != nil {
 		// Upstream looks for more in all that is listed, selected or not.
 		_, end := r.resource.KeyRange(r.namespace)
 		if rest := int64(snapshot.Count(last.Key()+"\x00", end)); rest > 0 {
@@ -119,24 +118,25 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) *response {
 			}
 		}
 	}
-	body.head = r.form.AppendListHead(nil, meta)
-	body.tail = r.form.AppendListTail(nil, meta)
-	resp := r.respond()
-	resp.list, resp.length = body, body.size()
-	return resp
+	return r.render(meta, &items)
 }
 
 // collect selects the items of a page. It returns the last one if the limit
 // ended the page.
-func (r *read) collect(snapshot watchcache.Snapshot, from, to string, body *listBody) *watchcache.Object {
+func (r *read) collect(snapshot watchcache.Snapshot, from, to string, items *listItems) *watchcache.Object {
 	room := r.limit
 	if room == 0 {
 		room = math.MaxInt64
 	}
 	for span := range snapshot.Spans(from, to) {
 		objects := span.Objects()
-		if !r.filter.Selective() && int64(len(objects)) < room {
-			body.add(objects, span.Bytes())
+		if !r.filter.Selective() {
+			if n := int64(len(objects)); n >= room {
+				span.Hi = span.Lo + int(room)
+				items.add(span)
+				return objects[room-1]
+			}
+			items.add(span)
 			room -= int64(len(objects))
 			continue
 		}
@@ -144,57 +144,11 @@ func (r *read) collect(snapshot watchcache.Snapshot, from, to string, body *list
 			if !r.filter.Matches(o) {
 				continue
 			}
-			body.add(objects[i:i+1], int64(len(o.JSON())))
+			items.add(watchcache.Span{Page: span.Page, Lo: span.Lo + i, Hi: span.Lo + i + 1})
 			if room--; room == 0 {
 				return o
 			}
 		}
 	}
 	return nil
-}
-
-// listBody is a list that is written straight from the cache: it holds no copy
-// of any item.
-type listBody struct {
-	head, tail []byte
-	runs       [][]*watchcache.Object
-	items      int
-	bytes      int64
-}
-
-func (b *listBody) add(objects []*watchcache.Object, bytes int64) {
-	b.runs = append(b.runs, objects)
-	b.items += len(objects)
-	b.bytes += bytes
-}
-
-// size is the length of the body in bytes: the items and the commas between them.
-func (b *listBody) size() int64 {
-	return int64(len(b.head)) + b.bytes + int64(max(b.items-1, 0)) + int64(len(b.tail))
-}
-
-var comma = []byte{','}
-
-// WriteTo implements io.WriterTo.
-func (b *listBody) WriteTo(w io.Writer) (n int64, err error) {
-	write := func(p []byte) {
-		if err == nil {
-			var m int
-			m, err = w.Write(p)
-			n += int64(m)
-		}
-	}
-	write(b.head)
-	first := true
-	for _, run := range b.runs {
-		for _, o := range run {
-			if !first {
-				write(comma)
-			}
-			first = false
-			write(o.JSON())
-		}
-	}
-	write(b.tail)
-	return n, err
 }

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -24,7 +23,6 @@ type params struct {
 	labels labels.Selector // nil selects everything
 	fields fields.Selector
 	watch  bool
-	pretty bool // upstream would indent the answer, unless it is a watch
 
 	rv      uint64
 	rvGiven bool // resourceVersion is set and not empty
@@ -42,7 +40,7 @@ type params struct {
 
 // parseParams reads a query. Anything unknown, malformed or doubtful is
 // errForward.
-func parseParams(query, userAgent string) (params, error) {
+func parseParams(query string) (params, error) {
 	var p params
 	values, err := url.ParseQuery(query)
 	if err != nil {
@@ -53,7 +51,6 @@ func parseParams(query, userAgent string) (params, error) {
 			return p, err
 		}
 	}
-	p.pretty = wire.Pretty(values.Get("pretty"), userAgent)
 	return p, nil
 }
 

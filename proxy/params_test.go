@@ -12,14 +12,14 @@ func TestDoubtfulParametersAreForwarded(t *testing.T) {
 		"labelSelector=a=b=c", "labelSelector=(", "fieldSelector=a",
 		"export=true", "shardSelector=a", "somethingNew=1", "%zz",
 	} {
-		if _, err := parseParams(query, ""); !errors.Is(err, errForward) {
+		if _, err := parseParams(query); !errors.Is(err, errForward) {
 			t.Errorf("%q: %v, want it forwarded", query, err)
 		}
 	}
 }
 
 func TestFirstOfRepeatedParametersCounts(t *testing.T) {
-	p, err := parseParams("resourceVersion=5&resourceVersion=x&limit=3&limit=4&watch=false&watch=true", "")
+	p, err := parseParams("resourceVersion=5&resourceVersion=x&limit=3&limit=4&watch=false&watch=true")
 	if err != nil || p.rv != 5 || p.limit != 3 || p.watch {
 		t.Errorf("got %+v, %v", p, err)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"strings"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
 // request is what handlers see of a client's request. It holds no reference to
@@ -28,6 +30,11 @@ type client interface {
 	// of no use afterwards.
 	interrupt()
 }
+
+func (r *request) splitTarget() { r.path, r.query, _ = strings.Cut(r.target, "?") }
+
+// pretty tells whether upstream would indent the answer.
+func (r *request) pretty() bool { return wire.Pretty(r.query, r.header.Get("User-Agent")) }
 
 // wantsUpgrade tells whether the client asks to leave HTTP, as exec, attach
 // and port-forward do.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"go.uber.org/zap"
+	"golang.org/x/net/http2"
 )
 
 // Options are a server's settings.
@@ -29,6 +31,11 @@ type Options struct {
 	Drain time.Duration
 	// Stall is how long a client may leave a watch unread before it is cut.
 	Stall time.Duration
+	// TLS is nil for plain HTTP. Its clients choose between HTTP/1.1 and HTTP/2.
+	TLS *tls.Config
+	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes
+	// its connection take no further ones, so that clients spread over replicas.
+	GoawayChance float64
 }
 
 const (
@@ -48,6 +55,7 @@ const (
 type Server struct {
 	feeds    Feeds
 	forwards *Forwarder
+	derived  *Derived
 	options  Options
 	metrics  *Metrics
 	log      *zap.Logger
@@ -60,12 +68,19 @@ type Server struct {
 	late     atomic.Int64 // see lateMax
 	flights  flights
 	stale    stale
-	http     *fasthttp.Server
+	// unwritable holds the caches, *watchcache.Cache, with metadata that we cannot write
+	// in another form: its watches are upstream's.
+	unwritable sync.Map
+	http       *fasthttp.Server
+	http2      struct {
+		base   *http.Server
+		server *http2.Server //nolint:staticcheck // see newHTTP2
+	}
 }
 
 // NewServer returns a server; Serve runs it.
-func NewServer(feeds Feeds, forwards *Forwarder, options Options, metrics *Metrics, log *zap.Logger) *Server {
-	s := &Server{feeds: feeds, forwards: forwards, options: options, metrics: metrics, log: log}
+func NewServer(feeds Feeds, forwards *Forwarder, derived *Derived, options Options, metrics *Metrics, log *zap.Logger) (*Server, error) {
+	s := &Server{feeds: feeds, forwards: forwards, derived: derived, options: options, metrics: metrics, log: log}
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	s.stale = newStale(staleReads, staleWatches)
 	s.draining, s.drain = context.WithCancel(s.ctx)
@@ -87,7 +102,11 @@ func NewServer(feeds Feeds, forwards *Forwarder, options Options, metrics *Metri
 		DisablePreParseMultipartForm: true,
 		Logger:                       quiet{log},
 	}
-	return s
+	if err := s.newHTTP2(); err != nil {
+		return nil, fmt.Errorf("set up HTTP/2: %w", err)
+	}
+	s.http.NextProto("h2", s.serveHTTP2Conn)
+	return s, nil
 }
 
 // quiet takes fasthttp's log: broken connections are daily bread.
@@ -101,7 +120,11 @@ func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(form
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.cut()
 	failed := make(chan error, 1)
-	go func() { failed <- s.http.Serve(listener{l}) }()
+	accepting := listener{Listener: l}
+	if s.options.TLS != nil {
+		accepting.tls = withProtocols(s.options.TLS)
+	}
+	go func() { failed <- s.http.Serve(accepting) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
@@ -118,7 +141,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	// Once the time is up, whatever is left is cut.
 	stop := context.AfterFunc(limit, s.cut)
 	defer stop()
-	err := s.http.ShutdownWithContext(limit)
+	err := errors.Join(s.http2.base.Shutdown(limit), s.http.ShutdownWithContext(limit))
 	stage("drained: requests finished")
 	s.streams.Wait()
 	stage("drained: streams ended")
@@ -138,7 +161,7 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	began := time.Now()
 	req := newRequest(fctx)
 	rt := parseRoute(req.method, req.path)
-	resp := s.guarded(req, &rt)
+	resp := s.guarded(s.ctx, req, &rt)
 	s.metrics.request(rt, resp, time.Since(began))
 	s.render(fctx, req, rt, resp)
 	if req.body != nil && !req.body.ended.Load() {
@@ -149,14 +172,14 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 
 // guarded turns a panic into an error response: one broken request must not
 // end a thousand watches.
-func (s *Server) guarded(req *request, rt *route) (resp *response) {
+func (s *Server) guarded(ctx context.Context, req *request, rt *route) (resp *response) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic in a handler", zap.Any("panic", p), zap.String("path", req.path), zap.ByteString("stack", debug.Stack()))
 			resp = statusResponse(failure(http.StatusInternalServerError, "InternalError", "internal error in watchproxy"), fromProxy)
 		}
 	}()
-	return s.handle(s.ctx, req, rt)
+	return s.handle(ctx, req, rt)
 }
 
 // handle is the walk that every request takes.
@@ -168,8 +191,11 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 		rt.verb = "watch"
 	}
 	resp, err := s.cached(ctx, req, *rt)
-	if err == nil {
+	switch {
+	case err == nil:
 		return resp
+	case ctx.Err() != nil:
+		return clientGone()
 	}
 	done := func() {}
 	if errors.Is(err, errStale) {
@@ -224,13 +250,13 @@ func newRequest(fctx *fasthttp.RequestCtx) *request {
 		header: make(http.Header, 16),
 		client: fctx.Conn().(*conn),
 	}
-	req.path, req.query, _ = strings.Cut(req.target, "?")
+	req.splitTarget()
 	for name, value := range h.All() {
 		name := http.CanonicalHeaderKey(string(name))
 		req.header[name] = append(req.header[name], string(value))
 	}
 	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
-		req.body = &body{from: fctx.RequestBodyStream(), conn: fctx.Conn().(*conn), length: length}
+		req.body = &body{from: fctx.RequestBodyStream(), cut: &fctx.Conn().(*conn).eof, length: length}
 	}
 	return req
 }
@@ -263,6 +289,11 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp 
 		}
 	}
 	switch {
+	case resp.reader != nil && req.method == http.MethodHead:
+		// fasthttp would end a body that there is none of.
+		_ = resp.reader.Close()
+		fctx.Response.SkipBody = true
+		fctx.Response.Header.SetContentLength(int(resp.length))
 	case resp.list != nil:
 		fctx.SetBodyStream(struct {
 			io.Reader

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -50,6 +49,11 @@ func unreachable(err error) metav1.Status {
 	return s
 }
 
+// clientGone is for a client that has left. It is shown to nobody.
+func clientGone() *response {
+	return statusResponse(failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the client has left"), fromProxy)
+}
+
 // tooManyRequests says that more wait for upstream than may.
 func tooManyRequests() metav1.Status {
 	s := failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests,
@@ -74,21 +78,14 @@ func badRequest(message string) metav1.Status {
 	return failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
 }
 
-func statusJSON(s metav1.Status) []byte {
-	body, err := json.Marshal(s)
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	return body
-}
-
 // statusResponse is a Status as a response.
 func statusResponse(s metav1.Status, from source) *response {
 	r := newResponse(int(s.Code), from)
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
 		r.header.Set("Retry-After", strconv.Itoa(int(s.Details.RetryAfterSeconds)))
 	}
-	r.header.Set("Content-Type", wire.ContentTypeJSON)
-	r.bytes = append(statusJSON(s), '\n')
+	body, contentType := wire.Choice{}.Status(&s)
+	r.header.Set("Content-Type", contentType)
+	r.bytes = body
 	return r
 }

@@ -8,7 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/watchproxy/watchproxy/proxy/wire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -63,6 +64,7 @@ type watching struct {
 	initial    watchcache.Snapshot
 	state      bool            // begin with initial
 	start      uint64          // bookmarks must be above it
+	unwritable func()          // called if an event cannot be written in the form
 	draining   <-chan struct{} // closed when the server begins to drain
 	drainShare time.Duration
 	deadline   time.Time
@@ -78,22 +80,27 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, errStale // nobody knows yet what the end of the state looks like
 	}
+	if _, ok := s.unwritable.Load(r.cache); ok && r.choice.Partial {
+		return nil, errForward
+	}
+	w.unwritable = func() { s.unwritable.Store(r.cache, struct{}{}) }
 	err := w.begin(ctx)
 	tooOld, ok := errors.AsType[*watchcache.TooOldError](err)
 	tooLarge, ahead := errors.AsType[*tooLargeError](err)
 	switch {
 	case ahead:
-		return w.errorEvent(statusJSON(tooLarge.status())), nil
+		return w.errorEvent(tooLarge.status()), nil
 	case ok && !tooOld.Gap && s.admitLate():
 		return nil, errLate
 	case ok:
-		return w.errorEvent(statusJSON(w.expired(tooOld))), nil
+		return w.errorEvent(w.expired(tooOld)), nil
 	case errors.Is(err, errForward):
 		return nil, err
 	case err != nil:
 		return nil, errStale
 	}
 	resp := r.respond()
+	resp.header.Set("Content-Type", r.form.StreamType())
 	resp.stream, resp.abandon = w.run, w.cursor.Close
 	return resp, nil
 }
@@ -135,12 +142,13 @@ func (s *Server) leaveLate() { s.late.Add(-1) }
 
 // errorEvent answers with a watch that was accepted and consists of one ERROR
 // event.
-func (w *watching) errorEvent(status []byte) *response {
+func (w *watching) errorEvent(status metav1.Status) *response {
 	resp := w.respond()
+	resp.header.Set("Content-Type", w.form.StreamType())
 	resp.abandon = func() {}
 	resp.stream = func(_ context.Context, out *chunkWriter) {
 		buf := out.pending()
-		*buf = wire.AppendRawEvent(*buf, "ERROR", status)
+		*buf = w.form.AppendError(*buf, &status)
 		_ = out.flush() // the watch ends either way
 	}
 	return resp
@@ -167,13 +175,19 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 			return
 		}
 		for i := range deltas {
-			w.append(out, &deltas[i])
+			if err = w.append(out, &deltas[i]); err != nil {
+				break
+			}
 		}
 		clear(deltas)
-		if len(deltas) < deltasMax { // else the position may be one that upstream never had
-			w.appendBookmark(out, position)
+		if err != nil { // upstream has to write what cannot be written here
+			_ = out.flush()
+			return
 		}
-		if out.flush() != nil {
+		if len(deltas) < deltasMax { // else the position may be one that upstream never had
+			err = w.appendBookmark(out, position)
+		}
+		if errors.Join(err, out.flush()) != nil {
 			return
 		}
 		if len(deltas) == deltasMax {
@@ -234,42 +248,52 @@ func (w *watching) writeState(out *chunkWriter) error {
 		if !w.filter.Matches(o) {
 			continue
 		}
-		buf := out.pending()
-		*buf = w.form.AppendEvent(*buf, watchcache.Added.String(), o.JSON(), nil)
+		if err := w.put(out, watchcache.Added, o); err != nil {
+			_ = out.flush()
+			return err
+		}
 		if err := out.flushIfFull(); err != nil {
 			return err
 		}
 	}
 	if w.bookmarks {
-		w.putBookmark(out, w.start, true)
+		if err := w.putBookmark(out, w.start, true); err != nil {
+			return err
+		}
 	}
 	return out.flush()
 }
 
-func (w *watching) append(out *chunkWriter, d *watchcache.Delta) {
-	var stamp *wire.Stamp
-	if d.Object.ResourceVersion() != d.RV {
-		start, end := d.Object.ResourceVersionSpan()
-		stamp = &wire.Stamp{Start: start, End: end, ResourceVersion: d.RV}
-	}
+func (w *watching) put(out *chunkWriter, kind watchcache.EventType, o *watchcache.Object) (err error) {
 	buf := out.pending()
-	*buf = w.form.AppendEvent(*buf, d.Type.String(), d.Object.JSON(), stamp)
+	if *buf, err = w.form.AppendEvent(*buf, kind.String(), o.Bytes()); err != nil {
+		w.unwritable() // the client comes back, and finds upstream
+	}
+	return err
+}
+
+// append writes an event. An object that left the selection is shown with its
+// previous content at the resourceVersion of the change.
+func (w *watching) append(out *chunkWriter, d *watchcache.Delta) error {
+	return w.put(out, d.Type, d.Object.At(d.RV))
 }
 
 // appendBookmark adds a bookmark if one is due and says anything new.
-func (w *watching) appendBookmark(out *chunkWriter, position uint64) {
+func (w *watching) appendBookmark(out *chunkWriter, position uint64) error {
 	now := time.Now()
 	if !w.bookmarks || w.resource.NoWatchCache || now.Before(w.bookmark) {
-		return
+		return nil
 	}
 	w.bookmark = w.nextBookmark(now)
 	if position > w.start && w.cache.Bookmark() != nil {
-		w.putBookmark(out, position, false)
+		return w.putBookmark(out, position, false)
 	}
+	return nil
 }
 
-func (w *watching) putBookmark(out *chunkWriter, rv uint64, initialEnd bool) {
+func (w *watching) putBookmark(out *chunkWriter, rv uint64, initialEnd bool) (err error) {
 	object := w.cache.Bookmark().Append(nil, rv, initialEnd)
 	buf := out.pending()
-	*buf = wire.AppendRawEvent(*buf, "BOOKMARK", object)
+	*buf, err = w.form.AppendBookmark(*buf, object)
+	return err
 }

@@ -10,7 +10,10 @@ import (
 
 // initialEventsEnd is the annotation that ends the initial state of a watch
 // with sendInitialEvents (KEP-3157).
-const initialEventsEnd = `"annotations":{"k8s.io/initial-events-end":"true"}`
+const (
+	initialEventsEndKey = "k8s.io/initial-events-end"
+	initialEventsEnd    = `"annotations":{"` + initialEventsEndKey + `":"true"}`
+)
 
 // Bookmark is upstream's own bookmark object of one resource, with the
 // resourceVersion left open. Its shape cannot be derived: it is the zero value
@@ -18,6 +21,7 @@ const initialEventsEnd = `"annotations":{"k8s.io/initial-events-end":"true"}`
 type Bookmark struct {
 	plain     hole
 	annotated hole
+	proto     *protoBookmark // instead of the others
 }
 
 // hole is an object around the digits of its resourceVersion.
@@ -30,30 +34,40 @@ func (h hole) append(dst []byte, rv uint64) []byte {
 }
 
 // Append writes the bookmark's object at rv, with the annotation that ends the
-// initial events if asked for.
+// initial events if asked for. In JSON it has its kind and apiVersion; in protobuf
+// it is the bare message.
 func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
-	if initialEnd {
+	switch {
+	case b.proto != nil:
+		return b.proto.append(dst, rv, initialEnd)
+	case initialEnd:
 		return b.annotated.append(dst, rv)
 	}
 	return b.plain.append(dst, rv)
 }
 
 // IsInitialEventsEnd tells whether a bookmark's object ends the initial events.
-func IsInitialEventsEnd(object []byte) bool {
+func (r *Resource) IsInitialEventsEnd(object []byte) bool {
+	if r.Encoding == Protobuf {
+		return protoInitialEventsEnd(object)
+	}
 	return gjson.GetBytes(object, `metadata.annotations.k8s\.io/initial-events-end`).Str == "true"
 }
 
 // ParseBookmark learns the shape from a bookmark's object as upstream sent it,
 // annotated or not, and returns its resourceVersion.
 func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
+	if r.Encoding == Protobuf {
+		return parseProtoBookmark(object)
+	}
 	object = bytes.TrimSpace(object)
 	if !gjson.ValidBytes(object) {
 		return nil, 0, fmt.Errorf("%w: bookmark is not JSON", ErrMalformedObject)
 	}
 	plain := bytes.Clone(object)
-	if IsInitialEventsEnd(object) {
+	if r.IsInitialEventsEnd(object) {
 		plain = cutMember(object, []byte(initialEventsEnd))
-		if IsInitialEventsEnd(plain) {
+		if r.IsInitialEventsEnd(plain) {
 			return nil, 0, fmt.Errorf("%w: bookmark with further annotations: %s", ErrMalformedObject, object)
 		}
 	}

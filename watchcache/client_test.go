@@ -338,7 +338,7 @@ func (c *client) check(position uint64) {
 }
 
 func sameDelta(a, b watchcache.Delta) bool {
-	return a.Type == b.Type && a.RV == b.RV && bytes.Equal(a.Object.JSON(), b.Object.JSON())
+	return a.Type == b.Type && a.RV == b.RV && bytes.Equal(a.Object.Bytes(), b.Object.Bytes())
 }
 
 func (c *client) checkState(rv uint64) {

@@ -29,8 +29,19 @@ func readLabels(v gjson.Result) (set labelSet, ok bool) {
 		set = append(set, label{k.Str, v.Str})
 		return ok
 	})
-	slices.SortFunc(set, func(a, b label) int { return cmp.Compare(a.key, b.key) })
+	set.sort()
 	return slices.Clip(set), ok
+}
+
+// addEntry adds an entry of metadata.labels in protobuf; sort follows.
+func (s *labelSet) addEntry(entry []byte) error {
+	key, value, err := readEntry(entry)
+	*s = append(*s, label{key, value})
+	return err
+}
+
+func (s labelSet) sort() {
+	slices.SortFunc(s, func(a, b label) int { return cmp.Compare(a.key, b.key) })
 }
 
 // Lookup returns the value of a label and whether it is set.

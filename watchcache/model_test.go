@@ -276,13 +276,13 @@ func (m *model) checkSnapshot(s watchcache.Snapshot) {
 	want := m.up.at(s.ResourceVersion()).list()
 	var size int64
 	for _, o := range want {
-		size += int64(len(o.JSON()))
+		size += int64(len(o.Bytes()))
 		if s.Get(o.Key()) == nil {
 			m.t.Fatalf("Exact: at %d %s is missing", s.ResourceVersion(), o.Key())
 		}
 	}
 	got := slices.Collect(s.Objects("", ""))
-	if !slices.EqualFunc(got, want, func(a, b *watchcache.Object) bool { return bytes.Equal(a.JSON(), b.JSON()) }) {
+	if !slices.EqualFunc(got, want, func(a, b *watchcache.Object) bool { return bytes.Equal(a.Bytes(), b.Bytes()) }) {
 		m.t.Fatalf("Exact: at %d there are [%s], want %d objects", s.ResourceVersion(), names(s), len(want))
 	}
 	if s.Len() != len(want) || s.Bytes() != size || s.Count("", "") != len(want) {

@@ -24,15 +24,18 @@ var (
 // that it was read from.
 //
 // The bytes are kept in the form of a list item, because lists move the most
-// bytes: for built-in types without kind and apiVersion, which a watch event or
-// a get puts in front again (proxy/wire does); for custom resources as they are.
+// bytes. In JSON: for built-in types without kind and apiVersion, which a watch
+// event or a get puts in front again (proxy/wire does); for custom resources as
+// they are. In protobuf: with the tag and the length that make it a field of the
+// list.
 type Object struct {
 	key    string
-	raw    []byte
+	raw    []byte // as a list item
 	rv     uint64
 	uid    string
 	labels labelSet
 	fields []string // values of those of Resource.Fields that are kept
+	lead   int32    // where in raw the object itself begins
 	rvAt   int32    // where the digits of metadata.resourceVersion start in raw
 	rvLen  int32    // how many digits there are
 	nsLen  int32    // length of the namespace in key, 0 if cluster-scoped
@@ -58,27 +61,30 @@ func (o *Object) ResourceVersion() uint64 { return o.rv }
 // UID is metadata.uid.
 func (o *Object) UID() string { return o.uid }
 
-// JSON is the object as a list item, without surrounding white space. It must
-// not be modified.
-func (o *Object) JSON() []byte { return o.raw }
+// Item is the object as an item of a list: in protobuf with its tag and length,
+// in JSON without the commas. It must not be modified.
+func (o *Object) Item() []byte { return o.raw }
 
-// ResourceVersionSpan tells where the digits of metadata.resourceVersion stand
-// in JSON: from start (inclusive) to end (exclusive).
-func (o *Object) ResourceVersionSpan() (start, end int) {
-	return int(o.rvAt), int(o.rvAt + o.rvLen)
-}
+// Bytes are the object itself: in JSON the same as Item. They must not be modified.
+func (o *Object) Bytes() []byte { return o.raw[o.lead:] }
 
 // value is the object's value of r.Fields[i].
 func (o *Object) value(r *Resource, i int) string {
 	if i < len(o.fields) {
 		return o.fields[i]
 	}
-	return r.Fields[i].read(lend(o.raw))
+	return r.Fields[i].read(r.Encoding, o.Bytes())
 }
 
-// withResourceVersion is the same object at another resourceVersion, as
-// kube-apiserver shows a deleted object at the revision of its deletion.
-func (o *Object) withResourceVersion(rv uint64) *Object {
+// At is the same object at another resourceVersion, as kube-apiserver shows one
+// that was deleted, or that left a selection, at the revision of the change.
+func (o *Object) At(rv uint64) *Object {
+	if rv == o.rv {
+		return o
+	}
+	if o.lead > 0 {
+		return o.protoAt(rv)
+	}
 	raw := make([]byte, 0, len(o.raw)+20-int(o.rvLen))
 	raw = append(raw, o.raw[:o.rvAt]...)
 	raw = strconv.AppendUint(raw, rv, 10)
@@ -89,10 +95,17 @@ func (o *Object) withResourceVersion(rv uint64) *Object {
 	return &at
 }
 
-// ParseObject reads one object of r from JSON, as it stands in a watch event, a
-// get or a list item. It copies what it keeps; src may be reused. Errors wrap
-// [ErrMalformedObject] or [ErrOpaqueResourceVersion].
+// ParseObject reads one object of r. In JSON, as it stands in a watch event, a get
+// or a list item; in protobuf, the bare message. It copies what it keeps; src may
+// be reused. Errors wrap [ErrMalformedObject] or [ErrOpaqueResourceVersion].
 func (r *Resource) ParseObject(src []byte) (*Object, error) {
+	if r.Encoding == Protobuf {
+		return r.parseProto(src)
+	}
+	return r.parseJSON(src)
+}
+
+func (r *Resource) parseJSON(src []byte) (*Object, error) {
 	src = bytes.TrimSpace(src)
 	if !gjson.ValidBytes(src) || len(src) == 0 || src[0] != '{' {
 		return nil, fmt.Errorf("%w: not a JSON object", ErrMalformedObject)
@@ -106,12 +119,33 @@ func (r *Resource) ParseObject(src []byte) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := o.place(r, namespace, name); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// place gives the object its key.
+func (o *Object) place(r *Resource, namespace, name string) error {
+	if name == "" {
+		return fmt.Errorf("%w: no metadata.name", ErrMalformedObject)
+	}
 	if r.Namespaced != (namespace != "") {
-		return nil, fmt.Errorf("%w: %s %q in namespace %q, but namespaced is %t",
+		return fmt.Errorf("%w: %s %q in namespace %q, but namespaced is %t",
 			ErrMalformedObject, r.GVR.Resource, name, namespace, r.Namespaced)
 	}
 	o.key, o.nsLen = r.Key(namespace, name), int32(len(namespace))
-	return o, nil
+	return nil
+}
+
+// keepFields reads the values of those fields that are kept.
+func (o *Object) keepFields(r *Resource) {
+	for i := range r.Fields {
+		if !r.Fields[i].Kept {
+			break
+		}
+		o.fields = append(o.fields, r.Fields[i].read(r.Encoding, o.Bytes()))
+	}
 }
 
 // itemForm copies src, without kind and apiVersion where lists leave them out.
@@ -154,12 +188,7 @@ func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 	if !meta.IsObject() {
 		return meta, fmt.Errorf("%w: no metadata", ErrMalformedObject)
 	}
-	for i := range r.Fields {
-		if !r.Fields[i].Kept {
-			break
-		}
-		o.fields = append(o.fields, r.Fields[i].read(lend(o.raw)))
-	}
+	o.keepFields(r)
 	return meta, nil
 }
 
@@ -182,9 +211,6 @@ func (o *Object) readMetadata(meta gjson.Result) (namespace, name string, err er
 		}
 		return true
 	})
-	if name == "" {
-		return "", "", fmt.Errorf("%w: no metadata.name", ErrMalformedObject)
-	}
 	if !labelled {
 		return "", "", fmt.Errorf("%w: metadata.labels of %q is not a map of strings", ErrMalformedObject, name)
 	}

@@ -142,8 +142,8 @@ func TestParseObject(t *testing.T) {
 			if raw == "" {
 				raw = test.src
 			}
-			if string(o.JSON()) != raw {
-				t.Errorf("kept %s, want %s", o.JSON(), raw)
+			if string(o.Bytes()) != raw {
+				t.Errorf("kept %s, want %s", o.Bytes(), raw)
 			}
 			checkObject(t, test.r, o)
 		})
@@ -211,33 +211,32 @@ func TestParseObjectRefuses(t *testing.T) {
 // checkObject holds what is true of any object.
 func checkObject(t *testing.T, r *Resource, o *Object) {
 	t.Helper()
-	if !json.Valid(o.JSON()) {
-		t.Fatalf("kept bytes are not JSON: %.200q", o.JSON())
+	if !json.Valid(o.Bytes()) {
+		t.Fatalf("kept bytes are not JSON: %.200q", o.Bytes())
 	}
-	start, end := o.ResourceVersionSpan()
-	if digits := string(o.JSON()[start:end]); digits != strconv.FormatUint(o.rv, 10) {
+	if digits := string(o.raw[o.rvAt : o.rvAt+o.rvLen]); digits != strconv.FormatUint(o.rv, 10) {
 		t.Fatalf("resourceVersion %d is at %q", o.rv, digits)
 	}
 	if o.Key() != r.Key(o.Namespace(), o.Name()) {
 		t.Fatalf("key is %q of namespace %q and name %q", o.Key(), o.Namespace(), o.Name())
 	}
-	again, err := r.ParseObject(o.JSON())
+	again, err := r.ParseObject(o.Bytes())
 	if err != nil {
 		t.Fatalf("kept bytes do not parse: %v", err)
 	}
 	if !sameObject(again, o) {
-		t.Fatalf("parsed again it is %.200s, not %.200s", again.JSON(), o.JSON())
+		t.Fatalf("parsed again it is %.200s, not %.200s", again.Bytes(), o.Bytes())
 	}
 	for _, rv := range []uint64{0, 9, 12345678901234567890} {
-		at := o.withResourceVersion(rv)
-		if at.rv != rv || o.withResourceVersion(o.rv).rv != o.rv {
+		at := o.At(rv)
+		if at.rv != rv || o.At(o.rv).rv != o.rv {
 			t.Fatalf("at %d it is at %d", rv, at.rv)
 		}
-		if again, err = r.ParseObject(at.JSON()); err != nil || !sameObject(again, at) {
-			t.Fatalf("at %d it is %.200s: %v", rv, at.JSON(), err)
+		if again, err = r.ParseObject(at.Bytes()); err != nil || !sameObject(again, at) {
+			t.Fatalf("at %d it is %.200s: %v", rv, at.Bytes(), err)
 		}
-		if back := at.withResourceVersion(o.rv); !sameObject(back, o) {
-			t.Fatalf("at %d and back it is %.200s, not %.200s", rv, back.JSON(), o.JSON())
+		if back := at.At(o.rv); !sameObject(back, o) {
+			t.Fatalf("at %d and back it is %.200s, not %.200s", rv, back.Bytes(), o.Bytes())
 		}
 	}
 }

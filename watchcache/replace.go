@@ -119,7 +119,7 @@ func schedule(sets []*Object, deletions []deletion, after, rv uint64) ([]Change,
 		if unused >= d.before {
 			return nil, fmt.Errorf("%w: more deletions in (%d, %d] than revisions", ErrDiverged, after, rv)
 		}
-		changes = append(changes, Change{Deleted: true, Object: d.object.withResourceVersion(unused)})
+		changes = append(changes, Change{Deleted: true, Object: d.object.At(unused)})
 		unused++
 	}
 	for _, o := range sets {

@@ -32,6 +32,28 @@ type Resource struct {
 	NoNamespaceField bool
 	// NoWatchCache tells a resource that kube-apiserver serves straight from etcd.
 	NoWatchCache bool
+	// Encoding is how upstream writes the objects.
+	Encoding Encoding
+}
+
+// Encoding is the form of a cache's bytes. A resource that is read in two has two
+// caches: nothing is converted from one to the other, because what converts would
+// drop what it does not know.
+type Encoding uint8
+
+const (
+	// JSON is every resource's.
+	JSON Encoding = iota
+	// Protobuf is that of built-in types only.
+	Protobuf
+)
+
+// String names the encoding for logs and metrics.
+func (e Encoding) String() string {
+	if e == Protobuf {
+		return "protobuf"
+	}
+	return "json"
 }
 
 // Field is a field label of a resource.
@@ -43,15 +65,26 @@ type Field struct {
 	Paths []string
 	// Default is the value if none is there.
 	Default string
+	// Wire is where the value stands in the object's protobuf message. The first
+	// that is there and not empty counts.
+	Wire []WirePath
 	// Kept values are read once, when the object comes; others each time that a
 	// selector asks for them. For what many watches select by.
 	Kept bool
 }
 
 // read finds the field's value in an object.
-func (f *Field) read(object string) string {
+func (f *Field) read(e Encoding, object []byte) string {
+	if e == Protobuf {
+		for _, path := range f.Wire {
+			if v := protoScalar(object, path); v != "" {
+				return v
+			}
+		}
+		return f.Default
+	}
 	for _, path := range f.Paths {
-		if v := fieldValueOf(gjson.Get(object, path)); v != "" {
+		if v := fieldValueOf(gjson.Get(lend(object), path)); v != "" {
 			return v
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"slices"
 	"sort"
+	"sync/atomic"
 )
 
 const (
@@ -42,13 +43,20 @@ type node struct {
 	page     *Page
 }
 
-// Page is an immutable run of objects in key order. Its identity is its
-// address: as long as none of its objects changes, every snapshot holds the
-// same page.
+// Page is an immutable run of objects in key order: as long as none of its objects
+// changes, every snapshot holds the same page.
 type Page struct {
+	id      uint64
 	objects []*Object
 	bytes   int64
 }
+
+// pageIDs counts the pages of all caches.
+var pageIDs atomic.Uint64
+
+// ID is what nothing but this page has, as long as the process lives: what is
+// derived from the page can be kept under it.
+func (p *Page) ID() uint64 { return p.id }
 
 // Len is the number of objects on the page.
 func (p *Page) Len() int { return len(p.objects) }
@@ -65,7 +73,7 @@ func (s Span) Objects() []*Object { return s.Page.objects[s.Lo:s.Hi] }
 // Whole tells whether the span covers its page entirely.
 func (s Span) Whole() bool { return s.Lo == 0 && s.Hi == len(s.Page.objects) }
 
-// Bytes is the summed length of the covered objects' JSON.
+// Bytes is the summed length of the covered objects as list items.
 func (s Span) Bytes() int64 {
 	if s.Whole() {
 		return s.Page.bytes
@@ -78,7 +86,7 @@ func (s Span) Bytes() int64 {
 }
 
 func newLeaf(objects []*Object) *node {
-	p := &Page{objects: objects}
+	p := &Page{id: pageIDs.Add(1), objects: objects}
 	for _, o := range objects {
 		p.bytes += int64(len(o.raw))
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -26,6 +27,8 @@ import (
 // serveFlags are the flags of serve; what is set takes precedence over the file.
 type serveFlags struct {
 	config, kubeconfig, context, listen, adminListen, logLevel string
+	certFile, privateKeyFile                                   string
+	goawayChance                                               float64
 }
 
 func newServe() *cobra.Command {
@@ -48,6 +51,9 @@ func newServe() *cobra.Command {
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of the upstream apiserver (default: the pod's service account, else $KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&f.context, "context", "", "kubeconfig context `NAME` (default: the current context)")
 	flags.StringVar(&f.listen, "listen", "", "loopback `ADDRESS` for clients (default "+d.Listen+")")
+	flags.StringVar(&f.certFile, "tls-cert-file", "", "PEM `FILE` with the certificate to serve TLS with, HTTP/1.1 and HTTP/2 (default: plain HTTP/1.1)")
+	flags.StringVar(&f.privateKeyFile, "tls-private-key-file", "", "PEM `FILE` with the certificate's private key")
+	flags.Float64Var(&f.goawayChance, "goaway-chance", 0, "`PROBABILITY`, at most 0.02, that an HTTP/2 request makes its client open another connection")
 	flags.StringVar(&f.adminListen, "admin-listen", "", "`ADDRESS` of /metrics, /livez, /readyz and /status (default "+d.AdminListen+")")
 	flags.StringVar(&f.logLevel, "log-level", "", "debug, info, warn or error (default "+d.LogLevel+")")
 	return cmd
@@ -75,6 +81,12 @@ func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
 		if o.flag != "" {
 			*o.field = o.flag
 		}
+	}
+	if f.certFile != "" || f.privateKeyFile != "" {
+		c.TLS = &config.TLS{CertFile: f.certFile, PrivateKeyFile: f.privateKeyFile}
+	}
+	if f.goawayChance != 0 {
+		c.GoawayChance = f.goawayChance
 	}
 	c.SetDefaults()
 	if err := c.Validate(); err != nil {
@@ -111,11 +123,21 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 	defer feeds.Stop()
 	registry.MustRegister(upstream.NewCollector(feeds))
 
-	server := proxy.NewServer(opener{feeds}, forwards, proxy.Options{
-		SyncTimeout: c.Cache.SyncTimeout.Duration,
-		Drain:       c.Drain.Duration,
-		Stall:       c.Cache.Log.MaxAge.Duration,
+	derived := proxy.NewDerived(c.Cache.Derived.MaxBytes.Value(), registry)
+	serving, err := tlsConfig(c.TLS)
+	if err != nil {
+		return err
+	}
+	server, err := proxy.NewServer(opener{feeds}, forwards, derived, proxy.Options{
+		SyncTimeout:  c.Cache.SyncTimeout.Duration,
+		Drain:        c.Drain.Duration,
+		Stall:        c.Cache.Log.MaxAge.Duration,
+		TLS:          serving,
+		GoawayChance: c.GoawayChance,
 	}, proxy.NewMetrics(registry), log)
+	if err != nil {
+		return err
+	}
 	admin := proxy.NewAdmin(registry, func() any { return statusOf(rc.Host, feeds) })
 	return run(ctx, c, server, admin, log)
 }
@@ -139,7 +161,11 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 	defer cancel()
 	context.AfterFunc(ctx, func() { admin.SetReady(false) })
 	admin.SetReady(true)
-	fmt.Printf("watchproxy ready: http://%s (admin http://%s)\n", clients.Addr(), operators.Addr())
+	scheme := "http"
+	if c.TLS != nil {
+		scheme = "https"
+	}
+	fmt.Printf("watchproxy ready: %s://%s (admin http://%s)\n", scheme, clients.Addr(), operators.Addr())
 	err = server.Serve(ctx, clients)
 
 	closing, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -187,6 +213,18 @@ func newClient(rc *rest.Config, metrics *upstream.Metrics) (*upstream.Client, er
 	return upstream.NewClient(base, transport, metrics), nil
 }
 
+// tlsConfig is nil for plain HTTP.
+func tlsConfig(c *config.TLS) (*tls.Config, error) {
+	if c == nil {
+		return nil, nil
+	}
+	certificate, err := tls.LoadX509KeyPair(c.CertFile, c.PrivateKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("tls: certFile %s, privateKeyFile %s: %w", c.CertFile, c.PrivateKeyFile, err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, nil
+}
+
 func newLogger(level string) (*zap.Logger, error) {
 	l, err := zapcore.ParseLevel(level)
 	if err != nil {
@@ -201,10 +239,13 @@ func newLogger(level string) (*zap.Logger, error) {
 type opener struct{ feeds *upstream.Feeds }
 
 // Open implements proxy.Feeds.
-func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource) (proxy.Feed, error) {
-	f, err := o.feeds.Open(ctx, gvr)
-	if errors.Is(err, upstream.ErrUnavailable) {
+func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding) (proxy.Feed, error) {
+	f, err := o.feeds.Open(ctx, gvr, encoding)
+	switch {
+	case errors.Is(err, upstream.ErrUnavailable):
 		err = fmt.Errorf("%w: %w", proxy.ErrNotReady, err)
+	case errors.Is(err, upstream.ErrNoEncoding):
+		err = fmt.Errorf("%w: %w", proxy.ErrNoEncoding, err)
 	}
 	return f, err
 }

@@ -17,6 +17,7 @@ type feedStatus struct {
 	Group           string  `json:"group"`
 	Version         string  `json:"version"`
 	Resource        string  `json:"resource"`
+	Encoding        string  `json:"encoding"`
 	Synced          bool    `json:"synced"`
 	Failing         bool    `json:"failing"`
 	ResourceVersion uint64  `json:"resourceVersion"`
@@ -35,7 +36,7 @@ func statusOf(host string, feeds *upstream.Feeds) status {
 	s := status{Version: version, Upstream: host, Feeds: []feedStatus{}}
 	for _, f := range feeds.Status() {
 		s.Feeds = append(s.Feeds, feedStatus{
-			Group: f.GVR.Group, Version: f.GVR.Version, Resource: f.GVR.Resource,
+			Group: f.GVR.Group, Version: f.GVR.Version, Resource: f.GVR.Resource, Encoding: f.Encoding.String(),
 			Synced: f.Ready, Failing: f.Failing,
 			ResourceVersion: f.ResourceVersion, OldestVersion: f.Since,
 			LastSignSeconds: time.Since(f.LastSign).Seconds(),

@@ -1,44 +1,51 @@
 package wire
 
-import "strconv"
+import (
+	"encoding/json"
+	"strconv"
 
-// JSON is the form in which kube-apiserver writes one resource as JSON.
-type JSON struct {
-	kind, listKind, apiVersion string
-	sorted                     bool
-	typeMeta                   []byte // what a single object has before its metadata
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// mimeJSON is the Content-Type of every answer in JSON, watches too.
+const mimeJSON = "application/json"
+
+// jsonForm is the form in which kube-apiserver writes one resource as JSON.
+type jsonForm struct {
+	Kind
+	typeMeta []byte // what a single object has before its metadata
 }
 
-// NewJSON returns the form of a resource. Sorted is the form of custom
-// resources, whose keys are sorted and whose items describe themselves.
-func NewJSON(kind, listKind, apiVersion string, sorted bool) *JSON {
-	j := &JSON{kind: kind, listKind: listKind, apiVersion: apiVersion, sorted: sorted}
-	if !sorted {
-		j.typeMeta = []byte(`"kind":"` + kind + `","apiVersion":"` + apiVersion + `",`)
+func newPlainJSON(k Kind) *jsonForm {
+	j := &jsonForm{Kind: k}
+	if !k.Sorted {
+		j.typeMeta = []byte(`"kind":"` + k.Kind + `","apiVersion":"` + k.APIVersion + `",`)
 	}
 	return j
 }
 
-// ListMeta is the metadata of a list.
-type ListMeta struct {
-	ResourceVersion uint64
-	// Continue is the token of the next page, "" on the last.
-	Continue string
-	// Remaining is the number of items after this page; nil where it is unknown.
-	Remaining *int64
-}
+func (j *jsonForm) ContentType() string { return mimeJSON }
+func (j *jsonForm) StreamType() string  { return mimeJSON }
+func (j *jsonForm) Kept() bool          { return true }
+func (j *jsonForm) Separator() string   { return "," }
 
-// AppendListHead writes a list up to its first item.
-func (j *JSON) AppendListHead(dst []byte, m ListMeta) []byte {
-	if j.sorted {
+func (j *jsonForm) AppendItem(dst, object []byte) ([]byte, error) { return append(dst, object...), nil }
+
+func (j *jsonForm) AppendListHead(dst []byte, m ListMeta, _ int64) []byte {
+	if j.Sorted {
 		dst = append(dst, `{"apiVersion":"`...)
-		dst = append(dst, j.apiVersion...)
+		dst = append(dst, j.APIVersion...)
 		return append(dst, `","items":[`...)
 	}
+	return append(appendTypedListHead(dst, j.ListKind, j.APIVersion, m), '[')
+}
+
+// appendTypedListHead writes a list of a Go type up to the value of its items.
+func appendTypedListHead(dst []byte, kind, apiVersion string, m ListMeta) []byte {
 	dst = append(dst, `{"kind":"`...)
-	dst = append(dst, j.listKind...)
+	dst = append(dst, kind...)
 	dst = append(dst, `","apiVersion":"`...)
-	dst = append(dst, j.apiVersion...)
+	dst = append(dst, apiVersion...)
 	dst = append(dst, `","metadata":{"resourceVersion":"`...)
 	dst = strconv.AppendUint(dst, m.ResourceVersion, 10)
 	dst = append(dst, '"')
@@ -51,16 +58,15 @@ func (j *JSON) AppendListHead(dst []byte, m ListMeta) []byte {
 		dst = append(dst, `,"remainingItemCount":`...)
 		dst = strconv.AppendInt(dst, *m.Remaining, 10)
 	}
-	return append(dst, `},"items":[`...)
+	return append(dst, `},"items":`...)
 }
 
-// AppendListTail writes a list from after its last item.
-func (j *JSON) AppendListTail(dst []byte, m ListMeta) []byte {
-	if !j.sorted {
+func (j *jsonForm) AppendListTail(dst []byte, m ListMeta, _ int64) []byte {
+	if !j.Sorted {
 		return append(dst, "]}\n"...)
 	}
 	dst = append(dst, `],"kind":"`...)
-	dst = append(dst, j.listKind...)
+	dst = append(dst, j.ListKind...)
 	dst = append(dst, `","metadata":{"continue":"`...)
 	dst = append(dst, m.Continue...)
 	dst = append(dst, '"')
@@ -73,10 +79,13 @@ func (j *JSON) AppendListTail(dst []byte, m ListMeta) []byte {
 	return append(dst, "\"}}\n"...)
 }
 
-// AppendObject writes a list item as an object of its own, without the newline
-// that ends a body.
-func (j *JSON) AppendObject(dst, item []byte) []byte {
-	if j.sorted {
+func (j *jsonForm) AppendObject(dst, object []byte) ([]byte, error) {
+	return append(j.appendSingle(dst, object), '\n'), nil
+}
+
+// appendSingle writes a list item as an object of its own.
+func (j *jsonForm) appendSingle(dst, item []byte) []byte {
+	if j.Sorted {
 		return append(dst, item...)
 	}
 	dst = append(dst, '{')
@@ -84,31 +93,34 @@ func (j *JSON) AppendObject(dst, item []byte) []byte {
 	return append(dst, item[1:]...)
 }
 
-// Stamp says where the digits of an item's resourceVersion stand and which to
-// write instead: a watch shows an object that left its selection with its
-// previous content at the resourceVersion of the change.
-type Stamp struct {
-	Start, End      int
-	ResourceVersion uint64
-}
-
-// AppendEvent writes a watch event with a list item as its object. A nil stamp
-// leaves the object as it is.
-func (j *JSON) AppendEvent(dst []byte, eventType string, item []byte, stamp *Stamp) []byte {
+func (j *jsonForm) AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error) {
 	dst = appendEventHead(dst, eventType)
-	if stamp == nil {
-		dst = j.AppendObject(dst, item)
-	} else {
-		dst = j.AppendObject(dst, item[:stamp.Start])
-		dst = strconv.AppendUint(dst, stamp.ResourceVersion, 10)
-		dst = append(dst, item[stamp.End:]...)
-	}
-	return append(dst, "}\n"...)
+	dst = j.appendSingle(dst, object)
+	return append(dst, "}\n"...), nil
 }
 
-// AppendRawEvent writes a watch event whose object is complete, such as a
-// bookmark or a Status.
-func AppendRawEvent(dst []byte, eventType string, object []byte) []byte {
+func (j *jsonForm) AppendBookmark(dst, object []byte) ([]byte, error) {
+	return appendRawEvent(dst, "BOOKMARK", object), nil
+}
+
+func (j *jsonForm) AppendError(dst []byte, s *metav1.Status) []byte {
+	return appendJSONError(dst, s)
+}
+
+func appendJSONError(dst []byte, s *metav1.Status) []byte {
+	return appendRawEvent(dst, "ERROR", statusJSON(s))
+}
+
+func statusJSON(s *metav1.Status) []byte {
+	body, err := json.Marshal(s)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return body
+}
+
+// appendRawEvent writes a watch event whose object is complete.
+func appendRawEvent(dst []byte, eventType string, object []byte) []byte {
 	dst = appendEventHead(dst, eventType)
 	dst = append(dst, object...)
 	return append(dst, "}\n"...)

@@ -1,71 +1,202 @@
 package wire
 
 import (
-	"mime"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/munnerz/goautoneg"
 )
 
-// ContentTypeJSON is the Content-Type of every JSON response.
-const ContentTypeJSON = "application/json"
+// Encoding is one of those that the cache can answer in.
+type Encoding uint8
+
+// The encodings of kube-apiserver.
+const (
+	JSON Encoding = iota
+	YAML
+	Protobuf
+)
+
+// Choice is a way to write an answer.
+type Choice struct {
+	Encoding Encoding
+	Partial  bool // metadata only: PartialObjectMetadata, in a list PartialObjectMetadataList
+	Pretty   bool // indented, if it is JSON and no watch
+}
+
+// Read is what is asked for, as far as it decides on forms.
+type Read uint8
+
+// The reads that can be answered from a cache.
+const (
+	Get Read = iota
+	List
+	Watch
+)
 
 // sortedMax is how many clauses kube-apiserver keeps in order: it sorts them by
 // an unstable algorithm that happens to be stable up to here.
 const sortedMax = 12
 
-// PlainJSON tells whether kube-apiserver would answer a request with this
-// Accept header in plain, compact JSON. False also where that is in doubt: the
-// apiserver then decides itself.
+// encodings are kube-apiserver's, in the order in which it takes them for a
+// wildcard.
+var encodings = []struct {
+	subtype  string
+	encoding Encoding
+}{{"json", JSON}, {"yaml", YAML}, {"vnd.kubernetes.protobuf", Protobuf}}
+
+// Negotiate reads an Accept header as kube-apiserver does and returns the form of
+// the answer. If the first return value is plain protobuf, others may follow it, in
+// which kube-apiserver would answer if the resource has no protobuf form, as
+// custom resources have not.
 //
-// Clauses count by their q-value, then wildcards count last, then in their
-// order. So it is settled if the first clause names JSON and none has
-// parameters, or if every clause would do.
-func PlainJSON(accept string) bool {
+// It returns nothing where upstream has to answer: Tables, what it would refuse,
+// and whatever is in doubt.
+func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 	if accept == "" {
-		return true
+		return []Choice{{Pretty: pretty && read != Watch}}
 	}
-	clauses := strings.Split(accept, ",")
-	if len(clauses) > sortedMax {
-		return false
+	clauses := goautoneg.ParseAccept(accept)
+	if len(clauses) > sortedMax || strings.Contains(accept, "cbor") {
+		return nil
 	}
-	if strings.Trim(clauses[0], " ") == ContentTypeJSON && !strings.Contains(accept, ";") {
-		return true
-	}
-	for _, clause := range clauses {
-		if !plainClause(clause) {
-			return false
+	for i := range clauses {
+		for _, e := range encodings {
+			if !matches(&clauses[i], e.subtype) {
+				continue
+			}
+			c, verdict := choose(&clauses[i], e.encoding, read)
+			if verdict == next {
+				continue
+			}
+			if verdict == upstream || clauses[i].SubType == "*" && clauses[i].Type != "*" {
+				return choices // built-in resources do not know application/*, custom ones do
+			}
+			if clauses[i].Type == "*" && !strings.Contains(accept, "*/*") {
+				return choices
+			}
+			c.Pretty = (c.Pretty || pretty) && c.Encoding == JSON && read != Watch
+			choices = append(choices, c)
+			if c.Encoding != Protobuf || c.Partial {
+				return choices
+			}
 		}
 	}
-	return true
+	return choices
 }
 
-func plainClause(clause string) bool {
-	written, _, _ := strings.Cut(clause, ";")
-	mediaType, params, err := mime.ParseMediaType(clause)
-	if err != nil || (mediaType != ContentTypeJSON && mediaType != "*/*") || mediaType != strings.Trim(written, " ") {
-		return false // in other letters, upstream does not take it for JSON
+func matches(clause *goautoneg.Accept, subtype string) bool {
+	return clause.Type == "application" && (clause.SubType == subtype || clause.SubType == "*") ||
+		clause.Type == "*" && clause.SubType == "*"
+}
+
+type verdict uint8
+
+const (
+	take     verdict = iota
+	next             // kube-apiserver passes it over
+	upstream         // for upstream to answer
+)
+
+// choose judges one clause for one encoding.
+func choose(clause *goautoneg.Accept, e Encoding, read Read) (Choice, verdict) {
+	c := Choice{Encoding: e}
+	var as, group, version string
+	converts := false
+	if stream := clause.Params["stream"]; stream != "" && (e == YAML || stream != "watch") {
+		return c, next
 	}
-	for name, value := range params {
+	if clause.Params["sv"] != "" {
+		return c, upstream
+	}
+	for name, value := range clause.Params {
 		switch name {
-		case "charset":
-		case "q":
-			if !strings.HasPrefix(value, "0.") && value != "1" && value != "1.0" || strings.Trim(value, "0.") == "" {
-				return false
-			}
-		default:
-			return false
+		case "as":
+			as, converts = value, true
+		case "g":
+			group, converts = value, true
+		case "v":
+			version, converts = value, true
+		case "pretty":
+			c.Pretty = value == "1"
 		}
 	}
-	return true
+	if converts {
+		return convert(c, as, group, version, read)
+	}
+	if e == YAML && read == Watch {
+		return c, upstream // refused
+	}
+	return c, take
+}
+
+// convert judges a clause that asks for another kind than the resource's.
+func convert(c Choice, as, group, version string, read Read) (Choice, verdict) {
+	known := slices.Contains([]string{"Table", "PartialObjectMetadata", "PartialObjectMetadataList"}, as)
+	wanted := "PartialObjectMetadata"
+	if read == List {
+		wanted = "PartialObjectMetadataList"
+	}
+	switch {
+	case group != metaGroup || version != metaVersion && version != "v1beta1" || !known:
+		return c, next
+	case as == "Table" && c.Encoding == Protobuf:
+		return c, next
+	case as != wanted, version != metaVersion, c.Encoding == YAML && read == Watch:
+		return c, upstream
+	}
+	c.Partial = true
+	return c, take
+}
+
+// NegotiateError returns the form of a Status: if no clause names one, indented
+// JSON.
+func NegotiateError(accept string, pretty bool) Choice {
+	if accept == "" {
+		return Choice{Pretty: pretty}
+	}
+	clauses := goautoneg.ParseAccept(accept)
+	for i := range clauses {
+		for _, e := range encodings {
+			if !matches(&clauses[i], e.subtype) {
+				continue
+			}
+			c, verdict := choose(&clauses[i], e.encoding, Get)
+			if verdict == next || c.Partial || clauses[i].Params["as"] != "" || clauses[i].Params["sv"] != "" {
+				continue // a Status is not transformed
+			}
+			c.Pretty = (c.Pretty || pretty) && c.Encoding == JSON
+			return c
+		}
+	}
+	return Choice{Pretty: true}
 }
 
 // Pretty tells whether kube-apiserver would indent the response: it does so for
 // people at a terminal or in a browser, and when asked to.
-func Pretty(parameter, userAgent string) bool {
-	if parameter != "" {
-		return parameter != "0" && !strings.EqualFold(parameter, "false")
+func Pretty(query, userAgent string) bool {
+	if strings.Contains(query, "pretty") {
+		values, _ := url.ParseQuery(query) // of a malformed query counts what can be read
+		if parameter := values.Get("pretty"); parameter != "" {
+			pretty, _ := strconv.ParseBool(parameter)
+			return pretty
+		}
 	}
 	for _, human := range []string{"curl", "Wget", "Mozilla/5.0"} {
 		if strings.HasPrefix(userAgent, human) {
+			return true
+		}
+	}
+	return false
+}
+
+// AcceptsGzip tells whether kube-apiserver would compress an answer that is long
+// enough.
+func AcceptsGzip(acceptEncoding string) bool {
+	for token := range strings.SplitSeq(acceptEncoding, ",") {
+		if strings.TrimSpace(token) == "gzip" {
 			return true
 		}
 	}

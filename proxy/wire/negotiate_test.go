@@ -1,84 +1,166 @@
 package wire
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
 
-func TestPlainJSON(t *testing.T) {
-	for accept, want := range map[string]bool{
-		"":                                    true,
-		"application/json":                    true,
-		"*/*":                                 true,
-		"application/json, */*":               true,
-		"application/json;charset=utf-8":      true,
-		"application/json;q=0.9,*/*;q=0.1":    true,
-		" application/json":                   true,
-		"application/json;q=0":                false,
-		"application/json;q=0.000":            false,
-		"application/*":                       false,
-		"application/yaml":                    false,
-		"text/html":                           false,
-		"application/yaml, application/json":  false,
-		"application/vnd.kubernetes.protobuf": false,
-		"application/json;stream=watch":       false,
-		"application/json;pretty=1":           false,
-		"application/json;as=Table;v=v1;g=meta.k8s.io,application/json":                     false,
-		"application/vnd.kubernetes.protobuf,application/json":                              false,
-		"application/json;q=0.1,application/yaml":                                           false,
-		"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json": false,
-		"*/*, application/yaml":                                       false,
-		"Application/JSON":                                            false,
-		"application/json\t;charset=x":                                false,
-		"application/json, application/yaml":                          true,
-		"application/json, application/yaml;q =2":                     false,
-		"application/json" + strings.Repeat(", application/yaml", 12): false,
-		";": false,
+const (
+	table       = "application/json;as=Table;v=v1;g=meta.k8s.io"
+	partialList = ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+	partialOne  = ";as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+	protobuf    = "application/vnd.kubernetes.protobuf"
+)
+
+var (
+	plain     = Choice{}
+	inYAML    = Choice{Encoding: YAML}
+	inProto   = Choice{Encoding: Protobuf}
+	metaJSON  = Choice{Partial: true}
+	metaProto = Choice{Encoding: Protobuf, Partial: true}
+	indented  = Choice{Pretty: true}
+)
+
+// The differential suite compares with kube-apiserver; this is what there is to it.
+func TestNegotiate(t *testing.T) {
+	for _, tc := range []struct {
+		accept string
+		read   Read
+		want   []Choice
+	}{
+		{"", List, []Choice{plain}},
+		{"application/json", List, []Choice{plain}},
+		{"*/*", Watch, []Choice{plain}},
+		{"application/json;q=0", Get, []Choice{plain}},
+		{"application/yaml, application/json", List, []Choice{inYAML}},
+		{"application/yaml, application/json", Watch, nil},
+		{"application/json;q=0.5, application/yaml", Get, []Choice{inYAML}},
+		{protobuf, List, []Choice{inProto}},
+		{protobuf + ",application/json", List, []Choice{inProto, plain}},
+		{protobuf + ",application/json;q=0.5," + table, List, []Choice{inProto}},
+		{protobuf + ";stream=watch", Watch, []Choice{inProto}},
+		{protobuf + ";stream=other,application/json", Watch, []Choice{plain}},
+		{protobuf + partialList + ",application/json" + partialList + ",application/json", List, []Choice{metaProto}},
+		{"application/json" + partialOne, Watch, []Choice{metaJSON}},
+		{"application/json" + partialOne, List, nil},
+		{"application/json" + partialList, Get, nil},
+		{"application/json" + partialList, Watch, nil},
+		{"application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io", List, nil},
+		{"application/json;as=PartialObjectMetadataList;v=v2;g=meta.k8s.io,application/json", List, []Choice{plain}},
+		{"application/json;as=Nonsense;v=v1;g=meta.k8s.io,application/json", List, []Choice{plain}},
+		{"application/json;v=v1,application/yaml", Get, []Choice{inYAML}},
+		{table, List, nil},
+		{table + ",application/json", List, nil},
+		{protobuf + ";as=Table;v=v1;g=meta.k8s.io,application/json", List, []Choice{plain}},
+		{"application/json;pretty=1", List, []Choice{indented}},
+		{"application/json;pretty=1", Watch, []Choice{plain}},
+		{"application/json;pretty=true", List, []Choice{plain}},
+		{"application/cbor, application/json", List, nil},
+		{"application/*", List, nil},
+		{"*", List, nil},
+		{"*, */*", List, []Choice{plain}},
+		{"text/html, application/xml;q=0.9, */*;q=0.8", List, []Choice{plain}},
+		{"text/html", List, nil},
+		{"Application/JSON", List, nil},
+		{"application/json;sv=v1", List, nil},
+		{"application/json;sv=v1;stream=other,application/yaml", List, []Choice{inYAML}},
+		{"application/json;sv=", List, []Choice{plain}},
+		{"application/json" + strings.Repeat(", text/x", 12), List, nil},
 	} {
-		if got := PlainJSON(accept); got != want {
-			t.Errorf("PlainJSON(%q) = %t, want %t", accept, got, want)
+		if got := Negotiate(tc.accept, tc.read, false); !slices.Equal(got, tc.want) {
+			t.Errorf("%q for %d: %v, want %v", tc.accept, tc.read, got, tc.want)
+		}
+	}
+	if got := Negotiate("application/yaml", List, true); !slices.Equal(got, []Choice{inYAML}) {
+		t.Errorf("pretty YAML is %v", got)
+	}
+}
+
+func TestNegotiateError(t *testing.T) {
+	for accept, want := range map[string]Choice{
+		"":                                plain,
+		"application/json":                plain,
+		table + ",application/json":       plain,
+		table:                             indented, // no clause names a form of it
+		protobuf + partialList:            indented,
+		protobuf + ",application/json":    inProto,
+		"application/yaml":                inYAML,
+		"*/*":                             plain,
+		"text/html":                       indented,
+		"application/json;v=v1":           indented,
+		"application/json;sv=v1":          indented,
+		"application/yaml;sv=,text/html":  inYAML,
+		"application/json;stream=garbage": indented,
+	} {
+		if got := NegotiateError(accept, false); got != want {
+			t.Errorf("%q: %v, want %v", accept, got, want)
 		}
 	}
 }
 
-// Whatever is sent: no panic, and nothing that names another form first is
-// taken for plain JSON.
-func FuzzPlainJSON(f *testing.F) {
-	for _, s := range []string{"", "*/*", "application/json;q=0.5,application/yaml", "application/json;as=Table", ",", ";q=", "application/json;q=NaN"} {
-		f.Add(s)
+// Whatever is sent: no panic; every form was named by some clause; and only plain protobuf leaves room for another.
+func FuzzNegotiate(f *testing.F) {
+	for _, s := range []string{
+		"", "*/*", "application/json;q=0.5,application/yaml", table, protobuf + partialList + ",application/json", ",", ";q=", "application/json;q=NaN", "*",
+		"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;pretty=1, application/*;stream=watch",
+	} {
+		for read := range 3 {
+			f.Add(s, uint8(read), read == 0)
+		}
 	}
-	f.Fuzz(func(t *testing.T, accept string) {
-		if !PlainJSON(accept) || accept == "" {
-			return
+	f.Fuzz(func(t *testing.T, accept string, read uint8, pretty bool) {
+		choices := Negotiate(accept, Read(read%3), pretty)
+		for i, c := range choices {
+			last := i == len(choices)-1
+			name := []string{"json", "yaml", "protobuf"}[c.Encoding]
+			switch {
+			case accept != "" && !strings.Contains(accept, name) && !strings.Contains(accept, "*/*"):
+				t.Errorf("%q is taken for %s", accept, name)
+			case c.Partial && !strings.Contains(accept, "PartialObjectMetadata"):
+				t.Errorf("%q is taken for metadata", accept)
+			case c.Pretty && (c.Encoding != JSON || Read(read%3) == Watch):
+				t.Errorf("%q is indented", accept)
+			case !last && (c.Encoding != Protobuf || c.Partial):
+				t.Errorf("%q: %v is not the last of %v", accept, c, choices)
+			case c.Encoding == YAML && Read(read%3) == Watch:
+				t.Errorf("%q: a watch in YAML", accept)
+			}
 		}
-		first, _, _ := strings.Cut(accept, ",")
-		mediaType, _, _ := strings.Cut(first, ";")
-		mediaType = strings.ToLower(strings.TrimSpace(mediaType))
-		if mediaType != "application/json" && mediaType != "*/*" {
-			t.Errorf("%q is taken for plain JSON", accept)
-		}
-		if strings.Contains(strings.ToLower(first), "as=") {
-			t.Errorf("%q asks for a transformation", accept)
+		if c := NegotiateError(accept, pretty); c.Partial {
+			t.Errorf("%q: metadata of an error", accept)
 		}
 	})
 }
 
 func TestPretty(t *testing.T) {
 	for _, tc := range []struct {
-		parameter, agent string
-		want             bool
+		query, agent string
+		want         bool
 	}{
 		{"", "kubectl/v1.36.3", false},
 		{"", "curl/8.0", true},
 		{"", "Mozilla/5.0 (X11)", true},
 		{"", "Wget/1.2", true},
-		{"0", "curl/8.0", false},
-		{"false", "curl/8.0", false},
-		{"true", "kubectl", true},
-		{"1", "kubectl", true},
+		{"pretty=0", "curl/8.0", false},
+		{"pretty=false", "curl/8.0", false},
+		{"pretty=nonsense", "curl/8.0", false},
+		{"pretty=", "curl/8.0", true},
+		{"pretty=true", "kubectl", true},
+		{"limit=1&pretty=1", "kubectl", true},
 	} {
-		if got := Pretty(tc.parameter, tc.agent); got != tc.want {
-			t.Errorf("Pretty(%q, %q) = %t", tc.parameter, tc.agent, got)
+		if got := Pretty(tc.query, tc.agent); got != tc.want {
+			t.Errorf("Pretty(%q, %q) = %t", tc.query, tc.agent, got)
+		}
+	}
+}
+
+func TestAcceptsGzip(t *testing.T) {
+	for header, want := range map[string]bool{
+		"": false, "gzip": true, "deflate, gzip": true, "gzip,deflate": true, "gzip;q=1": false, "gzip;q=0": false, "GZIP": false, "identity": false, "*": false,
+	} {
+		if got := AcceptsGzip(header); got != want {
+			t.Errorf("%q: %t", header, got)
 		}
 	}
 }

@@ -13,10 +13,11 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Client asks one upstream apiserver for JSON. The transport brings
+// Client asks one upstream apiserver. The transport brings
 // credentials, TLS and HTTP/2; it is client-go's.
 type Client struct {
 	base    *url.URL
@@ -36,7 +37,7 @@ const maxErrorBody = 64 << 10
 // get sends one GET request. A response other than 200 is returned as an error
 // of apimachinery's api/errors. The caller closes the body.
 func (c *Client) get(ctx context.Context, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
-	return c.getAs(ctx, "application/json", verb, gvr, path, query)
+	return c.getAs(ctx, mimeJSON, verb, gvr, path, query)
 }
 
 // getAs is get in another form than plain JSON.
@@ -69,8 +70,8 @@ const userAgent = "watchproxy"
 func statusError(resp *http.Response) error {
 	defer resp.Body.Close() //nolint:errcheck // the error is the answer
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-	var status metav1.Status
-	if json.Unmarshal(body, &status) != nil || status.Kind != "Status" {
+	status, ok := readStatus(body)
+	if !ok {
 		status = metav1.Status{
 			Status:  metav1.StatusFailure,
 			Reason:  metav1.StatusReasonUnknown,
@@ -85,6 +86,15 @@ func statusError(resp *http.Response) error {
 		status.Details.RetryAfterSeconds = int32(seconds)
 	}
 	return &apierrors.StatusError{ErrStatus: status}
+}
+
+// readStatus reads a Status in the encoding in which it came.
+func readStatus(body []byte) (status metav1.Status, ok bool) {
+	var envelope runtime.Unknown
+	if readEnvelope(body, &envelope) == nil {
+		return status, envelope.Kind == "Status" && status.Unmarshal(envelope.Raw) == nil
+	}
+	return status, json.Unmarshal(body, &status) == nil && status.Kind == "Status"
 }
 
 // retryAfter is how long upstream asked to be left alone, or 0.

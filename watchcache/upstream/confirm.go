@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -16,7 +15,7 @@ import (
 
 // acceptProtobufMetadata asks for no more than the metadata of a list's items, in the
 // shortest of forms. Of six thousand objects that was a megabyte in some 25 ms.
-const acceptProtobufMetadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+const acceptProtobufMetadata = mimeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 // confirm compares the state of the log with upstream's at rv or later, by the
 // uids and resourceVersions of all objects. If they are the same, readers may have
@@ -51,8 +50,6 @@ func (f *Feed) stateOf(o *metav1.PartialObjectMetadata) (watchcache.ObjectState,
 	return watchcache.ObjectState{Key: f.cache.Resource().Key(o.Namespace, o.Name), UID: string(o.UID), ResourceVersion: rv}, err
 }
 
-var protobufPrefix = []byte("k8s\x00")
-
 // metadata lists the metadata of a collection in a state that is not older than rv.
 func (c *Client) metadata(ctx context.Context, r *watchcache.Resource, rv uint64) (*metav1.PartialObjectMetadataList, uint64, error) {
 	resp, err := c.getAs(ctx, acceptProtobufMetadata, "metadata", r.GVR, resourcePath(r.GVR, ""), url.Values{
@@ -66,14 +63,10 @@ func (c *Client) metadata(ctx context.Context, r *watchcache.Resource, rv uint64
 	if err != nil {
 		return nil, 0, fmt.Errorf("list metadata: %w", err)
 	}
-	raw, ok := bytes.CutPrefix(body, protobufPrefix)
-	if !ok {
-		return nil, 0, fmt.Errorf("%w: metadata of %s is not in protobuf", watchcache.ErrMalformedObject, r.GVR.Resource)
-	}
 	var envelope runtime.Unknown
 	var list metav1.PartialObjectMetadataList
-	if err := envelope.Unmarshal(raw); err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", watchcache.ErrMalformedObject, err)
+	if err := readEnvelope(body, &envelope); err != nil {
+		return nil, 0, err
 	}
 	if err := list.Unmarshal(envelope.Raw); err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", watchcache.ErrMalformedObject, err)

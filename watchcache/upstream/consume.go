@@ -22,7 +22,7 @@ const batchMax = 256
 // consumeInitial reads the state that a stream with sendInitialEvents begins
 // with, up to the bookmark that ends it. It returns the epoch that the state begins
 // or goes on with.
-func (f *Feed) consumeInitial(s *stream) (epoch uint64, err error) {
+func (f *Feed) consumeInitial(s stream) (epoch uint64, err error) {
 	var changes []watchcache.Change
 	for {
 		e, err := s.next()
@@ -36,11 +36,11 @@ func (f *Feed) consumeInitial(s *stream) (epoch uint64, err error) {
 			if err != nil {
 				return 0, err
 			}
-			if watchcache.IsInitialEventsEnd(e.object) {
+			if f.cache.Resource().IsInitialEventsEnd(e.object) {
 				return f.adopt(changes, rv)
 			}
 		case "ERROR":
-			return 0, eventError(e)
+			return 0, eventError(e, f.encoding)
 		default:
 			change, err := f.change(e)
 			if err != nil {
@@ -53,7 +53,7 @@ func (f *Feed) consumeInitial(s *stream) (epoch uint64, err error) {
 
 // consume applies a stream's events to one epoch of the cache until the stream
 // ends; a clean end is nil. It calls alive with every event.
-func (f *Feed) consume(s *stream, epoch uint64, alive func()) error {
+func (f *Feed) consume(s stream, epoch uint64, alive func()) error {
 	var batch []watchcache.Change
 	apply := func() error {
 		err := f.write(epoch, func() error { return f.cache.Apply(batch, time.Now()) })
@@ -84,7 +84,7 @@ func (f *Feed) consume(s *stream, epoch uint64, alive func()) error {
 				return err
 			}
 		case "ERROR":
-			return errors.Join(apply(), eventError(e))
+			return errors.Join(apply(), eventError(e, f.encoding))
 		default:
 			change, err := f.change(e)
 			if err != nil {
@@ -132,9 +132,13 @@ func ended(err error, early bool) error {
 }
 
 // eventError is the Status of an ERROR event.
-func eventError(e event) error {
+func eventError(e event, encoding watchcache.Encoding) error {
 	var status metav1.Status
-	if err := json.Unmarshal(e.object, &status); err != nil {
+	unmarshal := func() error { return json.Unmarshal(e.object, &status) }
+	if encoding == watchcache.Protobuf {
+		unmarshal = func() error { return status.Unmarshal(e.object) }
+	}
+	if err := unmarshal(); err != nil {
 		return fmt.Errorf("%w: ERROR event without a Status", watchcache.ErrMalformedObject)
 	}
 	return &apierrors.StatusError{ErrStatus: status}

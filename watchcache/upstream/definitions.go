@@ -14,6 +14,8 @@ import (
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // definitions follows the CustomResourceDefinitions, by their metadata alone:
@@ -107,7 +109,7 @@ func (d *definitions) follow(ctx context.Context) error {
 		return err
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end, or broken
-	s := newStream(resp.Body)
+	s := newJSONStream(resp.Body)
 	for {
 		e, err := s.next()
 		if err != nil {
@@ -131,7 +133,7 @@ func (d *definitions) apply(e event) error {
 	case "BOOKMARK":
 		return nil
 	case "ERROR":
-		return eventError(e)
+		return eventError(e, watchcache.JSON)
 	}
 	var o metav1.PartialObjectMetadata
 	if err := json.Unmarshal(e.object, &o); err != nil || o.Name == "" {

@@ -11,9 +11,13 @@
 // [Feeds] starts feeds on first use, hands out their caches, remembers for a
 // while what cannot be cached, and stops what nobody uses.
 //
+// A resource that clients ask for in protobuf, too, has a second feed, which the
+// first of them starts. Custom resources have no protobuf form: upstream refuses it
+// with 406, which is [ErrNoEncoding] and remembered for a while.
+//
 // # What upstream sees
 //
-// Per resource: one discovery request, one probe, one watch. The probe is a
+// Per feed: one discovery request, one probe, one watch. The probe is a
 // list that matches nothing; its revision is a linearizable read, and the form
 // of its body tells built-in types (kind first, list items without kind) from
 // custom resources (sorted keys, items with kind), which an empty list shows as

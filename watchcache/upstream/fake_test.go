@@ -221,7 +221,7 @@ func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool)
 	}
 	r, w := io.Pipe()
 	go f.serve(ctx, w, first, from, f.mu.cut)
-	return &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{}, Body: r}, nil
+	return &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}, nil
 }
 
 func (f *fakeUpstream) metadataLocked() (*http.Response, error) {
@@ -249,7 +249,7 @@ func (f *fakeUpstream) metadataLocked() (*http.Response, error) {
 func (f *fakeUpstream) sideWatchLocked(ctx context.Context, rv string) *http.Response {
 	from, _ := strconv.ParseUint(rv, 10, 64)
 	r, w := io.Pipe()
-	resp := &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{}, Body: r}
+	resp := &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}
 	if from < f.mu.oldest {
 		go f.serve(ctx, w, []string{tooOld(from, f.mu.oldest), ""}, 0, nil)
 		return resp
@@ -336,7 +336,7 @@ func bookmarkJSON(rv uint64, end bool) string {
 
 func reply(code int, body string) *http.Response {
 	return &http.Response{
-		StatusCode: code, Status: fmt.Sprintf("%d %s", code, http.StatusText(code)), Header: http.Header{},
+		StatusCode: code, Status: fmt.Sprintf("%d %s", code, http.StatusText(code)), Header: jsonHeader(),
 		Body: io.NopCloser(strings.NewReader(body)),
 	}
 }
@@ -344,3 +344,5 @@ func reply(code int, body string) *http.Response {
 var errDown = errors.New("connection refused")
 
 const longEnough = 5 * time.Minute
+
+func jsonHeader() http.Header { return http.Header{"Content-Type": {mimeJSON}} }

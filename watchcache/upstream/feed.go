@@ -38,12 +38,13 @@ var (
 // follows one watch; readers who need the most recent state hurry it along
 // (see [Feed.Fresh]).
 type Feed struct {
-	gvr     schema.GroupVersionResource
-	options ResourceOptions
-	client  *Client
-	limits  watchcache.Limits
-	log     *zap.Logger
-	metrics *Metrics
+	gvr      schema.GroupVersionResource
+	encoding watchcache.Encoding
+	options  ResourceOptions
+	client   *Client
+	limits   watchcache.Limits
+	log      *zap.Logger
+	metrics  *Metrics
 
 	defined func(*Feed)   // called once if the resource is a custom one
 	started chan struct{} // closed when cache or err is set
@@ -147,7 +148,8 @@ func (f *Feed) describe(ctx context.Context) (*watchcache.Cache, error) {
 	}
 	r := watchcache.Resource{
 		GVR: f.gvr, Kind: found.Kind, Namespaced: found.Namespaced,
-		Fields: builtinFields(f.gvr), NoNamespaceField: noNamespaceField(f.gvr), NoWatchCache: noWatchCache(f.gvr),
+		Fields: onTheWire(f.gvr, builtinFields(f.gvr), f.encoding), NoNamespaceField: noNamespaceField(f.gvr), NoWatchCache: noWatchCache(f.gvr),
+		Encoding: f.encoding,
 	}
 	p, err := f.client.probe(ctx, &r)
 	if err != nil {
@@ -260,13 +262,16 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64) error
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
 	opened := time.Now()
-	resp, err := f.client.get(ctx, "watch", f.gvr, resourcePath(f.gvr, ""), query)
+	resp, err := f.client.getAs(ctx, mimeOf(f.encoding), "watch", f.gvr, resourcePath(f.gvr, ""), query)
 	if err != nil {
 		return causeOf(ctx, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
 	f.alive()
-	s := newStream(resp.Body)
+	if err := checkEncoding(resp, f.encoding); err != nil {
+		return err
+	}
+	s := newStream(resp.Body, f.cache.Resource())
 	if epoch == 0 {
 		if epoch, err = f.consumeInitial(s); err != nil {
 			return causeOf(ctx, err)
@@ -342,4 +347,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // String names the feed.
-func (f *Feed) String() string { return fmt.Sprintf("feed of %s", f.gvr) }
+func (f *Feed) String() string { return fmt.Sprintf("%s feed of %s", f.encoding, f.gvr) }

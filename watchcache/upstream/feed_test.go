@@ -42,7 +42,7 @@ func open(t *testing.T, feeds *Feeds) *watchcache.Cache {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	feed, err := feeds.Open(ctx, configmaps)
+	feed, err := feeds.Open(ctx, configmaps, watchcache.JSON)
 	if err != nil {
 		t.Fatalf("no cache: %v", err)
 	}
@@ -64,7 +64,7 @@ func reached(t *testing.T, f *fakeUpstream, cache *watchcache.Cache) {
 	}
 	got := map[string]string{}
 	for o := range s.Objects("", "") {
-		got[o.Name()] = strings.Replace(string(o.JSON()), "{", `{"kind":"ConfigMap","apiVersion":"v1",`, 1)
+		got[o.Name()] = strings.Replace(string(o.Bytes()), "{", `{"kind":"ConfigMap","apiVersion":"v1",`, 1)
 	}
 	if want := f.state(); !maps.Equal(got, want) {
 		t.Fatalf("cache at %d holds %v, upstream %v", s.ResourceVersion(), got, want)
@@ -98,7 +98,7 @@ func TestManyRequestsStartOneFeed(t *testing.T) {
 		errs := make(chan error)
 		for range 100 {
 			go func() {
-				_, err := feeds.Open(t.Context(), configmaps)
+				_, err := feeds.Open(t.Context(), configmaps, watchcache.JSON)
 				errs <- err
 			}()
 		}

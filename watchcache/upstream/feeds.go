@@ -60,9 +60,34 @@ type Feeds struct {
 
 	mu struct {
 		sync.Mutex
-		feeds   map[schema.GroupVersionResource]*Feed
-		refused map[schema.GroupVersionResource]refusal
+		feeds   map[feedKey]*Feed
+		refused map[feedKey]refusal
 	}
+}
+
+// feedKey tells feeds apart.
+type feedKey struct {
+	gvr      schema.GroupVersionResource
+	encoding watchcache.Encoding
+}
+
+func (f *Feed) key() feedKey { return feedKey{f.gvr, f.encoding} }
+
+// isCustom tells a feed that has found its resource to be a custom one.
+func (f *Feed) isCustom() bool {
+	if f == nil {
+		return false
+	}
+	select {
+	case <-f.started:
+		return f.cache != nil && f.cache.Resource().SelfDescribing
+	default:
+		return false
+	}
+}
+
+func (k feedKey) sorted() []string {
+	return []string{k.gvr.Group, k.gvr.Version, k.gvr.Resource, k.encoding.String()}
 }
 
 // refusal remembers for a while why a resource has no feed.
@@ -75,8 +100,8 @@ type refusal struct {
 func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
 	fs := &Feeds{client: client, options: options, log: log, metrics: client.metrics}
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
-	fs.mu.feeds = map[schema.GroupVersionResource]*Feed{}
-	fs.mu.refused = map[schema.GroupVersionResource]refusal{}
+	fs.mu.feeds = map[feedKey]*Feed{}
+	fs.mu.refused = map[feedKey]refusal{}
 	fs.definitions.client, fs.definitions.log, fs.definitions.changed = client, log, fs.redefined
 	fs.running.Go(fs.retireIdle)
 	return fs
@@ -88,18 +113,20 @@ func (fs *Feeds) Stop() {
 	fs.running.Wait()
 }
 
-// Open returns the feed of a resource, starting it if it does not run, and
-// waits for its cache to be filled until ctx ends. Any error means that the
-// request is for upstream to answer.
-func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource) (*Feed, error) {
-	f, err := fs.feed(gvr)
+// Open returns the feed of a resource in an encoding, starting it if it does not
+// run, and waits for its cache to be filled until ctx ends. Any error means that
+// the request is for upstream to answer; [ErrNoEncoding] that it may be answered
+// in another encoding.
+func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding) (*Feed, error) {
+	key := feedKey{gvr, encoding}
+	f, err := fs.feed(key)
 	if errors.Is(err, errRedefined) {
 		// All its watches have just ended and come back at once: forwarded, they
 		// would stay with upstream.
 		if !sleep(ctx, settling) {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
-		f, err = fs.feed(gvr)
+		f, err = fs.feed(key)
 	}
 	if errors.Is(err, errRedefined) {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -136,32 +163,38 @@ func (f *Feed) Cache() *watchcache.Cache { return f.cache }
 func (f *Feed) Warnings() []string { return f.warnings }
 
 // feed returns the running feed of a resource or starts one.
-func (fs *Feeds) feed(gvr schema.GroupVersionResource) (*Feed, error) {
-	if slices.Contains(fs.options.Excluded, gvr.GroupResource()) {
+func (fs *Feeds) feed(key feedKey) (*Feed, error) {
+	if slices.Contains(fs.options.Excluded, key.gvr.GroupResource()) {
 		return nil, ErrExcluded
 	}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if f := fs.mu.feeds[gvr]; f != nil {
+	if f := fs.mu.feeds[key]; f != nil {
 		return f, nil
 	}
 	if fs.ctx.Err() != nil {
 		return nil, errStopped
 	}
-	if r, ok := fs.mu.refused[gvr]; ok && time.Now().Before(r.until) {
+	if key.encoding == watchcache.Protobuf && fs.mu.feeds[feedKey{gvr: key.gvr}].isCustom() {
+		return nil, fmt.Errorf("%w: %s is a custom one", ErrNoEncoding, key.gvr) // without asking
+	}
+	if r, ok := fs.mu.refused[key]; ok && time.Now().Before(r.until) {
 		return nil, r.err
 	}
-	delete(fs.mu.refused, gvr)
-	f := fs.newFeed(gvr)
-	fs.mu.feeds[gvr] = f
+	delete(fs.mu.refused, key)
+	f := fs.newFeed(key)
+	fs.mu.feeds[key] = f
 	fs.running.Go(func() { fs.own(f) })
 	return f, nil
 }
 
-func (fs *Feeds) newFeed(gvr schema.GroupVersionResource) *Feed {
+func (fs *Feeds) newFeed(key feedKey) *Feed {
+	gvr := key.gvr
 	f := &Feed{
-		gvr: gvr, options: fs.options.Resources[gvr.GroupResource()], client: fs.client, limits: fs.options.Limits, metrics: fs.metrics,
-		log:     fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource)),
+		gvr: gvr, encoding: key.encoding, options: fs.options.Resources[gvr.GroupResource()],
+		client: fs.client, limits: fs.options.Limits, metrics: fs.metrics,
+		log: fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
+			zap.Stringer("encoding", key.encoding)),
 		defined: fs.defined,
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -180,13 +213,13 @@ func (fs *Feeds) own(f *Feed) {
 
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if fs.mu.feeds[f.gvr] == f {
-		delete(fs.mu.feeds, f.gvr)
+	if fs.mu.feeds[f.key()] == f {
+		delete(fs.mu.feeds, f.key())
 	}
 	if ctx.Err() == nil {
 		pause := pauseAfter(f.err)
 		f.log.Info("not cached; requests are forwarded", zap.Error(f.err), zap.Duration("for", pause))
-		fs.refuseLocked(f.gvr, f.err, pause)
+		fs.refuseLocked(f.key(), f.err, pause)
 	}
 }
 
@@ -213,9 +246,9 @@ func (fs *Feeds) abandon(f *Feed) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.abandon(f.stop)
-	if fs.mu.feeds[f.gvr] == f {
-		delete(fs.mu.feeds, f.gvr)
-		fs.refuseLocked(f.gvr, errRedefined, settling)
+	if fs.mu.feeds[f.key()] == f {
+		delete(fs.mu.feeds, f.key())
+		fs.refuseLocked(f.key(), errRedefined, settling)
 	}
 }
 
@@ -227,17 +260,17 @@ const settling = 2 * time.Second
 // can make us remember.
 const refusalsMax = 1000
 
-func (fs *Feeds) refuseLocked(gvr schema.GroupVersionResource, reason error, pause time.Duration) {
+func (fs *Feeds) refuseLocked(key feedKey, reason error, pause time.Duration) {
 	if len(fs.mu.refused) >= refusalsMax {
 		clear(fs.mu.refused)
 	}
-	fs.mu.refused[gvr] = refusal{reason, time.Now().Add(pause)}
+	fs.mu.refused[key] = refusal{reason, time.Now().Add(pause)}
 }
 
 // pauseAfter is how long a refusal holds before it is tried again.
 func pauseAfter(err error) time.Duration {
 	switch {
-	case errors.Is(err, ErrNotCacheable), errors.Is(err, watchcache.ErrMalformedObject),
+	case errors.Is(err, ErrNotCacheable), errors.Is(err, ErrNoEncoding), errors.Is(err, watchcache.ErrMalformedObject),
 		errors.Is(err, watchcache.ErrOpaqueResourceVersion):
 		return time.Minute
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
@@ -268,7 +301,7 @@ func (fs *Feeds) retireIdle() {
 	}
 }
 
-// list returns the started feeds, ordered by group, version and resource.
+// list returns the started feeds, ordered by group, version, resource and encoding.
 func (fs *Feeds) list() []*Feed {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -283,7 +316,7 @@ func (fs *Feeds) list() []*Feed {
 		}
 	}
 	slices.SortFunc(feeds, func(a, b *Feed) int {
-		return slices.Compare([]string{a.gvr.Group, a.gvr.Version, a.gvr.Resource}, []string{b.gvr.Group, b.gvr.Version, b.gvr.Resource})
+		return slices.Compare(a.key().sorted(), b.key().sorted())
 	})
 	return feeds
 }
@@ -291,6 +324,7 @@ func (fs *Feeds) list() []*Feed {
 // FeedStatus is one feed at a glance.
 type FeedStatus struct {
 	GVR      schema.GroupVersionResource
+	Encoding watchcache.Encoding
 	Failing  bool
 	LastSign time.Time
 	watchcache.Stats
@@ -300,7 +334,7 @@ type FeedStatus struct {
 func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
 	for _, f := range fs.list() {
-		all = append(all, FeedStatus{f.gvr, f.failing.Load(), time.Unix(0, f.lastSign.Load()), f.cache.Stats()})
+		all = append(all, FeedStatus{f.gvr, f.encoding, f.failing.Load(), time.Unix(0, f.lastSign.Load()), f.cache.Stats()})
 	}
 	return all
 }

@@ -337,14 +337,14 @@ func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 		cancel()
 		<-waited
 	}()
-	resp, err := f.client.get(ctx, "side-watch", f.gvr, resourcePath(f.gvr, ""), url.Values{
+	resp, err := f.client.getAs(ctx, mimeOf(f.encoding), "side-watch", f.gvr, resourcePath(f.gvr, ""), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"},
 		"resourceVersion": {strconv.FormatUint(from, 10)},
 		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},
 	})
 	if err == nil {
 		defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
-		err = f.consume(newStream(resp.Body), epoch, func() {})
+		err = f.consume(newStream(resp.Body, f.cache.Resource()), epoch, func() {})
 	}
 	if f.reaches(ctx, rv, 0) {
 		return nil

@@ -18,7 +18,7 @@ func openFeed(t *testing.T, f *fakeUpstream) *Feed {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	feed, err := start(t, f).Open(ctx, configmaps)
+	feed, err := start(t, f).Open(ctx, configmaps, watchcache.JSON)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 		f.mu.noMetadata = true
 		fill(f, smallObjects+1)
 		feeds := start(t, f)
-		feed, err := feeds.Open(t.Context(), configmaps)
+		feed, err := feeds.Open(t.Context(), configmaps, watchcache.JSON)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,7 @@ type page struct {
 }
 
 func (c *Client) page(ctx context.Context, r *watchcache.Resource, query url.Values) (page, error) {
-	resp, err := c.get(ctx, "list", r.GVR, resourcePath(r.GVR, ""), query)
+	resp, err := c.getAs(ctx, mimeOf(r.Encoding), "list", r.GVR, resourcePath(r.GVR, ""), query)
 	if err != nil {
 		return page{}, err
 	}
@@ -53,11 +53,43 @@ func (c *Client) page(ctx context.Context, r *watchcache.Resource, query url.Val
 	if err != nil {
 		return page{}, fmt.Errorf("list upstream: %w", err)
 	}
+	if err := checkEncoding(resp, r.Encoding); err != nil {
+		return page{}, err
+	}
+	if r.Encoding == watchcache.Protobuf {
+		return protoPage(r, body)
+	}
+	return jsonPage(r, body)
+}
+
+func protoPage(r *watchcache.Resource, body []byte) (p page, err error) {
+	kind, meta, items, err := readProtoList(body)
+	if err != nil {
+		return page{}, err
+	}
+	if kind.APIVersion != r.APIVersion() || r.ListKind != "" && kind.Kind != r.ListKind {
+		return page{}, fmt.Errorf("%w: %v is no %s", watchcache.ErrMalformedObject, kind, r.ListKind)
+	}
+	p.next = meta.Continue
+	if p.rv, err = watchcache.ParseResourceVersion(meta.ResourceVersion); err != nil {
+		return page{}, err
+	}
+	for _, item := range items {
+		o, err := r.ParseObject(item)
+		if err != nil {
+			return page{}, err
+		}
+		p.changes = append(p.changes, watchcache.Change{Object: o})
+	}
+	return p, nil
+}
+
+func jsonPage(r *watchcache.Resource, body []byte) (p page, err error) {
 	if !gjson.ValidBytes(body) {
 		return page{}, fmt.Errorf("%w: list of %s is not JSON", watchcache.ErrMalformedObject, r.GVR.Resource)
 	}
 	list := gjson.ParseBytes(body)
-	p := page{next: list.Get("metadata.continue").Str}
+	p.next = list.Get("metadata.continue").Str
 	if p.rv, err = watchcache.ParseResourceVersion(list.Get("metadata.resourceVersion").Str); err != nil {
 		return page{}, err
 	}

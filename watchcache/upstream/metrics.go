@@ -67,13 +67,13 @@ type Collector struct{ feeds *Feeds }
 func NewCollector(feeds *Feeds) *Collector { return &Collector{feeds} }
 
 func desc(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, resourceLabels, nil)
+	return prometheus.NewDesc(name, help, append(resourceLabels, "encoding"), nil)
 }
 
 var (
 	descSynced   = desc("watchproxy_feed_synced", "1 if the feed has read its state, else 0.")
 	descObjects  = desc("watchproxy_feed_objects", "Objects in the cache.")
-	descBytes    = desc("watchproxy_feed_object_bytes", "Bytes of JSON of the cached objects.")
+	descBytes    = desc("watchproxy_feed_object_bytes", "Bytes of the cached objects.")
 	descRV       = desc("watchproxy_feed_resource_version", "The resourceVersion that the cache has reached.")
 	descSign     = desc("watchproxy_feed_last_sign_seconds", "Seconds since upstream's last event, bookmark or answer on this feed.")
 	descLog      = desc("watchproxy_feed_log_events", "Events held in the log.")
@@ -89,7 +89,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeBy
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	for _, f := range c.feeds.Status() {
-		labels := []string{f.GVR.Group, f.GVR.Version, f.GVR.Resource}
+		labels := []string{f.GVR.Group, f.GVR.Version, f.GVR.Resource, f.Encoding.String()}
 		gauge := func(d *prometheus.Desc, v float64) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 		}

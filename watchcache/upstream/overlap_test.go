@@ -74,7 +74,7 @@ func startWith(t *testing.T, upstream http.RoundTripper) *Feeds {
 
 func openWith(t *testing.T, upstream http.RoundTripper, gvr schema.GroupVersionResource) *Feed {
 	t.Helper()
-	feed, err := startWith(t, upstream).Open(t.Context(), gvr)
+	feed, err := startWith(t, upstream).Open(t.Context(), gvr, watchcache.JSON)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestAbandonedDuringItsSync(t *testing.T) {
 		feed.abandon(func() {})
 		return reply(200, `{"type":"BOOKMARK","object":`+bookmarkJSON(100, true)+"}\n"+`{"type":"BOOKMARK","object":`+bookmarkJSON(101, false)+"}\n"), nil
 	}))
-	feed = feeds.newFeed(configmaps)
+	feed = feeds.newFeed(feedKey{gvr: configmaps})
 	var err error
 	if feed.cache, err = feed.describe(t.Context()); err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 	silent := func(req *http.Request) (*http.Response, error) {
 		r, w := io.Pipe()
 		context.AfterFunc(req.Context(), func() { w.CloseWithError(req.Context().Err()) })
-		return &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{}, Body: r}, nil
+		return &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}, nil
 	}
 	return func(req *http.Request) (*http.Response, error) {
 		mu.Lock()
@@ -240,8 +240,8 @@ func TestCustomStreamCutShort(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if o := s.Get("ns/a"); o == nil || !strings.Contains(string(o.JSON()), "new") {
-					t.Errorf("the cache has %s", o.JSON())
+				if o := s.Get("ns/a"); o == nil || !strings.Contains(string(o.Bytes()), "new") {
+					t.Errorf("the cache has %s", o.Bytes())
 				}
 			})
 		})

@@ -7,6 +7,7 @@ import (
 	"net/url"
 
 	"github.com/tidwall/gjson"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -41,7 +42,10 @@ func (c *Client) probe(ctx context.Context, r *watchcache.Resource) (probe, erro
 	} else {
 		query.Set("fieldSelector", "metadata.name="+noSuchName)
 	}
-	resp, err := c.get(ctx, "probe", r.GVR, path, query)
+	resp, err := c.getAs(ctx, mimeOf(r.Encoding), "probe", r.GVR, path, query)
+	if apierrors.IsNotAcceptable(err) {
+		return probe{}, fmt.Errorf("%w: %w", ErrNoEncoding, err)
+	}
 	if err != nil {
 		return probe{}, err
 	}
@@ -50,22 +54,48 @@ func (c *Client) probe(ctx context.Context, r *watchcache.Resource) (probe, erro
 	if err != nil {
 		return probe{}, fmt.Errorf("probe upstream: %w", err)
 	}
-	if !gjson.ValidBytes(body) {
-		return probe{}, fmt.Errorf("%w: list of %s", watchcache.ErrMalformedObject, r.GVR.Resource)
-	}
-	list := gjson.ParseBytes(body)
-	p := probe{listKind: list.Get("kind").Str, warnings: resp.Header.Values("Warning")}
-	p.rv, err = watchcache.ParseResourceVersion(list.Get("metadata.resourceVersion").Str)
-	if err != nil {
+	if err := checkEncoding(resp, r.Encoding); err != nil {
+		if checkEncoding(resp, watchcache.JSON) == nil {
+			err = fmt.Errorf("%w: %w", ErrNoEncoding, err)
+		}
 		return probe{}, err
 	}
-	if p.listKind == "" || list.Get("apiVersion").Str != r.APIVersion() {
-		return probe{}, fmt.Errorf("%w: list of %s has kind %q, apiVersion %q",
-			watchcache.ErrMalformedObject, r.GVR.Resource, p.listKind, list.Get("apiVersion").Str)
+	read := readJSONProbe
+	if r.Encoding == watchcache.Protobuf {
+		read = readProtoProbe
 	}
+	p, version, err := read(body)
+	if err != nil {
+		return probe{}, fmt.Errorf("list of %s: %w", r.GVR.Resource, err)
+	}
+	if p.listKind == "" || version != r.APIVersion() {
+		return probe{}, fmt.Errorf("%w: list of %s has kind %q, apiVersion %q",
+			watchcache.ErrMalformedObject, r.GVR.Resource, p.listKind, version)
+	}
+	p.warnings = resp.Header.Values("Warning")
+	return p, nil
+}
+
+func readJSONProbe(body []byte) (p probe, apiVersion string, err error) {
+	if !gjson.ValidBytes(body) {
+		return p, "", fmt.Errorf("%w: not JSON", watchcache.ErrMalformedObject)
+	}
+	list := gjson.ParseBytes(body)
+	p.listKind = list.Get("kind").Str
 	list.ForEach(func(k, _ gjson.Result) bool {
 		p.selfDescribing = k.Str != "kind"
 		return false
 	})
-	return p, nil
+	p.rv, err = watchcache.ParseResourceVersion(list.Get("metadata.resourceVersion").Str)
+	return p, list.Get("apiVersion").Str, err
+}
+
+func readProtoProbe(body []byte) (p probe, apiVersion string, err error) {
+	kind, meta, _, err := readProtoList(body)
+	if err != nil {
+		return p, "", err
+	}
+	p.listKind = kind.Kind
+	p.rv, err = watchcache.ParseResourceVersion(meta.ResourceVersion)
+	return p, kind.APIVersion, err
 }

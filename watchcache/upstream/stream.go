@@ -17,14 +17,29 @@ import (
 // default, JSON may write them larger, and nothing legitimate comes near this.
 const maxEvent = 64 << 20
 
-// stream reads watch events: one JSON document a line.
-type stream struct {
+// stream reads watch events.
+type stream interface {
+	// next waits for an event. It returns io.EOF at a clean end.
+	next() (event, error)
+	// buffered tells whether next would return without waiting.
+	buffered() bool
+}
+
+func newStream(body io.Reader, r *watchcache.Resource) stream {
+	if r.Encoding == watchcache.Protobuf {
+		return newProtoStream(body, r)
+	}
+	return newJSONStream(body)
+}
+
+// jsonStream reads watch events in JSON: one document a line.
+type jsonStream struct {
 	r    *bufio.Reader
 	long []byte // a line longer than the reader's buffer
 }
 
-func newStream(body io.Reader) *stream {
-	return &stream{r: bufio.NewReaderSize(body, 64<<10)}
+func newJSONStream(body io.Reader) *jsonStream {
+	return &jsonStream{r: bufio.NewReaderSize(body, 64<<10)}
 }
 
 // event is a watch event, valid until the next read.
@@ -33,8 +48,8 @@ type event struct {
 	object []byte
 }
 
-// next waits for an event. It returns io.EOF at a clean end.
-func (s *stream) next() (event, error) {
+// next implements stream.
+func (s *jsonStream) next() (event, error) {
 	for {
 		line, err := s.line()
 		if err != nil {
@@ -46,13 +61,13 @@ func (s *stream) next() (event, error) {
 	}
 }
 
-// buffered tells whether next would return without waiting.
-func (s *stream) buffered() bool {
+// buffered implements stream.
+func (s *jsonStream) buffered() bool {
 	b, _ := s.r.Peek(s.r.Buffered())
 	return bytes.IndexByte(b, '\n') >= 0
 }
 
-func (s *stream) line() ([]byte, error) {
+func (s *jsonStream) line() ([]byte, error) {
 	s.long = s.long[:0]
 	for {
 		part, err := s.r.ReadSlice('\n')

@@ -46,7 +46,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
 		return resume, ""
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
 		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
-		errors.Is(err, watchcache.ErrOpaqueResourceVersion), errors.Is(err, watchcache.ErrMalformedObject):
+		errors.Is(err, ErrNoEncoding), errors.Is(err, watchcache.ErrOpaqueResourceVersion), errors.Is(err, watchcache.ErrMalformedObject):
 		return giveUp, ""
 	}
 	return resume, ""

@@ -1,0 +1,178 @@
+package proxy
+
+import (
+	"container/list"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// Derived keeps what was made of pages once: their metadata in another form, their
+// bytes compressed. An update replaces a page, and so what was made of it; the
+// rest of a list stays. To lose an entry costs making it again.
+//
+// What was not read for the longest time goes first. Why not what is read least
+// often, as ristretto has it, which was here before: what hung on replaced pages was
+// read often once. It was kept, and what took its place was refused, so that each
+// replaced page was compressed a dozen times, and more as time went on
+// (TestChurnCostsOneMakeEach).
+type Derived struct {
+	limit int64
+	mu    struct {
+		sync.Mutex
+		entries map[derivedKey]*list.Element // of *entry
+		recent  *list.List                   // the one read last in front
+		cost    int64
+	}
+	making singleflight.Group
+	hits   prometheus.Counter
+	misses prometheus.Counter
+}
+
+type entry struct {
+	key   derivedKey
+	piece *piece
+}
+
+// piece is a run of list items in some form, compressed or not.
+type piece struct {
+	plain   []byte
+	segment *wire.Segment
+}
+
+func (p *piece) cost() int64 {
+	const overhead = 256 // bytes, of the entry itself
+	if p.segment != nil {
+		return int64(p.segment.Len()) + overhead
+	}
+	return int64(cap(p.plain)) + overhead
+}
+
+// NewDerived returns an empty store of up to limit bytes.
+func NewDerived(limit int64, r prometheus.Registerer) *Derived {
+	d := &Derived{
+		limit: limit,
+		hits: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watchproxy_derived_hits_total",
+			Help: "Runs of list items that were wanted compressed or as metadata only, and had been made before.",
+		}),
+		misses: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watchproxy_derived_misses_total",
+			Help: "Runs of list items that had to be compressed or cut to their metadata.",
+		}),
+	}
+	d.mu.entries, d.mu.recent = map[derivedKey]*list.Element{}, list.New()
+	r.MustRegister(d.hits, d.misses, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "watchproxy_derived_bytes",
+		Help: "Bytes of lists that are kept compressed or cut to their metadata.",
+	}, func() float64 {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return float64(d.mu.cost)
+	}))
+	return d
+}
+
+// derivedKey says what a piece was made of, and how. Pages are named by their IDs, as
+// the pieces must not keep them alive.
+type derivedKey struct {
+	page, behind place
+	form         formID
+	gzip, object bool
+	first        bool
+}
+
+// place is a span of a page.
+type place struct {
+	page   uint64
+	lo, hi int32
+}
+
+func placeOf(s watchcache.Span) place {
+	if s.Page == nil {
+		return place{}
+	}
+	return place{s.Page.ID(), int32(s.Lo), int32(s.Hi)}
+}
+
+// variant is what is made of a span of a page.
+type variant struct {
+	behind watchcache.Span // a compressed run may refer to the end of this one
+	form   formID
+	gzip   bool
+	first  bool // of the list: no separator before it
+	object bool // a body of its own, not an item
+}
+
+func (v variant) key(s watchcache.Span) derivedKey {
+	return derivedKey{placeOf(s), placeOf(v.behind), v.form, v.gzip, v.object, v.first}
+}
+
+type formID uint8
+
+const (
+	keptForm formID = iota
+	partialJSONForm
+	partialProtobufForm
+)
+
+// get returns a piece, made if need be. Of those who want the same at the same time,
+// one makes it. A compressed piece is made with the end of what stands before it.
+func (d *Derived) get(s watchcache.Span, v variant, produce func() (context, plain []byte, err error)) (*piece, error) {
+	key := v.key(s)
+	if p := d.lookup(key); p != nil {
+		d.hits.Inc()
+		return p, nil
+	}
+	made, err, _ := d.making.Do(fmt.Sprint(key), func() (any, error) {
+		d.misses.Inc()
+		context, plain, err := produce()
+		if err != nil {
+			return nil, err
+		}
+		p := &piece{plain: slices.Clip(plain)}
+		if v.gzip {
+			p = &piece{segment: wire.NewSegment(context, plain)}
+		}
+		d.keep(key, p)
+		return p, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return made.(*piece), nil
+}
+
+func (d *Derived) lookup(key derivedKey) *piece {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e, ok := d.mu.entries[key]
+	if !ok {
+		return nil
+	}
+	d.mu.recent.MoveToFront(e)
+	return e.Value.(*entry).piece
+}
+
+// keep adds a piece, and lets go of what was not read for the longest time.
+func (d *Derived) keep(key derivedKey, p *piece) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, ok := d.mu.entries[key]; ok || p.cost() > d.limit {
+		return
+	}
+	d.mu.entries[key] = d.mu.recent.PushFront(&entry{key, p})
+	d.mu.cost += p.cost()
+	for d.mu.cost > d.limit {
+		last := d.mu.recent.Back()
+		old := d.mu.recent.Remove(last).(*entry)
+		delete(d.mu.entries, old.key)
+		d.mu.cost -= old.piece.cost()
+	}
+}

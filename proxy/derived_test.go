@@ -1,0 +1,98 @@
+package proxy
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// What is made of pages is made once for each page that an update replaces, and for the one behind it, which refers to
+// it, however long updates go on and however much of the budget hangs on pages that are gone.
+func TestChurnCostsOneMakeEach(t *testing.T) {
+	const (
+		objects = 5000
+		steps   = 400
+		size    = 1000 // bytes of a piece
+	)
+	resource := watchcache.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node"}
+	object := func(i, rv int) *watchcache.Object {
+		o, err := resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"n-%06d","uid":"u","resourceVersion":"%d"}}`, i, rv))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	var all []*watchcache.Object
+	for i := range objects {
+		all = append(all, object(i, i+1))
+	}
+	cache := watchcache.New(resource, watchcache.Limits{Events: 10})
+	cache.Reset(all, objects)
+	live := 0
+	makes := 0
+	d := NewDerived(1<<20, prometheus.NewRegistry()) // several times what is live
+	readAll := func() {
+		snapshot, err := cache.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		live = 0
+		var behind watchcache.Span
+		for span := range snapshot.Spans("", "") {
+			v := variant{gzip: true, behind: behind}
+			if _, err := d.get(span, v, func() (context, plain []byte, err error) {
+				makes++
+				return nil, bytes.Repeat([]byte("x"), size), nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			behind = span
+			live++
+		}
+	}
+	readAll()
+	if makes != live {
+		t.Fatalf("%d made of %d pages", makes, live)
+	}
+	makes = 0
+	for step := range steps {
+		rv := objects + step + 1
+		if err := cache.Apply([]watchcache.Change{{Object: object(step*37%objects, rv)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			readAll()
+		}
+	}
+	if makes > 2*steps {
+		t.Errorf("%d updates cost %d makes", steps, makes)
+	}
+	if d.mu.cost > d.limit || len(d.mu.entries) != d.mu.recent.Len() {
+		t.Errorf("%d of %d bytes, %d entries of %d", d.mu.cost, d.limit, len(d.mu.entries), d.mu.recent.Len())
+	}
+}
+
+// A budget that holds nothing, or not everything, changes no answer.
+func TestDerivedWithinBudget(t *testing.T) {
+	d := NewDerived(2000, prometheus.NewRegistry())
+	page := func() watchcache.Span { return watchcache.Span{Page: &watchcache.Page{}, Hi: 1} }
+	for i := range 10 {
+		want := bytes.Repeat([]byte{byte(i)}, i*300)
+		p, err := d.get(page(), variant{first: i%2 == 0, form: formID(i)}, func() (_, plain []byte, err error) { return nil, want, nil })
+		if err != nil || !bytes.Equal(p.plain, want) {
+			t.Fatalf("%d: %d bytes, %v", i, len(p.plain), err)
+		}
+		if d.mu.cost > d.limit {
+			t.Fatalf("%d bytes are kept", d.mu.cost)
+		}
+	}
+	if _, err := d.get(page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, errForward }); err == nil {
+		t.Error("an error is taken for a piece")
+	}
+}

@@ -1,0 +1,256 @@
+package proxy
+
+import (
+	"bytes"
+	"io"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// listItems are the items of a list, as runs of pages of the cache.
+type listItems struct {
+	spans     []watchcache.Span
+	count     int
+	bytes     int64 // of the items as they are kept, without separators
+	separator string
+}
+
+func (l *listItems) add(s watchcache.Span) {
+	l.spans = append(l.spans, s)
+	l.count += s.Hi - s.Lo
+	l.bytes += s.Bytes()
+}
+
+// size is the length of the items as they are kept, with what separates them.
+func (l *listItems) size() int64 {
+	return l.bytes + int64(max(l.count-1, 0)*len(l.separator))
+}
+
+// renderMax bounds the lists that are written for people, in bytes of JSON: it takes
+// many times as much memory, and upstream can do it as well.
+const renderMax = 8 << 20
+
+// render writes a list in the form that was negotiated.
+//
+//	kept items, plain      straight from the cache, nothing is copied
+//	kept items, gzip       a compressed segment of each page, made once
+//	metadata only          a piece of each page, made once, plain or compressed
+//	selected, gzip         compressed for this request
+//	YAML, indented         made for this request
+func (r *read) render(meta wire.ListMeta, items *listItems) (*response, error) {
+	if r.choice.Rendered() && items.size() > renderMax {
+		return nil, errForward
+	}
+	body := &listBody{separator: items.separator}
+	if r.form.Kept() {
+		body.spans, body.length = items.spans, items.size()
+	} else if err := r.derive(items, body); err != nil {
+		return nil, err
+	}
+	inner := body.length
+	body.head = r.form.AppendListHead(nil, meta, inner)
+	body.tail = r.form.AppendListTail(nil, meta, inner)
+	body.length += int64(len(body.head) + len(body.tail))
+	switch {
+	case r.choice.Rendered():
+		return r.rendered(body.bytes())
+	case !r.compresses(body.length):
+		resp := r.respond()
+		resp.list, resp.length = body, body.length
+		return resp, nil
+	case r.filter.Selective():
+		resp := r.respond()
+		resp.compressed(wire.GzipBody(body.bytes()))
+		return resp, nil
+	}
+	return r.segmented(items, body)
+}
+
+// compresses tells whether kube-apiserver would compress a body of a length.
+func (r *read) compresses(length int64) bool {
+	return length > wire.GzipThreshold && wire.AcceptsGzip(r.header.Get("Accept-Encoding"))
+}
+
+// rendered is a body for people.
+func (r *read) rendered(body []byte) (*response, error) {
+	body, contentType, err := r.choice.Render(body)
+	if err != nil {
+		return nil, errForward
+	}
+	resp := r.respond()
+	resp.header.Set("Content-Type", contentType)
+	if r.compresses(int64(len(body))) {
+		resp.compressed(wire.GzipBody(body))
+		return resp, nil
+	}
+	resp.bytes = body
+	return resp, nil
+}
+
+// compressed makes a gzip body the response's.
+func (r *response) compressed(body []byte) {
+	r.gzipped()
+	r.bytes = body
+}
+
+func (r *response) gzipped() {
+	r.header.Set("Content-Encoding", "gzip")
+	r.header.Set("Vary", "Accept-Encoding")
+}
+
+// derive makes the items that are not kept as they are wanted.
+func (r *read) derive(items *listItems, body *listBody) error {
+	for i, span := range items.spans {
+		var run []byte
+		var err error
+		if r.filter.Selective() {
+			run, err = r.itemsOf(span, i == 0)
+		} else {
+			run, err = r.derivedRun(span, i == 0)
+		}
+		if err != nil {
+			return errForward
+		}
+		body.pieces = append(body.pieces, run)
+		body.length += int64(len(run))
+	}
+	return nil
+}
+
+func (r *read) derivedRun(span watchcache.Span, first bool) ([]byte, error) {
+	p, err := r.derived.get(span, variant{form: r.formID(), first: first}, func() (_, plain []byte, err error) {
+		plain, err = r.itemsOf(span, first)
+		return nil, plain, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p.plain, nil
+}
+
+// itemsOf are the items of a span as they are wanted, with a separator before each
+// but the first of a list.
+func (r *read) itemsOf(span watchcache.Span, first bool) (dst []byte, err error) {
+	if r.form.Kept() {
+		dst = make([]byte, 0, span.Bytes()+int64(len(span.Objects())))
+	}
+	for _, o := range span.Objects() {
+		if !first {
+			dst = append(dst, r.form.Separator()...)
+		}
+		first = false
+		if r.form.Kept() {
+			dst = append(dst, o.Item()...)
+		} else if dst, err = r.form.AppendItem(dst, o.Bytes()); err != nil {
+			return nil, err
+		}
+	}
+	return dst, nil
+}
+
+// endOf is the end of a span's items, at least as much of it as a segment may refer
+// to, unless there is less: what stands before the span is not the same in each list.
+func (r *read) endOf(span watchcache.Span) (end []byte, err error) {
+	if span.Page == nil {
+		return nil, nil
+	}
+	for lo := span.Hi - 1; ; lo-- {
+		last := watchcache.Span{Page: span.Page, Lo: lo, Hi: span.Hi}
+		if lo > span.Lo && last.Bytes() < wire.ContextMax {
+			continue
+		}
+		if end, err = r.itemsOf(last, true); lo == span.Lo || err != nil || len(end) >= wire.ContextMax {
+			return end, err
+		}
+	}
+}
+
+// formID names the form of derived items.
+func (r *read) formID() formID {
+	switch {
+	case r.form.Kept():
+		return keptForm
+	case r.choice.Encoding == wire.Protobuf:
+		return partialProtobufForm
+	}
+	return partialJSONForm
+}
+
+// segmented is a list of compressed segments.
+func (r *read) segmented(items *listItems, body *listBody) (*response, error) {
+	segments := make([]*wire.Segment, 0, len(items.spans)+2)
+	segments = append(segments, wire.StoredSegment(body.head))
+	for i, span := range items.spans {
+		v := variant{form: r.formID(), gzip: true, first: i == 0}
+		if i > 0 {
+			v.behind = items.spans[i-1]
+		}
+		p, err := r.derived.get(span, v, func() (context, plain []byte, err error) {
+			if context, err = r.endOf(v.behind); err != nil {
+				return nil, nil, err
+			}
+			if len(body.pieces) > 0 {
+				return context, body.pieces[i], nil
+			}
+			plain, err = r.itemsOf(span, i == 0)
+			return context, plain, err
+		})
+		if err != nil {
+			return nil, errForward
+		}
+		segments = append(segments, p.segment)
+	}
+	segments = append(segments, wire.StoredSegment(body.tail))
+	resp := r.respond()
+	resp.gzipped()
+	pieces, length := wire.Gzip(segments)
+	resp.list, resp.length = &listBody{pieces: pieces, length: length}, length
+	return resp, nil
+}
+
+// listBody is a list that is written straight from the cache: it holds no copy
+// of any item.
+type listBody struct {
+	head, tail []byte
+	spans      []watchcache.Span // of items as they are kept, or instead
+	pieces     [][]byte
+	separator  string
+	length     int64
+}
+
+// bytes is the body in one piece.
+func (b *listBody) bytes() []byte {
+	var whole bytes.Buffer
+	whole.Grow(int(b.length))
+	_, _ = b.WriteTo(&whole) // to memory
+	return whole.Bytes()
+}
+
+// WriteTo implements io.WriterTo.
+func (b *listBody) WriteTo(w io.Writer) (n int64, err error) {
+	write := func(p []byte) {
+		if err == nil && len(p) > 0 {
+			var m int
+			m, err = w.Write(p)
+			n += int64(m)
+		}
+	}
+	write(b.head)
+	separator := []byte(b.separator)
+	first := true
+	for _, span := range b.spans {
+		for _, o := range span.Objects() {
+			if !first {
+				write(separator)
+			}
+			first = false
+			write(o.Item())
+		}
+	}
+	for _, p := range b.pieces {
+		write(p)
+	}
+	write(b.tail)
+	return n, err
+}

@@ -1,0 +1,245 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+var (
+	podKind    = Kind{Kind: "Pod", ListKind: "PodList", APIVersion: "v1"}
+	gadgetKind = Kind{Kind: "G", ListKind: "GList", APIVersion: "e.c/v1", Sorted: true}
+	podForm    = NewForm(Choice{}, podKind, JSON)
+	gadgetForm = NewForm(Choice{}, gadgetKind, JSON)
+)
+
+func must(t *testing.T) func([]byte, error) []byte {
+	return func(b []byte, err error) []byte {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+}
+
+func TestListForms(t *testing.T) {
+	rest := int64(5)
+	page := ListMeta{ResourceVersion: 7, Continue: "tok", Remaining: &rest}
+	for name, tc := range map[string]struct {
+		form Form
+		meta ListMeta
+		want string
+	}{
+		"built-in":              {podForm, ListMeta{ResourceVersion: 7}, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}` + "\n"},
+		"built-in, page":        {podForm, page, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"tok","remainingItemCount":5},"items":[]}` + "\n"},
+		"custom resource":       {gadgetForm, ListMeta{ResourceVersion: 7}, `{"apiVersion":"e.c/v1","items":[],"kind":"GList","metadata":{"continue":"","resourceVersion":"7"}}` + "\n"},
+		"custom resource, page": {gadgetForm, page, `{"apiVersion":"e.c/v1","items":[],"kind":"GList","metadata":{"continue":"tok","remainingItemCount":5,"resourceVersion":"7"}}` + "\n"},
+		"metadata of nothing": {
+			NewForm(Choice{Partial: true}, podKind, JSON),
+			ListMeta{ResourceVersion: 7},
+			`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"items":null}` + "\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := string(tc.form.AppendListTail(tc.form.AppendListHead(nil, tc.meta, 0), tc.meta, 0))
+			if got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestEvents(t *testing.T) {
+	item := []byte(`{"metadata":{"resourceVersion":"9"},"spec":{}}`)
+	if got, want := string(must(t)(podForm.AppendEvent(nil, "ADDED", item))), `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"9"},"spec":{}}}`+"\n"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if !json.Valid(podForm.AppendError(nil, &metav1.Status{Code: 410})) {
+		t.Error("an ERROR event is not JSON")
+	}
+}
+
+func TestEventAllocations(t *testing.T) {
+	item := []byte(`{"metadata":{"resourceVersion":"9"},"spec":{}}`)
+	pod := samplePod()
+	message := must(t)(pod.Marshal())
+	buf := make([]byte, 0, 4096)
+	for name, append := range map[string]func(){
+		"JSON":                 func() { buf, _ = podForm.AppendEvent(buf[:0], "MODIFIED", item) },
+		"protobuf":             func() { buf, _ = NewForm(inProto, podKind, Protobuf).AppendEvent(buf[:0], "MODIFIED", message) },
+		"metadata in protobuf": func() { buf, _ = NewForm(metaProto, podKind, Protobuf).AppendEvent(buf[:0], "MODIFIED", message) },
+	} {
+		form := testing.AllocsPerRun(100, append)
+		made := 0.0
+		if name != "JSON" {
+			made = testing.AllocsPerRun(100, func() { NewForm(Choice{Encoding: Protobuf, Partial: name != "protobuf"}, podKind, Protobuf) })
+		}
+		if form > made {
+			t.Errorf("%s: an event costs %v allocations, want none", name, form-made)
+		}
+	}
+}
+
+func samplePod() *corev1.Pod {
+	yes := true
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "web", Namespace: "a", UID: "u", ResourceVersion: "9", Generation: 2, CreationTimestamp: metav1.Unix(1700000000, 0),
+			Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"note": "<b>"}, Finalizers: []string{"x"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n", UID: "1", Controller: &yes}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{
+				Manager: "m", Operation: "Update", APIVersion: "v1", Time: &metav1.Time{Time: time.Unix(1700000001, 0)},
+				FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`),
+			}},
+		},
+		Spec: corev1.PodSpec{NodeName: "n1"},
+	}
+}
+
+// inEnvelope is what the API's own types write.
+func inEnvelope(t *testing.T, apiVersion, kind string, message interface{ Marshal() ([]byte, error) }) []byte {
+	t.Helper()
+	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: must(t)(message.Marshal())}
+	return append([]byte("k8s\x00"), must(t)(unknown.Marshal())...)
+}
+
+func framed(t *testing.T, kind string, object []byte) []byte {
+	t.Helper()
+	event := must(t)((&metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: object}}).Marshal())
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)
+}
+
+// Our bytes are those that the API's own types write.
+func TestProtobuf(t *testing.T) {
+	rest := int64(300)
+	for _, size := range []int{0, 1, 100} { // lengths of one byte and more
+		pod := samplePod()
+		pod.Spec.NodeName = string(bytes.Repeat([]byte("n"), size*10))
+		message := must(t)(pod.Marshal())
+		meta := metav1.ListMeta{ResourceVersion: "12345", Continue: "token", RemainingItemCount: &rest}
+		ours := ListMeta{ResourceVersion: 12345, Continue: "token", Remaining: &rest}
+		partial := metav1.PartialObjectMetadata{ObjectMeta: pod.ObjectMeta}
+		pods, partials := corev1.PodList{ListMeta: meta}, metav1.PartialObjectMetadataList{ListMeta: meta}
+		for range size {
+			pods.Items, partials.Items = append(pods.Items, *pod), append(partials.Items, partial)
+		}
+		written, err := json.Marshal(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const metaVersion = "meta.k8s.io/v1"
+		for name, tc := range map[string]struct {
+			form        Form
+			kept        []byte
+			list, one   []byte
+			object, doc string
+		}{
+			"plain": {
+				NewForm(inProto, podKind, Protobuf), message,
+				inEnvelope(t, "v1", "PodList", &pods), inEnvelope(t, "v1", "Pod", pod), "", "",
+			},
+			"metadata": {
+				NewForm(metaProto, podKind, Protobuf), message,
+				inEnvelope(t, metaVersion, "PartialObjectMetadataList", &partials), inEnvelope(t, metaVersion, "PartialObjectMetadata", &partial), "", "",
+			},
+			"metadata, from JSON": {
+				NewForm(metaProto, gadgetKind, JSON), written,
+				inEnvelope(t, metaVersion, "PartialObjectMetadataList", &partials), inEnvelope(t, metaVersion, "PartialObjectMetadata", &partial), "", "",
+			},
+		} {
+			var items []byte
+			for range size {
+				items = must(t)(tc.form.AppendItem(items, tc.kept))
+			}
+			n := int64(len(items))
+			list := tc.form.AppendListTail(append(tc.form.AppendListHead(nil, ours, n), items...), ours, n)
+			if !bytes.Equal(list, tc.list) {
+				t.Errorf("%s, %d items: list\n%q instead of\n%q", name, size, list, tc.list)
+			}
+			if got := must(t)(tc.form.AppendObject(nil, tc.kept)); !bytes.Equal(got, tc.one) {
+				t.Errorf("%s: object\n%q instead of\n%q", name, got, tc.one)
+			}
+			if got, want := must(t)(tc.form.AppendEvent(nil, "MODIFIED", tc.kept)), framed(t, "MODIFIED", tc.one); !bytes.Equal(got, want) {
+				t.Errorf("%s: event\n%q instead of\n%q", name, got, want)
+			}
+			status := metav1.Status{Status: "Failure", Code: 410}
+			if got, want := tc.form.AppendError(nil, &status), framed(t, "ERROR", inEnvelope(t, "v1", "Status", &status)); !bytes.Equal(got, want) {
+				t.Errorf("%s: error\n%q instead of\n%q", name, got, want)
+			}
+		}
+	}
+}
+
+// The metadata of a custom resource, whose keys are sorted, comes in the order of the Go type.
+func TestMetadataOfCustomResources(t *testing.T) {
+	const object = `{"apiVersion":"e.c/v1","kind":"G","metadata":{"annotations":{"a":"\u003cb\u003e"},"creationTimestamp":"2026-01-02T03:04:05Z","generation":1,` +
+		`"managedFields":[{"apiVersion":"e.c/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{}},"manager":"m","operation":"Update","time":"2026-01-02T03:04:05Z"}],` +
+		`"name":"w","namespace":"a","resourceVersion":"9","uid":"u"},"spec":{}}`
+	const want = `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"w","namespace":"a","uid":"u","resourceVersion":"9","generation":1,` +
+		`"creationTimestamp":"2026-01-02T03:04:05Z","annotations":{"a":"\u003cb\u003e"},` +
+		`"managedFields":[{"manager":"m","operation":"Update","apiVersion":"e.c/v1","time":"2026-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{}}}]}}` + "\n"
+	if got := must(t)(NewForm(metaJSON, gadgetKind, JSON).AppendObject(nil, []byte(object))); string(got) != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// What is not known here is not forgotten: upstream has to write it.
+func TestUnknownMetadataIsNotForgotten(t *testing.T) {
+	const object = `{"apiVersion":"e.c/v1","kind":"G","metadata":{"name":"w","novelty":{"x":1},"resourceVersion":"9"}}`
+	for name, c := range map[string]Choice{"JSON": metaJSON, "protobuf": metaProto} {
+		if _, err := NewForm(c, gadgetKind, JSON).AppendItem(nil, []byte(object)); !errors.Is(err, ErrUnknownMetadata) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	const pod = `{"metadata":{"name":"w","novelty":{"x":1},"resourceVersion":"9"},"spec":{}}`
+	got := must(t)(NewForm(metaJSON, podKind, JSON).AppendItem(nil, []byte(pod)))
+	if !bytes.Contains(got, []byte(`"novelty":{"x":1}`)) {
+		t.Errorf("of a built-in object's metadata is left %s", got)
+	}
+}
+
+// Whatever a kept object is like: no panic, and what is cut out of it is its metadata.
+func FuzzPartial(f *testing.F) {
+	pod := samplePod()
+	message, err := pod.Marshal()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(message)
+	f.Add([]byte(`{"metadata":{"name":"w"}}`))
+	f.Add([]byte{})
+	forms := []Form{
+		NewForm(metaJSON, podKind, JSON), NewForm(metaJSON, gadgetKind, JSON), NewForm(metaProto, gadgetKind, JSON), NewForm(metaProto, podKind, Protobuf),
+	}
+	f.Fuzz(func(t *testing.T, object []byte) {
+		for _, form := range forms {
+			item, err := form.AppendItem(nil, object)
+			if err != nil {
+				continue
+			}
+			if one, err := form.AppendObject(nil, object); err != nil || len(item) == 0 {
+				t.Errorf("%q: an item, but no object: %v", one, err)
+			}
+		}
+	})
+}
+
+func TestRender(t *testing.T) {
+	body := []byte(`{"kind":"Pod","metadata":{},"n":9007199254740993,"items":[]}` + "\n")
+	got, kind, err := Choice{Pretty: true}.Render(body)
+	if want := "{\n  \"kind\": \"Pod\",\n  \"metadata\": {},\n  \"n\": 9007199254740993,\n  \"items\": []\n}"; string(got) != want || kind != "application/json" || err != nil {
+		t.Errorf("%s as %s, %v", got, kind, err)
+	}
+	got, kind, err = inYAML.Render(body)
+	if want := "items: []\nkind: Pod\nmetadata: {}\n\"n\": 9007199254740993\n"; string(got) != want || kind != "application/yaml" || err != nil {
+		t.Errorf("%s as %s, %v", got, kind, err)
+	}
+}

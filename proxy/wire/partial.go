@@ -1,0 +1,198 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/tidwall/gjson"
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
+)
+
+// ErrUnknownMetadata says that an object's metadata cannot be written in another
+// form without loss: upstream has to write it.
+var ErrUnknownMetadata = errors.New("metadata with fields that are not known here")
+
+// partialAPIVersion is the group and version of PartialObjectMetadata.
+const partialAPIVersion = metaGroup + "/" + metaVersion
+
+// metadataMember cuts the metadata out of a built-in object's JSON, where it stands
+// as it does in PartialObjectMetadata.
+func metadataMember(object []byte) ([]byte, error) {
+	meta := gjson.GetBytes(object, "metadata")
+	if !meta.IsObject() {
+		return nil, fmt.Errorf("object without metadata: %.100s", object)
+	}
+	return []byte(meta.Raw), nil
+}
+
+// orderedMetadata is the metadata of a custom resource, whose keys are sorted, in
+// the order of PartialObjectMetadata, which is a Go type.
+func orderedMetadata(object []byte) ([]byte, error) {
+	meta, err := readMetadata(object)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(meta)
+}
+
+// readMetadata decodes an object's metadata, and fails rather than forget any of it.
+func readMetadata(object []byte) (meta metav1.ObjectMeta, err error) {
+	raw, err := metadataMember(object)
+	if err != nil {
+		return meta, err
+	}
+	unknown, err := kjson.UnmarshalStrict(raw, &meta)
+	if err == nil && len(unknown) > 0 {
+		err = errors.Join(unknown...)
+	}
+	if err != nil {
+		return meta, fmt.Errorf("%w: %w", ErrUnknownMetadata, err)
+	}
+	return meta, nil
+}
+
+// metadataFromJSON is a PartialObjectMetadata message made of an object's JSON: custom
+// resources have no protobuf form, their metadata has.
+func metadataFromJSON(object []byte) ([]byte, error) {
+	meta, err := readMetadata(object)
+	if err != nil {
+		return nil, err
+	}
+	partial := metav1.PartialObjectMetadata{ObjectMeta: meta}
+	return partial.Marshal()
+}
+
+// metadataTag is the tag of the metadata in any message, as the API's own type
+// writes it.
+var metadataTag = func() byte {
+	var partial metav1.PartialObjectMetadata
+	written, err := partial.Marshal()
+	if err != nil || len(written) == 0 {
+		panic("BUG: PartialObjectMetadata is written in another way")
+	}
+	return written[0]
+}()
+
+// metadataField cuts the metadata out of an object's message: with its tag it is a
+// PartialObjectMetadata.
+func metadataField(object []byte) ([]byte, error) {
+	for at := 0; at < len(object); {
+		number, kind, n := protowire.ConsumeTag(object[at:])
+		if n < 0 {
+			break
+		}
+		length := protowire.ConsumeFieldValue(number, kind, object[at+n:])
+		if length < 0 {
+			break
+		}
+		if object[at] == metadataTag && n == 1 {
+			return object[at : at+1+length], nil
+		}
+		at += n + length
+	}
+	return nil, fmt.Errorf("message without metadata: %.40q", object)
+}
+
+// partialJSON is PartialObjectMetadata in JSON.
+type partialJSON struct {
+	metadata func(object []byte) ([]byte, error)
+}
+
+func newPartialJSON(metadata func([]byte) ([]byte, error)) *partialJSON {
+	return &partialJSON{metadata}
+}
+
+func (p *partialJSON) ContentType() string { return mimeJSON }
+func (p *partialJSON) StreamType() string  { return mimeJSON }
+func (p *partialJSON) Kept() bool          { return false }
+func (p *partialJSON) Separator() string   { return "," }
+
+func (p *partialJSON) AppendItem(dst, object []byte) ([]byte, error) {
+	meta, err := p.metadata(object)
+	if err != nil {
+		return dst, err
+	}
+	dst = append(dst, `{"kind":"`+partialKind+`","apiVersion":"`+partialAPIVersion+`","metadata":`...)
+	dst = append(dst, meta...)
+	return append(dst, '}'), nil
+}
+
+func (p *partialJSON) AppendListHead(dst []byte, m ListMeta, items int64) []byte {
+	dst = appendTypedListHead(dst, partialLists, partialAPIVersion, m)
+	if items == 0 {
+		return append(dst, "null"...)
+	}
+	return append(dst, '[')
+}
+
+func (p *partialJSON) AppendListTail(dst []byte, _ ListMeta, items int64) []byte {
+	if items > 0 {
+		dst = append(dst, ']')
+	}
+	return append(dst, "}\n"...)
+}
+
+func (p *partialJSON) AppendObject(dst, object []byte) ([]byte, error) {
+	dst, err := p.AppendItem(dst, object)
+	return append(dst, '\n'), err
+}
+
+func (p *partialJSON) AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error) {
+	begin := len(dst)
+	dst, err := p.AppendItem(appendEventHead(dst, eventType), object)
+	if err != nil {
+		return dst[:begin], err
+	}
+	return append(dst, "}\n"...), nil
+}
+
+func (p *partialJSON) AppendBookmark(dst, object []byte) ([]byte, error) {
+	return p.AppendEvent(dst, "BOOKMARK", object)
+}
+
+func (p *partialJSON) AppendError(dst []byte, s *metav1.Status) []byte {
+	return appendJSONError(dst, s)
+}
+
+// partialProtobuf is PartialObjectMetadata in protobuf.
+type partialProtobuf struct {
+	protoForm
+	metadata func(object []byte) ([]byte, error)
+}
+
+func newPartialProtobuf(metadata func([]byte) ([]byte, error)) *partialProtobuf {
+	return &partialProtobuf{*newProtobuf(Kind{Kind: partialKind, ListKind: partialLists, APIVersion: partialAPIVersion}), metadata}
+}
+
+func (p *partialProtobuf) Kept() bool { return false }
+
+func (p *partialProtobuf) AppendItem(dst, object []byte) ([]byte, error) {
+	partial, err := p.metadata(object)
+	if err != nil {
+		return dst, err
+	}
+	return appendProtoItem(dst, partial), nil
+}
+
+func (p *partialProtobuf) AppendObject(dst, object []byte) ([]byte, error) {
+	partial, err := p.metadata(object)
+	if err != nil {
+		return dst, err
+	}
+	return p.protoForm.AppendObject(dst, partial)
+}
+
+func (p *partialProtobuf) AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error) {
+	partial, err := p.metadata(object)
+	if err != nil {
+		return dst, err
+	}
+	return p.protoForm.AppendEvent(dst, eventType, partial)
+}
+
+func (p *partialProtobuf) AppendBookmark(dst, object []byte) ([]byte, error) {
+	return p.AppendEvent(dst, "BOOKMARK", object)
+}

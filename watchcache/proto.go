@@ -1,0 +1,287 @@
+package watchcache
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// WirePath is where a value stands in a protobuf message: the numbers of the
+// fields that lead to it, outermost first.
+type WirePath struct {
+	Numbers []protowire.Number
+	Bool    bool // a varint there is a boolean, not an integer
+}
+
+// NewWirePath finds a field by the names that it has in JSON ("spec.nodeName") in
+// the protobuf tags of a Go type of the API. It returns false if there is none.
+func NewWirePath(message reflect.Type, names string) (WirePath, bool) {
+	var p WirePath
+	for name := range strings.SplitSeq(names, ".") {
+		f, ok := fieldNamed(message, name)
+		if !ok {
+			return WirePath{}, false
+		}
+		number, ok := fieldNumber(f)
+		if !ok {
+			return WirePath{}, false
+		}
+		p.Numbers = append(p.Numbers, number)
+		if message = f.Type; message.Kind() == reflect.Pointer {
+			message = message.Elem()
+		}
+	}
+	p.Bool = message.Kind() == reflect.Bool
+	return p, true
+}
+
+func fieldNamed(message reflect.Type, name string) (reflect.StructField, bool) {
+	if message.Kind() != reflect.Struct {
+		return reflect.StructField{}, false
+	}
+	for f := range message.Fields() {
+		if json, _, _ := strings.Cut(f.Tag.Get("json"), ","); json == name {
+			return f, true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
+// fieldNumber reads a tag such as `protobuf:"bytes,10,opt,name=nodeName"`.
+func fieldNumber(f reflect.StructField) (protowire.Number, bool) {
+	parts := strings.Split(f.Tag.Get("protobuf"), ",")
+	if len(parts) < 2 {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(parts[1], 10, 32)
+	return protowire.Number(n), err == nil
+}
+
+// numberOf is the number of a field that the types of this version of
+// apimachinery are known to have.
+func numberOf[Message any](name string) protowire.Number {
+	p, ok := NewWirePath(reflect.TypeFor[Message](), name)
+	if !ok {
+		panic("BUG: no field " + name)
+	}
+	return p.Numbers[0]
+}
+
+// The fields that every object and every list have alike: PartialObjectMetadata
+// is how the API itself reads any object without knowing its type.
+var (
+	metadataNumber        = numberOf[metav1.PartialObjectMetadata]("metadata")
+	itemsNumber           = numberOf[metav1.PartialObjectMetadataList]("items")
+	nameNumber            = numberOf[metav1.ObjectMeta]("name")
+	namespaceNumber       = numberOf[metav1.ObjectMeta]("namespace")
+	uidNumber             = numberOf[metav1.ObjectMeta]("uid")
+	resourceVersionNumber = numberOf[metav1.ObjectMeta]("resourceVersion")
+	labelsNumber          = numberOf[metav1.ObjectMeta]("labels")
+	annotationsNumber     = numberOf[metav1.ObjectMeta]("annotations")
+)
+
+// The fields of an entry of a map, by protobuf's definition.
+const (
+	entryKey   = protowire.Number(1)
+	entryValue = protowire.Number(2)
+)
+
+// protoField is one field of a message.
+type protoField struct {
+	number protowire.Number
+	kind   protowire.Type
+	bytes  []byte // of a field that has a length
+	varint uint64
+	// start and end are where the field stands in the message, its tag included.
+	start, end int
+}
+
+// eachField walks the fields of a message, until visit returns false.
+func eachField(message []byte, visit func(protoField) bool) error {
+	for at := 0; at < len(message); {
+		f := protoField{start: at}
+		var n int
+		f.number, f.kind, n = protowire.ConsumeTag(message[at:])
+		if n < 0 {
+			return fmt.Errorf("%w: byte %d is no protobuf tag: %w", ErrMalformedObject, at, protowire.ParseError(n))
+		}
+		at += n
+		switch f.kind {
+		case protowire.BytesType:
+			f.bytes, n = protowire.ConsumeBytes(message[at:])
+		case protowire.VarintType:
+			f.varint, n = protowire.ConsumeVarint(message[at:])
+		default:
+			n = protowire.ConsumeFieldValue(f.number, f.kind, message[at:])
+		}
+		if n < 0 {
+			return fmt.Errorf("%w: protobuf field %d is cut or broken: %w", ErrMalformedObject, f.number, protowire.ParseError(n))
+		}
+		at += n
+		f.end = at
+		if !visit(f) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// protoScalar is the value at a path, as kube-apiserver compares it with a
+// selector; "" if there is none. Of a repeated field the last counts.
+func protoScalar(message []byte, path WirePath) (value string) {
+	number, rest := path.Numbers[0], path.Numbers[1:]
+	_ = eachField(message, func(f protoField) bool { // what is broken has no value
+		switch {
+		case f.number != number:
+		case len(rest) > 0 && f.kind == protowire.BytesType:
+			value = protoScalar(f.bytes, WirePath{rest, path.Bool})
+		case len(rest) > 0:
+		case f.kind == protowire.BytesType:
+			value = lend(f.bytes)
+		case f.kind == protowire.VarintType && path.Bool:
+			value = strconv.FormatBool(f.varint != 0)
+		case f.kind == protowire.VarintType:
+			value = strconv.FormatInt(int64(f.varint), 10)
+		}
+		return true
+	})
+	return value
+}
+
+// SplitProtoList takes the message of a list apart: its metadata and its items.
+// They are views into it.
+func SplitProtoList(list []byte) (meta []byte, items [][]byte, err error) {
+	err = eachField(list, func(f protoField) bool {
+		switch {
+		case f.kind != protowire.BytesType:
+		case f.number == metadataNumber:
+			meta = f.bytes
+		case f.number == itemsNumber:
+			items = append(items, f.bytes)
+		}
+		return true
+	})
+	return meta, items, err
+}
+
+// parseProto reads an object from its protobuf message.
+func (r *Resource) parseProto(src []byte) (*Object, error) {
+	o := &Object{}
+	o.frame(src)
+	meta, err := metadataOf(o.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	namespace, name, err := o.readProtoMetadata(meta.bytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.place(r, namespace, name); err != nil {
+		return nil, err
+	}
+	o.keepFields(r)
+	return o, nil
+}
+
+// frame keeps a copy of an object with what makes it an item of a list.
+func (o *Object) frame(object []byte) {
+	lead := protowire.SizeTag(itemsNumber) + protowire.SizeVarint(uint64(len(object)))
+	raw := make([]byte, 0, lead+len(object))
+	raw = protowire.AppendTag(raw, itemsNumber, protowire.BytesType)
+	o.raw, o.lead = protowire.AppendBytes(raw, object), int32(lead)
+}
+
+// metadataOf finds an object's metadata.
+func metadataOf(object []byte) (meta protoField, err error) {
+	found := 0
+	err = eachField(object, func(f protoField) bool {
+		if f.number == metadataNumber && f.kind == protowire.BytesType {
+			meta = f
+			found++
+		}
+		return true
+	})
+	if err == nil && found != 1 {
+		err = fmt.Errorf("%w: %d times metadata", ErrMalformedObject, found)
+	}
+	return meta, err
+}
+
+func (o *Object) readProtoMetadata(meta []byte) (namespace, name string, err error) {
+	var rv []byte
+	var broken error
+	versions := 0
+	err = eachField(meta, func(f protoField) bool {
+		if f.kind != protowire.BytesType {
+			return true
+		}
+		switch f.number {
+		case nameNumber:
+			name = lend(f.bytes)
+		case namespaceNumber:
+			namespace = lend(f.bytes)
+		case uidNumber:
+			o.uid = lend(f.bytes)
+		case resourceVersionNumber:
+			rv = f.bytes
+			versions++
+		case labelsNumber:
+			broken = o.labels.addEntry(f.bytes)
+		}
+		return broken == nil
+	})
+	if err == nil {
+		err = broken
+	}
+	if err != nil {
+		return "", "", err
+	}
+	if o.rv, err = ParseResourceVersion(lend(rv)); err != nil || versions != 1 {
+		return "", "", fmt.Errorf("%w: metadata.resourceVersion of %q is %q", ErrOpaqueResourceVersion, name, rv)
+	}
+	o.labels.sort()
+	return namespace, name, nil
+}
+
+// readEntry reads an entry of a map of strings.
+func readEntry(entry []byte) (key, value string, err error) {
+	err = eachField(entry, func(f protoField) bool {
+		switch {
+		case f.kind != protowire.BytesType:
+		case f.number == entryKey:
+			key = lend(f.bytes)
+		case f.number == entryValue:
+			value = lend(f.bytes)
+		}
+		return true
+	})
+	return key, value, err
+}
+
+// protoAt is [Object.At] of an object in protobuf: with the digits change the
+// lengths around them.
+func (o *Object) protoAt(rv uint64) *Object {
+	object := o.Bytes()
+	meta, err := metadataOf(object)
+	if err != nil {
+		panic("BUG: kept an object that cannot be read: " + err.Error())
+	}
+	shape, _, err := protoPunch(meta.bytes)
+	if err != nil {
+		panic("BUG: kept an object that cannot be read: " + err.Error())
+	}
+	at := *o
+	at.rv = rv
+	at.frame(slices.Concat(object[:meta.start], appendMetadata(nil, shape.metadata(rv, nil)), object[meta.end:]))
+	return &at
+}
+
+func appendMetadata(dst, meta []byte) []byte {
+	dst = protowire.AppendTag(dst, metadataNumber, protowire.BytesType)
+	return protowire.AppendBytes(dst, meta)
+}

@@ -1,0 +1,128 @@
+package upstream
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// ErrNoEncoding says that upstream does not write a resource in an encoding:
+// custom resources have no protobuf form.
+var ErrNoEncoding = errors.New("resource has no such encoding")
+
+const (
+	mimeJSON     = "application/json"
+	mimeProtobuf = "application/vnd.kubernetes.protobuf"
+)
+
+// mimeOf is what to accept for objects in an encoding.
+func mimeOf(e watchcache.Encoding) string {
+	if e == watchcache.Protobuf {
+		return mimeProtobuf
+	}
+	return mimeJSON
+}
+
+// errOtherEncoding says that an answer is not written as it was asked for. It may
+// not even be upstream's.
+var errOtherEncoding = errors.New("answer in another encoding")
+
+// checkEncoding tells whether an answer is in the encoding that was asked for.
+func checkEncoding(resp *http.Response, e watchcache.Encoding) error {
+	if got := resp.Header.Get("Content-Type"); !strings.HasPrefix(got, mimeOf(e)) {
+		return fmt.Errorf("%w: %q instead of %q", errOtherEncoding, got, mimeOf(e))
+	}
+	return nil
+}
+
+var protobufPrefix = []byte("k8s\x00")
+
+// readEnvelope opens what every protobuf message of the API comes in: a prefix and
+// a runtime.Unknown, which names the type. The memory of into is used again.
+func readEnvelope(body []byte, into *runtime.Unknown) error {
+	raw, ok := bytes.CutPrefix(body, protobufPrefix)
+	if !ok {
+		return fmt.Errorf("%w: not protobuf: %.20q", watchcache.ErrMalformedObject, body)
+	}
+	*into = runtime.Unknown{Raw: into.Raw[:0]}
+	if err := into.Unmarshal(raw); err != nil {
+		return fmt.Errorf("%w: protobuf envelope: %w", watchcache.ErrMalformedObject, err)
+	}
+	if into.ContentEncoding != "" {
+		return fmt.Errorf("%w: content encoding %q", watchcache.ErrMalformedObject, into.ContentEncoding)
+	}
+	return nil
+}
+
+// readProtoList reads the body of a list.
+func readProtoList(body []byte) (kind runtime.TypeMeta, meta metav1.ListMeta, items [][]byte, err error) {
+	var envelope runtime.Unknown
+	if err := readEnvelope(body, &envelope); err != nil {
+		return kind, meta, nil, err
+	}
+	raw, items, err := watchcache.SplitProtoList(envelope.Raw)
+	if err != nil {
+		return kind, meta, nil, err
+	}
+	if err := meta.Unmarshal(raw); err != nil {
+		return kind, meta, nil, fmt.Errorf("%w: metadata of a list: %w", watchcache.ErrMalformedObject, err)
+	}
+	return envelope.TypeMeta, meta, items, nil
+}
+
+// protoStream reads watch events in protobuf: frames of a length of four bytes,
+// big-endian, and a WatchEvent.
+type protoStream struct {
+	r        *frameReader
+	event    metav1.WatchEvent
+	envelope runtime.Unknown
+	resource *watchcache.Resource
+}
+
+func newProtoStream(body io.Reader, r *watchcache.Resource) *protoStream {
+	return &protoStream{r: newFrameReader(body), resource: r}
+}
+
+// next implements stream.
+func (s *protoStream) next() (event, error) {
+	frame, err := s.r.next()
+	if err != nil {
+		return event{}, err
+	}
+	s.event = metav1.WatchEvent{Object: runtime.RawExtension{Raw: kept(s.event.Object.Raw)}}
+	s.envelope.Raw = kept(s.envelope.Raw)
+	if err := s.event.Unmarshal(frame); err != nil {
+		return event{}, fmt.Errorf("%w: watch event: %w", watchcache.ErrMalformedObject, err)
+	}
+	if err := readEnvelope(s.event.Object.Raw, &s.envelope); err != nil {
+		return event{}, err
+	}
+	e := event{kind: s.event.Type, object: s.envelope.Raw}
+	want := runtime.TypeMeta{Kind: s.resource.Kind, APIVersion: s.resource.APIVersion()}
+	if e.kind == "ERROR" {
+		want = runtime.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	}
+	if s.envelope.TypeMeta != want {
+		return event{}, fmt.Errorf("%w: watch event with a %v instead of a %v", watchcache.ErrMalformedObject, s.envelope.TypeMeta, want)
+	}
+	return e, nil
+}
+
+// kept is a buffer to be used again, unless it has grown too large.
+func kept(buf []byte) []byte {
+	if cap(buf) > bufferKeep {
+		return nil
+	}
+	return buf[:0]
+}
+
+// buffered implements stream.
+func (s *protoStream) buffered() bool { return s.r.buffered() }

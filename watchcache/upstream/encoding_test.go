@@ -1,0 +1,269 @@
+package upstream
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tidwall/gjson"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/randfill"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+var protoConfigMaps = &watchcache.Resource{
+	GVR: configmaps, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true, Encoding: watchcache.Protobuf,
+}
+
+var jsonConfigMaps = &watchcache.Resource{GVR: configmaps, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true}
+
+func message(t testing.TB, m interface{ Marshal() ([]byte, error) }) []byte {
+	t.Helper()
+	b, err := m.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func enveloped(t testing.TB, kind string, m interface{ Marshal() ([]byte, error) }) []byte {
+	t.Helper()
+	return append(bytes.Clone(protobufPrefix), message(t, &runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: kind}, Raw: message(t, m)})...)
+}
+
+func protoFrame(t testing.TB, kind string, object []byte) []byte {
+	t.Helper()
+	event := message(t, &metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: object}})
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)
+}
+
+func configMap(name, rv string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: "u", ResourceVersion: rv}, Data: map[string]string{"k": "v"}}
+}
+
+// Events come whole however the bytes arrive, and a stream that ends within one did not end.
+func TestProtoStream(t *testing.T) {
+	one, gone := configMap("a", "7"), &metav1.Status{Code: 410, Reason: "Expired", Message: "too old"}
+	body := append(protoFrame(t, "ADDED", enveloped(t, "ConfigMap", one)), protoFrame(t, "ERROR", enveloped(t, "Status", gone))...)
+	s := newStream(iotest.OneByteReader(bytes.NewReader(body)), protoConfigMaps)
+	e, err := s.next()
+	if err != nil || e.kind != "ADDED" || !bytes.Equal(e.object, message(t, one)) {
+		t.Fatalf("%s %q, %v", e.kind, e.object, err)
+	}
+	if e, err = s.next(); err != nil || e.kind != "ERROR" {
+		t.Fatalf("%s, %v", e.kind, err)
+	}
+	if err := eventError(e, watchcache.Protobuf); err == nil || err.Error() != "too old" {
+		t.Errorf("error event: %v", err)
+	}
+	if _, err := s.next(); !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("at the end: %v", err)
+	}
+	for cut := 1; cut < len(body); cut++ {
+		s := newStream(bytes.NewReader(body[:cut]), protoConfigMaps)
+		for err = nil; err == nil; {
+			_, err = s.next()
+		}
+		if whole := cut == len(protoFrame(t, "ADDED", enveloped(t, "ConfigMap", one))); !whole && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+	}
+}
+
+func TestProtoStreamBuffered(t *testing.T) {
+	frame := protoFrame(t, "ADDED", enveloped(t, "ConfigMap", configMap("a", "7")))
+	s := newStream(bytes.NewReader(append(bytes.Clone(frame), frame...)), protoConfigMaps)
+	for _, want := range []bool{true, false} {
+		if _, err := s.next(); err != nil || s.buffered() != want {
+			t.Errorf("buffered is %t, want %t; %v", s.buffered(), want, err)
+		}
+	}
+}
+
+func TestMalformedProtoStreams(t *testing.T) {
+	object := enveloped(t, "ConfigMap", configMap("a", "7"))
+	compressed := append(bytes.Clone(protobufPrefix), message(t, &runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ContentEncoding: "gzip"})...)
+	for name, body := range map[string][]byte{
+		"JSON":           []byte(`{"type":"ADDED","object":{}}`),
+		"a huge frame":   {0xff, 0xff, 0xff, 0xff},
+		"no WatchEvent":  {0, 0, 0, 1, 0xff},
+		"no envelope":    protoFrame(t, "ADDED", message(t, configMap("a", "7"))),
+		"another kind":   protoFrame(t, "ADDED", enveloped(t, "Secret", configMap("a", "7"))),
+		"no Status":      protoFrame(t, "ERROR", object),
+		"it is encoded":  protoFrame(t, "ADDED", compressed),
+		"an empty frame": {0, 0, 0, 0},
+	} {
+		if e, err := newStream(bytes.NewReader(body), protoConfigMaps).next(); !errors.Is(err, watchcache.ErrMalformedObject) {
+			t.Errorf("%s: %s, %v", name, e.kind, err)
+		}
+	}
+}
+
+func TestProtoPage(t *testing.T) {
+	list := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "tok"}, Items: []corev1.ConfigMap{*configMap("a", "7"), *configMap("b", "8")}}
+	p, err := protoPage(protoConfigMaps, enveloped(t, "ConfigMapList", list))
+	if err != nil || p.rv != 9 || p.next != "tok" || len(p.changes) != 2 || p.changes[1].Object.Key() != "ns/b" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for name, body := range map[string][]byte{
+		"another kind": enveloped(t, "SecretList", list),
+		"an object":    enveloped(t, "ConfigMapList", configMap("a", "7")),
+		"JSON":         []byte(`{"kind":"ConfigMapList"}`),
+	} {
+		if _, err := protoPage(protoConfigMaps, body); err == nil {
+			t.Errorf("%s is taken for a list", name)
+		}
+	}
+}
+
+// A field selects the same objects, whichever of their encodings is kept.
+func TestWireFields(t *testing.T) {
+	seed := rand.Int63()
+	t.Logf("seed %d", seed)
+	fill := randfill.NewWithSeed(seed).NilChance(0.2).NumElements(0, 2).MaxDepth(12).Funcs(func(*metav1.FieldsV1, randfill.Continue) {})
+	selected := 0
+	for gvr, kind := range messages {
+		written := &watchcache.Resource{GVR: gvr, Kind: kind.Name(), Fields: builtinFields(gvr)}
+		onWire := &watchcache.Resource{GVR: gvr, Kind: kind.Name(), Encoding: watchcache.Protobuf, Fields: onTheWire(gvr, builtinFields(gvr), watchcache.Protobuf)}
+		if len(written.Fields) == 0 || len(onWire.Fields) != len(written.Fields) {
+			t.Errorf("%s: %d of %d fields are found in %s", gvr, len(onWire.Fields), len(written.Fields), kind)
+		}
+		for range 50 {
+			object := reflect.New(kind)
+			fill.Fill(object.Interface())
+			object.Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(metav1.ObjectMeta{Name: "one", ResourceVersion: "7"}))
+			object.Elem().FieldByName("TypeMeta").SetZero()
+			text, err := json.Marshal(object.Interface())
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := written.ParseObject(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := onWire.ParseObject(message(t, object.Interface().(interface{ Marshal() ([]byte, error) })))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range written.Fields {
+				values := []string{"", "true", "false", "0"}
+				for _, path := range f.Paths {
+					values = append(values, gjson.GetBytes(text, path).String())
+				}
+				for _, value := range values {
+					selector := fields.OneTermEqualSelector(f.Name, value)
+					inJSON, err1 := written.NewFilter("", nil, selector)
+					inProto, err2 := onWire.NewFilter("", nil, selector)
+					if err := errors.Join(err1, err2); err != nil {
+						t.Fatal(err)
+					}
+					if inJSON.Matches(a) != inProto.Matches(b) {
+						t.Errorf("%s: %s: %t in JSON, %t in protobuf", gvr, selector, inJSON.Matches(a), inProto.Matches(b))
+					}
+					if inJSON.Matches(a) && value != "" {
+						selected++
+					}
+				}
+			}
+		}
+	}
+	if selected < 1000 {
+		t.Errorf("only %d values were found", selected)
+	}
+	if path, ok := watchcache.NewWirePath(reflect.TypeFor[corev1.Pod](), "spec.hostNetwork"); !ok || !path.Bool {
+		t.Error("spec.hostNetwork is no boolean")
+	}
+}
+
+// An error is understood in either encoding, with its causes: they tell a lag from a restored upstream.
+func TestStatusErrors(t *testing.T) {
+	status := metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Message: "Too large", Reason: metav1.StatusReasonTimeout, Code: 504,
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}},
+	}
+	text, err := json.Marshal(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range map[string][]byte{"JSON": text, "protobuf": enveloped(t, "Status", &status)} {
+		err := statusError(&http.Response{StatusCode: 504, Status: "504", Body: io.NopCloser(bytes.NewReader(body))})
+		if !hasTooLarge(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	html := statusError(&http.Response{StatusCode: 502, Status: "502 Bad Gateway", Body: io.NopCloser(strings.NewReader("<html>"))})
+	if hasTooLarge(html) || !strings.Contains(html.Error(), "<html>") {
+		t.Errorf("a page of a load balancer: %v", html)
+	}
+}
+
+// Only upstream's own word is taken for it that a resource has no protobuf form.
+func TestOtherContentTypes(t *testing.T) {
+	for kind, none := range map[string]bool{"application/json": true, "text/html": false, "": false} {
+		client := NewClient(&url.URL{Scheme: "http", Host: "upstream"}, roundTrip(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+		}), NewMetrics(prometheus.NewRegistry()))
+		if _, err := client.probe(t.Context(), protoConfigMaps); errors.Is(err, ErrNoEncoding) != none || err == nil {
+			t.Errorf("a probe that is answered with %q: %v", kind, err)
+		}
+		if _, err := client.page(t.Context(), protoConfigMaps, nil); errors.Is(err, ErrNoEncoding) || err == nil {
+			t.Errorf("a list that is answered with %q: %v", kind, err)
+		}
+	}
+}
+
+// Whatever comes from upstream: no panic, and no memory beyond what came.
+func FuzzStreams(f *testing.F) {
+	object := enveloped(f, "ConfigMap", configMap("a", "7"))
+	f.Add(protoFrame(f, "ADDED", object))
+	f.Add(protoFrame(f, "ERROR", enveloped(f, "Status", &metav1.Status{Code: 410})))
+	f.Add([]byte(`{"type":"ADDED","object":{"kind":"ConfigMap"}}` + "\n"))
+	f.Add([]byte{0, 0, 1, 0})
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, r := range []*watchcache.Resource{protoConfigMaps, jsonConfigMaps} {
+			s := newStream(bytes.NewReader(body), r)
+			for events := 0; ; events++ {
+				e, err := s.next()
+				if err != nil {
+					break
+				}
+				if events > len(body) {
+					t.Fatalf("%d events of %d bytes", events, len(body))
+				}
+				_, _ = r.ParseObject(e.object)
+				_ = eventError(e, r.Encoding)
+				_ = s.buffered()
+			}
+		}
+	})
+}
+
+func FuzzPages(f *testing.F) {
+	f.Add(enveloped(f, "ConfigMapList", &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []corev1.ConfigMap{*configMap("a", "7")}}))
+	f.Add([]byte(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a","namespace":"ns","resourceVersion":"7"}}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for r, read := range map[*watchcache.Resource]func(*watchcache.Resource, []byte) (page, error){
+			protoConfigMaps: protoPage, jsonConfigMaps: jsonPage,
+		} {
+			if p, err := read(r, body); err == nil && len(p.changes) > len(body) {
+				t.Errorf("%d items of %d bytes", len(p.changes), len(body))
+			}
+		}
+		_, _, _ = readProtoProbe(body)
+		_, _, _ = readJSONProbe(body)
+	})
+}

@@ -1,0 +1,63 @@
+package upstream
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// frameReader reads frames: a length of four bytes, big-endian, and so many bytes.
+type frameReader struct {
+	r   *bufio.Reader
+	buf []byte
+}
+
+const (
+	frameHead = 4
+	// bufferKeep bounds the buffer that is kept from one frame to the next.
+	bufferKeep = 1 << 20
+)
+
+func newFrameReader(body io.Reader) *frameReader {
+	return &frameReader{r: bufio.NewReaderSize(body, 64<<10)}
+}
+
+// next returns a frame, valid until the next call, or io.EOF at a clean end.
+func (f *frameReader) next() ([]byte, error) {
+	var head [frameHead]byte
+	if _, err := io.ReadFull(f.r, head[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > maxEvent {
+		return nil, fmt.Errorf("%w: watch event of %d bytes", watchcache.ErrMalformedObject, n)
+	}
+	// What is announced may never come: memory grows with what does.
+	f.buf = kept(f.buf)
+	for left := int(n); left > 0; {
+		part := min(left, bufferKeep)
+		at := len(f.buf)
+		f.buf = append(f.buf, make([]byte, part)...)
+		if _, err := io.ReadFull(f.r, f.buf[at:]); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+		left -= part
+	}
+	return f.buf, nil
+}
+
+// buffered tells whether next would return without waiting.
+func (f *frameReader) buffered() bool {
+	head, err := f.r.Peek(min(frameHead, f.r.Buffered()))
+	if err != nil || len(head) < frameHead {
+		return false
+	}
+	return f.r.Buffered()-frameHead >= int(min(binary.BigEndian.Uint32(head), maxEvent))
+}
