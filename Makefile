@@ -11,7 +11,7 @@ FUZZTIME ?= 30s
 LINT := go tool -modfile=.tools/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build kubeapi kubectl lint fmt test tiers linearizability demo bench-sync fuzz clean
+.PHONY: help build kubeapi kubectl lint fmt test tiers forms linearizability demo bench-sync fuzz clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,10 +42,13 @@ test: lint kubeapi kubectl ## lint, then all tests, with the race detector; the 
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./...
 	go test -race -run '^$$' ./... >/dev/null
 	go test -race -shuffle=on -timeout 15m -p 1 ./...
-	go test -shuffle=on -timeout 5m -run '^Test(Lists|PageWalks|Gets|Watches|LargeState|Methods|SchemaChange)$$' ./bench/conformance -tiers 2
+	go test -shuffle=on -timeout 5m -run '^Test(Lists|PageWalks|Gets|Watches|LargeState|Methods|SchemaChange)$$' ./bench/conformance -tiers 2 -plain
 
 tiers: kubeapi ## the whole differential suite through two proxies, one behind the other
 	go test -shuffle=on -timeout 15m -count 1 ./bench/conformance -tiers 2
+
+forms: kubeapi ## the differential suite, each row in every form: encodings, gzip, HTTP/2; half an hour
+	go test -shuffle=on -timeout 60m -count 1 ./bench/conformance -all-forms
 
 linearizability: kubeapi ## consistent reads against acknowledged writes, a minute in each of six settings, reads/s
 	go test -v -run TestLinearizable -timeout 15m -count 1 ./bench/clients -linearize 60s

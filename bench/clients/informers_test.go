@@ -18,6 +18,8 @@ import (
 	featurestesting "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -55,12 +57,18 @@ func testInformers(t *testing.T, w *world, ns string) {
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(typed, 0, informers.WithNamespace(ns))
 	everything := informers.NewSharedInformerFactory(typed, 0)
+	shallow, err := metadata.NewForConfig(proxy.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	shallowly := metadatainformer.NewFilteredSharedInformerFactory(shallow, 0, ns, nil)
 	loosely := dynamicinformer.NewFilteredDynamicSharedInformerFactory(loose, 0, ns, nil)
 	t.Cleanup(func() {
 		cancel()
 		factory.Shutdown()
 		everything.Shutdown()
 		loosely.Shutdown()
+		shallowly.Shutdown()
 	})
 	mirrors := []*mirror{
 		newMirror(t, pods, factory.Core().V1().Pods().Informer()),
@@ -68,10 +76,13 @@ func testInformers(t *testing.T, w *world, ns string) {
 		newMirror(t, configs, factory.Core().V1().ConfigMaps().Informer()),
 		newMirror(t, pods, loosely.ForResource(pods).Informer()),
 		newMirror(t, widgets, loosely.ForResource(widgets).Informer()),
+		newMirror(t, pods, shallowly.ForResource(pods).Informer()),
+		newMirror(t, widgets, shallowly.ForResource(widgets).Informer()),
 	}
 	factory.Start(ctx.Done())
 	everything.Start(ctx.Done())
 	loosely.Start(ctx.Done())
+	shallowly.Start(ctx.Done())
 
 	settled := func(when string) {
 		t.Helper()

@@ -176,9 +176,21 @@ func labelPatch(name, value string) []byte {
 // freshProxy starts another proxy in front of the apiserver, without any caches yet. It ends with the test.
 func (w *world) freshProxy(t *testing.T, args ...string) *cluster.Proxy {
 	t.Helper()
-	binary, err := cluster.BuildProxy(t.Context(), true)
-	if err != nil {
+	return w.anotherProxy(t, cluster.ProxyOptions{Args: args})
+}
+
+// secureProxy is a fresh one that speaks TLS, and so HTTP/2.
+func (w *world) secureProxy(t *testing.T, args ...string) *cluster.Proxy {
+	t.Helper()
+	return w.anotherProxy(t, cluster.ProxyOptions{Args: args, TLS: true})
+}
+
+func (w *world) anotherProxy(t *testing.T, opts cluster.ProxyOptions) *cluster.Proxy {
+	t.Helper()
+	var err error
+	if opts.Binary, err = cluster.BuildProxy(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	return cluster.ProxyT(t, cluster.ProxyOptions{Binary: binary, Kubeconfig: w.api.Kubeconfig, Args: args})
+	opts.Kubeconfig = w.api.Kubeconfig
+	return cluster.ProxyT(t, opts)
 }

@@ -2,8 +2,11 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
 )
 
 // proxyLimit is how long a proxy may take to be ready.
@@ -22,11 +26,14 @@ type ProxyOptions struct {
 	Binary     string   // empty: BuildProxy's, with the race detector if this program has it
 	Listen     string   // empty: a free port of 127.0.0.1
 	Args       []string // further arguments of watchproxy serve
+	TLS        bool     // with a certificate of its own making
 }
 
 // Proxy is a watchproxy in a process of its own. Its methods must not be called concurrently; its fields do not change.
 type Proxy struct {
-	URL      string // http://127.0.0.1:PORT
+	URL      string // http://127.0.0.1:PORT, or https
+	CA       []byte // PEM, nil without TLS
+	key      []byte // of the same certificate
 	AdminURL string // http://127.0.0.1:PORT
 
 	process *process
@@ -51,13 +58,20 @@ func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {
 	if opts.Kubeconfig != "" {
 		args = append(args, "--kubeconfig", opts.Kubeconfig)
 	}
+	p := &Proxy{}
+	if opts.TLS {
+		more, err := p.writeCertificate()
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(filepath.Dir(more[1])) //nolint:errcheck // the proxy has read it, or nobody needs it
+		args = append(args, more...)
+	}
 	log, err := os.CreateTemp("", "watchproxy-*.log")
 	if err != nil {
 		return nil, err
 	}
 	log.Close() //nolint:errcheck // nothing was written
-
-	p := &Proxy{}
 	var announced string
 	p.process, announced, err = start(ctx, command{
 		path:  binary,
@@ -77,6 +91,24 @@ func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {
 	}
 	p.URL, p.AdminURL = addresses[1], addresses[2]
 	return p, nil
+}
+
+// writeCertificate makes a certificate for loopback and returns the arguments that name its files.
+func (p *Proxy) writeCertificate() ([]string, error) {
+	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the proxy: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "watchproxy-tls-")
+	if err != nil {
+		return nil, err
+	}
+	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	if err := errors.Join(os.WriteFile(certFile, certificate, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
+		return nil, err
+	}
+	p.CA, p.key = certificate, key
+	return []string{"--tls-cert-file", certFile, "--tls-private-key-file", keyFile}, nil
 }
 
 // Stop ends the proxy in an orderly way. It returns an error unless the exit code is 0 and the log holds neither a data
@@ -108,13 +140,20 @@ func (p *Proxy) Close() error {
 func (p *Proxy) PID() int { return p.process.child.Pid }
 
 // RESTConfig returns a client configuration without credentials and client-side rate limits.
-func (p *Proxy) RESTConfig() *rest.Config { return &rest.Config{Host: p.URL, QPS: -1} }
+func (p *Proxy) RESTConfig() *rest.Config {
+	return &rest.Config{Host: p.URL, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: p.CA}}
+}
 
 // WriteKubeconfig writes a kubeconfig that points at the proxy: what stands behind it is another tier.
 func (p *Proxy) WriteKubeconfig(path string) error {
 	c := clientcmdapi.NewConfig()
-	c.Clusters["proxy"] = &clientcmdapi.Cluster{Server: p.URL}
+	c.Clusters["proxy"] = &clientcmdapi.Cluster{Server: p.URL, CertificateAuthorityData: p.CA}
 	c.Contexts["proxy"] = &clientcmdapi.Context{Cluster: "proxy"}
+	if p.CA != nil {
+		// kubectl asks for a password unless it has credentials for TLS. The proxy does not ask for them.
+		c.AuthInfos["nobody"] = &clientcmdapi.AuthInfo{ClientCertificateData: p.CA, ClientKeyData: p.key}
+		c.Contexts["proxy"].AuthInfo = "nobody"
+	}
 	c.CurrentContext = "proxy"
 	if err := clientcmd.WriteToFile(*c, path); err != nil {
 		return fmt.Errorf("kubeconfig of the proxy: %w", err)

@@ -115,18 +115,18 @@ func compare(want, got reply, open rule) error {
 	if id := got.header.Values("Audit-Id"); len(id) != len(want.header.Values("Audit-Id")) {
 		return fmt.Errorf("header Audit-Id is %q, the apiserver's %q", id, want.header.Values("Audit-Id"))
 	}
-	w, err := open(want.body)
+	w, err := opened(want, open)
 	if err != nil {
 		return fmt.Errorf("the apiserver's answer: %w", err)
 	}
-	g, err := open(got.body)
+	g, err := opened(got, open)
 	if err != nil {
 		return err
 	}
 	if !bytes.Equal(w, g) {
 		return fmt.Errorf("bodies differ\n%s", excerpts(w, g))
 	}
-	return nil
+	return noLarger(want, got)
 }
 
 // excerpts shows where two bodies part.

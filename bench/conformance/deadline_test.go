@@ -47,8 +47,8 @@ func TestFiniteWatches(t *testing.T) {
 		row{name: "too old", request: get(widgets.all() + "?watch=1&resourceVersion=1"), status: 200, from: upstream, open: reach, says: `"reason":"Expired"`},
 		row{name: "too old, with bookmarks", request: get(widgets.all() + "?watch=1&resourceVersion=1&allowWatchBookmarks=true&timeoutSeconds=9"), status: 200, from: upstream, open: reach},
 		row{name: "too old, by name", request: get(planets.all() + "?watch=1&resourceVersion=1&fieldSelector=metadata.name%3Dearth"), status: 200, from: upstream, open: reach},
-		row{name: "metadata", request: get(long).with("Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"), status: 200, from: upstream},
-		row{name: "protobuf", request: get(long).with("Accept", "application/vnd.kubernetes.protobuf;stream=watch"), status: 200, from: upstream},
+		row{name: "metadata", request: get(long).with("Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"), status: 200, from: cache},
+		row{name: "protobuf", request: get(long).with("Accept", "application/vnd.kubernetes.protobuf;stream=watch"), status: 200, from: cache},
 	))
 }
 

@@ -126,7 +126,7 @@ func (g *gadgets) same(targets ...string) {
 			if want.status == http.StatusTooManyRequests || got.status == http.StatusTooManyRequests {
 				continue // upstream is initializing; both asked it, one of them too early
 			}
-			open := rule(same)
+			var open rule
 			if want.status == http.StatusOK {
 				open = someState(0)
 			}

@@ -3,8 +3,9 @@
 //
 // # The differential suite
 //
-// A [testing.T] table of requests, each sent to both servers as it stands, over HTTP/1.1 and without any client library
-// in between. Status, headers and body must be the same. Each row also says where the proxy's answer has to come from,
+// A [testing.T] table of requests, each sent to both servers as it stands, over HTTP/1.1 or HTTP/2 and without any client
+// library in between: in plain JSON and in the other forms that the apiserver offers, one of them by lot (-form-seed) or
+// all (-all-forms). Status, headers and body must be the same. Each row also says where the proxy's answer has to come from,
 // its cache or the apiserver, and the proxy's own metrics have to agree: a row about the cache cannot pass because the
 // request was forwarded.
 //
@@ -16,6 +17,8 @@
 //   - An exact page comes from the apiserver's cache or, some time later, from etcd. Whether the key in its continue token
 //     begins with a slash tells which.
 //   - "Too large resource version" and "too old resource version" tell how far the server's cache reaches.
+//   - Compressed bodies are compared after decompression; the proxy's must not be larger.
+//   - Tables tell ages, and in watches the definitions of their columns with any event.
 //   - A bookmark comes when the server likes. Its object must be equal but for the digits of resourceVersion.
 //
 // Everything else is compared byte for byte. All rows about exact resourceVersions and continue tokens are.

@@ -74,7 +74,9 @@ func (s *selectables) check(t *testing.T, home string, last uint64) {
 func catchUp(t *testing.T, c *collection, rv uint64) {
 	t.Helper()
 	for _, e := range []*endpoint{apiserver, proxied} {
-		e.must(t, get(fmt.Sprintf("%s?limit=1&resourceVersionMatch=NotOlderThan&resourceVersion=%d", c.all(), rv)), 200)
+		caught := get(fmt.Sprintf("%s?limit=1&resourceVersionMatch=NotOlderThan&resourceVersion=%d", c.all(), rv))
+		e.must(t, caught, 200)
+		e.must(t, caught.with("Accept", "application/vnd.kubernetes.protobuf,application/json"), 200)
 	}
 }
 
@@ -148,10 +150,15 @@ var (
 	errSomething = errors.New("something is selected")
 )
 
+// selected tells whether a list, or a Table, shows anything.
+func selected(body []byte) bool {
+	return gjson.GetBytes(body, "items.0").Exists() || gjson.GetBytes(body, "rows.0").Exists()
+}
+
 // something is the rule of lists that must not be empty: else they would show nothing about a selector.
 func something(open rule) rule {
 	return func(body []byte) ([]byte, error) {
-		if !gjson.GetBytes(body, "items.0").Exists() {
+		if !selected(body) {
 			return nil, errNothing
 		}
 		return open(body)
@@ -161,7 +168,7 @@ func something(open rule) rule {
 // nothing is the rule of lists that must be empty.
 func nothing(open rule) rule {
 	return func(body []byte) ([]byte, error) {
-		if gjson.GetBytes(body, "items.0").Exists() {
+		if selected(body) {
 			return nil, errSomething
 		}
 		return open(body)

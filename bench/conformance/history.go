@@ -10,14 +10,14 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Event is one line of a watch: the bytes that the server wrote and what was read out of them.
+// Event is one event of a watch: the bytes that the server wrote and what was read out of them.
 type Event struct {
 	Type string // ADDED, MODIFIED, DELETED, BOOKMARK or ERROR
 	Key  string // "namespace/name", or "name" in no namespace; empty for BOOKMARK and ERROR
 	RV   uint64 // metadata.resourceVersion; 0 for ERROR
 	// InitialEnd marks the bookmark that ends the state which a watch began with.
 	InitialEnd bool
-	Line       []byte // the whole line, with its newline
+	Line       []byte // the whole line with its newline, or in protobuf the frame with its length
 }
 
 var errNoEvent = errors.New("not a line of a watch")
@@ -36,6 +36,9 @@ func ParseEvent(line []byte) (Event, error) {
 		return e, nil
 	}
 	meta := gjson.GetBytes(object, "metadata")
+	if gjson.GetBytes(object, "kind").Str == "Table" {
+		meta = gjson.GetBytes(object, "rows.0.object.metadata")
+	}
 	var err error
 	if e.RV, err = strconv.ParseUint(meta.Get("resourceVersion").Str, 10, 64); err != nil {
 		return e, fmt.Errorf("%w: resourceVersion: %w", errNoEvent, err)

@@ -14,7 +14,9 @@ func TestLargeState(t *testing.T) {
 	const objects = 700
 	c := &collection{name: "serviceaccounts", root: "/api/v1", resource: "serviceaccounts", kind: "ServiceAccount", namespaced: true}
 	home := newNamespaces(t, "large", 1)[0]
-	if err := createMany(t.Context(), c, home, objects); err != nil {
+	if err := createMany(t.Context(), objects, func(i int) object {
+		return object{of: c, namespace: home, name: fmt.Sprintf("sa-%03d", i)}
+	}); err != nil {
 		t.Fatal(err)
 	}
 	proxied.must(t, get(c.all()+"?resourceVersion=0&limit=1"), 200)
@@ -72,14 +74,14 @@ func (p *pair) same(t *testing.T, last func(Event) bool) int {
 }
 
 // createMany creates objects, some at a time.
-func createMany(ctx context.Context, c *collection, namespace string, n int) error {
+func createMany(ctx context.Context, n int, nth func(i int) object) error {
 	const workers = 8
 	errs := make(chan error, workers)
 	var all sync.WaitGroup
 	for w := range workers {
 		all.Go(func() {
 			for i := w; i < n; i += workers {
-				if _, err := (object{of: c, namespace: namespace, name: fmt.Sprintf("sa-%03d", i)}).create(ctx); err != nil {
+				if _, err := nth(i).create(ctx); err != nil {
 					errs <- err
 					return
 				}

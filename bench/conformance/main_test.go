@@ -27,6 +27,9 @@ var (
 	admin     *endpoint // the proxy's
 )
 
+// plain runs the suite over plain HTTP/1.1 only, as a sidecar's clients speak.
+var plain = flag.Bool("plain", false, "speak plain HTTP/1.1 with the proxy, without TLS")
+
 // tiers is how many proxies stand behind one another. The tests speak to the last.
 var tiers = flag.Int("tiers", 1, "how many proxies stand behind one another")
 
@@ -46,7 +49,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) (code int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
-	server, err := cluster.StartAPIServer(ctx, cluster.Options{})
+	server, err := cluster.StartAPIServer(ctx, cluster.Options{Flags: longHistory})
 	if err != nil {
 		return 1, err
 	}
@@ -65,29 +68,48 @@ func run(m *testing.M) (code int, err error) {
 	for _, s := range []struct {
 		to              **endpoint
 		name, url, auth string
+		ca              []byte
 	}{
-		{&apiserver, "apiserver", server.URL, server.Token},
-		{&proxied, "proxy", proxy.URL, ""},
-		{&admin, "admin", proxy.AdminURL, ""},
+		{&apiserver, "apiserver", server.URL, server.Token, server.CA},
+		{&proxied, "proxy", proxy.URL, "", proxy.CA},
+		{&admin, "admin", proxy.AdminURL, "", nil},
 	} {
-		e, err := newEndpoint(s.name, s.url, s.auth, server.CA)
+		e, err := newEndpoint(s.name, s.url, s.auth, s.ca)
 		if err != nil {
 			return 1, err
 		}
-		defer e.http.CloseIdleConnections()
+		defer e.close()
 		*s.to = e
 	}
 	if err := seed(ctx); err != nil {
 		return 1, fmt.Errorf("seed: %w", err)
 	}
-	return m.Run(), nil
+	if code = m.Run(); code != 0 {
+		fmt.Fprintf(os.Stderr, "which forms were asked for: -form-seed=%d\n", *formSeed)
+	}
+	return code, nil
+}
+
+// longHistory are the apiserver's flags for a run that may be longer than etcd's usual history: rows go on asking for
+// the resourceVersions of its beginning.
+var longHistory = []string{"--etcd-compaction-interval=0"}
+
+// proxyArgs are the proxy's for such a run.
+func proxyArgs(dir string) ([]string, error) {
+	path := filepath.Join(dir, "proxy.yaml")
+	const config = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\ncache: {log: {maxAge: 2h}}\n"
+	return []string{"--config", path}, os.WriteFile(path, []byte(config), 0o600)
 }
 
 // startTiers starts the proxies, the first in front of the apiserver.
 func startTiers(ctx context.Context, server *cluster.APIServer) (proxies []*cluster.Proxy, err error) {
 	kubeconfig := server.Kubeconfig
+	args, err := proxyArgs(server.Dir)
+	if err != nil {
+		return nil, err
+	}
 	for range *tiers {
-		p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: kubeconfig})
+		p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: kubeconfig, TLS: !*plain, Args: args})
 		if err != nil {
 			return proxies, err
 		}

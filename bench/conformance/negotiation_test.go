@@ -1,12 +1,13 @@
 package conformance
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 )
 
-// Who asks for anything but plain JSON is forwarded. The lists are exact, so that the apiserver's answers can be
-// compared whatever they are written in.
+// What is asked for in a form that the cache has is answered from there, whatever else is named: the rest is forwarded.
+// The lists are exact, so that answers can be compared whatever they are written in.
 func TestNegotiation(t *testing.T) {
 	const (
 		table   = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -17,9 +18,9 @@ func TestNegotiation(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			list := get(c.expand(c.in("a-b") + "?resourceVersion=$N&resourceVersionMatch=Exact"))
 			object := get(c.expand(c.in("a") + "/$NAME?resourceVersion=0"))
-			protobuf, anything := 406, 200
+			protobuf, protobufFrom, anything := 406, upstream, 200
 			if c == configMaps {
-				protobuf, anything = 200, 406
+				protobuf, protobufFrom, anything = 200, cache, 406
 			}
 			for _, f := range []struct {
 				accept string
@@ -34,35 +35,35 @@ func TestNegotiation(t *testing.T) {
 				{"application/json, text/plain", 200, cache},
 				{"application/json;q=0.9, */*;q=0.8", 200, cache},
 				{"application/json;q=1.0", 200, cache},
-				{"application/json;q=0", 200, upstream},
-				{"application/json;q=2", 200, upstream},
-				{"application/json;q=x", 200, upstream},
+				{"application/json;q=0", 200, cache},
+				{"application/json;q=2", 200, cache},
+				{"application/json;q=x", 200, cache},
 				{"Application/JSON", 406, upstream},
-				{"*/*, application/yaml", 200, upstream},
-				{"*/*;q=1, application/yaml;q=0.5", 200, upstream},
-				{"application/yaml, application/json", 200, upstream},
-				{"application/json;q=0.5, application/yaml", 200, upstream},
-				{"application/json, application/yaml;q=0.5", 200, upstream},
-				{"application/yaml", 200, upstream},
-				{"application/vnd.kubernetes.protobuf", protobuf, upstream},
-				{"application/vnd.kubernetes.protobuf, application/json", 200, upstream},
+				{"*/*, application/yaml", 200, cache},
+				{"*/*;q=1, application/yaml;q=0.5", 200, cache},
+				{"application/yaml, application/json", 200, cache},
+				{"application/json;q=0.5, application/yaml", 200, cache},
+				{"application/json, application/yaml;q=0.5", 200, cache},
+				{"application/yaml", 200, cache},
+				{"application/vnd.kubernetes.protobuf", protobuf, protobufFrom},
+				{"application/vnd.kubernetes.protobuf, application/json", 200, cache},
 				{"application/json, application/vnd.kubernetes.protobuf", 200, cache},
 				{"application/cbor", 406, upstream},
 				{"application/cbor, application/json", 200, upstream},
 				{"application/*", anything, upstream},
 				{"text/html", 406, upstream},
-				{"text/html, application/xhtml+xml, application/xml;q=0.9, */*;q=0.8", 200, upstream},
+				{"text/html, application/xhtml+xml, application/xml;q=0.9, */*;q=0.8", 200, cache},
 				{"garbage", 406, upstream},
-				{"garbage, application/json", 200, upstream},
+				{"garbage, application/json", 200, cache},
 				{";;;", 406, upstream},
 				{",", 406, upstream},
-				{", application/json", 200, upstream},
+				{", application/json", 200, cache},
 				{"application/json;", 200, cache},
-				{"application/json;pretty=1", 200, upstream},
-				{"application/json;stream=watch", 200, upstream},
+				{"application/json;pretty=1", 200, cache},
+				{"application/json;stream=watch", 200, cache},
 				{"application/json;as=Nonsense;v=v1;g=meta.k8s.io", 406, upstream},
-				{"application/json;as=Nonsense;v=v1;g=meta.k8s.io, application/json", 200, upstream},
-				{"application/json;unknown=1", 200, upstream},
+				{"application/json;as=Nonsense;v=v1;g=meta.k8s.io, application/json", 200, cache},
+				{"application/json;unknown=1", 200, cache},
 				{strings.Repeat("text/x, ", 20) + "application/yaml, application/json", 200, upstream},
 				{"application/json, " + strings.Repeat("application/yaml, ", 20) + "text/x", 200, upstream},
 			} {
@@ -71,18 +72,18 @@ func TestNegotiation(t *testing.T) {
 			}
 			check(t, []row{
 				{name: "two Accept headers", request: list.with("Accept", "application/json").with("Accept", "application/yaml"), status: 200, from: cache},
-				{name: "two Accept headers, the other way round", request: list.with("Accept", "application/yaml").with("Accept", "application/json"), status: 200, from: upstream},
+				{name: "two Accept headers, the other way round", request: list.with("Accept", "application/yaml").with("Accept", "application/json"), status: 200, from: cache},
 				{name: "Table of a list", request: list.with("Accept", table), status: 200, from: upstream, moving: true},
 				{name: "Table of an object", request: object.with("Accept", table), status: 200, from: upstream, moving: true},
 				{name: "Table or JSON", request: list.with("Accept", table+",application/json"), status: 200, from: upstream, moving: true},
 				{name: "Table with objects", request: get(list.target+"&includeObject=Object").with("Accept", table), status: 200, from: upstream, moving: true},
 				{name: "Table of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").with("Accept", table), status: 404, from: upstream},
-				{name: "metadata of a list", request: list.with("Accept", partial), status: 200, from: upstream},
-				{name: "metadata of an empty list", request: get(c.expand(c.in("nobody")+"?resourceVersion=$N&resourceVersionMatch=Exact")).with("Accept", partial), status: 200, from: upstream, says: `"items":null`},
-				{name: "metadata of an object", request: object.with("Accept", one), status: 200, from: upstream},
-				{name: "metadata as protobuf", request: list.with("Accept", strings.Replace(partial, "json", "vnd.kubernetes.protobuf", 1)), status: 200, from: upstream},
+				{name: "metadata of a list", request: list.with("Accept", partial), status: 200, from: cache},
+				{name: "metadata of an empty list", request: get(c.expand(c.in("nobody")+"?resourceVersion=$N&resourceVersionMatch=Exact")).with("Accept", partial), status: 200, from: cache, says: `"items":null`},
+				{name: "metadata of an object", request: object.with("Accept", one), status: 200, from: cache},
+				{name: "metadata as protobuf", request: list.with("Accept", strings.Replace(partial, "json", "vnd.kubernetes.protobuf", 1)), status: 200, from: cache},
 				{name: "metadata of one asked of a list", request: list.with("Accept", one), status: 406, from: upstream},
-				{name: "YAML of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").with("Accept", "application/yaml"), status: 404, from: upstream},
+				{name: "YAML of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").with("Accept", "application/yaml"), status: 404, from: cache},
 				{name: "JSON of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").with("Accept", "application/json"), status: 404, from: cache},
 			})
 		})
@@ -100,25 +101,25 @@ func TestPretty(t *testing.T) {
 					query, agent string
 					from         source
 				}{
-					{"&pretty=true", "", upstream},
-					{"&pretty=1", "", upstream},
+					{"&pretty=true", "", cache},
+					{"&pretty=1", "", cache},
 					{"&pretty=false", "", cache},
 					{"&pretty=0", "", cache},
 					{"&pretty=", "", cache},
 					{"&pretty", "", cache},
 					{"&pretty=FALSE", "", cache},
 					{"&pretty=fAlSe", "", cache},
-					{"&pretty=f", "", upstream},
-					{"&pretty=nonsense", "", upstream},
-					{"&pretty=true&pretty=false", "", upstream},
+					{"&pretty=f", "", cache},
+					{"&pretty=nonsense", "", cache},
+					{"&pretty=true&pretty=false", "", cache},
 					{"&pretty=false&pretty=true", "", cache},
-					{"", "curl/8.5.0", upstream},
-					{"", "Wget/1.21", upstream},
-					{"", "Mozilla/5.0 (X11)", upstream},
+					{"", "curl/8.5.0", cache},
+					{"", "Wget/1.21", cache},
+					{"", "Mozilla/5.0 (X11)", cache},
 					{"", "Mozilla/4.0", cache},
 					{"", "libcurl", cache},
 					{"&pretty=false", "curl/8.5.0", cache},
-					{"&pretty=", "curl/8.5.0", upstream},
+					{"&pretty=", "curl/8.5.0", cache},
 				} {
 					r := get(target + f.query)
 					if f.agent != "" {
@@ -128,5 +129,54 @@ func TestPretty(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// acceptWords are what Accept headers are made of by lot.
+var acceptWords = struct{ types, params []string }{
+	[]string{
+		"application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "*/*", "application/*", "text/html", "*", "application/cbor", "json", "",
+	},
+	[]string{
+		"as=Table;g=meta.k8s.io;v=v1", "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+		"as=PartialObjectMetadataList;g=meta.k8s.io;v=v1beta1", "as=PartialObjectMetadata;g=meta.k8s.io", "as=Nonsense;g=meta.k8s.io;v=v1", "v=v1", "g=", "as=",
+		"q=0.5", "q=0", "q=1", "q=0.9", "q=x", "q=NaN", "stream=watch", "stream=other", "stream=", "pretty=1", "pretty=0", "charset=utf-8", "profile=x", "unknown", "sv=v1", " q=0.7",
+	},
+}
+
+// Whatever a client accepts, it gets what the apiserver would give it: of an object, a list, a watch and an error.
+func TestNegotiationAtRandom(t *testing.T) {
+	const headers = 150
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	pick := func(words []string) string { return words[r.IntN(len(words))] }
+	for range headers {
+		var clauses []string
+		for range 1 + r.IntN(4) {
+			clause := pick(acceptWords.types)
+			for range r.IntN(3) {
+				clause += ";" + pick(acceptWords.params)
+			}
+			clauses = append(clauses, clause)
+		}
+		accept := strings.Join(clauses, pick([]string{",", ", ", " , "}))
+		c := []*collection{configMaps, widgets, nodes}[r.IntN(3)]
+		for _, target := range []string{
+			"?resourceVersion=$N&resourceVersionMatch=Exact", "/$NAME?resourceVersion=0", "/nobody?resourceVersion=0",
+			"?watch=true&resourceVersion=0&timeoutSeconds=1&fieldSelector=metadata.name%3D$NAME",
+		} {
+			if strings.Contains(target, "watch") && r.IntN(10) > 0 {
+				continue // they take a second each
+			}
+			both := row{request: get(c.expand(c.in("a")+target)).with("Accept", accept)}
+			want, got, err := both.ask(t.Context())
+			if err == nil {
+				err = compare(want, got, ageless(nil))
+			}
+			if err != nil {
+				t.Errorf("%s as %q: %v", both.target, accept, err)
+			}
+		}
 	}
 }

@@ -52,7 +52,8 @@ const fence = "fence"
 // fenced finds the fence of one test.
 func fenced(by string) func(Event) bool {
 	mark := []byte(`"annotations":{"` + fence + `":"` + by + `"`)
-	return func(e Event) bool { return bytes.Contains(e.Line, mark) }
+	entry := []byte("\n" + string(rune(len(fence))) + fence + "\x12" + string(rune(len(by))) + by) // in protobuf
+	return func(e Event) bool { return bytes.Contains(e.Line, mark) || bytes.Contains(e.Line, entry) }
 }
 
 func (s *script) object(namespace, name, app, node string) object {

@@ -104,7 +104,17 @@ func eventually(ctx context.Context, e *endpoint, r request, status int) error {
 
 func startFeeds(ctx context.Context) error {
 	for _, c := range collections {
-		if got, err := proxied.send(ctx, get(c.all()+"?resourceVersion=0")); err != nil {
+		if err := c.follow(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow starts the proxy's feeds of a collection: custom resources have but the one.
+func (c *collection) follow(ctx context.Context) error {
+	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf,application/json"} {
+		if got, err := proxied.send(ctx, get(c.all()+"?resourceVersion=0").with("Accept", accept)); err != nil {
 			return err
 		} else if got.status != http.StatusOK {
 			return fmt.Errorf("proxy: list %s: %d %s", c.name, got.status, got.body)

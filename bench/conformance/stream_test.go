@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -45,26 +46,44 @@ func (e *endpoint) watch(ctx context.Context, r request) (*stream, error) {
 		defer close(s.done)
 		defer close(lines)
 		defer resp.Body.Close()
-		s.err = read(ctx, resp.Body, lines)
+		next := nextLine
+		if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/vnd.kubernetes.protobuf") {
+			next = nextFrame
+		}
+		s.err = read(ctx, bufio.NewReader(resp.Body), next, lines)
 	}()
 	return s, nil
 }
 
-// read passes on the lines of a watch until it ends or ctx does, which is no error.
-func read(ctx context.Context, body io.Reader, lines chan<- Event) error {
-	r := bufio.NewReader(body)
+// nextLine reads an event in JSON.
+func nextLine(r *bufio.Reader) (Event, error) {
+	line, err := r.ReadBytes('\n')
+	switch {
+	case errors.Is(err, io.EOF) && len(line) == 0:
+		return Event{}, err
+	case err != nil:
+		return Event{}, fmt.Errorf("watch broke after %q: %w", line, errors.Join(err, io.ErrUnexpectedEOF))
+	}
+	return ParseEvent(line)
+}
+
+// nextFrame reads an event in protobuf.
+func nextFrame(r *bufio.Reader) (Event, error) {
+	frame, err := readFrame(r)
+	if err != nil {
+		return Event{}, err
+	}
+	return ParseProtoEvent(frame)
+}
+
+// read passes on the events of a watch until it ends or ctx does, which is no error.
+func read(ctx context.Context, body *bufio.Reader, next func(*bufio.Reader) (Event, error), lines chan<- Event) error {
 	for {
-		line, err := r.ReadBytes('\n')
+		event, err := next(body)
 		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, io.EOF) && len(line) == 0:
+		case ctx.Err() != nil, err == io.EOF: //nolint:errorlint // a clean end is not wrapped
 			return nil
 		case err != nil:
-			return fmt.Errorf("watch broke after %q: %w", line, err)
-		}
-		event, err := ParseEvent(line)
-		if err != nil {
 			return err
 		}
 		select {

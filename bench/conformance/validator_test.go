@@ -179,6 +179,9 @@ func readTo(s *stream, last func(Event) bool) ([]Event, error) {
 	defer s.close()
 	events, err := s.until(last)
 	if err != nil || len(events) == 0 || !last(events[len(events)-1]) {
+		if n := len(events); n > 0 {
+			err = errors.Join(err, fmt.Errorf("the last is %.300s", events[n-1].Line))
+		}
 		return nil, fmt.Errorf("the apiserver's own watch is not complete after %d events: %w", len(events), err)
 	}
 	return events, nil

@@ -1,0 +1,146 @@
+package clients
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// newer is an apiserver that is newer than every type compiled into the proxy: it serves one ConfigMap, with fields that
+// nobody here knows.
+type newer struct{ json, message []byte }
+
+func newNewer(t *testing.T) *newer {
+	t.Helper()
+	c := corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "a", UID: "u", ResourceVersion: "7", Labels: map[string]string{"app": "web"}},
+		Data:       map[string]string{"k": "v"},
+	}
+	message, err := c.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	message = protowire.AppendString(protowire.AppendTag(message, 901, protowire.BytesType), "a new field")
+	message = protowire.AppendVarint(protowire.AppendTag(message, 902, protowire.VarintType), 12345)
+	body, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &newer{
+		json:    append(bytes.TrimSuffix(body, []byte("}")), `,"novelty":{"fields":[1,2.50,"\u003cx\u003e"],"z":null,"a":{}}}`...),
+		message: message,
+	}
+}
+
+func envelope(kind string, message []byte) []byte {
+	u := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: kind}, Raw: message}
+	b, err := u.Marshal()
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return append([]byte("k8s\x00"), b...)
+}
+
+// ServeHTTP answers discovery, probes and watches of the feeds, and nothing that would be forwarded.
+func (n *newer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	proto := strings.HasPrefix(r.Header.Get("Accept"), "application/vnd.kubernetes.protobuf")
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case r.URL.Path == "/version":
+		io.WriteString(w, `{"gitVersion":"v9.99.0"}`)
+	case r.URL.Path == "/api/v1":
+		io.WriteString(w, `{"kind":"APIResourceList","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["list","watch"]}]}`)
+	case r.Header.Get("User-Agent") != "watchproxy":
+		http.Error(w, "forwarded", http.StatusTeapot)
+	case r.URL.Query().Get("watch") != "":
+		n.watch(w, r, proto)
+	case proto:
+		w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+		list := corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+		message, _ := list.Marshal() // of a type of ours
+		w.Write(envelope("ConfigMapList", message))
+	default:
+		io.WriteString(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`)
+	}
+}
+
+// watch shows the one object and the end of the state, and then nothing.
+func (n *newer) watch(w http.ResponseWriter, r *http.Request, proto bool) {
+	end := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{"k8s.io/initial-events-end": "true"}}}
+	if proto {
+		w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf;stream=watch")
+		message, _ := end.Marshal() // of a type of ours
+		w.Write(frame("ADDED", envelope("ConfigMap", n.message)))
+		w.Write(frame("BOOKMARK", envelope("ConfigMap", message)))
+	} else {
+		body, _ := json.Marshal(end) // of a type of ours
+		const typeMeta = `{"kind":"ConfigMap","apiVersion":"v1",`
+		fmt.Fprintf(w, `{"type":"ADDED","object":%s%s}`+"\n", typeMeta, n.json[1:])
+		fmt.Fprintf(w, `{"type":"BOOKMARK","object":%s%s}`+"\n", typeMeta, body[1:])
+	}
+	http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+}
+
+func frame(kind string, object []byte) []byte {
+	e := metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: object}}
+	b, err := e.Marshal()
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
+}
+
+// Fields that are unknown to the proxy's types reach clients unaltered, in both encodings.
+func TestUnknownFieldsSurvive(t *testing.T) {
+	n := newNewer(t)
+	upstream := httptest.NewServer(n)
+	t.Cleanup(upstream.Close)
+	binary, err := cluster.BuildProxy(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := cluster.ProxyT(t, cluster.ProxyOptions{Binary: binary, Kubeconfig: kubeconfig(t, upstream.URL, "")})
+	const protobuf = "application/vnd.kubernetes.protobuf"
+	single := append([]byte(`{"kind":"ConfigMap","apiVersion":"v1",`), n.json[1:]...)
+	for name, tc := range map[string]struct {
+		target, accept string
+		want           []byte
+	}{
+		"get in JSON":       {"/api/v1/namespaces/a/configmaps/one?resourceVersion=0", "application/json", append(bytes.Clone(single), '\n')},
+		"get in protobuf":   {"/api/v1/namespaces/a/configmaps/one?resourceVersion=0", protobuf, envelope("ConfigMap", n.message)},
+		"list in JSON":      {"/api/v1/configmaps?resourceVersion=0", "application/json", n.json},
+		"list in protobuf":  {"/api/v1/configmaps?resourceVersion=0", protobuf, n.message},
+		"watch in JSON":     {"/api/v1/configmaps?resourceVersion=0&watch=1&timeoutSeconds=1", "application/json", single},
+		"watch in protobuf": {"/api/v1/configmaps?resourceVersion=0&watch=1&timeoutSeconds=1", protobuf, frame("ADDED", envelope("ConfigMap", n.message))},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL+tc.target, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", tc.accept)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(body, tc.want) || strings.HasPrefix(name, "get") && !bytes.Equal(body, tc.want) {
+			t.Errorf("%s: %s, %v\n%q does not hold\n%q", name, resp.Status, err, body, tc.want)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}

@@ -1,0 +1,158 @@
+package conformance
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A long list is compressed when the client likes that, whatever it is written in; it is the apiserver's list, and no
+// larger. What was compressed once is not compressed again.
+func TestCompressedLists(t *testing.T) {
+	homes := newNamespaces(t, "compressed", 2)
+	small := &collection{name: "small objects", root: "/api/v1", resource: "serviceaccounts", kind: "ServiceAccount", namespaced: true}
+	large := &collection{name: "large objects", root: "/api/v1", resource: "podtemplates", kind: "PodTemplate", namespaced: true}
+	custom := &collection{name: "custom resources", root: "/apis/example.com/v1", resource: "widgets", kind: "Widget", namespaced: true}
+	for _, tc := range []struct {
+		of     *collection
+		n      int
+		fields func(i int) map[string]any
+	}{
+		{small, 900, func(int) map[string]any { return nil }},
+		{large, 150, func(i int) map[string]any { return map[string]any{"template": podTemplate(i)} }},
+		{custom, 500, func(i int) map[string]any { return map[string]any{"spec": map[string]any{"color": fmt.Sprint("c", i)}} }},
+	} {
+		t.Run(tc.of.name, func(t *testing.T) {
+			if err := tc.of.follow(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := createMany(t.Context(), tc.n, func(i int) object {
+				return object{of: tc.of, namespace: homes[i%2], name: fmt.Sprintf("o-%04d", i), meta: labelled("half", strconv.Itoa(i%2), "id", uuid(i)), fields: tc.fields(i)}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			at := revision(t, proxied.must(t, get(tc.of.all()+"?limit=1"), http.StatusOK))
+			catchUp(t, tc.of, at)
+			exact := fmt.Sprintf("resourceVersion=%d&resourceVersionMatch=Exact", at)
+			for _, path := range []string{
+				tc.of.all() + "?" + exact, tc.of.in(homes[0]) + "?" + exact,
+				tc.of.all() + "?limit=" + strconv.Itoa(tc.n*3/4) + "&" + exact, tc.of.all() + "?labelSelector=half%3D1&" + exact,
+			} {
+				compressed(t, path)
+			}
+			anUpdate(t, tc.of, homes[0])
+		})
+	}
+}
+
+var compressedForms = slices.DeleteFunc(slices.Clone(forms), func(f form) bool { return !f.gzip || f.forwarded })
+
+// compressed asks for a list in forms that are compressed from the cache.
+func compressed(t *testing.T, path string) {
+	t.Helper()
+	for _, f := range lots(path, compressedForms) {
+		r, _ := f.of(get(path))
+		row{name: path + ", " + f.String(), request: r, status: 200, from: cache}.run(t)
+		if f.name == "YAML" || f.name == "indented" || strings.Contains(path, "labelSelector") {
+			continue // made for each request
+		}
+		before := derivedMisses(t)
+		want, got := apiserver.must(t, r, 200), proxied.must(t, r, 200)
+		if n := derivedMisses(t) - before; n > 0 {
+			t.Errorf("%s, %s: %d pieces are made again", path, f, n)
+		}
+		if !strings.Contains(got.header.Get("Content-Encoding"), "gzip") {
+			t.Logf("%s, %s: not compressed, %d bytes", path, f, len(got.body))
+			continue
+		}
+		t.Logf("%s, %s: %d bytes, %.2f of the apiserver's", path, f, len(got.body), float64(len(got.body))/float64(len(want.body)))
+	}
+}
+
+// anUpdate makes anew what it touches and what stands behind that, once.
+func anUpdate(t *testing.T, c *collection, home string) {
+	t.Helper()
+	list := get(c.all()+"?resourceVersion=0").with("Accept-Encoding", "gzip")
+	proxied.must(t, list, 200)
+	for i := range 3 {
+		rv, err := (object{of: c, namespace: home, name: "o-0100"}).patch(t.Context(), fmt.Sprintf(`{"metadata":{"labels":{"updated":"%d"}}}`, i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		catchUp(t, c, rv)
+		before := derivedMisses(t)
+		for range 3 {
+			proxied.must(t, list, 200)
+		}
+		if n := derivedMisses(t) - before; n < 1 || n > 4 { // two, or more if a page was split
+			t.Errorf("%s: %d pieces are made after an update", c.name, n)
+		}
+	}
+}
+
+func uuid(i int) string {
+	r := rand.New(rand.NewPCG(uint64(i), 0))
+	return fmt.Sprintf("%08x-%04x-%04x", r.Uint32(), r.Uint32()>>16, r.Uint32()>>16)
+}
+
+func podTemplate(i int) map[string]any {
+	var env []any
+	for k := range 40 {
+		env = append(env, map[string]any{"name": fmt.Sprintf("VARIABLE_%02d", k), "value": uuid(i*100 + k)})
+	}
+	return map[string]any{"metadata": labelled("app", fmt.Sprint("app-", i%7)), "spec": map[string]any{"containers": []any{
+		map[string]any{"name": "main", "image": "registry.example.com/team/app:v1." + strconv.Itoa(i), "env": env},
+	}}}
+}
+
+var missesSeries = regexp.MustCompile(`(?m)^watchproxy_derived_misses_total (\S+)$`)
+
+func derivedMisses(t *testing.T) int {
+	t.Helper()
+	found := missesSeries.FindSubmatch(admin.must(t, get("/metrics"), 200).body)
+	if found == nil {
+		t.Fatal("there is no watchproxy_derived_misses_total")
+	}
+	n, err := strconv.ParseFloat(string(found[1]), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(n)
+}
+
+// What is just long enough is compressed, and what is not is not.
+func TestCompressionThreshold(t *testing.T) {
+	const threshold = 128 << 10
+	home := newNamespaces(t, "threshold", 1)[0]
+	create := func(name string, size int) int {
+		o := object{of: configMaps, namespace: home, name: name, fields: data("k", strings.Repeat("x", size))}
+		if _, err := o.create(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return len(apiserver.must(t, get(o.path()), 200).body)
+	}
+	size := threshold - (create("c-0", 1000) - 1000)
+	seen := map[int]bool{}
+	for i := range 5 {
+		name := fmt.Sprint("c-", i+1)
+		seen[create(name, size-2+i)-threshold] = true
+		catchUp(t, configMaps, revision(t, apiserver.must(t, get(configMaps.all()+"?limit=1"), 200)))
+		for _, accept := range []string{"gzip", "deflate, gzip", "gzip;q=1.0", "*", "br, zstd"} {
+			r := get(configMaps.in(home)+"/"+name+"?resourceVersion=0").with("Accept-Encoding", accept)
+			row{name: name + " with " + accept, request: r, status: 200, from: cache}.run(t)
+		}
+		for _, form := range lots(name, compressedForms) {
+			if r, ok := form.of(get(configMaps.in(home) + "?resourceVersion=0&fieldSelector=metadata.name%3D" + name)); ok {
+				row{name: "list of " + name + " " + form.String(), request: r, status: 200, from: cache, open: someState(1)}.run(t)
+			}
+		}
+	}
+	if !seen[0] || !seen[1] {
+		t.Errorf("lengths from the threshold: %v", seen)
+	}
+}
