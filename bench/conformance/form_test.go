@@ -225,7 +225,7 @@ func shownAsJSON(body []byte) ([]byte, error) {
 		}
 		s.TypeMeta = metav1.TypeMeta{Kind: envelope.Kind, APIVersion: envelope.APIVersion}
 		return json.Marshal(s)
-	case !strings.HasSuffix(envelope.Kind, "List"):
+	case !strings.HasSuffix(envelope.Kind, "List"), envelope.APIVersion == "meta.k8s.io/v1beta1": // whose fields have other numbers
 		shown["message"] = envelope.Raw
 		return json.Marshal(shown)
 	}
