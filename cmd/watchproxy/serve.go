@@ -200,7 +200,7 @@ func feedOptions(c config.Cache) upstream.Options {
 	return o
 }
 
-// newClient is the feeds' way upstream: as the proxy, in plain JSON.
+// newClient is the feeds' way upstream: as the proxy.
 func newClient(rc *rest.Config, metrics *upstream.Metrics) (*upstream.Client, error) {
 	base, _, err := rest.DefaultServerUrlFor(rc)
 	if err != nil {

@@ -1,0 +1,88 @@
+package proxy
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// However lists overlap and whatever has changed since their pieces were made, a compressed one is the plain one: a
+// segment must only stand behind what it refers to.
+func TestCompressedListsAreThePlainOnes(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	const objects = 3000
+	r, snapshot := pageOf(t, objects, 0)
+	r.request.header = http.Header{"Accept-Encoding": {"gzip"}}
+	r.derived = NewDerived(1<<20, prometheus.NewRegistry())
+	plain := *r
+	plain.request = &request{header: http.Header{}}
+	compressed := 0
+	for step := range 120 {
+		o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d","labels":{"x":"%x"}}}`,
+			random.IntN(objects), objects+2+step, random.Uint64()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.cache.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if snapshot, err = r.cache.Snapshot(); err != nil {
+			t.Fatal(err)
+		}
+		r.choice = wire.Choice{Partial: step%2 == 0}
+		r.form = wire.NewForm(r.choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON)
+		r.limit = []int64{0, 2000 + random.Int64N(1000)}[random.IntN(2)]
+		plain.choice, plain.form, plain.limit = r.choice, r.form, r.limit
+		from := fmt.Sprintf("a/c-%06d", random.IntN(200))
+		if r.limit == 0 && random.IntN(2) == 0 {
+			from = "a/"
+		}
+		want := bodyOf(t, &plain, snapshot, from)
+		got := bodyOf(t, r, snapshot, from)
+		if bytes.HasPrefix(got, []byte("\x1f\x8b")) {
+			compressed++
+			z, err := gzip.NewReader(bytes.NewReader(got))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err = io.ReadAll(z); err != nil {
+				t.Fatalf("step %d: %v", step, err)
+			}
+		}
+		if !bytes.Equal(got, want) {
+			t.Fatalf("step %d, from %s, limit %d: %d bytes differ from %d", step, from, r.limit, len(got), len(want))
+		}
+	}
+	if compressed < 100 {
+		t.Errorf("only %d lists were compressed", compressed)
+	}
+}
+
+func bodyOf(t *testing.T, r *read, snapshot watchcache.Snapshot, from string) []byte {
+	t.Helper()
+	_, end := r.filter.KeyRange(r.resource)
+	resp, err := r.page(snapshot, from, end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.list == nil {
+		return resp.bytes
+	}
+	var b bytes.Buffer
+	if n, err := resp.list.WriteTo(&b); err != nil || n != resp.length {
+		t.Fatalf("%d bytes, told %d: %v", n, resp.length, err)
+	}
+	return b.Bytes()
+}
