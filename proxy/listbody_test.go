@@ -23,8 +23,8 @@ func TestCompressedListsAreThePlainOnes(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	const objects = 3000
-	r, snapshot := pageOf(t, objects, 0)
-	r.request.header = http.Header{"Accept-Encoding": {"gzip"}}
+	r, _ := pageOf(t, objects, 0)
+	r.header = http.Header{"Accept-Encoding": {"gzip"}}
 	r.derived = NewDerived(1<<20, prometheus.NewRegistry())
 	plain := *r
 	plain.request = &request{header: http.Header{}}
@@ -38,7 +38,8 @@ func TestCompressedListsAreThePlainOnes(t *testing.T) {
 		if err := r.cache.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		if snapshot, err = r.cache.Snapshot(); err != nil {
+		snapshot, err := r.cache.Snapshot()
+		if err != nil {
 			t.Fatal(err)
 		}
 		r.choice = wire.Choice{Partial: step%2 == 0}
