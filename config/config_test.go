@@ -52,8 +52,11 @@ func TestResourcesKeepWhatTheySay(t *testing.T) {
 
 // Everything that is wrong is told at once, each with the path of its field.
 func TestErrorsNameTheField(t *testing.T) {
-	_, err := load(t, head+`listen: 10.0.0.1:1
+	_, err := load(t, head+`listen: nowhere
+authentication: {mode: none}
 drain: -1s
+limits: {maxURIBytes: 5, readTimeout: 1ms, maxConnections: 0}
+authorization: {watchRecheckInterval: 1ms}
 cache:
   exclude: [Pods]
   resources:
@@ -66,11 +69,43 @@ cache:
 		t.Fatal("accepted")
 	}
 	for _, field := range []string{
-		"listen:", "drain:", "cache.exclude[0]:", "cache.resources[0].consistentReads:", "cache.resources[1].name:",
+		"listen:", "authentication.mode:", "limits.maxURIBytes:", "limits.readTimeout:", "limits.maxConnections:",
+		"authorization.watchRecheckInterval:", "drain:", "cache.exclude[0]:", "cache.resources[0].consistentReads:", "cache.resources[1].name:",
 		"cache.resources[2].name:", "cache.log.maxEvents:",
 	} {
 		if !strings.Contains(err.Error(), field) {
 			t.Errorf("%s is not named: %v", field, err)
+		}
+	}
+}
+
+// Where clients are not told apart, the listener is out of reach; and credentials are
+// not sent in the clear.
+func TestListenAndAuthentication(t *testing.T) {
+	const pair = "tls: {certFile: a, privateKeyFile: b}\n"
+	for text, want := range map[string]string{
+		"":                           "",
+		"listen: 127.0.0.1:0":        "",
+		"listen: '[::1]:0'":          "",
+		"listen: localhost:0":        "",
+		"listen: unix:///run/w.sock": "",
+		"listen: unix://run/w.sock":  "listen:",
+		"listen: unix:///" + strings.Repeat("w", 200):            "listen:",
+		"listen: 0.0.0.0:1":                                      "tls:",
+		"listen: ':1'":                                           "tls:",
+		"listen: example.org:1":                                  "tls:",
+		pair + "listen: 0.0.0.0:1":                               "",
+		pair + "listen: 0.0.0.0:1\nauthentication: {mode: none}": "authentication.mode:",
+		pair + "authentication: {mode: delegated}":               "",
+		"authentication: {mode: delegated}":                      "tls:",
+		"authentication: {mode: basic}":                          "authentication.mode:",
+		"authentication: {anonymous: {enabled: true}}":           "authentication.anonymous.enabled:",
+		"authentication: {x509: {clientCAFile: ca.crt}}":         "authentication.x509.clientCAFile:",
+		"listen: unix:///w\nauthentication: {mode: delegated, anonymous: {enabled: true}}": "",
+	} {
+		_, err := load(t, head+text+"\n")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 	}
 }

@@ -21,6 +21,7 @@ func (c *ProxyConfiguration) SetDefaults() {
 	set(&c.AdminListen, "127.0.0.1:8002")
 	setPointer(&c.Drain, metav1.Duration{Duration: 5 * time.Second})
 	set(&c.LogLevel, "info")
+	c.setAccessDefaults()
 	if c.Cache.Exclude == nil {
 		c.Cache.Exclude = []string{"secrets"}
 	}
@@ -45,6 +46,30 @@ func set[T ~string](field *T, value T) {
 	if *field == "" {
 		*field = value
 	}
+}
+
+// setAccessDefaults fills in authentication, authorization and limits.
+func (c *ProxyConfiguration) setAccessDefaults() {
+	mode := Delegated
+	if private(c.Listen) {
+		mode = NoAuthentication
+	}
+	set(&c.Authentication.Mode, mode)
+	setPointer(&c.Authentication.Webhook.CacheTTL, metav1.Duration{Duration: time.Minute})
+	setPointer(&c.Authorization.Webhook.CacheAuthorizedTTL, metav1.Duration{Duration: time.Minute})
+	setPointer(&c.Authorization.Webhook.CacheUnauthorizedTTL, metav1.Duration{Duration: 10 * time.Second})
+	setPointer(&c.Authorization.WatchRecheckInterval, metav1.Duration{Duration: 5 * time.Minute})
+	l := &c.Limits
+	setPointer(&l.MaxHeaderBytes, resource.MustParse("64Ki"))
+	setPointer(&l.MaxURIBytes, resource.MustParse("32Ki"))
+	setPointer(&l.MaxRequestBodyBytes, resource.MustParse("3Mi"))
+	setPointer(&l.ReadTimeout, metav1.Duration{Duration: 30 * time.Second})
+	setPointer(&l.WriteTimeout, metav1.Duration{Duration: time.Minute})
+	setPointer(&l.IdleTimeout, metav1.Duration{Duration: 3 * time.Minute})
+	setPointer(&l.MaxConnections, 100_000)
+	setPointer(&l.MaxConnectionsPerIdentity, 10_000)
+	setPointer(&l.MaxWatchesPerIdentity, 20_000)
+	setPointer(&l.MaxForwardsInFlight, 400)
 }
 
 func setPointer[T any](field **T, value T) {

@@ -19,12 +19,20 @@ type ProxyConfiguration struct {
 	// Kind must be ProxyConfiguration.
 	Kind string `json:"kind"`
 
-	// Listen is the address for clients, as host:port. It must be a loopback
-	// address: clients are not authenticated. Port 0 takes a free port.
+	// Listen is the address for clients, as host:port or unix:///path/of/a/socket.
+	// Without authentication it must be a loopback address or a socket. Port 0 takes a
+	// free port. The socket is open to the user that the proxy runs as alone.
 	Listen string `json:"listen,omitempty"`
 	// TLS makes clients speak TLS, and with it HTTP/2 if they like. Without it they
-	// speak plain HTTP/1.1.
+	// speak plain HTTP/1.1, which is for loopback addresses and sockets.
 	TLS *TLS `json:"tls,omitempty"`
+	// Authentication says how clients are told apart.
+	Authentication Authentication `json:"authentication,omitzero"`
+	// Authorization says how long it is trusted that clients may read what they read.
+	// It is the apiserver that decides, for each answer from the cache.
+	Authorization Authorization `json:"authorization,omitzero"`
+	// Limits bound what clients may take.
+	Limits Limits `json:"limits,omitzero"`
 	// GoawayChance is the probability, from 0 to 0.02, that a request over HTTP/2
 	// makes its connection take no further ones. What is under way is not harmed; the
 	// client opens another connection, possibly to another replica.
@@ -40,12 +48,16 @@ type ProxyConfiguration struct {
 	Drain *metav1.Duration `json:"drain,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
+	// Profiling serves Go's profiles at /debug/pprof on AdminListen. They show memory
+	// addresses and names of functions, and cost CPU while they are taken.
+	Profiling bool `json:"profiling,omitempty"`
 }
 
-// TLS is how to serve TLS.
+// TLS is how to serve TLS, 1.2 or later.
 type TLS struct {
 	// CertFile is the path of a PEM file with the certificate and whatever leads to
-	// its authority.
+	// its authority. Both files are read again when they change; until both belong
+	// together, the former pair is served.
 	CertFile string `json:"certFile,omitempty"`
 	// PrivateKeyFile is the path of a PEM file with its private key.
 	PrivateKeyFile string `json:"privateKeyFile,omitempty"`

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -24,9 +23,10 @@ func (c *ProxyConfiguration) Validate() error {
 	if c.Kind != Kind {
 		errs = append(errs, field.NotSupported(field.NewPath("kind"), c.Kind, []string{Kind}))
 	}
-	errs = append(errs, validateLoopback(field.NewPath("listen"), c.Listen,
-		"clients are not authenticated, so only a loopback address (127.0.0.1, [::1], localhost) can be served")...)
+	errs = append(errs, validateListen(field.NewPath("listen"), c.Listen)...)
 	errs = append(errs, c.TLS.validate(field.NewPath("tls"))...)
+	errs = append(errs, c.validateAccess()...)
+	errs = append(errs, c.Limits.validate(field.NewPath("limits"))...)
 	if c.GoawayChance < 0 || c.GoawayChance > goawayMax {
 		errs = append(errs, field.Invalid(field.NewPath("goawayChance"), c.GoawayChance, fmt.Sprintf("must be from 0 to %v", goawayMax)))
 	}
@@ -111,20 +111,6 @@ func validateAddress(path *field.Path, address string) field.ErrorList {
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil {
 		return field.ErrorList{field.Invalid(path, address, "has no such port")}
-	}
-	return nil
-}
-
-func validateLoopback(path *field.Path, address, why string) field.ErrorList {
-	if errs := validateAddress(path, address); len(errs) > 0 {
-		return errs
-	}
-	host, _, _ := net.SplitHostPort(address)
-	if host == "localhost" {
-		return nil
-	}
-	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
-		return field.ErrorList{field.Invalid(path, address, why)}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/pprof"
 	"sync/atomic"
 	"time"
 
@@ -20,8 +21,9 @@ type Admin struct {
 
 const adminHeaderTimeout = 10 * time.Second
 
-// NewAdmin returns the admin handler. Status is shown as JSON at /status.
-func NewAdmin(metrics prometheus.Gatherer, status func() any) *Admin {
+// NewAdmin returns the admin handler. Status is shown as JSON at /status, and Go's
+// profiles at /debug/pprof if profiling is asked for.
+func NewAdmin(metrics prometheus.Gatherer, status func() any, profiling bool) *Admin {
 	a := &Admin{status: status, mux: http.NewServeMux()}
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { ok(w) })
@@ -38,6 +40,11 @@ func NewAdmin(metrics prometheus.Gatherer, status func() any) *Admin {
 		e.SetIndent("", "  ")
 		_ = e.Encode(a.status()) // the client may be gone
 	})
+	if profiling {
+		a.mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		a.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		a.mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
 	return a
 }
 

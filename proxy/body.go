@@ -16,7 +16,12 @@ type body struct {
 	read   int64
 	ended  atomic.Bool
 	broken atomic.Pointer[error] // what the client sent is no body
+	most   int64                 // how long it may be, in bytes; 0 for any length
+	extend func()                // called before each read; nil for nothing
 }
+
+// errBodyTooLarge says that a body is longer than it may be.
+var errBodyTooLarge = errors.New("request body is too large")
 
 // failure tells what is wrong with a body, as far as it was read.
 func (b *body) failure() error {
@@ -28,8 +33,16 @@ func (b *body) failure() error {
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
+	if b.extend != nil {
+		b.extend()
+	}
 	n, err := b.from.Read(p)
 	b.read += int64(n)
+	if b.most > 0 && b.read > b.most {
+		n, err = 0, errBodyTooLarge
+		b.broken.Store(&err)
+		return n, err
+	}
 	if b.length < 0 && errors.Is(err, io.EOF) && b.cut != nil && b.cut.Load() {
 		// fasthttp takes the client's end between two chunks for the last chunk.
 		err = io.ErrUnexpectedEOF

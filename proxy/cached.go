@@ -24,6 +24,8 @@ var ErrNoEncoding = errors.New("resource has no such encoding")
 // ErrNoEncoding that another encoding may do.
 type Feeds interface {
 	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding) (Feed, error)
+	// Caches tells, at once, whether there may be a feed of a resource.
+	Caches(gvr schema.GroupVersionResource) bool
 }
 
 // Feed is a resource that is cached.
@@ -68,6 +70,9 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 	if !r.answerable() {
 		return nil, errForward
 	}
+	if refusal, err := s.authorize(ctx, r); refusal != nil || err != nil {
+		return refusal, err
+	}
 	choices := wire.Negotiate(req.header.Get("Accept"), r.kind(), req.pretty())
 	if err := s.open(ctx, r, choices); err != nil {
 		return nil, err
@@ -89,8 +94,9 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 // cacheable tells by the outside of a request whether it may be one for the cache.
 func (s *Server) cacheable(req *request, rt route) bool {
 	return req.method == http.MethodGet && rt.resource && rt.plain && req.body == nil && !req.wantsUpgrade() &&
-		// Whoever brings an identity is not the one the cache reads as.
-		!req.identified() && !req.impersonates()
+		// Without authentication, whoever brings credentials is not the one that the
+		// cache reads as; and with it, whom somebody impersonates is upstream's to judge.
+		(req.identity != nil || !req.identified()) && !req.impersonates() && s.feeds.Caches(rt.gvr)
 }
 
 // kind is what is asked for, as far as it decides on the form of the answer.
@@ -193,13 +199,8 @@ func (r *read) respond() *response {
 
 // fail answers with a Status, in the form that the client takes for one.
 func (r *read) fail(s metav1.Status) *response {
-	resp := statusResponse(s, fromCache)
-	choice := wire.NegotiateError(r.header.Get("Accept"), r.pretty())
-	body, contentType := choice.Status(&s)
-	resp.bytes = body
-	resp.header.Set("Content-Type", contentType)
+	resp := r.request.fail(s, fromCache)
 	resp.header["Warning"] = r.warnings
-	r.stamp(resp)
 	return resp
 }
 

@@ -230,18 +230,18 @@ var plainHeaders = []string{
 	"Kubectl-Command", "Kubectl-Session", "Traceparent", "Tracestate", "User-Agent",
 }
 
-// shareKey tells reads that upstream answers alike. Who brings an identity is
-// answered alone.
+// shareKey tells reads that upstream answers alike: those with the same credentials.
+// Without authentication, who brings some is answered alone.
 func shareKey(req *request, rt route) (string, bool) {
 	if req.method != http.MethodGet || !rt.resource || !rt.plain || rt.verb != "get" && rt.verb != "list" ||
-		req.body != nil || req.wantsUpgrade() || req.identified() || req.impersonates() {
+		req.body != nil || req.wantsUpgrade() || req.identity == nil && req.identified() || req.impersonates() {
 		return "", false
 	}
 	if _, err := url.ParseQuery(req.query); err != nil {
 		return "", false
 	}
 	for name, values := range req.header {
-		if !slices.Contains(plainHeaders, name) || len(values) > 1 || name == "Connection" && !strings.EqualFold(values[0], "keep-alive") {
+		if !slices.Contains(plainHeaders, name) && (name != "Authorization" || req.identity == nil) || len(values) > 1 || name == "Connection" && !strings.EqualFold(values[0], "keep-alive") {
 			return "", false
 		}
 	}
@@ -250,6 +250,6 @@ func shareKey(req *request, rt route) (string, bool) {
 		pretty = "pretty"
 	}
 	return strings.Join([]string{
-		req.target, req.header.Get("Accept"), req.header.Get("Accept-Encoding"), pretty,
+		req.target, req.header.Get("Accept"), req.header.Get("Accept-Encoding"), pretty, req.identity.key(),
 	}, "\n"), true
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -23,6 +24,70 @@ type conn struct {
 	// begun: fasthttp drops it if the connection breaks in between.
 	abandoned func()
 	unread    bool // part of a request was not read when it was answered
+	// stall is how long a write may take, unless it is 0: a client that stops reading
+	// is cut then.
+	stall   time.Duration
+	stalled bool // a deadline is set
+	state   *tls.ConnectionState
+	crowded atomic.Bool // more connections are open than may be
+	release func()      // called once when the connection is closed
+
+	mu struct {
+		sync.Mutex
+		interrupted bool
+		user        string // that the connection counts for
+		counted     func() // takes it out of the count; nil if it does not count
+	}
+}
+
+// holdAs counts the connection for a user.
+func (c *conn) holdAs(user string, take func() (giveBack func(), ok bool)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.counted != nil && c.mu.user == user {
+		return true
+	}
+	counted, ok := take()
+	if !ok {
+		return false
+	}
+	if c.mu.counted != nil {
+		c.mu.counted()
+	}
+	c.mu.user, c.mu.counted = user, counted
+	return true
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(p []byte) (int, error) {
+	if c.stall > 0 || c.stalled {
+		var end time.Time
+		if c.stalled = c.stall > 0; c.stalled {
+			end = time.Now().Add(c.stall)
+		}
+		if err := c.SetWriteDeadline(end); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Write(p)
+}
+
+// unlimited lets the client be silent.
+func (c *conn) unlimited() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mu.interrupted {
+		_ = c.SetReadDeadline(time.Time{})
+	}
+}
+
+// extend gives the client a while to send more of a body.
+func (c *conn) extend(by time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mu.interrupted {
+		_ = c.SetReadDeadline(time.Now().Add(by))
+	}
 }
 
 // Close implements net.Conn.
@@ -34,6 +99,15 @@ func (c *conn) Close() error {
 	if c.unread {
 		c.linger()
 	}
+	if c.release != nil {
+		c.release()
+	}
+	c.mu.Lock()
+	if c.mu.counted != nil {
+		c.mu.counted()
+		c.mu.counted = nil
+	}
+	c.mu.Unlock()
 	return c.Conn.Close()
 }
 
@@ -80,6 +154,7 @@ func (c *conn) whenGone(gone context.CancelFunc) (stop func()) {
 	if c.err != nil {
 		return func() {} // it is known to be gone
 	}
+	c.unlimited()
 	stopping, done := make(chan struct{}), make(chan struct{})
 	var read []byte
 	var err error
@@ -112,6 +187,7 @@ func (c *conn) whenGone(gone context.CancelFunc) (stop func()) {
 // drainUntilGone reads and forgets whatever the client of a stream still sends,
 // until it leaves, and then calls gone.
 func (c *conn) drainUntilGone(gone context.CancelFunc) (stop func()) {
+	c.unlimited()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -130,7 +206,12 @@ func (c *conn) drainUntilGone(gone context.CancelFunc) (stop func()) {
 }
 
 // interrupt implements client.
-func (c *conn) interrupt() { _ = c.SetReadDeadline(longAgo) }
+func (c *conn) interrupt() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.interrupted = true
+	_ = c.SetReadDeadline(longAgo)
+}
 
 func isTimeout(err error) bool {
 	ne, ok := err.(net.Error) //nolint:errorlint // what a connection returns is not wrapped
@@ -140,32 +221,33 @@ func isTimeout(err error) bool {
 // listener makes every accepted connection a *conn.
 type listener struct {
 	net.Listener
-	tls *tls.Config // nil for none
+	tls  *tls.Config   // nil for none
+	open *atomic.Int64 // how many connections there are
+	most int64         // how many there should be
 }
+
+// crowdMax is how many connections more than there should be are told so. Further
+// ones are closed.
+const crowdMax = 1000
 
 // Accept implements net.Listener.
 func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		accepted, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		open := l.open.Add(1)
+		if open > l.most+crowdMax {
+			l.open.Add(-1)
+			_ = accepted.Close() // it was not used
+			continue
+		}
+		c := &conn{Conn: accepted, release: sync.OnceFunc(func() { l.open.Add(-1) })}
+		c.crowded.Store(open > l.most)
+		if l.tls != nil {
+			c.Conn = tls.Server(accepted, l.tls)
+		}
+		return c, nil
 	}
-	if l.tls != nil {
-		c = tls.Server(c, l.tls)
-	}
-	return &conn{Conn: c}, nil
-}
-
-// stallWriter gives each write a deadline, so that a client that stops reading
-// is cut once nothing that it missed is held for it any more.
-type stallWriter struct {
-	conn  net.Conn
-	stall time.Duration
-}
-
-// Write implements io.Writer.
-func (w stallWriter) Write(p []byte) (int, error) {
-	if err := w.conn.SetWriteDeadline(time.Now().Add(w.stall)); err != nil {
-		return 0, err
-	}
-	return w.conn.Write(p)
 }

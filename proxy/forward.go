@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
 // Forwarder sends requests upstream as they are and streams the answers back.
@@ -72,9 +74,9 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 		})
 		x.cancel = joined(func() { stop() }, finish)
 	}
-	if f.actsAs && req.impersonates() {
+	if f.actsAs && (req.impersonates() && req.identity == nil || req.identity.actsAsAnother()) {
 		x.cancel()
-		return statusResponse(forbiddenImpersonation(), fromProxy)
+		return req.fail(forbiddenImpersonation(), fromProxy)
 	}
 	out, err := x.outgoing(ctx, f.base)
 	if err != nil {
@@ -85,19 +87,19 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 		close(x.bodyDone)
 		x.watchClient()
 	}
-	ts := f.own
-	if req.identified() {
-		ts = f.anonymous
+	way, ok := f.way(req)
+	if !ok {
+		x.cancel()
+		return req.fail(unspeakable(), fromProxy)
 	}
-	transport := ts.plain
-	if req.wantsUpgrade() {
-		transport = ts.upgrade
-	}
-	in, err := transport.RoundTrip(out)
+	in, err := way.RoundTrip(out)
 	if err != nil {
 		broken := x.body.failure() // before we interrupt it ourselves
 		_ = out.Body.Close()       // not every transport does
 		x.finish()
+		if errors.Is(broken, errBodyTooLarge) {
+			return req.fail(bodyTooLarge(x.body.most), fromProxy)
+		}
 		if broken != nil {
 			return statusResponse(badRequest("request body: "+broken.Error()), fromProxy)
 		}
@@ -112,6 +114,24 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 	x.upstream = in.Body
 	resp.reader = x
 	return resp
+}
+
+// way is how a request goes upstream: as the proxy; as somebody whom the proxy
+// impersonates; or with the client's own credentials and none of the proxy's. It is
+// false if the one to impersonate cannot be named upstream.
+func (f *Forwarder) way(req *request) (http.RoundTripper, bool) {
+	ts := f.own
+	if req.identity == nil && req.identified() || req.identity != nil && !req.identity.actsAsAnother() {
+		ts = f.anonymous
+	}
+	way := ts.plain
+	if req.wantsUpgrade() {
+		way = ts.upgrade
+	}
+	if req.identity.actsAsAnother() {
+		return access.Impersonating(req.identity.actsAs, way)
+	}
+	return way, true
 }
 
 // joined calls both, once.
@@ -160,6 +180,9 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) (*http.Request, 
 	}
 	out.URL = &u // as the client wrote it: a second parse would cut it at a #
 	copyHeader(out.Header, x.header)
+	if x.identity.actsAsAnother() {
+		dropCredentials(out.Header) // or they would be taken for the proxy's
+	}
 	if x.body != nil {
 		out.ContentLength = x.body.length
 	}
@@ -267,10 +290,21 @@ func (b *requestBody) closeLocked() {
 	}
 }
 
-// hopByHop headers belong to one connection (RFC 9110, 7.6.1).
+// hopByHop headers belong to one connection (RFC 9110, 7.6.1). X-Remote headers do not
+// pass either: by them a front proxy tells an apiserver who its client is.
 var hopByHop = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection",
 	"Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
+
+// dropCredentials takes out whatever tells who sent a request.
+func dropCredentials(header http.Header) {
+	header.Del("Authorization")
+	for name := range header {
+		if strings.HasPrefix(name, impersonatePrefix) {
+			delete(header, name)
+		}
+	}
 }
 
 // copyHeader copies what is meant for the other end.
@@ -282,7 +316,7 @@ func copyHeader(to, from http.Header) {
 		}
 	}
 	for name, values := range from {
-		if name == "Host" || name == "Content-Length" || slices.Contains(drop, name) {
+		if strings.HasPrefix(name, "X-Remote-") || name == "Host" || name == "Content-Length" || slices.Contains(drop, name) {
 			continue
 		}
 		to[name] = slices.Clone(values)

@@ -34,8 +34,8 @@ const (
 func (s *Server) newHTTP2() error {
 	s.http2.base = &http.Server{
 		Handler:        http.HandlerFunc(s.serveHTTP2),
-		MaxHeaderBytes: headerMax,
-		IdleTimeout:    idleTimeout,
+		MaxHeaderBytes: s.options.Limits.HeaderBytes,
+		IdleTimeout:    s.options.Limits.Idle,
 		ErrorLog:       zap.NewStdLog(zap.NewNop()),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: http2Streams,
@@ -50,16 +50,21 @@ func (s *Server) newHTTP2() error {
 
 // serveHTTP2Conn serves one connection to its end.
 func (s *Server) serveHTTP2Conn(c net.Conn) error {
-	c = c.(*conn).Conn // with its TLS state
-	defer context.AfterFunc(s.ctx, func() { _ = c.Close() })()
-	s.http2.server.ServeConn(c, &http2.ServeConnOpts{BaseConfig: s.http2.base, Context: s.ctx}) //nolint:staticcheck // as above
-	return nil
+	ours := c.(*conn)
+	raw := ours.Conn // with its TLS state
+	defer context.AfterFunc(s.ctx, func() { _ = raw.Close() })()
+	ctx := context.WithValue(s.ctx, connKey{}, ours)
+	s.http2.server.ServeConn(raw, &http2.ServeConnOpts{BaseConfig: s.http2.base, Context: ctx}) //nolint:staticcheck // as above
+	return ours.Close()
 }
+
+// connKey is where a request's context has its *conn.
+type connKey struct{}
 
 // serveHTTP2 is where a request enters from HTTP/2.
 func (s *Server) serveHTTP2(w http.ResponseWriter, hr *http.Request) {
 	began := time.Now()
-	req := newHTTP2Request(hr)
+	req := s.newHTTP2Request(w, hr)
 	rt := parseRoute(req.method, req.path)
 	if s.draining.Err() != nil || rand.Float64() < s.options.GoawayChance {
 		w.Header().Set("Connection", "close") // the library turns it into GOAWAY
@@ -67,13 +72,16 @@ func (s *Server) serveHTTP2(w http.ResponseWriter, hr *http.Request) {
 	resp := s.guarded(hr.Context(), req, &rt)
 	s.metrics.request(rt, resp, time.Since(began))
 	maps.Copy(w.Header(), resp.header)
+	if resp.close {
+		w.Header().Set("Connection", "close")
+	}
 	switch {
 	case resp.stream != nil:
 		s.runHTTP2Stream(hr.Context(), w, rt, resp)
 	case resp.list != nil:
 		setLength(w, resp, resp.length)
 		w.WriteHeader(resp.status)
-		writeBuffered(s.stalling(w), resp.list)
+		writeBuffered(s.stalling(w, s.options.Limits.Write), resp.list)
 	case resp.reader != nil:
 		s.copyHTTP2(w, resp)
 	case resp.tunnel != nil:
@@ -82,7 +90,7 @@ func (s *Server) serveHTTP2(w http.ResponseWriter, hr *http.Request) {
 	default:
 		setLength(w, resp, int64(len(resp.bytes)))
 		w.WriteHeader(resp.status)
-		_, _ = s.stalling(w).Write(resp.bytes) // the client may be gone
+		_, _ = s.stalling(w, s.options.Limits.Write).Write(resp.bytes) // the client may be gone
 	}
 }
 
@@ -93,17 +101,21 @@ func setLength(w http.ResponseWriter, resp *response, length int64) {
 	}
 }
 
-func newHTTP2Request(hr *http.Request) *request {
+func (s *Server) newHTTP2Request(w http.ResponseWriter, hr *http.Request) *request {
 	req := &request{
 		method: hr.Method,
 		target: hr.RequestURI,
 		host:   hr.Host,
 		header: hr.Header,
 		client: &http2Client{request: hr},
+		conn:   hr.Context().Value(connKey{}).(*conn),
+		tls:    hr.TLS,
 	}
 	req.splitTarget()
 	if hr.ContentLength != 0 {
 		req.body = &body{from: hr.Body, length: hr.ContentLength}
+		control := http.NewResponseController(w)
+		req.body.extend = func() { _ = control.SetReadDeadline(time.Now().Add(s.options.Limits.Read)) }
 	}
 	return req
 }
@@ -144,8 +156,10 @@ func writeBuffered(w io.Writer, list io.WriterTo) {
 // copyHTTP2 passes a forwarded answer on.
 func (s *Server) copyHTTP2(w http.ResponseWriter, resp *response) {
 	defer resp.reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
-	out := s.stalling(w)
-	out.flushes = resp.length < 0
+	out := s.stalling(w, s.options.Limits.Write)
+	if out.flushes = resp.length < 0; out.flushes {
+		out.stall = 0 // who reads a log may stop to read it
+	}
 	setLength(w, resp, resp.length)
 	w.WriteHeader(resp.status)
 	if out.flushes {
@@ -158,8 +172,8 @@ func (s *Server) copyHTTP2(w http.ResponseWriter, resp *response) {
 
 type onlyReader struct{ io.Reader }
 
-// stallStream is the stallWriter of a stream: who leaves it unread is cut off, this
-// stream alone.
+// stallStream gives each write to a stream a deadline, unless stall is 0: who leaves it
+// unread is cut off, this stream alone.
 type stallStream struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -167,15 +181,17 @@ type stallStream struct {
 	flushes bool // send at once what is written
 }
 
-func (s *Server) stalling(w http.ResponseWriter) *stallStream {
-	return &stallStream{ResponseWriter: w, control: http.NewResponseController(w), stall: s.options.Stall}
+func (*Server) stalling(w http.ResponseWriter, stall time.Duration) *stallStream {
+	return &stallStream{ResponseWriter: w, control: http.NewResponseController(w), stall: stall}
 }
 
 // Write implements io.Writer. The deadline is taken back when all is written: in
 // HTTP/2 it would end a stream on which nothing is waiting to be written.
 func (w *stallStream) Write(p []byte) (int, error) {
-	if err := w.control.SetWriteDeadline(time.Now().Add(w.stall)); err != nil {
-		return 0, err
+	if w.stall > 0 {
+		if err := w.control.SetWriteDeadline(time.Now().Add(w.stall)); err != nil {
+			return 0, err
+		}
 	}
 	n, err := w.ResponseWriter.Write(p)
 	if errors.Is(err, http.ErrBodyNotAllowed) {
@@ -184,7 +200,7 @@ func (w *stallStream) Write(p []byte) (int, error) {
 	if err == nil && w.flushes {
 		err = w.control.Flush()
 	}
-	if err != nil {
+	if err != nil || w.stall == 0 {
 		return n, err
 	}
 	return n, w.control.SetWriteDeadline(time.Time{})
@@ -196,7 +212,7 @@ func (s *Server) runHTTP2Stream(ctx context.Context, w http.ResponseWriter, rt r
 	defer s.streams.Done()
 	s.metrics.watchOpened(rt)
 	defer s.metrics.watchClosed(rt)
-	out := s.stalling(w)
+	out := s.stalling(w, s.options.Stall)
 	out.flushes = true
 	w.WriteHeader(resp.status)
 	if _, err := out.Write(nil); err != nil {

@@ -15,6 +15,7 @@ type Metrics struct {
 	watches  *prometheus.GaugeVec
 	forwards *prometheus.GaugeVec
 	shared   prometheus.Counter
+	limited  *prometheus.CounterVec
 }
 
 // NewMetrics registers the server's metrics.
@@ -42,7 +43,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Forwarded gets and lists that were answered by another one's request: upstream never saw them.",
 		}),
 	}
-	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards, m.shared)
+	m.limited = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watchproxy_limited_total",
+		Help: "Requests refused with 429, by the limit that they exceeded.",
+	}, []string{"limit"})
+	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards, m.shared, m.limited)
 	return m
 }
 

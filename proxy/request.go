@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"net/http"
 	"strings"
 
@@ -19,6 +20,10 @@ type request struct {
 	header http.Header
 	body   *body // nil if there is none
 	client client
+	conn   *conn                // that the request came by
+	tls    *tls.ConnectionState // nil without TLS
+	// identity is who the request acts as; nil without authentication.
+	identity *identity
 }
 
 // client is the connection that a request came by.
@@ -61,10 +66,12 @@ func (r *request) identified() bool {
 		strings.Contains(strings.Join(r.header.Values("Sec-Websocket-Protocol"), ","), bearerProtocol)
 }
 
+const impersonatePrefix = "Impersonate-"
+
 // impersonates tells whether the client asks to act as somebody else.
 func (r *request) impersonates() bool {
 	for name := range r.header {
-		if strings.HasPrefix(name, "Impersonate-") {
+		if strings.HasPrefix(name, impersonatePrefix) {
 			return true
 		}
 	}

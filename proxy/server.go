@@ -20,6 +20,8 @@ import (
 	"github.com/valyala/fasthttp"
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
 // Options are a server's settings.
@@ -31,21 +33,28 @@ type Options struct {
 	Drain time.Duration
 	// Stall is how long a client may leave a watch unread before it is cut.
 	Stall time.Duration
-	// TLS is nil for plain HTTP. Its clients choose between HTTP/1.1 and HTTP/2.
+	// TLS is nil for plain HTTP. Its clients choose between the protocols in it,
+	// HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
+	// Access authenticates and authorizes clients. If it is nil, requests act as the
+	// proxy.
+	Access *access.Access
+	// AnyHost serves requests whatever Host they name: no browser can have sent them.
+	AnyHost bool
+	// Recheck is after how long the right to an open watch is reviewed again; 0 for
+	// never.
+	Recheck time.Duration
+	// Limits bound what clients may take.
+	Limits Limits
 	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes
 	// its connection take no further ones, so that clients spread over replicas.
 	GoawayChance float64
 }
 
 const (
-	// headerMax bounds the request line and headers, in bytes. kubectl exec puts
-	// the whole command into the request line.
-	headerMax = 64 << 10
 	// bodyAhead is how much of a request body is read before it is forwarded;
 	// the rest is streamed.
 	bodyAhead     = 64 << 10
-	idleTimeout   = 3 * time.Minute
 	keepaliveTime = 30 * time.Second
 	// drainGrace is how long after the drain time connections may finish.
 	drainGrace = 2 * time.Second
@@ -68,6 +77,10 @@ type Server struct {
 	late     atomic.Int64 // see lateMax
 	flights  flights
 	stale    stale
+	// What users have open.
+	connections, watches, forwarding holdings
+	places                           chan struct{} // of forwarded requests
+	accepted                         atomic.Int64  // connections
 	// unwritable holds the caches, *watchcache.Cache, with metadata that we cannot write
 	// in another form: its watches are upstream's.
 	unwritable sync.Map
@@ -83,12 +96,14 @@ func NewServer(feeds Feeds, forwards *Forwarder, derived *Derived, options Optio
 	s := &Server{feeds: feeds, forwards: forwards, derived: derived, options: options, metrics: metrics, log: log}
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	s.stale = newStale(staleReads, staleWatches)
+	s.places = make(chan struct{}, options.Limits.Forwards)
 	s.draining, s.drain = context.WithCancel(s.ctx)
 	s.http = &fasthttp.Server{
 		Handler:               s.serve,
 		Concurrency:           1 << 20,
-		ReadBufferSize:        headerMax,
-		IdleTimeout:           idleTimeout,
+		ReadBufferSize:        options.Limits.HeaderBytes,
+		ReadTimeout:           options.Limits.Read,
+		IdleTimeout:           options.Limits.Idle,
 		TCPKeepalive:          true,
 		TCPKeepalivePeriod:    keepaliveTime,
 		StreamRequestBody:     true,
@@ -120,10 +135,7 @@ func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(form
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.cut()
 	failed := make(chan error, 1)
-	accepting := listener{Listener: l}
-	if s.options.TLS != nil {
-		accepting.tls = withProtocols(s.options.TLS)
-	}
+	accepting := listener{Listener: l, tls: s.options.TLS, open: &s.accepted, most: int64(s.options.Limits.Connections)}
 	go func() { failed <- s.http.Serve(accepting) }()
 	select {
 	case err := <-failed:
@@ -159,14 +171,19 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 // serve is where a request enters from fasthttp.
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	began := time.Now()
-	req := newRequest(fctx)
+	c := fctx.Conn().(*conn)
+	c.stall = s.options.Limits.Write
+	req := s.newRequest(fctx)
 	rt := parseRoute(req.method, req.path)
 	resp := s.guarded(s.ctx, req, &rt)
 	s.metrics.request(rt, resp, time.Since(began))
 	s.render(fctx, req, rt, resp)
+	if resp.close {
+		fctx.SetConnectionClose()
+	}
 	if req.body != nil && !req.body.ended.Load() {
 		fctx.SetConnectionClose()
-		fctx.Conn().(*conn).unread = true
+		c.unread = true
 	}
 }
 
@@ -184,11 +201,11 @@ func (s *Server) guarded(ctx context.Context, req *request, rt *route) (resp *re
 
 // handle is the walk that every request takes.
 func (s *Server) handle(ctx context.Context, req *request, rt *route) *response {
-	if !loopbackHost(req.host) {
-		return statusResponse(forbiddenHost(req.host), fromProxy)
-	}
 	if rt.resource && rt.verb == "list" && isWatch(req.query) {
 		rt.verb = "watch"
+	}
+	if refusal := s.enter(ctx, req); refusal != nil {
+		return refusal
 	}
 	resp, err := s.cached(ctx, req, *rt)
 	switch {
@@ -211,12 +228,47 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 	return s.sharedForward(ctx, req, *rt, done)
 }
 
+// enter refuses requests that are answered to nobody, or not to who sent them.
+func (s *Server) enter(ctx context.Context, req *request) (refusal *response) {
+	if most := s.options.Limits.URIBytes; len(req.target) > most {
+		return req.fail(uriTooLong(most), fromProxy)
+	}
+	if s.options.Access == nil {
+		if !s.options.AnyHost && !loopbackHost(req.host) {
+			return statusResponse(forbiddenHost(req.host), fromProxy)
+		}
+	} else if refusal = s.authenticate(ctx, req); refusal != nil {
+		return refusal
+	}
+	return s.admit(req)
+}
+
 // forward sends a request upstream. Done is called once, when it is through. A
 // watch ends with the drain time as those from the cache do.
 func (s *Server) forward(ctx context.Context, req *request, rt route, done func()) *response {
+	if rt.subresource != "proxy" && req.body != nil {
+		most := s.options.Limits.BodyBytes
+		if req.body.length > most {
+			done()
+			return req.fail(bodyTooLarge(most), fromProxy)
+		}
+		req.body.most = most
+	}
+	admitted, refusal := s.admitForward(ctx, req, rt)
+	if refusal != nil {
+		done()
+		return refusal
+	}
+	done = joined(done, admitted)
 	if rt.verb != "watch" {
 		return s.forwards.forward(ctx, nil, req, done)
 	}
+	counted, refusal := s.admitWatch(req)
+	if refusal != nil {
+		done()
+		return refusal
+	}
+	done = joined(done, counted)
 	over, end := context.WithCancel(context.Background())
 	undrain := context.AfterFunc(s.draining, func() { time.AfterFunc(s.drainShare(), end) })
 	return s.forwards.forward(ctx, over, req, joined(done, func() {
@@ -241,14 +293,17 @@ func loopbackHost(host string) bool {
 	return host == "" || strings.EqualFold(host, "localhost")
 }
 
-func newRequest(fctx *fasthttp.RequestCtx) *request {
+func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *request {
 	h := &fctx.Request.Header
+	c := fctx.Conn().(*conn)
 	req := &request{
 		method: string(h.Method()),
 		target: string(h.RequestURI()),
 		host:   string(h.Host()),
 		header: make(http.Header, 16),
-		client: fctx.Conn().(*conn),
+		client: c,
+		conn:   c,
+		tls:    c.state,
 	}
 	req.splitTarget()
 	for name, value := range h.All() {
@@ -256,7 +311,10 @@ func newRequest(fctx *fasthttp.RequestCtx) *request {
 		req.header[name] = append(req.header[name], string(value))
 	}
 	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
-		req.body = &body{from: fctx.RequestBodyStream(), cut: &fctx.Conn().(*conn).eof, length: length}
+		req.body = &body{from: fctx.RequestBodyStream(), cut: &c.eof, length: length}
+		req.body.extend = func() { c.extend(s.options.Limits.Read) }
+	} else {
+		c.unlimited() // fasthttp's deadline was for the headers
 	}
 	return req
 }
@@ -269,10 +327,14 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp 
 		s.hijack(fctx, resp.abandon, func(c *conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
 		return
 	case resp.reader != nil && resp.length < 0 && old && req.body == nil: // a hijack lets go of the body
-		s.hijack(fctx, func() { _ = resp.reader.Close() }, func(c *conn, _ net.Conn) { copyUnframed(c, resp) })
+		s.hijack(fctx, func() { _ = resp.reader.Close() }, func(c *conn, _ net.Conn) {
+			c.stall = 0
+			copyUnframed(c, resp)
+		})
 		return
 	case resp.tunnel != nil:
 		s.hijack(fctx, resp.abandon, func(c *conn, buffered net.Conn) {
+			c.stall = 0
 			_, _ = c.Write(head(resp)) // if the client is gone, the tunnel finds out
 			resp.tunnel(c, buffered)
 		})
@@ -302,7 +364,10 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp 
 	case resp.reader != nil:
 		// A client that waits for a watch to begin has to see that it has, even
 		// if nothing happens.
-		fctx.Response.ImmediateHeaderFlush = resp.length < 0
+		if resp.length < 0 {
+			fctx.Response.ImmediateHeaderFlush = true
+			fctx.Conn().(*conn).stall = 0 // who reads a log may stop to read it
+		}
 		fctx.SetBodyStream(resp.reader, int(resp.length))
 	default:
 		fctx.Response.SetBodyRaw(resp.bytes)
@@ -370,11 +435,11 @@ func (s *Server) runStream(c *conn, rt route, resp *response, old bool) {
 	if !old {
 		resp.header.Set("Transfer-Encoding", "chunked")
 	}
-	w := stallWriter{c, s.options.Stall}
-	if _, err := w.Write(head(resp)); err != nil {
+	c.stall = s.options.Stall
+	if _, err := c.Write(head(resp)); err != nil {
 		cancel()
 	}
-	out := &chunkWriter{w: w, unframed: old}
+	out := &chunkWriter{w: c, unframed: old}
 	resp.stream(ctx, out)
 	_ = out.end() // the client may be gone
 }

@@ -74,8 +74,35 @@ func forbiddenImpersonation() metav1.Status {
 		"the proxy's own identity is an impersonated one, so Impersonate headers are not accepted")
 }
 
+// unspeakable refuses to name a user upstream that would not arrive as who it is.
+func unspeakable() metav1.Status {
+	return failure(http.StatusForbidden, metav1.StatusReasonForbidden,
+		"the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values")
+}
+
 func badRequest(message string) metav1.Status {
 	return failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
+}
+
+// uriTooLong says that a path and query are longer than is accepted.
+func uriTooLong(most int) metav1.Status {
+	return failure(http.StatusRequestURITooLong, metav1.StatusReasonUnknown, fmt.Sprintf("request URI too long: limit is %d bytes", most))
+}
+
+// bodyTooLarge is kube-apiserver's refusal of a body.
+func bodyTooLarge(most int64) metav1.Status {
+	return failure(http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge,
+		fmt.Sprintf("Request entity too large: limit is %d", most))
+}
+
+// fail answers with a Status, in the form that the client takes for one.
+func (r *request) fail(s metav1.Status, from source) *response {
+	resp := statusResponse(s, from)
+	body, contentType := wire.NegotiateError(r.header.Get("Accept"), r.pretty()).Status(&s)
+	resp.bytes = body
+	resp.header.Set("Content-Type", contentType)
+	r.stamp(resp)
+	return resp
 }
 
 // statusResponse is a Status as a response.

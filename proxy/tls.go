@@ -8,14 +8,6 @@ import (
 // handshakeTimeout bounds how long a client may take to agree on TLS.
 const handshakeTimeout = 10 * time.Second
 
-// withProtocols is a TLS configuration of ours for the protocols that are served.
-func withProtocols(config *tls.Config) *tls.Config {
-	config = config.Clone()
-	config.NextProtos = []string{"h2", "http/1.1"}
-	config.MinVersion = max(config.MinVersion, tls.VersionTLS12)
-	return config
-}
-
 // Handshake lets fasthttp find out which protocol TLS agreed on. A connection
 // without TLS has agreed on none.
 func (c *conn) Handshake() error {
@@ -29,6 +21,8 @@ func (c *conn) Handshake() error {
 	if err := t.Handshake(); err != nil {
 		return err
 	}
+	state := t.ConnectionState()
+	c.state = &state
 	return t.SetDeadline(time.Time{})
 }
 

@@ -69,6 +69,8 @@ type watching struct {
 	drainShare time.Duration
 	deadline   time.Time
 	bookmark   time.Time // when the next one is due
+	recheck    recheck
+	done       func() // called at the end
 }
 
 // watch answers a watch from the cache.
@@ -99,9 +101,18 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	case err != nil:
 		return nil, errStale
 	}
+	done, refusal := s.admitWatch(r.request)
+	if refusal != nil {
+		w.cursor.Close()
+		return refusal, nil
+	}
+	w.done = done
+	if r.identity != nil {
+		w.recheck = newRecheck(s.options.Recheck, func(ctx context.Context) error { return s.reviewAgain(ctx, r) })
+	}
 	resp := r.respond()
 	resp.header.Set("Content-Type", r.form.StreamType())
-	resp.stream, resp.abandon = w.run, w.cursor.Close
+	resp.stream, resp.abandon = w.run, w.close
 	return resp, nil
 }
 
@@ -157,7 +168,10 @@ func (w *watching) errorEvent(status metav1.Status) *response {
 // run writes the watch until it times out, the client leaves, the server
 // drains, or the cache cannot go on. All of these are a clean end to the client.
 func (w *watching) run(ctx context.Context, out *chunkWriter) {
-	defer w.cursor.Close()
+	defer w.close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer w.recheck.wait()
+	defer cancel()
 	w.schedule()
 	if w.state && w.writeState(out) != nil {
 		return
@@ -193,8 +207,13 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 		if len(deltas) == deltasMax {
 			continue
 		}
-		timer.Reset(time.Until(w.next()))
+		w.recheck.begin(ctx)
+		timer.Reset(time.Until(w.recheck.next(w.next())))
 		select {
+		case verdict := <-w.recheck.verdict:
+			if !w.recheck.end(verdict) {
+				return // the client comes back, and is refused
+			}
 		case <-w.cursor.Ready():
 		case <-timer.C:
 			if !time.Now().Before(w.deadline) {
@@ -209,6 +228,11 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 			return
 		}
 	}
+}
+
+func (w *watching) close() {
+	w.cursor.Close()
+	w.done()
 }
 
 // schedule sets the times at which something is due.

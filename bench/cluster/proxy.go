@@ -39,7 +39,7 @@ type Proxy struct {
 	process *process
 }
 
-var proxyAddresses = regexp.MustCompile(`^(https?://\S+) \(admin (https?://\S+)\)$`)
+var proxyAddresses = regexp.MustCompile(`^((?:https?|unix)://\S+) \(admin (https?://\S+)\)$`)
 
 // StartProxy starts watchproxy serve. ctx bounds the start, the build included, but not the life of the proxy.
 func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {

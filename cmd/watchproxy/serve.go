@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -27,7 +26,7 @@ import (
 // serveFlags are the flags of serve; what is set takes precedence over the file.
 type serveFlags struct {
 	config, kubeconfig, context, listen, adminListen, logLevel string
-	certFile, privateKeyFile                                   string
+	certFile, privateKeyFile, clientCAFile, authentication     string
 	goawayChance                                               float64
 }
 
@@ -50,7 +49,9 @@ func newServe() *cobra.Command {
 	flags.StringVar(&f.config, "config", "", "configuration `FILE` (see 'watchproxy config defaults')")
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of the upstream apiserver (default: the pod's service account, else $KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&f.context, "context", "", "kubeconfig context `NAME` (default: the current context)")
-	flags.StringVar(&f.listen, "listen", "", "loopback `ADDRESS` for clients (default "+d.Listen+")")
+	flags.StringVar(&f.listen, "listen", "", "`ADDRESS` for clients, host:port or unix:///path (default "+d.Listen+")")
+	flags.StringVar(&f.authentication, "authentication", "", "`MODE`, delegated to the apiserver or none (default: none on loopback and Unix sockets, delegated elsewhere)")
+	flags.StringVar(&f.clientCAFile, "client-ca-file", "", "PEM `FILE` with the authorities of client certificates (default: the apiserver's own)")
 	flags.StringVar(&f.certFile, "tls-cert-file", "", "PEM `FILE` with the certificate to serve TLS with, HTTP/1.1 and HTTP/2 (default: plain HTTP/1.1)")
 	flags.StringVar(&f.privateKeyFile, "tls-private-key-file", "", "PEM `FILE` with the certificate's private key")
 	flags.Float64Var(&f.goawayChance, "goaway-chance", 0, "`PROBABILITY`, at most 0.02, that an HTTP/2 request makes its client open another connection")
@@ -77,10 +78,14 @@ func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
 		{&c.Listen, f.listen},
 		{&c.AdminListen, f.adminListen},
 		{&c.LogLevel, f.logLevel},
+		{&c.Authentication.X509.ClientCAFile, f.clientCAFile},
 	} {
 		if o.flag != "" {
 			*o.field = o.flag
 		}
+	}
+	if f.authentication != "" {
+		c.Authentication.Mode = config.AuthenticationMode(f.authentication)
 	}
 	if f.certFile != "" || f.privateKeyFile != "" {
 		c.TLS = &config.TLS{CertFile: f.certFile, PrivateKeyFile: f.privateKeyFile}
@@ -124,28 +129,33 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 	registry.MustRegister(upstream.NewCollector(feeds))
 
 	derived := proxy.NewDerived(c.Cache.Derived.MaxBytes.Value(), registry)
-	serving, err := tlsConfig(c.TLS)
-	if err != nil {
-		return err
-	}
-	server, err := proxy.NewServer(opener{feeds}, forwards, derived, proxy.Options{
+	options := proxy.Options{
 		SyncTimeout:  c.Cache.SyncTimeout.Duration,
 		Drain:        c.Drain.Duration,
 		Stall:        c.Cache.Log.MaxAge.Duration,
-		TLS:          serving,
 		GoawayChance: c.GoawayChance,
-	}, proxy.NewMetrics(registry), log)
+		Recheck:      c.Authorization.WatchRecheckInterval.Duration,
+		Limits:       limits(c.Limits),
+	}
+	_, options.AnyHost = config.UnixSocket(c.Listen)
+	secured, stop, err := secure(ctx, c, rc, &options, registry, log)
 	if err != nil {
 		return err
 	}
-	admin := proxy.NewAdmin(registry, func() any { return statusOf(rc.Host, feeds) })
+	defer secured()
+	defer stop()
+	server, err := proxy.NewServer(opener{feeds}, forwards, derived, options, proxy.NewMetrics(registry), log)
+	if err != nil {
+		return err
+	}
+	admin := proxy.NewAdmin(registry, func() any { return statusOf(rc.Host, feeds) }, c.Profiling)
 	return run(ctx, c, server, admin, log)
 }
 
 // run listens, says so, and serves until ctx ends and everything has drained.
 func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, admin *proxy.Admin, log *zap.Logger) error {
 	var lc net.ListenConfig
-	clients, err := lc.Listen(ctx, "tcp", c.Listen)
+	clients, err := listen(ctx, c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -165,7 +175,11 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 	if c.TLS != nil {
 		scheme = "https"
 	}
-	fmt.Printf("watchproxy ready: %s://%s (admin http://%s)\n", scheme, clients.Addr(), operators.Addr())
+	address := scheme + "://" + clients.Addr().String()
+	if _, ok := config.UnixSocket(c.Listen); ok {
+		address = c.Listen
+	}
+	fmt.Printf("watchproxy ready: %s (admin http://%s)\n", address, operators.Addr())
 	err = server.Serve(ctx, clients)
 
 	closing, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -213,18 +227,6 @@ func newClient(rc *rest.Config, metrics *upstream.Metrics) (*upstream.Client, er
 	return upstream.NewClient(base, transport, metrics), nil
 }
 
-// tlsConfig is nil for plain HTTP.
-func tlsConfig(c *config.TLS) (*tls.Config, error) {
-	if c == nil {
-		return nil, nil
-	}
-	certificate, err := tls.LoadX509KeyPair(c.CertFile, c.PrivateKeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("tls: certFile %s, privateKeyFile %s: %w", c.CertFile, c.PrivateKeyFile, err)
-	}
-	return &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, nil
-}
-
 func newLogger(level string) (*zap.Logger, error) {
 	l, err := zapcore.ParseLevel(level)
 	if err != nil {
@@ -249,3 +251,6 @@ func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encod
 	}
 	return f, err
 }
+
+// Caches implements proxy.Feeds.
+func (o opener) Caches(gvr schema.GroupVersionResource) bool { return o.feeds.Caches(gvr) }

@@ -155,6 +155,18 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 	return f, nil
 }
 
+// Caches tells, without waiting, whether there may be a feed of a resource: false for
+// those that are excluded or have just been found not to be cacheable.
+func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
+	if slices.Contains(fs.options.Excluded, gvr.GroupResource()) {
+		return false
+	}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	r, ok := fs.mu.refused[feedKey{gvr: gvr}]
+	return !ok || errors.Is(r.err, errRedefined) || !time.Now().Before(r.until)
+}
+
 // Cache is what the feed keeps in step with upstream.
 func (f *Feed) Cache() *watchcache.Cache { return f.cache }
 

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/zapr"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/watchproxy/watchproxy/config"
+	"github.com/watchproxy/watchproxy/proxy"
+	"github.com/watchproxy/watchproxy/proxy/access"
+)
+
+// secureLimit bounds what has to be asked of upstream before clients can be
+// authenticated.
+const secureLimit = 30 * time.Second
+
+// secure sets the options by which clients are told apart and the listener speaks TLS.
+// Their sources are followed until stop is called; wait waits for the end of that.
+func secure(ctx context.Context, c *config.ProxyConfiguration, rc *rest.Config, options *proxy.Options,
+	registry prometheus.Registerer, log *zap.Logger,
+) (wait, stop func(), err error) {
+	klog.SetLogger(zapr.NewLogger(log.WithOptions(zap.IncreaseLevel(zap.WarnLevel))))
+	var running sync.WaitGroup
+	following, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			stop()
+			running.Wait()
+		}
+	}()
+	var ca *access.ClientCA
+	if c.Authentication.Mode == config.Delegated {
+		ctx, cancel := context.WithTimeout(ctx, secureLimit)
+		defer cancel()
+		if err := access.CheckRights(ctx, rc); err != nil {
+			return nil, nil, fmt.Errorf("authentication: %w", err)
+		}
+		if ca, err = clientCA(ctx, c.Authentication.X509.ClientCAFile, rc, log); err != nil {
+			return nil, nil, err
+		}
+		if ca != nil {
+			running.Go(func() { ca.Run(following) })
+			if err := ca.Wait(ctx); err != nil {
+				return nil, nil, err
+			}
+		}
+		if options.Access, err = access.New(rc, ca, access.Options{
+			Anonymous: c.Authentication.Anonymous.Enabled,
+			TokenTTL:  c.Authentication.Webhook.CacheTTL.Duration,
+			AllowTTL:  c.Authorization.Webhook.CacheAuthorizedTTL.Duration,
+			DenyTTL:   c.Authorization.Webhook.CacheUnauthorizedTTL.Duration,
+		}, registry); err != nil {
+			return nil, nil, fmt.Errorf("authentication: %w", err)
+		}
+	}
+	if c.TLS != nil {
+		certificates, err := access.NewCertificates(c.TLS.CertFile, c.TLS.PrivateKeyFile, ca)
+		if err != nil {
+			return nil, nil, fmt.Errorf("tls: %w", err)
+		}
+		running.Go(func() { certificates.Run(following) })
+		options.TLS = certificates.Config()
+	}
+	return running.Wait, stop, nil
+}
+
+func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger) (*access.ClientCA, error) {
+	if file == "" {
+		return access.ClientCAFromCluster(ctx, rc, log)
+	}
+	ca, err := access.ClientCAFromFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("authentication.x509.clientCAFile: %w", err)
+	}
+	return ca, nil
+}
+
+func limits(l config.Limits) proxy.Limits {
+	return proxy.Limits{
+		HeaderBytes:     int(l.MaxHeaderBytes.Value()),
+		URIBytes:        int(l.MaxURIBytes.Value()),
+		BodyBytes:       l.MaxRequestBodyBytes.Value(),
+		Read:            l.ReadTimeout.Duration,
+		Write:           l.WriteTimeout.Duration,
+		Idle:            l.IdleTimeout.Duration,
+		Connections:     *l.MaxConnections,
+		UserConnections: *l.MaxConnectionsPerIdentity,
+		UserWatches:     *l.MaxWatchesPerIdentity,
+		Forwards:        *l.MaxForwardsInFlight,
+	}
+}

@@ -1,0 +1,221 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Authentication says how clients are told apart. Its fields are named as the
+// kubelet's.
+type Authentication struct {
+	// Mode is delegated or none. Delegated has the apiserver review the clients'
+	// bearer tokens, and takes client certificates of the cluster's authority. None
+	// lets requests act as the proxy's own identity, on loopback addresses and Unix
+	// sockets only, where it is the default; elsewhere the default is delegated.
+	Mode AuthenticationMode `json:"mode,omitempty"`
+	// Anonymous says whether clients without credentials are served, as
+	// system:anonymous.
+	Anonymous Anonymous `json:"anonymous,omitzero"`
+	// X509 is about client certificates.
+	X509 X509 `json:"x509,omitzero"`
+	// Webhook is about reviews of bearer tokens.
+	Webhook AuthenticationWebhook `json:"webhook,omitzero"`
+}
+
+// AuthenticationMode is how clients are told apart.
+type AuthenticationMode string
+
+// The values of [AuthenticationMode].
+const (
+	Delegated        AuthenticationMode = "delegated"
+	NoAuthentication AuthenticationMode = "none"
+)
+
+// Anonymous is about clients without credentials.
+type Anonymous struct {
+	// Enabled serves them what system:anonymous may read.
+	Enabled bool `json:"enabled,omitempty"`
+}
+
+// X509 is about client certificates.
+type X509 struct {
+	// ClientCAFile is the path of a PEM file with the authorities whose client
+	// certificates are accepted. It is read again when it changes. By default they are
+	// those of the apiserver, as of the ConfigMap extension-apiserver-authentication in
+	// kube-system.
+	ClientCAFile string `json:"clientCAFile,omitempty"`
+}
+
+// AuthenticationWebhook is about reviews of bearer tokens.
+type AuthenticationWebhook struct {
+	// CacheTTL is how long the outcome of a review is trusted, good or bad.
+	CacheTTL *metav1.Duration `json:"cacheTTL,omitempty"`
+}
+
+// Authorization says how long it is trusted that clients may read what they read.
+type Authorization struct {
+	// Webhook is about the reviews by which the apiserver decides.
+	Webhook AuthorizationWebhook `json:"webhook,omitzero"`
+	// WatchRecheckInterval is after how long an open watch is authenticated and
+	// authorized again; it ends if the client may not go on. 0 leaves it open, as
+	// kube-apiserver does.
+	WatchRecheckInterval *metav1.Duration `json:"watchRecheckInterval,omitempty"`
+}
+
+// AuthorizationWebhook is about reviews of access.
+type AuthorizationWebhook struct {
+	// CacheAuthorizedTTL is how long a client may go on that was allowed something.
+	CacheAuthorizedTTL *metav1.Duration `json:"cacheAuthorizedTTL,omitempty"`
+	// CacheUnauthorizedTTL is how long a client is refused that was refused once.
+	CacheUnauthorizedTTL *metav1.Duration `json:"cacheUnauthorizedTTL,omitempty"`
+}
+
+// Limits bound what clients may take. Who exceeds one is told by a Status, 429 with
+// Retry-After where coming back helps; others are not harmed.
+type Limits struct {
+	// MaxHeaderBytes bounds the request line and headers of a request: 431.
+	MaxHeaderBytes *resource.Quantity `json:"maxHeaderBytes,omitempty"`
+	// MaxURIBytes bounds the path and query: 414. kubectl exec writes the whole
+	// command into it.
+	MaxURIBytes *resource.Quantity `json:"maxURIBytes,omitempty"`
+	// MaxRequestBodyBytes bounds the body of a forwarded request, but for those
+	// through the proxy subresource: 413. The default is kube-apiserver's own limit.
+	MaxRequestBodyBytes *resource.Quantity `json:"maxRequestBodyBytes,omitempty"`
+	// ReadTimeout is how long a client may take to send the headers of a request, and
+	// may pause within its body. It is cut then.
+	ReadTimeout *metav1.Duration `json:"readTimeout,omitempty"`
+	// WriteTimeout is how long a client may leave a part of an answer unread that is
+	// not a stream. It is cut then.
+	WriteTimeout *metav1.Duration `json:"writeTimeout,omitempty"`
+	// IdleTimeout is how long a connection is kept between requests.
+	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
+	// MaxConnections bounds the connections of all clients.
+	MaxConnections *int `json:"maxConnections,omitempty"`
+	// MaxConnectionsPerIdentity bounds the connections of one user. Without
+	// authentication, all clients are one.
+	MaxConnectionsPerIdentity *int `json:"maxConnectionsPerIdentity,omitempty"`
+	// MaxWatchesPerIdentity bounds the open watches of one user, likewise.
+	MaxWatchesPerIdentity *int `json:"maxWatchesPerIdentity,omitempty"`
+	// MaxForwardsInFlight bounds the forwarded requests that upstream has at a time.
+	// Further ones wait for a while. Watches, logs, exec and the like do not count.
+	MaxForwardsInFlight *int `json:"maxForwardsInFlight,omitempty"`
+}
+
+// unixScheme begins the address of a Unix socket.
+const unixScheme = "unix://"
+
+// UnixSocket returns the path of the socket that an address names, if it names one.
+func UnixSocket(address string) (path string, ok bool) {
+	return strings.CutPrefix(address, unixScheme)
+}
+
+// private tells whether an address is out of reach for other machines.
+func private(address string) bool {
+	if _, ok := UnixSocket(address); ok {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+func validateListen(path *field.Path, address string) field.ErrorList {
+	socket, ok := UnixSocket(address)
+	switch {
+	case !ok:
+		return validateAddress(path, address)
+	case !filepath.IsAbs(socket):
+		return field.ErrorList{field.Invalid(path, address, "must name an absolute path: unix:///run/watchproxy.sock")}
+	case len(socket) > socketPathMax:
+		return field.ErrorList{field.TooLong(path, address, socketPathMax+len(unixScheme))}
+	}
+	return nil
+}
+
+// socketPathMax is how long the path of a Unix socket can be on Linux, in bytes.
+const socketPathMax = 107
+
+// validateAccess holds the address, TLS and authentication against each other.
+func (c *ProxyConfiguration) validateAccess() (errs field.ErrorList) {
+	path := field.NewPath("authentication")
+	a := &c.Authentication
+	_, socket := UnixSocket(c.Listen)
+	switch a.Mode {
+	case NoAuthentication:
+		if !private(c.Listen) {
+			errs = append(errs, field.Invalid(path.Child("mode"), a.Mode,
+				c.Listen+" can be reached from elsewhere: authenticate clients (delegated), or listen on loopback or a Unix socket"))
+		}
+		if a.Anonymous.Enabled {
+			errs = append(errs, field.Invalid(path.Child("anonymous", "enabled"), true, "is for mode delegated"))
+		}
+		if a.X509.ClientCAFile != "" {
+			errs = append(errs, field.Invalid(path.Child("x509", "clientCAFile"), a.X509.ClientCAFile, "is for mode delegated"))
+		}
+	case Delegated:
+		if c.TLS == nil && !socket {
+			errs = append(errs, field.Required(field.NewPath("tls"),
+				"credentials are only taken over TLS: give a certificate (certFile, privateKeyFile), or listen on a Unix socket"))
+		}
+	default:
+		errs = append(errs, field.NotSupported(path.Child("mode"), a.Mode, []AuthenticationMode{Delegated, NoAuthentication}))
+	}
+	errs = append(errs, validateDuration(path.Child("webhook", "cacheTTL"), a.Webhook.CacheTTL, 0)...)
+	path = field.NewPath("authorization")
+	errs = append(errs, validateDuration(path.Child("webhook", "cacheAuthorizedTTL"), c.Authorization.Webhook.CacheAuthorizedTTL, 0)...)
+	errs = append(errs, validateDuration(path.Child("webhook", "cacheUnauthorizedTTL"), c.Authorization.Webhook.CacheUnauthorizedTTL, 0)...)
+	interval := c.Authorization.WatchRecheckInterval
+	if interval.Duration != 0 {
+		errs = append(errs, validateDuration(path.Child("watchRecheckInterval"), interval, time.Second)...)
+	}
+	return errs
+}
+
+func (l *Limits) validate(path *field.Path) (errs field.ErrorList) {
+	for _, q := range []struct {
+		name     string
+		value    *resource.Quantity
+		min, max int64
+	}{
+		{"maxHeaderBytes", l.MaxHeaderBytes, 4 << 10, 1 << 20},
+		{"maxURIBytes", l.MaxURIBytes, 1 << 10, 1 << 20},
+		{"maxRequestBodyBytes", l.MaxRequestBodyBytes, 1, 1 << 30},
+	} {
+		if v := q.value.Value(); v < q.min || v > q.max {
+			errs = append(errs, field.Invalid(path.Child(q.name), q.value.String(), fmt.Sprintf("must be from %d to %d bytes", q.min, q.max)))
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value *metav1.Duration
+	}{
+		{"readTimeout", l.ReadTimeout}, {"writeTimeout", l.WriteTimeout}, {"idleTimeout", l.IdleTimeout},
+	} {
+		errs = append(errs, validateDuration(path.Child(d.name), d.value, time.Second)...)
+	}
+	for _, n := range []struct {
+		name  string
+		value int
+	}{
+		{"maxConnections", *l.MaxConnections},
+		{"maxConnectionsPerIdentity", *l.MaxConnectionsPerIdentity},
+		{"maxWatchesPerIdentity", *l.MaxWatchesPerIdentity},
+		{"maxForwardsInFlight", *l.MaxForwardsInFlight},
+	} {
+		if n.value < 1 {
+			errs = append(errs, field.Invalid(path.Child(n.name), n.value, "must be at least 1"))
+		}
+	}
+	return errs
+}

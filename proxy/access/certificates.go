@@ -1,0 +1,136 @@
+package access
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Where kube-apiserver publishes the authorities of client certificates.
+const (
+	caNamespace = "kube-system"
+	caConfigMap = "extension-apiserver-authentication"
+	caKey       = "client-ca-file"
+)
+
+// ClientCA is who vouches for client certificates. It follows its source: Run has to
+// run for that.
+type ClientCA struct {
+	content interface {
+		dynamiccertificates.CAContentProvider
+		dynamiccertificates.ControllerRunner
+	}
+}
+
+// ClientCAFromFile reads the authorities from a PEM file.
+func ClientCAFromFile(file string) (*ClientCA, error) {
+	content, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", file)
+	if err != nil {
+		return nil, fmt.Errorf("client authorities: %w", err)
+	}
+	return &ClientCA{content}, nil
+}
+
+// ClientCAFromCluster takes the apiserver's own authorities. It is nil, and a log line
+// says why, if they cannot be read: certificates are not accepted then.
+func ClientCAFromCluster(ctx context.Context, config *rest.Config, log *zap.Logger) (*ClientCA, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client for %s: %w", caConfigMap, err)
+	}
+	published, err := client.CoreV1().ConfigMaps(caNamespace).Get(ctx, caConfigMap, metav1.GetOptions{})
+	reason := ""
+	switch {
+	case apierrors.IsForbidden(err):
+		reason = "the proxy may not read them: bind its user to the role extension-apiserver-authentication-reader in kube-system, or give a file"
+	case apierrors.IsNotFound(err), err == nil && published.Data[caKey] == "":
+		reason = "the apiserver publishes none: give a file"
+	case err != nil:
+		return nil, fmt.Errorf("read the client authorities from configmap %s/%s: %w", caNamespace, caConfigMap, err)
+	}
+	if reason != "" {
+		log.Warn("client certificates are not accepted, as there are no client authorities: "+reason, zap.Error(err))
+		return nil, nil
+	}
+	content, err := dynamiccertificates.NewDynamicCAFromConfigMapController("client-ca", caNamespace, caConfigMap, caKey, client)
+	if err != nil {
+		return nil, fmt.Errorf("client authorities: %w", err)
+	}
+	return &ClientCA{content}, nil
+}
+
+// Certificates is what the listener speaks TLS with: a certificate and, if clients may
+// have some, their authorities. It follows its files while it runs.
+type Certificates struct {
+	pair       *dynamiccertificates.DynamicCertKeyPairContent
+	ca         *ClientCA
+	controller *dynamiccertificates.DynamicServingCertificateController
+}
+
+// NewCertificates reads a certificate and its private key from PEM files.
+func NewCertificates(certFile, privateKeyFile string, ca *ClientCA) (*Certificates, error) {
+	pair, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", certFile, privateKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s, private key %s: %w", certFile, privateKeyFile, err)
+	}
+	c := &Certificates{pair: pair, ca: ca}
+	base := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	var clients dynamiccertificates.CAContentProvider
+	if ca != nil {
+		// Who brings none may bring a token; who brings one that does not hold is told
+		// so by an answer instead of an alert.
+		base.ClientAuth = tls.RequestClientCert
+		clients = ca.content
+	}
+	c.controller = dynamiccertificates.NewDynamicServingCertificateController(base, clients, pair, nil, nil)
+	pair.AddListener(c.controller)
+	if ca != nil {
+		ca.content.AddListener(c.controller)
+	}
+	if err := c.controller.RunOnce(); err != nil {
+		return nil, fmt.Errorf("certificate %s: %w", certFile, err)
+	}
+	return c, nil
+}
+
+// Config is the TLS configuration of a listener.
+func (c *Certificates) Config() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: c.controller.GetConfigForClient}
+}
+
+// Run follows the files until ctx ends.
+func (c *Certificates) Run(ctx context.Context) {
+	var all sync.WaitGroup
+	all.Go(func() { c.pair.Run(ctx, 1) })
+	all.Go(func() { c.controller.Run(1, ctx.Done()) })
+	all.Wait()
+}
+
+// Run follows the authorities until ctx ends.
+func (ca *ClientCA) Run(ctx context.Context) { ca.content.Run(ctx, 1) }
+
+// Wait returns when there are authorities, or ctx ends.
+func (ca *ClientCA) Wait(ctx context.Context) error {
+	const pause = 20 * time.Millisecond
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		if _, ok := ca.content.VerifyOptions(); ok {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("client authorities: %w", ctx.Err())
+		}
+	}
+}

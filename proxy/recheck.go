@@ -1,0 +1,81 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// recheckRetry is when a review that nobody could answer is tried again,
+	// recheckGrace how long a watch goes on without one.
+	recheckRetry = 10 * time.Second
+	recheckGrace = 5 * time.Minute
+)
+
+// recheck has the right to an open watch confirmed from time to time. Kube-apiserver
+// leaves it at the first time; but our watches show what a cache holds that was read
+// with other rights than the client's. While nobody can be asked, upstream is away
+// and there is little new to be seen: the watch goes on for a grace.
+type recheck struct {
+	every     time.Duration // 0 for never
+	review    func(context.Context) error
+	due       time.Time
+	confirmed time.Time
+	verdict   chan error // of the review under way; nil if there is none
+}
+
+func newRecheck(every time.Duration, review func(context.Context) error) recheck {
+	now := time.Now()
+	c := recheck{every: every, review: review, confirmed: now}
+	c.schedule(now)
+	return c
+}
+
+// schedule spreads the reviews of watches that were opened together.
+func (c *recheck) schedule(now time.Time) {
+	const spread = 10
+	c.due = now.Add(c.every - rand.N(c.every/spread+1))
+}
+
+// next is when something has to be done, if there is anything.
+func (c *recheck) next(otherwise time.Time) time.Time {
+	if c.every > 0 && c.verdict == nil && c.due.Before(otherwise) {
+		return c.due
+	}
+	return otherwise
+}
+
+// begin starts a review if one is due. The watch does not wait for it.
+func (c *recheck) begin(ctx context.Context) {
+	if c.every == 0 || c.verdict != nil || time.Now().Before(c.due) {
+		return
+	}
+	verdict := make(chan error, 1)
+	c.verdict = verdict
+	go func() { verdict <- c.review(ctx) }()
+}
+
+// end tells whether the watch may go on.
+func (c *recheck) end(verdict error) bool {
+	c.verdict = nil
+	now := time.Now()
+	switch {
+	case verdict == nil:
+		c.confirmed = now
+		c.schedule(now)
+		return true
+	case errors.Is(verdict, errRevoked):
+		return false
+	}
+	c.due = now.Add(min(recheckRetry, c.every))
+	return now.Sub(c.confirmed) < max(recheckGrace, c.every)
+}
+
+// wait waits for the review under way.
+func (c *recheck) wait() {
+	if c.verdict != nil {
+		_ = <-c.verdict // nobody is left to go on
+	}
+}
