@@ -67,8 +67,8 @@ func (c *ProxyConfiguration) setAccessDefaults() {
 	setPointer(&l.WriteTimeout, metav1.Duration{Duration: time.Minute})
 	setPointer(&l.IdleTimeout, metav1.Duration{Duration: 3 * time.Minute})
 	setPointer(&l.MaxConnections, 100_000)
-	setPointer(&l.MaxConnectionsPerIdentity, 10_000)
-	setPointer(&l.MaxWatchesPerIdentity, 20_000)
+	setPointer(&l.MaxConnectionsPerIdentity, 50_000)
+	setPointer(&l.MaxWatchesPerIdentity, 50_000)
 	setPointer(&l.MaxForwardsInFlight, 400)
 }
 

@@ -1,8 +1,8 @@
 // Package proxy serves clients: from the watch caches what they can answer as
 // kube-apiserver would, everything else by forwarding it upstream unchanged.
 //
-//	server ─► route ─► cached? ─► get | list | watch ─► cache, wire ─► client
-//	              └──────────────► forward ─────────────────────────► client
+//	server ─► route ─► access ─► cached? ─► get | list | watch ─► cache, wire ─► client
+//	                       └──────► forward ────────────────────────────────► client
 //
 // It is one straight walk. The server (fasthttp) is touched only in server.go
 // and conn.go; handlers take a request and return a response, both of them plain
@@ -12,8 +12,8 @@
 // # What is answered from the cache
 //
 // A GET whose path names a resource in the canonical way, whose Accept asks for a
-// form that package wire writes, which brings no identity of its own, and whose
-// parameters are all understood: get at a resourceVersion; list and watch at one, or of the most
+// form that package wire writes, which its caller may have, which does not
+// impersonate, and whose parameters are all understood: get at a resourceVersion; list and watch at one, or of the most
 // recent state once the feed has shown that its cache is up to date (fresh.go);
 // pages whose resourceVersion the event log still holds; watches from before the
 // log only if lateMax are open already. The rest is errForward, which is the
@@ -42,12 +42,25 @@
 //
 // # Identity
 //
-// Without authentication the proxy serves loopback addresses only, and requests
+// With authentication (package access), every request has a caller, and whatever is
+// answered from the cache was authorized for that caller with all that the apiserver
+// would look at. If nobody can tell, the read is forwarded: upstream asks itself. A
+// forwarded request brings its caller's own token and nothing of the proxy's, or acts
+// as the bearer of a certificate, whom the proxy impersonates. Requests share an
+// answer of upstream's only if they have the same credentials.
+//
+// A request whose Connection header names a header that tells who it is from is
+// refused: to obey it would be to send the request as somebody else's.
+//
+// An open watch is reviewed again from time to time (recheck.go), which kube-apiserver
+// does not do: it ends when it was revoked.
+//
+// Without authentication the proxy serves loopback addresses and Unix sockets only, and requests
 // act as the proxy. A request that carries an Authorization header is never
 // answered from the cache and is forwarded without any of the proxy's own
-// credentials; one that carries Impersonate headers is forwarded. Requests whose
-// Host is not a loopback name are refused: a web page in a local browser could
-// have caused them (DNS rebinding).
+// credentials; one that carries Impersonate headers is forwarded. On a loopback
+// address, requests whose Host is not a loopback name are refused: a web page in a
+// local browser could have caused them (DNS rebinding).
 //
 // # Learnt from the real apiserver
 //

@@ -27,15 +27,6 @@ type Limits struct {
 	Forwards int
 }
 
-// DefaultLimits are those of kube-apiserver where it has some.
-func DefaultLimits() Limits {
-	return Limits{
-		HeaderBytes: 64 << 10, URIBytes: 32 << 10, BodyBytes: 3 << 20,
-		Read: 30 * time.Second, Write: time.Minute, Idle: 3 * time.Minute,
-		Connections: 100_000, UserConnections: 10_000, UserWatches: 20_000, Forwards: 400,
-	}
-}
-
 // holdings count what users have open, and forget who has nothing open.
 type holdings struct {
 	mu struct {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
+	"iter"
 	"net/http"
 	"strings"
 
@@ -41,17 +42,41 @@ func (r *request) splitTarget() { r.path, r.query, _ = strings.Cut(r.target, "?"
 // pretty tells whether upstream would indent the answer.
 func (r *request) pretty() bool { return wire.Pretty(r.query, r.header.Get("User-Agent")) }
 
+// connectionTokens are what the Connection headers name.
+func (r *request) connectionTokens() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, v := range r.header.Values("Connection") {
+			for token := range strings.SplitSeq(v, ",") {
+				if !yield(strings.TrimSpace(token)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// hidesIdentity tells whether the client declares a header hop-by-hop that tells who
+// it is or as whom it acts. A proxy would have to leave it out, and the request would
+// arrive as somebody else's.
+func (r *request) hidesIdentity() bool {
+	for token := range r.connectionTokens() {
+		name := http.CanonicalHeaderKey(token)
+		if name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, impersonatePrefix) {
+			return true
+		}
+	}
+	return false
+}
+
 // wantsUpgrade tells whether the client asks to leave HTTP, as exec, attach
 // and port-forward do.
 func (r *request) wantsUpgrade() bool {
 	if r.header.Get("Upgrade") == "" {
 		return false
 	}
-	for _, v := range r.header.Values("Connection") {
-		for token := range strings.SplitSeq(v, ",") {
-			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
-				return true
-			}
+	for token := range r.connectionTokens() {
+		if strings.EqualFold(token, "upgrade") {
+			return true
 		}
 	}
 	return false

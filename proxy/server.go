@@ -233,6 +233,9 @@ func (s *Server) enter(ctx context.Context, req *request) (refusal *response) {
 	if most := s.options.Limits.URIBytes; len(req.target) > most {
 		return req.fail(uriTooLong(most), fromProxy)
 	}
+	if req.hidesIdentity() {
+		return req.fail(badRequest("the Connection header must not name headers that tell who sends the request"), fromProxy)
+	}
 	if s.options.Access == nil {
 		if !s.options.AnyHost && !loopbackHost(req.host) {
 			return statusResponse(forbiddenHost(req.host), fromProxy)

@@ -31,8 +31,11 @@ func certificateCaller(u user.Info, proof *x509.Certificate) *Caller {
 // tokenCaller is known by all headers that could hold a token: which of them was
 // taken is not told.
 func tokenCaller(u user.Info, header http.Header) *Caller {
-	credentials := append([]string{"token"}, header["Authorization"]...)
-	return &Caller{User: u, key: digest(append(credentials, header["Sec-Websocket-Protocol"]...)...)}
+	credentials := []string{"token"}
+	for _, name := range []string{"Authorization", "Sec-Websocket-Protocol"} {
+		credentials = append(append(credentials, name), header[name]...)
+	}
+	return &Caller{User: u, key: digest(credentials...)}
 }
 
 func anonymousCaller(u user.Info) *Caller { return &Caller{User: u, key: digest("anonymous")} }

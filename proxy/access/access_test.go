@@ -1,0 +1,175 @@
+package access
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/rest"
+)
+
+// judge answers reviews: tokens that begin with "good" are a user's of that name, and
+// users who are called good may do everything.
+type judge struct {
+	tokens, accesses atomic.Int64
+	broken           atomic.Int64  // the status code to fail with, if any
+	hold             chan struct{} // answers wait for it to be closed
+}
+
+func (j *judge) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	var answer any
+	switch {
+	case strings.HasSuffix(req.URL.Path, "/tokenreviews"):
+		j.tokens.Add(1)
+		var r authenticationv1.TokenReview
+		_ = json.NewDecoder(req.Body).Decode(&r)
+		r.Status = authenticationv1.TokenReviewStatus{Error: "invalid bearer token"}
+		if strings.HasPrefix(r.Spec.Token, "good") {
+			r.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: r.Spec.Token}}
+		}
+		answer = r
+	case strings.HasSuffix(req.URL.Path, "/subjectaccessreviews"):
+		j.accesses.Add(1)
+		var r authorizationv1.SubjectAccessReview
+		_ = json.NewDecoder(req.Body).Decode(&r)
+		r.Status.Allowed = strings.HasPrefix(r.Spec.User, "good")
+		answer = r
+	}
+	<-j.hold
+	if code := int(j.broken.Load()); code != 0 {
+		w.WriteHeader(code)
+		answer = metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: metav1.StatusReasonForbidden}
+	} else {
+		w.WriteHeader(http.StatusCreated)
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func newTrial(t *testing.T, options Options) (*Access, *judge) {
+	t.Helper()
+	j := &judge{hold: make(chan struct{})}
+	upstream := httptest.NewServer(j)
+	t.Cleanup(upstream.Close)
+	a, err := New(&rest.Config{Host: upstream.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, nil, options, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, j
+}
+
+func (a *Access) ask(t *testing.T, token string) (*Caller, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/pods", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return a.Authenticate(req)
+}
+
+func reading(name string) authorizer.Attributes {
+	return &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name}, Verb: "list", APIVersion: "v1", Resource: "pods", ResourceRequest: true}
+}
+
+// A crowd with the same question asks once, and the outcome is remembered, good or bad.
+func TestReviewsAreShared(t *testing.T) {
+	a, j := newTrial(t, Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
+	const crowd = 50
+	var all sync.WaitGroup
+	for i := range crowd {
+		name := []string{"good", "bad"}[i%2]
+		all.Go(func() {
+			c, err := a.ask(t, name)
+			if (err == nil) != (name == "good") || err != nil && !errors.Is(err, ErrUnauthenticated) || err == nil && c.User.GetName() != name {
+				t.Errorf("token %s: %+v, %v", name, c, err)
+			}
+		})
+		all.Go(func() {
+			decision, _, err := a.Authorize(t.Context(), reading(name))
+			if (decision == authorizer.DecisionAllow) != (name == "good") || err != nil {
+				t.Errorf("%s: %v, %v", name, decision, err)
+			}
+		})
+	}
+	close(j.hold)
+	all.Wait()
+	_, _ = a.ask(t, "bad")
+	_, _, _ = a.Authorize(t.Context(), reading("bad"))
+	// Who comes at the very moment when an answer arrives asks once more.
+	const most = 8
+	if n, m := j.tokens.Load(), j.accesses.Load(); n > most || m > most {
+		t.Errorf("%d reviews of 2 tokens, %d of the access of 2 users", n, m)
+	}
+}
+
+// Whatever goes wrong with a review, nobody is let in, and it is not called a no.
+func TestFailedReviews(t *testing.T) {
+	for _, code := range []int64{http.StatusForbidden, http.StatusNotFound, http.StatusConflict} {
+		a, j := newTrial(t, Options{Anonymous: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
+		close(j.hold)
+		j.broken.Store(code)
+		if c, err := a.ask(t, "good"); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%d: %+v, %v", code, c, err)
+		}
+		if decision, _, err := a.Authorize(t.Context(), reading("good")); decision == authorizer.DecisionAllow || !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%d: %v, %v", code, decision, err)
+		}
+		j.broken.Store(0)
+		if _, err := a.ask(t, "good"); err != nil {
+			t.Errorf("the failure is remembered: %v", err)
+		}
+		if decision, _, err := a.Authorize(t.Context(), reading("good")); decision != authorizer.DecisionAllow {
+			t.Errorf("the failure is remembered: %v, %v", decision, err)
+		}
+	}
+}
+
+// Nobody is anonymous unless that is enabled, nor is somebody with credentials that do not hold.
+func TestAnonymous(t *testing.T) {
+	for _, enabled := range []bool{false, true} {
+		a, j := newTrial(t, Options{Anonymous: enabled, TokenTTL: time.Minute})
+		close(j.hold)
+		if c, err := a.ask(t, ""); (err == nil) != enabled || enabled && c.User.GetName() != user.Anonymous {
+			t.Errorf("enabled %v: %+v, %v", enabled, c, err)
+		}
+		if _, err := a.ask(t, "bad"); !errors.Is(err, ErrUnauthenticated) {
+			t.Errorf("enabled %v, a bad token: %v", enabled, err)
+		}
+	}
+}
+
+// However many tokens clients make up, a bounded number is remembered.
+func TestTokensAreBounded(t *testing.T) {
+	nobody := authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) { return nil, false, nil })
+	tokens := &tokens{review: nobody, ttl: time.Hour}
+	tokens.begin()
+	first := tokens.cached.Load()
+	const more = 10
+	for i := range tokensMax + more {
+		if _, ok, err := tokens.AuthenticateToken(t.Context(), fmt.Sprintf("token-%d", i)); ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	now := tokens.cached.Load()
+	if n := now.taken.Load(); now == first || n > more {
+		t.Errorf("one cache was asked to remember %d tokens", n)
+	}
+}

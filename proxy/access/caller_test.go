@@ -1,0 +1,79 @@
+package access
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// Whoever is impersonated arrives as who it is, or does not arrive.
+func TestImpersonating(t *testing.T) {
+	got := make(chan http.Header, 1)
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { got <- req.Header }))
+	defer upstream.Close()
+	way := &http.Transport{}
+	defer way.CloseIdleConnections()
+
+	who := &user.DefaultInfo{Name: "jané", UID: "7", Groups: []string{"a", "b c"}, Extra: map[string][]string{"example.com/key": {"x", "y"}}}
+	as, ok := Impersonating(who, way)
+	if !ok {
+		t.Fatal("refused")
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, upstream.URL, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := as.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	header := <-got
+	for name, want := range map[string][]string{
+		"Impersonate-User": {"jané"}, "Impersonate-Uid": {"7"}, "Impersonate-Group": {"a", "b c"},
+		"Impersonate-Extra-Example.com%2fkey": {"x", "y"},
+	} {
+		if !reflect.DeepEqual(header[name], want) {
+			t.Errorf("%s: %q, want %q", name, header[name], want)
+		}
+	}
+
+	for name, who := range map[string]*user.DefaultInfo{
+		"no name":            {},
+		"space behind":       {Name: "admin "},
+		"space before":       {Name: " admin"},
+		"tab":                {Name: "admin\t"},
+		"another header":     {Name: "bob\r\nImpersonate-Group: system:masters"},
+		"empty group":        {Name: "bob", Groups: []string{""}},
+		"group with a space": {Name: "bob", Groups: []string{"system:masters "}},
+		"uid":                {Name: "bob", UID: "\x00"},
+		"extra":              {Name: "bob", Extra: map[string][]string{"k": {" v"}}},
+		"extra key":          {Name: "bob", Extra: map[string][]string{"Key": {"v"}}},
+	} {
+		if _, ok := Impersonating(who, way); ok {
+			t.Errorf("%s: %+v is sent upstream", name, who)
+		}
+	}
+}
+
+// Requests share answers only if upstream could not tell their credentials apart.
+func TestKeys(t *testing.T) {
+	u := &user.DefaultInfo{Name: "u"}
+	keys := map[string]string{}
+	for name, c := range map[string]*Caller{
+		"nobody":       anonymousCaller(u),
+		"token":        tokenCaller(u, http.Header{"Authorization": {"Bearer a"}}),
+		"other token":  tokenCaller(u, http.Header{"Authorization": {"Bearer b"}}),
+		"two tokens":   tokenCaller(u, http.Header{"Authorization": {"Bearer a", "Bearer b"}}),
+		"browser":      tokenCaller(u, http.Header{"Sec-Websocket-Protocol": {"Bearer a"}}),
+		"joined token": tokenCaller(u, http.Header{"Authorization": {"Bearer aBearer b"}}),
+	} {
+		if other, ok := keys[c.Key()]; ok {
+			t.Errorf("%s has the key of %s", name, other)
+		}
+		keys[c.Key()] = name
+	}
+}

@@ -1,0 +1,39 @@
+package proxy
+
+import (
+	"testing"
+	"time"
+)
+
+// testLimits are what servers in tests have.
+func testLimits() Limits {
+	return Limits{
+		HeaderBytes: 64 << 10, URIBytes: 32 << 10, BodyBytes: 3 << 20,
+		Read: 30 * time.Second, Write: time.Minute, Idle: time.Minute,
+		Connections: 1000, UserConnections: 1000, UserWatches: 1000, Forwards: 100,
+	}
+}
+
+// A user is counted until everything was given back, once each, and forgotten then.
+func TestHoldings(t *testing.T) {
+	var h holdings
+	first, ok := h.take("a", 2)
+	second, ok2 := h.take("a", 2)
+	if _, ok3 := h.take("a", 2); !ok || !ok2 || ok3 {
+		t.Fatalf("%v %v %v, want two of three", ok, ok2, ok3)
+	}
+	if _, ok := h.take("b", 1); !ok {
+		t.Fatal("another user is refused")
+	}
+	first()
+	first()
+	third, ok := h.take("a", 2)
+	if _, more := h.take("a", 2); !ok || more {
+		t.Fatalf("%v %v, want one more after one was given back twice", ok, more)
+	}
+	second()
+	third()
+	if n := len(h.mu.held); n != 1 {
+		t.Errorf("%d users are remembered, want b alone", n)
+	}
+}
