@@ -76,6 +76,6 @@ func (c *recheck) end(verdict error) bool {
 // wait waits for the review under way.
 func (c *recheck) wait() {
 	if c.verdict != nil {
-		_ = <-c.verdict // nobody is left to go on
+		c.end(<-c.verdict)
 	}
 }
