@@ -81,7 +81,7 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 	out, err := x.outgoing(ctx, f.base)
 	if err != nil {
 		x.cancel()
-		return statusResponse(badRequest(err.Error()), fromProxy)
+		return noRequest(badRequest(err.Error()))
 	}
 	if x.body == nil {
 		close(x.bodyDone)
@@ -163,10 +163,8 @@ func (x *exchange) outgoing(ctx context.Context, base *url.URL) (*http.Request, 
 	}
 	u := *base
 	prefix := strings.TrimSuffix(base.Path, "/")
-	u.Path, u.RawPath, u.RawQuery = prefix+target.Path, "", target.RawQuery
-	if escaped := target.EscapedPath(); escaped != target.Path {
-		u.RawPath = (&url.URL{Path: prefix}).EscapedPath() + escaped
-	}
+	u.Path, u.RawQuery = prefix+target.Path, target.RawQuery
+	u.RawPath = (&url.URL{Path: prefix}).EscapedPath() + target.EscapedPath()
 	body := io.ReadCloser(http.NoBody)
 	if x.body != nil {
 		if x.wantsUpgrade() {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -72,6 +73,9 @@ func metricLabels(rt route, resp *response) [3]string {
 	resource := rt.gvr.Resource
 	if rt.subresource != "" {
 		resource += "/" + rt.subresource
+	}
+	if !utf8.ValidString(rt.gvr.Group + "/" + rt.gvr.Version + "/" + resource) {
+		return [3]string{} // no label
 	}
 	return [3]string{rt.gvr.Group, rt.gvr.Version, resource}
 }

@@ -71,11 +71,13 @@ func (r *request) hidesIdentity() bool {
 // wantsUpgrade tells whether the client asks to leave HTTP, as exec, attach
 // and port-forward do.
 func (r *request) wantsUpgrade() bool {
-	if r.header.Get("Upgrade") == "" {
-		return false
-	}
+	return r.header.Get("Upgrade") != "" && r.connectionNames("upgrade")
+}
+
+// connectionNames tells whether a Connection header names an option.
+func (r *request) connectionNames(option string) bool {
 	for token := range r.connectionTokens() {
-		if strings.EqualFold(token, "upgrade") {
+		if strings.EqualFold(token, option) {
 			return true
 		}
 	}

@@ -174,8 +174,14 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	c := fctx.Conn().(*conn)
 	c.stall = s.options.Limits.Write
 	req := s.newRequest(fctx)
+	resp := misread(&fctx.Request.Header, req.header)
 	rt := parseRoute(req.method, req.path)
-	resp := s.guarded(s.ctx, req, &rt)
+	if req.connectionNames("close") {
+		fctx.SetConnectionClose() // fasthttp heeds only a lone lower-case close
+	}
+	if resp == nil {
+		resp = s.guarded(s.ctx, req, &rt)
+	}
 	s.metrics.request(rt, resp, time.Since(began))
 	s.render(fctx, req, rt, resp)
 	if resp.close {
@@ -238,7 +244,7 @@ func (s *Server) enter(ctx context.Context, req *request) (refusal *response) {
 	}
 	if s.options.Access == nil {
 		if !s.options.AnyHost && !loopbackHost(req.host) {
-			return statusResponse(forbiddenHost(req.host), fromProxy)
+			return noRequest(forbiddenHost(req.host))
 		}
 	} else if refusal = s.authenticate(ctx, req); refusal != nil {
 		return refusal
@@ -309,7 +315,8 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *request {
 		tls:    c.state,
 	}
 	req.splitTarget()
-	for name, value := range h.All() {
+	// As they came: All would join, drop or reorder some of them.
+	for name, value := range h.AllInOrder() {
 		name := http.CanonicalHeaderKey(string(name))
 		req.header[name] = append(req.header[name], string(value))
 	}

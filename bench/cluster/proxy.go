@@ -36,6 +36,7 @@ type Proxy struct {
 	key      []byte // of the same certificate
 	AdminURL string // http://127.0.0.1:PORT
 
+	tlsDir  string // of its certificate, which it reads again when it changes; empty without TLS
 	process *process
 }
 
@@ -64,33 +65,41 @@ func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer os.RemoveAll(filepath.Dir(more[1])) //nolint:errcheck // the proxy has read it, or nobody needs it
 		args = append(args, more...)
 	}
+	if err := p.start(ctx, binary, append(args, opts.Args...)); err != nil {
+		os.RemoveAll(p.tlsDir) //nolint:errcheck // nothing to be done about it
+		return nil, err
+	}
+	return p, nil
+}
+
+// start starts the binary and waits until it announces its addresses.
+func (p *Proxy) start(ctx context.Context, binary string, args []string) error {
 	log, err := os.CreateTemp("", "watchproxy-*.log")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	log.Close() //nolint:errcheck // nothing was written
 	var announced string
 	p.process, announced, err = start(ctx, command{
 		path:  binary,
-		args:  append(args, opts.Args...),
+		args:  args,
 		ready: "watchproxy ready: ",
 		limit: proxyLimit,
 		log:   log.Name(),
 	})
 	if err != nil {
 		os.Remove(log.Name()) //nolint:errcheck // its end is in err
-		return nil, err
+		return err
 	}
 	addresses := proxyAddresses.FindStringSubmatch(announced)
 	if addresses == nil {
 		p.Kill()
-		return nil, fmt.Errorf("watchproxy announced itself with %q instead of its two addresses", announced)
+		return fmt.Errorf("watchproxy announced itself with %q instead of its two addresses", announced)
 	}
 	p.URL, p.AdminURL = addresses[1], addresses[2]
-	return p, nil
+	return nil
 }
 
 // writeCertificate makes a certificate for loopback and returns the arguments that name its files.
@@ -103,6 +112,7 @@ func (p *Proxy) writeCertificate() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.tlsDir = dir
 	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	if err := errors.Join(os.WriteFile(certFile, certificate, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
 		return nil, err
@@ -129,10 +139,11 @@ func (p *Proxy) Stop() error {
 // Kill ends the proxy as a crash would.
 func (p *Proxy) Kill() { p.process.kill() }
 
-// Close stops the proxy as Stop does and removes its log.
+// Close stops the proxy as Stop does and removes its log and its certificate.
 func (p *Proxy) Close() error {
 	err := p.Stop()
 	os.Remove(p.process.log) //nolint:errcheck // nothing to be done about it
+	os.RemoveAll(p.tlsDir)   //nolint:errcheck // as above
 	return err
 }
 

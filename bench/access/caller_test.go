@@ -1,0 +1,162 @@
+package access
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Users and groups that come with certificates, and what is named in more than one place.
+const (
+	certified     = "certified"
+	impersonators = "impersonators"
+	targetGroup   = "targets"
+	robotUser     = "system:serviceaccount:" + teamA + ":robot"
+)
+
+// caller is somebody who asks, by whatever credentials.
+type caller struct {
+	name   string
+	token  string
+	cert   *tls.Certificate
+	header http.Header // further ones
+	// answers are how the apiserver decides on what the matrix asks, all of which must come.
+	answers []int
+	// uncached is for callers whose answers do not come from the cache.
+	uncached bool
+	// part makes the matrix ask one in so many of its questions, for callers that are all answered in the same way.
+	part  int
+	probe string // a read that is allowed once the caller has its rights
+}
+
+// as is the caller that impersonates somebody.
+func (c caller) as(header http.Header) *caller {
+	c.header = header
+	return &c
+}
+
+func impersonating(user string, groups ...string) http.Header {
+	h := http.Header{"Impersonate-User": {user}}
+	for _, g := range groups {
+		h.Add("Impersonate-Group", g)
+	}
+	return h
+}
+
+const (
+	ok        = http.StatusOK
+	forbidden = http.StatusForbidden
+	missing   = http.StatusNotFound
+	unknown   = http.StatusUnauthorized
+)
+
+// newCallers makes every kind of caller.
+func (w *world) newCallers(ctx context.Context) (map[string]*caller, error) {
+	day := time.Now().Add(24 * time.Hour)
+	var err error
+	sign := func(by *authority, until time.Time, user string, groups ...string) *tls.Certificate {
+		cert, signErr := by.sign(until, user, groups...)
+		if signErr != nil {
+			err = signErr
+		}
+		return cert
+	}
+	account := func(namespace, name string, audiences ...string) string {
+		token, tokenErr := w.requestToken(ctx, namespace, name, audiences...)
+		if tokenErr != nil {
+			err = tokenErr
+		}
+		return token
+	}
+	robot, getErr := w.admin.CoreV1().ServiceAccounts(teamA).Get(ctx, "robot", metav1.GetOptions{})
+	if getErr != nil {
+		return nil, getErr
+	}
+	forge := func(key *ecdsa.PrivateKey, expires time.Time) string {
+		token, forgeErr := serviceAccountToken(key, teamA, "robot", string(robot.UID), expires)
+		if forgeErr != nil {
+			err = forgeErr
+		}
+		return token
+	}
+	othersKey, keyErr := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if keyErr != nil {
+		return nil, keyErr
+	}
+	const (
+		podsA   = "/api/v1/namespaces/" + teamA + "/pods"
+		configB = "/api/v1/namespaces/" + teamB + "/configmaps"
+		podsOf  = "/api/v1/pods?fieldSelector=spec.nodeName%3D"
+		few     = 8
+		half    = 2
+	)
+	carla := sign(w.ca, day, "carla", certified)
+	stranger := sign(w.foreign, day, "admin", "system:masters")
+	some := []int{ok, forbidden}
+	refused := []int{unknown}
+	all := []*caller{
+		{name: "admin", token: w.api.Token, answers: []int{ok}, probe: podsA},
+		{name: "reader", token: tokenOf("reader"), answers: some, probe: podsA},
+		{name: "one", token: tokenOf("one"), answers: []int{ok, forbidden}, probe: podsA + "?fieldSelector=metadata.name%3Done"},
+		{name: "verbs", token: tokenOf("verbs"), answers: []int{ok, forbidden}, probe: podsA},
+		{name: "node", token: tokenOf(nodeUser), answers: some, probe: podsOf + "n1"},
+		{name: "nobody", token: tokenOf("nobody"), answers: []int{forbidden}, part: half},
+		{name: "dangling", token: tokenOf("dangling"), answers: []int{forbidden}, part: half},
+		{name: "anonymous", answers: some, probe: configB},
+		{name: "basic", header: http.Header{"Authorization": {"Basic YTpi"}}, answers: some, part: half},
+		{name: "garbage", token: "garbage", answers: refused, part: few},
+		{name: "no token", header: http.Header{"Authorization": {"Bearer "}}, answers: some, part: few},
+		{name: "expired", token: forge(w.saKey, time.Now().Add(-time.Hour)), answers: refused, part: few},
+		{name: "forged", token: forge(othersKey, day), answers: refused, part: few},
+		{name: "signed here", token: forge(w.saKey, day), answers: some, part: half}, // shows what is wrong with the two above
+		{name: "for others", token: account(teamA, "robot", "others"), answers: refused, part: few},
+		{name: "robot", token: account(teamA, "robot"), answers: some, probe: podsA, part: half},
+		{name: "mate", token: account(teamB, "robot"), answers: some, probe: configB, part: half},
+		{name: "certificate", cert: carla, answers: some, probe: podsA},
+		{name: "certified node", cert: sign(w.ca, day, "system:node:n2", "system:nodes"), answers: some, probe: podsOf + "n2"},
+		{name: "certified nobody", cert: sign(w.ca, day, "nobody"), answers: []int{forbidden}, part: half},
+		{name: "certified oddity", cert: sign(w.ca, day, `Ödön <b>&"`), answers: []int{forbidden}, part: half},
+		{name: "expired certificate", cert: sign(w.ca, time.Now().Add(-time.Hour), "carla", certified), answers: refused, part: few},
+		{name: "stranger", cert: stranger, answers: refused, part: few},
+		{name: "certificate and token", cert: carla, token: w.api.Token, answers: some, part: half},
+		{name: "certificate and garbage", cert: carla, token: "garbage", answers: some, part: half},
+		{name: "stranger with token", cert: stranger, token: tokenOf("reader"), answers: some, part: half},
+	}
+	impersonator := caller{token: tokenOf("impersonator"), uncached: true, part: half}
+	ivan := caller{cert: sign(w.ca, day, "ivan", impersonators), uncached: true, part: half}
+	for _, by := range []struct {
+		name string
+		*caller
+	}{{"token", &impersonator}, {"certificate", &ivan}} {
+		asReader, asTarget, asAdmin := by.as(impersonating("reader")), by.as(impersonating("target", targetGroup)), by.as(impersonating("admin"))
+		asReader.name, asTarget.name, asAdmin.name = by.name+" as reader", by.name+" as target", by.name+" as admin"
+		asReader.probe, asTarget.probe = podsA, podsA
+		asReader.answers, asTarget.answers, asAdmin.answers = some, some, []int{forbidden}
+		asAdmin.part = few
+		all = append(all, asReader, asTarget, asAdmin)
+	}
+	callers := map[string]*caller{}
+	for _, c := range all {
+		callers[c.name] = c
+	}
+	return callers, err
+}
+
+// requestToken asks for a token of a service account.
+func (w *world) requestToken(ctx context.Context, namespace, name string, audiences ...string) (string, error) {
+	r, err := w.admin.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{Audiences: audiences},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("token of %s/%s: %w", namespace, name, err)
+	}
+	return r.Status.Token, nil
+}

@@ -1,0 +1,236 @@
+package access
+
+import (
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// impersonations are what a caller may say about whom it wants to be, with an impersonator's rights.
+var impersonations = map[string]http.Header{
+	"a group": impersonating("target", targetGroup),
+	"all of it": {
+		"Impersonate-User": {"target"}, "Impersonate-Group": {targetGroup}, "Impersonate-Uid": {"some-uid"},
+		"Impersonate-Extra-Scopes": {"one", "two"},
+	},
+	"lower case": {
+		"impersonate-user": {"target"}, "impersonate-group": {targetGroup}, "impersonate-extra-scopes": {"one"},
+	},
+	"refused user":  impersonating("admin", "system:masters"),
+	"refused group": impersonating("reader", "system:masters"),
+	"refused extra": {"Impersonate-User": {"reader"}, "Impersonate-Extra-Other": {"x"}},
+	"two users":     {"Impersonate-User": {"reader", "admin"}},
+	"no user":       {"Impersonate-Group": {targetGroup}},
+	"only a uid":    {"Impersonate-Uid": {"some-uid"}},
+	"empty user":    {"Impersonate-User": {""}},
+	"credential id": {"Impersonate-User": {"reader"}, "Impersonate-Extra-Authentication.kubernetes.io%2fcredential-Id": {"X509SHA256=00"}},
+}
+
+// tricks are headers that mean nothing to an apiserver, but could to what stands in front of it.
+var tricks = map[string]http.Header{
+	"a front proxy's": {"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}},
+	"another proxy's": {"X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-User": {"admin"}, "Forwarded": {"for=127.0.0.1"}},
+}
+
+// What is forwarded arrives as the caller, or as whom the caller is allowed to impersonate.
+func TestForwardedIdentity(t *testing.T) {
+	w := sharedWorld(t)
+	f := w.front(t, proxyUser, withAnonymous)
+	const pod = "forwarded"
+	startKubelet(t, w, pod)
+	for _, name := range []string{"reader", "robot", "certificate", "anonymous", "nobody", "certified nobody", "certificate and token", "token as reader", "certificate as reader"} {
+		c := w.callers[name]
+		said := maps.Clone(tricks)
+		said["nobody else"], said["a user"] = nil, impersonating("reader")
+		if strings.HasSuffix(name, "as reader") {
+			maps.Copy(said, impersonations)
+		}
+		for what, header := range said {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				w.checkIdentity(t, f, c.as(header), pod)
+			})
+		}
+	}
+}
+
+// A client that declares its credentials to be for the next hop only is refused, or they count all the same. It never
+// acts as anybody else, least of all as the proxy.
+func TestHopByHop(t *testing.T) {
+	w := sharedWorld(t)
+	f := w.front(t, proxyUser, withAnonymous)
+	const names = "Authorization, Impersonate-User, Impersonate-Group, Impersonate-Uid, Impersonate-Extra-Authentication.kubernetes.io%2fcredential-Id"
+	for _, name := range []string{"reader", "robot", "certificate", "nobody", "token as reader", "certificate as reader"} {
+		c := w.callers[name]
+		header := c.header.Clone()
+		if header == nil {
+			header = http.Header{}
+		}
+		header.Set("Connection", names)
+		for _, target := range []string{"/version", "/api/v1/namespaces/" + teamA + "/pods/one", "/api/v1/namespaces/" + teamA + "/pods?resourceVersion=0"} {
+			first, direct := request{target: target}.named()
+			second, forwarded := request{target: target}.named()
+			want, got := w.server.must(t, c, first), f.must(t, c.as(header), second)
+			switch records := w.records(t, forwarded); {
+			case got.status == http.StatusBadRequest && len(records) == 0: // refused
+			case got.status != want.status:
+				t.Errorf("%s: %s: %d instead of %d: %.300s", name, target, got.status, want.status, got.body)
+			case want.status == ok && !strings.Contains(target, "resourceVersion=0"):
+				w.sameIdentity(t, f, c, first, direct, forwarded)
+			}
+		}
+	}
+}
+
+// checkIdentity sends every kind of request that is forwarded, to the apiserver and through the proxy.
+func (w *world) checkIdentity(t *testing.T, f *front, c *caller, pod string) {
+	t.Helper()
+	const (
+		configs = "/api/v1/namespaces/" + teamA + "/configmaps"
+		pods    = "/api/v1/namespaces/" + teamA + "/pods"
+		table   = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+	)
+	for _, r := range []request{
+		{method: http.MethodPost, target: "/apis/authentication.k8s.io/v1/selfsubjectreviews", body: `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`},
+		{method: http.MethodPost, target: configs, body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"MADE"}}`},
+		{target: configs + "/MADE"},
+		{method: http.MethodDelete, target: configs + "/MADE"},
+		{target: pods + "/" + pod + "/status"},
+		{target: pods, accept: table},
+		{target: pods + "?watch=1&timeoutSeconds=60", accept: table},
+		{target: "/apis"},
+		{target: "/version"},
+	} {
+		first, direct := r.making("made-direct").named()
+		second, forwarded := r.making("made-forwarded").named()
+		second.http2 = drawn(2, c.name, r.target) == 0
+		wantStatus, want := w.server.begin(t, c, first)
+		gotStatus, got := f.begin(t, c, second)
+		got = strings.ReplaceAll(got, "made-forwarded", "made-direct")
+		if gotStatus != wantStatus || wantStatus >= http.StatusBadRequest && got != want {
+			t.Errorf("%s %s: %d %.300q instead of %d %.300q", r.method, r.target, gotStatus, got, wantStatus, want)
+			continue
+		}
+		if wantStatus < http.StatusBadRequest { // else the proxy may have said so itself, and nothing was done by anybody
+			w.sameIdentity(t, f, c, r, direct, forwarded)
+		}
+	}
+	if got := w.server.must(t, c, request{target: pods + "/" + pod + "?resourceVersion=0"}); got.status != ok {
+		return // nor may it do more
+	}
+	for _, target := range []string{pods + "/" + pod + "/exec?command=x&stdin=1", pods + "/" + pod + "/portforward"} {
+		first, direct := request{method: http.MethodPost, target: target}.named()
+		second, forwarded := request{method: http.MethodPost, target: target}.named()
+		w.server.upgrade(t, c, first)
+		f.upgrade(t, c, second)
+		w.sameIdentity(t, f, c, first, direct, forwarded)
+	}
+}
+
+// making is the request for an object of a name.
+func (r request) making(name string) request {
+	r.target, r.body = strings.ReplaceAll(r.target, "MADE", name), strings.ReplaceAll(r.body, "MADE", name)
+	return r
+}
+
+// begin returns an answer's status, and of an error its body: a watch goes on for longer than anybody waits.
+func (s *server) begin(t *testing.T, c *caller, r request) (int, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	resp, err := s.send(ctx, c, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode < http.StatusBadRequest {
+		return resp.StatusCode, ""
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// sameIdentity compares what the audit log tells about a request that was sent to the apiserver and through the proxy.
+func (w *world) sameIdentity(t *testing.T, f *front, c *caller, r request, direct, forwarded string) {
+	t.Helper()
+	want, got := w.recorded(t, direct), w.recorded(t, forwarded)
+	if want.effective().String() != got.effective().String() {
+		t.Errorf("%s %s: it acts as\n%s instead of\n%s", r.method, r.target, got.effective(), want.effective())
+	}
+	user := want.User.String()
+	if c.cert != nil && f.proxy != nil {
+		if user = proxyUser; got.User.Username == user {
+			return
+		}
+	}
+	if got.User.String() != user {
+		t.Errorf("%s %s: it arrives as\n%s instead of\n%s", r.method, r.target, got.User, user)
+	}
+}
+
+// Requests that are one request upstream when one caller repeats them stay apart when several callers send them.
+func TestTogether(t *testing.T) {
+	w := sharedWorld(t)
+	f := w.front(t, proxyUser, withAnonymous)
+	const (
+		rounds = 20
+		local  = "/api/v1/namespaces/" + teamA + "/pods"
+		table  = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+	)
+	names := []string{"admin", "reader", "nobody", "anonymous", "garbage", "certificate", "certified nobody", "certificate as reader", "certificate as admin", "robot"}
+	for _, r := range []request{{target: local + "/one"}, {target: local, accept: table}, {target: local + "?resourceVersion=0"}, {target: local}} {
+		wants := map[string]int{}
+		for _, name := range names {
+			wants[name] = w.server.must(t, w.callers[name], r).status
+		}
+		var all sync.WaitGroup
+		for range rounds {
+			for i, name := range names {
+				all.Go(func() {
+					mine := r
+					mine.http2 = i%2 == 0
+					got, err := f.ask(t.Context(), w.callers[name], mine)
+					if err != nil {
+						t.Error(err)
+					} else if got.status != wants[name] {
+						t.Errorf("%s: %s: %d instead of %d", name, r.target, got.status, wants[name])
+					}
+				})
+			}
+			all.Wait()
+		}
+	}
+}
+
+// Nobody is anonymous where that is not enabled: the answer is the one to a token that nobody has.
+func TestAnonymousDisabled(t *testing.T) {
+	notWithSelf(t)
+	w := sharedWorld(t)
+	f := w.front(t, proxyUser, "")
+	f.warm(t, w.callers["admin"], collections())
+	var reads []read
+	for _, c := range collections() {
+		reads = append(reads, c.reads("0")...)
+	}
+	reads = append(reads, oddReads()...)
+	for _, target := range []string{"/version", "/apis", "/api/v1", "/healthz", "/openapi/v3", "/no/such/path"} {
+		reads = append(reads, read{name: "not a resource", request: request{target: target}})
+	}
+	for _, r := range reads {
+		if strings.Contains(r.target, "continue=") {
+			continue
+		}
+		want := w.server.must(t, w.callers["garbage"], r.request)
+		for _, name := range []string{"anonymous", "basic"} {
+			if err := compare(want, f.must(t, w.callers[name], r.request)); err != nil || want.status != unknown {
+				t.Errorf("%s: %s: %v", name, r.target, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// How many cells are asked at a time. A watch takes a second of waiting and hardly anything else. A cold proxy forwards
+// no more than 32 watches at a time that go on from before its cache.
+const (
+	askers       = 8
+	watchers     = 96
+	coldWatchers = 24
+)
+
+// cell is one question of the matrix.
+type cell struct {
+	caller *caller
+	read   read
+}
+
+func (c cell) String() string {
+	return fmt.Sprintf("%s: %s: %s", c.caller.name, c.read.name, c.read.target)
+}
+
+// tally counts cells.
+type tally struct {
+	cells, cacheable atomic.Int64
+	mu               struct {
+		sync.Mutex
+		statuses map[*caller]map[int]int
+		broken   map[*caller]int
+	}
+}
+
+// Whoever asks gets the apiserver's own answer, whether the caches are full or not there yet.
+func TestMatrix(t *testing.T) {
+	w := sharedWorld(t)
+	t.Logf("-lot %d", *lot)
+	hot := w.front(t, proxyUser, withAnonymous)
+	all := collections()
+	hot.warm(t, w.callers["admin"], all)
+	since, err := w.newest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		first := w.server.must(t, w.callers["admin"], request{target: c.path + "?limit=1"})
+		list := &metav1.PartialObjectMetadataList{}
+		decode(t, first, list)
+		if c.token = list.Continue; c.token == "" {
+			t.Fatalf("%s is a single page", c.path)
+		}
+	}
+	if err := w.churn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	reads := oddReads()
+	for _, c := range all {
+		reads = append(reads, c.reads(since)...)
+	}
+	t.Run("hot", func(t *testing.T) {
+		count := &tally{}
+		before := hot.fromCache(t)
+		var cells []cell
+		for _, c := range w.callers {
+			cells = append(cells, c.cells(reads, true)...)
+		}
+		w.check(t, hot, cells, watchers, count)
+		cached, cacheable := hot.fromCache(t)-before, int(count.cacheable.Load())
+		t.Logf("%d cells; %d of %d answers that the cache may give came from it", count.cells.Load(), cached, cacheable)
+		if !*self && cached < cacheable*3/4 {
+			t.Errorf("only %d of %d answers came from the cache", cached, cacheable)
+		}
+		for c, statuses := range count.mu.statuses {
+			for _, status := range []int{missing, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable} {
+				delete(statuses, status) // these come after the decision
+			}
+			if got := slices.Sorted(maps.Keys(statuses)); !slices.Equal(got, c.answers) {
+				t.Errorf("%s: the apiserver answers %v, which is not what the test means", c.name, statuses)
+			}
+		}
+	})
+	for _, c := range slices.SortedFunc(maps.Values(w.callers), func(a, b *caller) int { return strings.Compare(a.name, b.name) }) {
+		if c.part > 0 {
+			continue
+		}
+		t.Run("cold/"+c.name, func(t *testing.T) {
+			count := &tally{}
+			w.check(t, w.front(t, proxyUser, withAnonymous), c.cells(reads, false), coldWatchers, count)
+			t.Logf("%d cells", count.cells.Load())
+		})
+	}
+}
+
+// warm fills the caches of all collections, in both encodings.
+func (f *front) warm(t *testing.T, as *caller, all []*collection) {
+	t.Helper()
+	for _, c := range all {
+		for _, accept := range []string{"application/json", protobuf + ",application/json"} {
+			if a := f.must(t, as, request{target: c.path + "?resourceVersion=0", accept: accept}); a.status != ok {
+				t.Fatalf("%s: %d %s", c.path, a.status, a.body)
+			}
+		}
+	}
+}
+
+// cells are a caller's questions, over protocols and in forms that are drawn: if all are wanted, each read in JSON and
+// a third of them in another form, else each in one of them.
+func (c *caller) cells(reads []read, all bool) (cells []cell) {
+	for i, r := range reads {
+		draw := func(n int, of string) int { return drawn(n, c.name, r.name, r.target, of) }
+		if c.part > 0 && draw(c.part, "part") != 0 && !*everything || !all && r.watches && draw(3, "cold") != 0 {
+			continue
+		}
+		r.http2 = draw(2, "protocol") == 0
+		if all || i%2 == 0 {
+			cells = append(cells, cell{c, r})
+		}
+		if !all && i%2 == 1 || all && (draw(3, "another") == 0 || *everything) {
+			cells = append(cells, cell{c, r.in(forms[draw(len(forms), "form")])})
+		}
+	}
+	return cells
+}
+
+// check asks for all cells.
+func (w *world) check(t *testing.T, f *front, cells []cell, watching int, count *tally) {
+	t.Helper()
+	count.mu.statuses, count.mu.broken = map[*caller]map[int]int{}, map[*caller]int{}
+	quick, slow := make(chan cell), make(chan cell)
+	var workers sync.WaitGroup
+	work := func(n int, from <-chan cell) {
+		for range n {
+			workers.Go(func() {
+				for c := range from {
+					w.settle(t, f, c, count)
+				}
+			})
+		}
+	}
+	work(askers, quick)
+	work(watching, slow)
+	var feeders sync.WaitGroup
+	feed := func(to chan<- cell, watches bool) {
+		feeders.Go(func() {
+			defer close(to)
+			for _, c := range cells {
+				if c.read.watches == watches {
+					to <- c
+				}
+			}
+		})
+	}
+	feed(quick, false)
+	feed(slow, true)
+	feeders.Wait()
+	workers.Wait()
+	for c, n := range count.mu.broken {
+		t.Errorf("%s: %d cells differ", c.name, n)
+	}
+}
+
+// settle asks for a cell. What comes within a second may differ when the machine is busy, and a list may fall between
+// two renewals of something; so a difference in what is allowed has to show again. One in who is allowed need not.
+func (w *world) settle(t *testing.T, f *front, c cell, count *tally) {
+	const attempts, shown = 3, 3
+	var want, got answer
+	var err error
+	for range attempts {
+		want, got, err = w.askBoth(t.Context(), f, c)
+		if err == nil {
+			err = compare(want, got)
+		}
+		if err == nil || want.status != got.status {
+			break
+		}
+	}
+	count.cells.Add(1)
+	if want.status == ok && !c.caller.uncached && !c.read.uncached {
+		count.cacheable.Add(1)
+	}
+	count.mu.Lock()
+	defer count.mu.Unlock()
+	of := count.mu.statuses[c.caller]
+	if of == nil {
+		of = map[int]int{}
+		count.mu.statuses[c.caller] = of
+	}
+	of[want.status]++
+	if err == nil {
+		return
+	}
+	if count.mu.broken[c.caller]++; count.mu.broken[c.caller] <= shown {
+		t.Errorf("%v\n%v", c, err)
+	} else {
+		t.Fail()
+	}
+}
+
+func (w *world) askBoth(ctx context.Context, f *front, c cell) (want, got answer, err error) {
+	var both sync.WaitGroup
+	var wantErr, gotErr error
+	both.Go(func() { want, wantErr = w.server.ask(ctx, c.caller, c.read.request) })
+	both.Go(func() { got, gotErr = f.ask(ctx, c.caller, c.read.request) })
+	both.Wait()
+	return want, got, errors.Join(wantErr, gotErr)
+}

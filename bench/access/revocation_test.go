@@ -1,0 +1,139 @@
+package access
+
+import (
+	"crypto/tls"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// What a decision may outlive its cause by: the second for which shortLived keeps it, the second after which an open
+// watch is looked at, and what a busy machine takes.
+const (
+	lifetime = time.Second
+	slack    = 8 * time.Second
+	soon     = 8 * time.Second // what ends by itself does
+)
+
+const (
+	leaversPath  = "/api/v1/namespaces/" + teamA + "/configmaps"
+	leaversList  = leaversPath + "?resourceVersion=0"
+	leaversWatch = leaversPath + "?watch=1&resourceVersion=0"
+)
+
+// leaver is a caller that loses what it has.
+type leaver struct {
+	*caller
+	watch *stream
+}
+
+// joins opens a watch that is answered from the cache, when the apiserver allows it.
+func (f *front) joins(t *testing.T, w *world, c *caller) leaver {
+	t.Helper()
+	eventually(t, c.name+" has its right", func() bool { return w.server.must(t, c, request{target: leaversList}).status == ok })
+	eventually(t, c.name+" has its right at the proxy", func() bool { return f.must(t, c, request{target: leaversList}).status == ok })
+	before := f.fromCache(t)
+	if got := f.must(t, c, request{target: leaversList}); got.status != ok {
+		t.Fatalf("%s: %d %s", c.name, got.status, got.body)
+	}
+	l := leaver{c, f.watch(t, c, leaversWatch)}
+	if f.fromCache(t) < before+2 {
+		t.Fatalf("%s is not answered from the cache", c.name)
+	}
+	return l
+}
+
+// leaves waits until the apiserver refuses the caller. Soon after, so does the proxy, and it ends the watch.
+func (l leaver) leaves(t *testing.T, w *world, f *front, status int) {
+	t.Helper()
+	refused := func(s *server) func() bool {
+		return func() bool { return s.must(t, l.caller, request{target: leaversList}).status == status }
+	}
+	eventually(t, l.name+" is refused by the apiserver", refused(w.server))
+	gone := time.Now()
+	within(t, lifetime+slack, l.name+" is refused by the proxy", refused(f.server))
+	t.Logf("%s was refused %v after the apiserver did", l.name, time.Since(gone).Round(time.Millisecond))
+	want, got := w.server.must(t, l.caller, request{target: leaversList}), f.must(t, l.caller, request{target: leaversList})
+	if err := compare(want, got); err != nil {
+		t.Errorf("%s: %v", l.name, err)
+	}
+	if !l.watch.endsWithin(2*lifetime + slack) {
+		t.Errorf("the watch of %s goes on", l.name)
+	}
+	t.Logf("the watch of %s ended %v after", l.name, time.Since(gone).Round(time.Millisecond))
+}
+
+// A right that is taken away ends cached reads and open watches. Others are not disturbed.
+func TestRevocation(t *testing.T) {
+	notWithSelf(t)
+	w := sharedWorld(t)
+	f := w.front(t, proxyUser, shortLived)
+	stays := f.joins(t, w, w.callers["reader"])
+	unbind := func(name string) func() error {
+		return func() error {
+			return w.admin.RbacV1().RoleBindings(teamA).Delete(t.Context(), name, metav1.DeleteOptions{})
+		}
+	}
+	nothing := func() error { return nil } // but to wait
+	account, err := w.requestToken(t.Context(), teamB, "leaver")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leavers := []struct {
+		caller
+		leave  func() error
+		status int
+	}{
+		{caller{name: "binding", token: tokenOf("leaver")}, unbind("leaver"), forbidden},
+		{caller{name: "binding of a certificate", cert: w.signed(t, time.Hour, "carl")}, unbind("carl"), forbidden},
+		{caller{name: "service account", token: account}, func() error {
+			return w.admin.CoreV1().ServiceAccounts(teamB).Delete(t.Context(), "leaver", metav1.DeleteOptions{})
+		}, unknown},
+		// The apiserver's clock is lenient by a minute.
+		{caller{name: "end of a token", token: w.endingToken(t, soon-time.Minute)}, nothing, unknown},
+		{caller{name: "end of a certificate", cert: w.signed(t, soon, "carla", certified)}, nothing, unknown},
+	}
+	t.Run("leavers", func(t *testing.T) {
+		for _, l := range leavers {
+			t.Run(l.name, func(t *testing.T) {
+				t.Parallel()
+				joined := f.joins(t, w, &l.caller)
+				if err := l.leave(); err != nil {
+					t.Fatal(err)
+				}
+				joined.leaves(t, w, f, l.status)
+			})
+		}
+	})
+	if stays.watch.endsWithin(0) {
+		t.Error("the watch of somebody who has lost nothing has ended")
+	}
+	if got := f.must(t, stays.caller, request{target: leaversList}); got.status != ok {
+		t.Errorf("somebody who has lost nothing gets %d", got.status)
+	}
+}
+
+// signed is a certificate of the cluster's authority.
+func (w *world) signed(t *testing.T, lasts time.Duration, user string, groups ...string) *tls.Certificate {
+	t.Helper()
+	cert, err := w.ca.sign(time.Now().Add(lasts), user, groups...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// endingToken is a token of robot's.
+func (w *world) endingToken(t *testing.T, lasts time.Duration) string {
+	t.Helper()
+	robot, err := w.admin.CoreV1().ServiceAccounts(teamA).Get(t.Context(), "robot", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := serviceAccountToken(w.saKey, teamA, "robot", string(robot.UID), time.Now().Add(lasts))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}

@@ -1,0 +1,181 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// requestInfos reads a request as kube-apiserver does before it authorizes it.
+var requestInfos = apirequest.RequestInfoFactory{
+	APIPrefixes:          sets.NewString("api", "apis"),
+	GrouplessAPIPrefixes: sets.NewString("api"),
+}
+
+// heard is a request as an apiserver hears it.
+type heard struct {
+	method, target, path, query string
+	info                        *apirequest.RequestInfo
+	infoErr                     string
+	header                      http.Header
+	body                        string
+	whole                       bool // the body came to its end
+}
+
+func hear(r *http.Request) *heard {
+	h := &heard{method: r.Method, target: r.RequestURI, path: r.URL.EscapedPath(), query: r.URL.RawQuery, header: r.Header.Clone()}
+	info, err := requestInfos.NewRequestInfo(r)
+	if err != nil {
+		h.infoErr = err.Error()
+	}
+	h.info = info
+	body, err := io.ReadAll(r.Body)
+	h.body, h.whole = string(body), err == nil
+	return h
+}
+
+// tellsWho tells the headers by which an apiserver knows who asks.
+func tellsWho(name string) bool {
+	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, impersonatePrefix)
+}
+
+// endToEnd are the headers that the proxy has to pass on.
+func (h *heard) endToEnd() http.Header {
+	listed := strings.Split(strings.Join(h.header["Connection"], ","), ",")
+	for i := range listed {
+		listed[i] = http.CanonicalHeaderKey(strings.TrimSpace(listed[i]))
+	}
+	kept := http.Header{}
+	for name, values := range h.header {
+		switch {
+		case slices.Contains(hopByHop, name), name == "Content-Length":
+		case name == "User-Agent" && values[0] == "":
+			// net/http sends none, rather than an empty one.
+		case strings.HasPrefix(name, "X-Remote-"):
+			// They are a front proxy's, and an apiserver heeds only one that proves to be it.
+		case slices.Contains(listed, name) && !tellsWho(name):
+			// What Connection lists ends here (RFC 9110, 7.6.1). Who asks must not.
+		default:
+			kept[name] = values
+		}
+	}
+	return kept
+}
+
+// outcome is what the proxy made of one request.
+type outcome struct {
+	method, target string
+	route          route
+	query          string
+	opened         bool   // a cache was asked for
+	sent           bool   // it was forwarded
+	heard          *heard // by upstream; nil if it was broken off before
+}
+
+func (o *outcome) String() string {
+	return fmt.Sprintf("%s %q (asked the cache: %t, forwarded: %t)", o.method, o.target, o.opened, o.sent)
+}
+
+// contradicts tells how the proxy's understanding of a request differs from the
+// apiserver's, which got the same bytes.
+func (o *outcome) contradicts(want *heard) error {
+	if o.method != want.method || o.target != want.target {
+		return fmt.Errorf("%v, but the apiserver hears %s %q", o, want.method, want.target)
+	}
+	if o.opened {
+		if err := o.misread(want.info); err != nil {
+			return fmt.Errorf("%v: %w", o, err)
+		}
+	}
+	if o.heard == nil {
+		return nil
+	}
+	if err := o.heard.differs(want); err != nil {
+		return fmt.Errorf("%v: %w", o, err)
+	}
+	return nil
+}
+
+// misread compares a route that the cache was asked by.
+func (o *outcome) misread(info *apirequest.RequestInfo) error {
+	rt := o.route
+	got := apirequest.RequestInfo{
+		IsResourceRequest: rt.resource, Verb: rt.verb, APIGroup: rt.gvr.Group, APIVersion: rt.gvr.Version, Resource: rt.gvr.Resource,
+		Subresource: rt.subresource, Namespace: rt.namespace, Name: rt.name,
+	}
+	p, err := parseParams(o.query)
+	if err != nil {
+		return fmt.Errorf("the cache was asked by a query that cannot be read: %w", err)
+	}
+	want := *info
+	want.Path, want.APIPrefix, want.Parts = "", "", nil
+	if rt.name == "" {
+		got.LabelSelector, got.FieldSelector = selectorText(p.labels), selectorText(p.fields)
+		want.LabelSelector, want.FieldSelector = readLabels(info.LabelSelector), readFields(info.FieldSelector)
+		// The apiserver takes an object's name from a selector that selects just one.
+		if p.fields != nil {
+			if name, ok := p.fields.RequiresExactMatch("metadata.name"); ok && name == info.Name {
+				got.Name = name
+			}
+		}
+	}
+	if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
+		return fmt.Errorf("asks the cache for %s\nthe apiserver would take it for %s", g, w)
+	}
+	return nil
+}
+
+// differs compares what upstream heard from the proxy with what it would have
+// heard from the client itself.
+func (h *heard) differs(want *heard) error {
+	for _, part := range []struct {
+		what      string
+		got, want any
+	}{
+		{"method", h.method, want.method},
+		{"path", h.path, want.path},
+		{"query", h.query, want.query},
+		{"meaning", fmt.Sprintf("%+v%s", h.info, h.infoErr), fmt.Sprintf("%+v%s", want.info, want.infoErr)},
+		{"headers", fmt.Sprintf("%q", h.endToEnd()), fmt.Sprintf("%q", want.endToEnd())},
+	} {
+		if part.got != part.want {
+			return fmt.Errorf("upstream hears %s %v\nfrom the client itself %v", part.what, part.got, part.want)
+		}
+	}
+	switch {
+	case h.whole && !want.whole:
+		return fmt.Errorf("upstream hears a body %q, from the client itself a broken one, %q", h.body, want.body)
+	case h.whole && h.body != want.body, !strings.HasPrefix(want.body, h.body):
+		return fmt.Errorf("upstream hears a body %q (whole: %t)\nfrom the client itself %q", h.body, h.whole, want.body)
+	}
+	return nil
+}
+
+func selectorText(s fmt.Stringer) string {
+	if s == nil {
+		return ""
+	}
+	return s.String()
+}
+
+// readLabels and readFields write a selector in the one usual way.
+func readLabels(text string) string {
+	if s, err := labels.Parse(text); err == nil {
+		return s.String()
+	}
+	return "malformed: " + text
+}
+
+func readFields(text string) string {
+	if s, err := fields.ParseSelector(text); err == nil {
+		return s.String()
+	}
+	return "malformed: " + text
+}

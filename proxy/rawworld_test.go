@@ -1,0 +1,249 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// rawWorld sends the same bytes to a proxy and to a server like kube-apiserver's,
+// one connection at a time, and notes what each of them makes of them.
+type rawWorld struct {
+	proxy  *rawListener
+	direct *rawListener
+	feeds  map[schema.GroupVersionResource]*rawFeed
+	mu     struct {
+		sync.Mutex
+		astray   bool // a request went past the numbering
+		run      int  // counts connections; what is late from an earlier one counts no more
+		outcomes []*outcome
+		heard    []*heard
+	}
+}
+
+// numbered names the header by which upstream tells which outcome it is part of.
+const numbered = "X-Raw-Request-Number"
+
+func newRawWorld(tb testing.TB) *rawWorld {
+	tb.Helper()
+	w := &rawWorld{proxy: newRawListener(), direct: newRawListener(), feeds: rawFeeds(tb)}
+	silent := log.New(io.Discard, "", 0)
+	upstream, err := (&net.ListenConfig{}).Listen(tb.Context(), "unix", filepath.Join(tb.TempDir(), "upstream"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	forwards, err := NewForwarder(&rest.Config{
+		Host: "http://127.0.0.1:1",
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", upstream.Addr().String())
+		},
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, transport := range []*http.RoundTripper{
+		&forwards.own.plain, &forwards.own.upgrade, &forwards.anonymous.plain, &forwards.anonymous.upgrade,
+	} {
+		*transport = &numbering{w, *transport}
+	}
+	registry := prometheus.NewRegistry()
+	const long = time.Minute
+	const most = 1 << 20
+	options := Options{SyncTimeout: long, Stall: long, Limits: Limits{
+		HeaderBytes: 64 << 10, URIBytes: 32 << 10, BodyBytes: most, Read: long, Write: long, Idle: long,
+		Connections: most, UserConnections: most, UserWatches: most, Forwards: most,
+	}}
+	s, err := NewServer(w, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s.http.Handler = func(fctx *fasthttp.RequestCtx) {
+		w.begin(&fctx.Request.Header)
+		s.serve(fctx)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	servers := []*http.Server{
+		{Handler: http.HandlerFunc(w.upstream), ErrorLog: silent},
+		{Handler: http.HandlerFunc(w.apiserver), ErrorLog: silent},
+	}
+	var running sync.WaitGroup
+	running.Go(func() { _ = servers[0].Serve(upstream) })
+	running.Go(func() { _ = servers[1].Serve(w.direct) })
+	running.Go(func() { _ = s.Serve(ctx, w.proxy) })
+	tb.Cleanup(func() {
+		cancel()
+		for _, server := range servers {
+			server.Close()
+		}
+		running.Wait()
+	})
+	return w
+}
+
+// begin notes a request that the proxy has read.
+func (w *rawWorld) begin(h *fasthttp.RequestHeader) {
+	req := &request{method: string(h.Method()), target: string(h.RequestURI())}
+	req.splitTarget()
+	o := &outcome{method: req.method, target: req.target, query: req.query, route: parseRoute(req.method, req.path)}
+	if o.route.resource && o.route.verb == "list" && isWatch(req.query) {
+		o.route.verb = "watch"
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.outcomes = append(w.mu.outcomes, o)
+}
+
+// numbering notes requests that are forwarded, and numbers them.
+type numbering struct {
+	*rawWorld
+	http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (n *numbering) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	n.mu.Lock()
+	last := len(n.mu.outcomes) - 1
+	n.mu.outcomes[last].sent = true
+	r.Header.Set(numbered, fmt.Sprint(n.mu.run, ".", last))
+	n.mu.Unlock()
+	return n.RoundTripper.RoundTrip(r)
+}
+
+// upstream is the apiserver behind the proxy.
+func (w *rawWorld) upstream(_ http.ResponseWriter, r *http.Request) {
+	number := r.Header.Get(numbered)
+	r.Header.Del(numbered)
+	h := hear(r)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.astray = w.mu.astray || number == ""
+	for i, o := range w.mu.outcomes {
+		if fmt.Sprint(w.mu.run, ".", i) == number {
+			o.heard = h
+		}
+	}
+}
+
+// apiserver is the one that the client talks to itself.
+func (w *rawWorld) apiserver(_ http.ResponseWriter, r *http.Request) {
+	h := hear(r)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.heard = append(w.mu.heard, h)
+}
+
+// rawExchange is what became of the same bytes on two connections.
+type rawExchange struct {
+	raw      []byte
+	outcomes []*outcome
+	heard    []*heard
+	answers  []byte
+}
+
+// send sends bytes to both. The proxy gets them in pieces, 0 for all at once.
+func (w *rawWorld) send(tb testing.TB, raw []byte, piece int) rawExchange {
+	tb.Helper()
+	w.mu.Lock()
+	w.mu.run++
+	w.mu.outcomes = nil
+	w.mu.Unlock()
+	c := newRawConn(raw, piece)
+	if err := w.proxy.serve(c); err != nil {
+		tb.Fatalf("%q: the proxy: %v\nanswers: %.500q", raw, err, c.answers())
+	}
+	x := rawExchange{raw: raw, heard: w.hearDirect(tb, raw), answers: c.answers()}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.astray {
+		tb.Fatal("BUG: a request is forwarded by a transport that is not numbered")
+	}
+	for _, o := range w.mu.outcomes {
+		once := *o
+		x.outcomes = append(x.outcomes, &once)
+	}
+	return x
+}
+
+// hearDirect sends bytes to the apiserver alone.
+func (w *rawWorld) hearDirect(tb testing.TB, raw []byte) []*heard {
+	tb.Helper()
+	w.mu.Lock()
+	w.mu.heard = nil
+	w.mu.Unlock()
+	if err := w.direct.serve(newRawConn(raw, 0)); err != nil {
+		tb.Fatalf("%q: the apiserver: %v", raw, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.heard
+}
+
+// Caches implements Feeds.
+func (w *rawWorld) Caches(schema.GroupVersionResource) bool { return true }
+
+// Open implements Feeds.
+func (w *rawWorld) Open(_ context.Context, gvr schema.GroupVersionResource, _ watchcache.Encoding) (Feed, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.outcomes[len(w.mu.outcomes)-1].opened = true
+	if feed := w.feeds[gvr]; feed != nil {
+		return feed, nil
+	}
+	return nil, errForward
+}
+
+// rawFeed is a cache that does not change.
+type rawFeed struct{ cache *watchcache.Cache }
+
+// Cache implements Feed.
+func (f *rawFeed) Cache() *watchcache.Cache { return f.cache }
+
+// Warnings implements Feed.
+func (f *rawFeed) Warnings() []string { return nil }
+
+// ServesConsistent implements Feed.
+func (f *rawFeed) ServesConsistent() bool { return true }
+
+// Fresh implements Feed.
+func (f *rawFeed) Fresh(context.Context) (watchcache.Snapshot, error) { return f.cache.Snapshot() }
+
+func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
+	tb.Helper()
+	const rv = 1 << 62 // later than any that is likely to be asked for: nobody waits
+	feeds := map[schema.GroupVersionResource]*rawFeed{}
+	for _, resource := range []watchcache.Resource{
+		{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", ListKind: "PodList", Namespaced: true},
+		{GVR: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Kind: "Namespace", ListKind: "NamespaceList"},
+		{GVR: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, Kind: "Deployment", ListKind: "DeploymentList", Namespaced: true},
+	} {
+		namespace := ""
+		if resource.Namespaced {
+			namespace = `"namespace":"default",`
+		}
+		o, err := resource.ParseObject([]byte(`{"metadata":{"name":"a",` + namespace + `"uid":"u","resourceVersion":"` + strconv.Itoa(rv) + `"}}`))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		cache := watchcache.New(resource, watchcache.Limits{Events: 1})
+		cache.Reset([]*watchcache.Object{o}, rv)
+		feeds[resource.GVR] = &rawFeed{cache}
+	}
+	return feeds
+}
