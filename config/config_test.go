@@ -110,6 +110,27 @@ func TestListenAndAuthentication(t *testing.T) {
 	}
 }
 
+// Secrets are cached only where they are named.
+func TestSecretsAreNamed(t *testing.T) {
+	for text, want := range map[string][]string{
+		"":                                      {"secrets"},
+		"cache: {exclude: []}":                  {"secrets"},
+		"cache: {exclude: [pods]}":              {"pods", "secrets"},
+		"cache: {exclude: [secrets, pods]}":     {"secrets", "pods"},
+		"cache: {resources: [{name: pods}]}":    {"secrets"},
+		"cache: {resources: [{name: secrets}]}": nil,
+		"cache: {exclude: [secrets], resources: [{name: secrets}]}": {"secrets"},
+	} {
+		c, err := load(t, head+text+"\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(c.Cache.Exclude, want) {
+			t.Errorf("%q excludes %q, want %q", text, c.Cache.Exclude, want)
+		}
+	}
+}
+
 func TestUnknownFieldsAreRefused(t *testing.T) {
 	if _, err := load(t, head+"cache: {resources: [{name: pods, consistent: cache}]}\n"); err == nil || !strings.Contains(err.Error(), "consistent") {
 		t.Errorf("got %v", err)

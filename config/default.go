@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+const secrets = "secrets"
+
 // Default returns the configuration that an empty file means.
 func Default() *ProxyConfiguration {
 	c := &ProxyConfiguration{APIVersion: APIVersion, Kind: Kind}
@@ -22,8 +24,9 @@ func (c *ProxyConfiguration) SetDefaults() {
 	setPointer(&c.Drain, metav1.Duration{Duration: 5 * time.Second})
 	set(&c.LogLevel, "info")
 	c.setAccessDefaults()
-	if c.Cache.Exclude == nil {
-		c.Cache.Exclude = []string{"secrets"}
+	// Nobody caches secrets by writing about something else.
+	if !slices.ContainsFunc(c.Cache.Resources, func(r Resource) bool { return r.Name == secrets }) && !slices.Contains(c.Cache.Exclude, secrets) {
+		c.Cache.Exclude = append(c.Cache.Exclude, secrets)
 	}
 	// kube-apiserver serves events straight from etcd and sends no bookmarks.
 	for _, name := range []string{"events", "events.events.k8s.io"} {

@@ -75,8 +75,8 @@ type Upstream struct {
 // Cache configures the watch caches.
 type Cache struct {
 	// Exclude lists resources that are never cached, as resource or
-	// resource.group, in any version. The default keeps secrets out. To cache
-	// secrets is a deliberate choice: write a list without them.
+	// resource.group, in any version. Secrets are always among them, unless Resources
+	// names them: to cache secrets is a deliberate choice.
 	Exclude []string `json:"exclude,omitempty"`
 	// Resources says what is different about some resources. Unless events are
 	// among them, their consistent reads are forwarded.

@@ -53,7 +53,9 @@ func (s *Server) authenticate(ctx context.Context, req *request) (refusal *respo
 	case errors.Is(err, access.ErrUnavailable):
 		return req.fail(reviewFailed(), fromProxy)
 	case err != nil:
-		return req.fail(failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"), fromProxy)
+		refusal = req.fail(failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"), fromProxy)
+		refusal.close = true // its connection counts for nobody
+		return refusal
 	}
 	req.identity = &identity{Caller: caller}
 	if !caller.Certificate {

@@ -35,6 +35,7 @@ type conn struct {
 	mu struct {
 		sync.Mutex
 		interrupted bool
+		closed      bool
 		user        string // that the connection counts for
 		counted     func() // takes it out of the count; nil if it does not count
 	}
@@ -44,8 +45,8 @@ type conn struct {
 func (c *conn) holdAs(user string, take func() (giveBack func(), ok bool)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.counted != nil && c.mu.user == user {
-		return true
+	if c.mu.closed || c.mu.counted != nil && c.mu.user == user {
+		return true // a handler may be later than the end of its connection
 	}
 	counted, ok := take()
 	if !ok {
@@ -103,6 +104,7 @@ func (c *conn) Close() error {
 		c.release()
 	}
 	c.mu.Lock()
+	c.mu.closed = true
 	if c.mu.counted != nil {
 		c.mu.counted()
 		c.mu.counted = nil

@@ -157,7 +157,8 @@ func writeBuffered(w io.Writer, list io.WriterTo) {
 func (s *Server) copyHTTP2(w http.ResponseWriter, resp *response) {
 	defer resp.reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
 	out := s.stalling(w, s.options.Limits.Write)
-	if out.flushes = resp.length < 0; out.flushes {
+	out.flushes = resp.length < 0
+	if resp.lasts {
 		out.stall = 0 // who reads a log may stop to read it
 	}
 	setLength(w, resp, resp.length)

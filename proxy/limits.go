@@ -90,7 +90,7 @@ func (s *Server) tooMany(req *request, limit, message string) *response {
 // admitForward waits for one of the places upstream. A user has half of them at most,
 // those that it waits for included, so that others get through whatever it does.
 func (s *Server) admitForward(ctx context.Context, req *request, rt route) (done func(), refusal *response) {
-	if lasting(req, rt) {
+	if lasting(rt) {
 		return func() {}, nil
 	}
 	name, most := req.identity.name(), math.MaxInt
@@ -116,11 +116,11 @@ func (s *Server) admitForward(ctx context.Context, req *request, rt route) (done
 const forwardWait = 10 * time.Second
 
 // lasting tells requests that may go on for as long as they like, for upstream as
-// well: they do not count as in flight.
-func lasting(req *request, rt route) bool {
+// well: they do not count as in flight. Nor do others that upstream has upgraded.
+func lasting(rt route) bool {
 	switch rt.subresource {
 	case "attach", "exec", "log", "portforward", "proxy":
 		return true
 	}
-	return rt.verb == "watch" || req.wantsUpgrade()
+	return rt.verb == "watch"
 }

@@ -25,3 +25,17 @@ func TestHoldings(t *testing.T) {
 		t.Errorf("%d users are remembered, want b alone", n)
 	}
 }
+
+// A handler that is later than the end of its connection counts nothing.
+func TestClosedConnectionIsNotCounted(t *testing.T) {
+	_, c := pipe(t)
+	var h holdings
+	take := func() (func(), bool) { return h.take("a", 1) }
+	if !c.holdAs("a", take) {
+		t.Fatal("refused")
+	}
+	_ = c.Close()
+	if !c.holdAs("a", take) || len(h.mu.held) != 0 {
+		t.Errorf("held after the end: %v", h.mu.held)
+	}
+}

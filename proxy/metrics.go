@@ -64,11 +64,8 @@ func metricLabels(rt route, resp *response) [3]string {
 	if !rt.resource || resp.source == fromProxy {
 		return [3]string{}
 	}
-	switch resp.status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable:
-		if resp.source == fromUpstream {
-			return [3]string{}
-		}
+	if resp.source == fromUpstream && resp.status >= http.StatusMultipleChoices {
+		return [3]string{}
 	}
 	resource := rt.gvr.Resource
 	if rt.subresource != "" {

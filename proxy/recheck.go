@@ -54,7 +54,14 @@ func (c *recheck) begin(ctx context.Context) {
 	}
 	verdict := make(chan error, 1)
 	c.verdict = verdict
-	go func() { verdict <- c.review(ctx) }()
+	go func() {
+		err := errors.New("panic in a review")
+		defer func() {
+			_ = recover() //nolint:errcheck // the error says that nobody could tell
+			verdict <- err
+		}()
+		err = c.review(ctx)
+	}()
 }
 
 // end tells whether the watch may go on.

@@ -20,6 +20,7 @@ type response struct {
 	length int64                                     // of list and reader
 	stream func(ctx context.Context, w *chunkWriter) // an endless body; ctx ends when the client leaves
 	tunnel func(client net.Conn, buffered io.Reader) // takes the connection over after the header
+	lasts  bool                                      // the body may take as long as it likes
 	close  bool                                      // the connection is of no further use
 	// abandon is called instead of stream or tunnel if the connection is lost
 	// before they can begin.

@@ -31,6 +31,10 @@ var verbs = map[string]string{
 // parseRoute reads a method and an escaped path. Whether a get without a name is
 // a watch stands in the query and is decided later.
 func parseRoute(method, path string) route {
+	written := path
+	if unescaped, err := url.PathUnescape(path); err == nil {
+		path = unescaped
+	}
 	segments := strings.Split(strings.Trim(path, "/"), "/")
 	rt := route{verb: "other"}
 	if _, ok := verbs[method]; ok || method == "OPTIONS" {
@@ -48,7 +52,7 @@ func parseRoute(method, path string) route {
 	if verb, ok := verbs[method]; ok {
 		rt.verb = verb
 	}
-	legacyWatch := segments[0] == "watch"
+	legacyWatch, legacyProxy := segments[0] == "watch", segments[0] == "proxy"
 	if legacyWatch {
 		rt.verb = "watch"
 		segments = append(segments[1:], "")[:max(len(segments)-1, 1)]
@@ -77,7 +81,7 @@ func parseRoute(method, path string) route {
 			rt.verb = "deletecollection"
 		}
 	}
-	rt.plain = !legacyWatch && !nested && len(segments) <= 2 && rt.subresource == "" && canonical(path)
+	rt.plain = !legacyWatch && !legacyProxy && !nested && len(segments) <= 2 && rt.subresource == "" && canonical(written)
 	return rt
 }
 

@@ -270,7 +270,11 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 	}
 	done = joined(done, admitted)
 	if rt.verb != "watch" {
-		return s.forwards.forward(ctx, nil, req, done)
+		resp := s.forwards.forward(ctx, nil, req, done)
+		if resp.lasts = lasting(rt); resp.tunnel != nil {
+			admitted() // it may last
+		}
+		return resp
 	}
 	counted, refusal := s.admitWatch(req)
 	if refusal != nil {
@@ -280,10 +284,12 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 	done = joined(done, counted)
 	over, end := context.WithCancel(context.Background())
 	undrain := context.AfterFunc(s.draining, func() { time.AfterFunc(s.drainShare(), end) })
-	return s.forwards.forward(ctx, over, req, joined(done, func() {
+	resp := s.forwards.forward(ctx, over, req, joined(done, func() {
 		undrain()
 		end()
 	}))
+	resp.lasts = true
+	return resp
 }
 
 // drainShare is how long into the drain time one watch goes on. They are spread
@@ -338,7 +344,9 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp 
 		return
 	case resp.reader != nil && resp.length < 0 && old && req.body == nil: // a hijack lets go of the body
 		s.hijack(fctx, func() { _ = resp.reader.Close() }, func(c *conn, _ net.Conn) {
-			c.stall = 0
+			if resp.lasts {
+				c.stall = 0
+			}
 			copyUnframed(c, resp)
 		})
 		return
@@ -374,8 +382,8 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp 
 	case resp.reader != nil:
 		// A client that waits for a watch to begin has to see that it has, even
 		// if nothing happens.
-		if resp.length < 0 {
-			fctx.Response.ImmediateHeaderFlush = true
+		fctx.Response.ImmediateHeaderFlush = resp.length < 0
+		if resp.lasts {
 			fctx.Conn().(*conn).stall = 0 // who reads a log may stop to read it
 		}
 		fctx.SetBodyStream(resp.reader, int(resp.length))

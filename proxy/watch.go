@@ -165,6 +165,13 @@ func (w *watching) errorEvent(status metav1.Status) *response {
 	return resp
 }
 
+// always is ready to be received from.
+var always = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
 // run writes the watch until it times out, the client leaves, the server
 // drains, or the cache cannot go on. All of these are a clean end to the client.
 func (w *watching) run(ctx context.Context, out *chunkWriter) {
@@ -204,8 +211,9 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 		if errors.Join(err, out.flush()) != nil {
 			return
 		}
+		ready := w.cursor.Ready()
 		if len(deltas) == deltasMax {
-			continue
+			ready = always // there is more; but a client that lags is not left out of the rest
 		}
 		w.recheck.begin(ctx)
 		timer.Reset(time.Until(w.recheck.next(w.next())))
@@ -214,7 +222,7 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 			if !w.recheck.end(verdict) {
 				return // the client comes back, and is refused
 			}
-		case <-w.cursor.Ready():
+		case <-ready:
 		case <-timer.C:
 			if !time.Now().Before(w.deadline) {
 				return

@@ -45,12 +45,6 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, rc *rest.Config, 
 		if ca, err = clientCA(ctx, c.Authentication.X509.ClientCAFile, rc, log); err != nil {
 			return nil, nil, err
 		}
-		if ca != nil {
-			running.Go(func() { ca.Run(following) })
-			if err := ca.Wait(ctx); err != nil {
-				return nil, nil, err
-			}
-		}
 		if options.Access, err = access.New(rc, ca, access.Options{
 			Anonymous: c.Authentication.Anonymous.Enabled,
 			TokenTTL:  c.Authentication.Webhook.CacheTTL.Duration,
@@ -67,6 +61,14 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, rc *rest.Config, 
 		}
 		running.Go(func() { certificates.Run(following) })
 		options.TLS = certificates.Config()
+	}
+	if ca != nil { // whoever listens to it has begun to
+		running.Go(func() { ca.Run(following) })
+		ctx, cancel := context.WithTimeout(ctx, secureLimit)
+		defer cancel()
+		if err := ca.Wait(ctx); err != nil {
+			return nil, nil, err
+		}
 	}
 	return running.Wait, stop, nil
 }

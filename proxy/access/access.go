@@ -128,7 +128,7 @@ func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 	}
 	if refused = errors.Join(refused, err); refused == nil && a.anonymous != nil {
 		if resp, ok, err = a.anonymous.AuthenticateRequest(req); ok && err == nil {
-			return anonymousCaller(resp.User), nil
+			return anonymousCaller(resp.User, req.Header), nil
 		}
 		refused = err
 	}

@@ -161,15 +161,18 @@ func TestTokensAreBounded(t *testing.T) {
 	nobody := authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) { return nil, false, nil })
 	tokens := &tokens{review: nobody, ttl: time.Hour}
 	tokens.begin()
-	first := tokens.cached.Load()
+	first, good := tokens.bad.Load(), tokens.good.Load()
 	const more = 10
 	for i := range tokensMax + more {
 		if _, ok, err := tokens.AuthenticateToken(t.Context(), fmt.Sprintf("token-%d", i)); ok || err != nil {
 			t.Fatal(ok, err)
 		}
 	}
-	now := tokens.cached.Load()
+	now := tokens.bad.Load()
 	if n := now.taken.Load(); now == first || n > more {
 		t.Errorf("one cache was asked to remember %d tokens", n)
+	}
+	if tokens.good.Load() != good || good.taken.Load() != 0 {
+		t.Error("bad tokens have pushed out good ones")
 	}
 }

@@ -31,14 +31,22 @@ func certificateCaller(u user.Info, proof *x509.Certificate) *Caller {
 // tokenCaller is known by all headers that could hold a token: which of them was
 // taken is not told.
 func tokenCaller(u user.Info, header http.Header) *Caller {
-	credentials := []string{"token"}
-	for _, name := range []string{"Authorization", "Sec-Websocket-Protocol"} {
-		credentials = append(append(credentials, name), header[name]...)
-	}
-	return &Caller{User: u, key: digest(credentials...)}
+	return &Caller{User: u, key: credentials("token", header)}
 }
 
-func anonymousCaller(u user.Info) *Caller { return &Caller{User: u, key: digest("anonymous")} }
+// anonymousCaller is known by them, too: they hold nothing that is understood here, but
+// upstream may understand more.
+func anonymousCaller(u user.Info, header http.Header) *Caller {
+	return &Caller{User: u, key: credentials("anonymous", header)}
+}
+
+func credentials(kind string, header http.Header) string {
+	all := []string{kind}
+	for _, name := range []string{"Authorization", "Sec-Websocket-Protocol"} {
+		all = append(append(all, name), header[name]...)
+	}
+	return digest(all...)
+}
 
 func digest(parts ...string) string {
 	h := sha256.New()

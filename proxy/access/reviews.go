@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// reviewsMax is how many reviews upstream has at a time.
-	reviewsMax = 100
+	// reviewsMax is how many reviews of tokens, and of access, upstream has at a time.
+	reviewsMax = 50
 	// reviewTimeout bounds a review, its wait for a place included.
 	reviewTimeout = 10 * time.Second
 	// reviewMax bounds the answer to a review, in bytes.
@@ -28,7 +28,8 @@ const (
 // are the same service account.
 type reviews struct {
 	way     http.RoundTripper
-	places  chan struct{}
+	tokens  chan struct{} // places
+	others  chan struct{} // places of reviews of access: made-up tokens do not take them
 	flights singleflight.Group
 	total   *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
@@ -36,7 +37,8 @@ type reviews struct {
 
 func newReviews(registry prometheus.Registerer) *reviews {
 	r := &reviews{
-		places: make(chan struct{}, reviewsMax),
+		tokens: make(chan struct{}, reviewsMax),
+		others: make(chan struct{}, reviewsMax),
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_reviews_total",
 			Help: "Reviews of tokens and of access that upstream was asked for, by resource and status code (0: no answer).",
@@ -93,9 +95,13 @@ func (r *reviews) ask(req *http.Request, question []byte) (o *outcome, err error
 	}()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), reviewTimeout)
 	defer cancel()
+	places := r.others
+	if resource == "tokenreviews" {
+		places = r.tokens
+	}
 	select {
-	case r.places <- struct{}{}:
-		defer func() { <-r.places }()
+	case places <- struct{}{}:
+		defer func() { <-places }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for one of %d places: %w", reviewsMax, ctx.Err())
 	}

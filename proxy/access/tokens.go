@@ -26,17 +26,18 @@ const (
 	// refusedTTL bounds how long a token is refused that was refused once: it may be
 	// so new that the apiserver does not know it yet.
 	refusedTTL = 10 * time.Second
-	// tokensMax is how many tokens are remembered at least, and half of how many at
-	// most. The library's cache has a bound in time only, and clients can make up
+	// tokensMax is how many good tokens are remembered at most, and how many others;
+	// then all of them are forgotten. The library's cache has a bound in time only, and clients can make up
 	// tokens faster than time passes.
 	tokensMax = 32 << 10
 )
 
-// tokens has bearer tokens reviewed and remembers the outcome.
+// tokens has bearer tokens reviewed and remembers the outcome: those that are good
+// apart from the others, which clients can make up.
 type tokens struct {
-	review authenticator.Token
-	ttl    time.Duration
-	cached atomic.Pointer[generation]
+	review    authenticator.Token
+	ttl       time.Duration
+	good, bad atomic.Pointer[generation]
 }
 
 // generation is a cache and how many tokens it was asked to remember.
@@ -62,19 +63,29 @@ func newTokens(client authenticationv1.AuthenticationV1Interface, ttl time.Durat
 
 // begin forgets what is remembered.
 func (t *tokens) begin() {
+	remember(&t.bad, false, 0, min(t.ttl, refusedTTL), t.ask)
+	remember(&t.good, true, t.ttl, 0, func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		return t.bad.Load().AuthenticateToken(ctx, token)
+	})
+}
+
+// remember puts a cache in front of ask that keeps the good or the others, until they
+// are too many.
+func remember(in *atomic.Pointer[generation], good bool, goodTTL, badTTL time.Duration, ask authenticator.TokenFunc) {
 	g := &generation{}
 	g.Token = cache.New(authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-		if g.taken.Add(1) == tokensMax {
-			t.begin()
+		resp, ok, err := ask(ctx, token)
+		if ok == good && err == nil && g.taken.Add(1) == tokensMax {
+			remember(in, good, goodTTL, badTTL, ask)
 		}
-		return t.ask(ctx, token)
-	}), false, t.ttl, min(t.ttl, refusedTTL))
-	t.cached.Store(g)
+		return resp, ok, err
+	}), false, goodTTL, badTTL)
+	in.Store(g)
 }
 
 // AuthenticateToken implements authenticator.Token.
 func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	return t.cached.Load().AuthenticateToken(ctx, token)
+	return t.good.Load().AuthenticateToken(ctx, token)
 }
 
 // ask has upstream review a token. It fails only if there is no answer.
