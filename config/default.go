@@ -64,7 +64,7 @@ func (c *ProxyConfiguration) setAccessDefaults() {
 	setPointer(&c.Authorization.WatchRecheckInterval, metav1.Duration{Duration: 5 * time.Minute})
 	l := &c.Limits
 	setPointer(&l.MaxHeaderBytes, resource.MustParse("64Ki"))
-	setPointer(&l.MaxURIBytes, resource.MustParse("32Ki"))
+	setPointer(&l.MaxURIBytes, resource.MustParse("64Ki"))
 	setPointer(&l.MaxRequestBodyBytes, resource.MustParse("3Mi"))
 	setPointer(&l.ReadTimeout, metav1.Duration{Duration: 30 * time.Second})
 	setPointer(&l.WriteTimeout, metav1.Duration{Duration: time.Minute})

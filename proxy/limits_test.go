@@ -1,6 +1,18 @@
 package proxy
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
+
+// testLimits are what servers in tests have.
+func testLimits() Limits {
+	return Limits{
+		HeaderBytes: 64 << 10, URIBytes: 32 << 10, BodyBytes: 3 << 20,
+		Read: 30 * time.Second, Write: time.Minute, Idle: time.Minute,
+		Connections: 1000, UserConnections: 1000, UserWatches: 1000, Forwards: 100,
+	}
+}
 
 // A user is counted until everything was given back, once each, and forgotten then.
 func TestHoldings(t *testing.T) {

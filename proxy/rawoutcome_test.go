@@ -1,15 +1,18 @@
 package proxy
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
@@ -90,7 +93,7 @@ func (o *outcome) contradicts(want *heard) error {
 		return fmt.Errorf("%v, but the apiserver hears %s %q", o, want.method, want.target)
 	}
 	if o.opened {
-		if err := o.misread(want.info); err != nil {
+		if err := o.misasks(want.info); err != nil {
 			return fmt.Errorf("%v: %w", o, err)
 		}
 	}
@@ -103,33 +106,37 @@ func (o *outcome) contradicts(want *heard) error {
 	return nil
 }
 
-// misread compares a route that the cache was asked by.
-func (o *outcome) misread(info *apirequest.RequestInfo) error {
-	rt := o.route
-	got := apirequest.RequestInfo{
-		IsResourceRequest: rt.resource, Verb: rt.verb, APIGroup: rt.gvr.Group, APIVersion: rt.gvr.Version, Resource: rt.gvr.Resource,
-		Subresource: rt.subresource, Namespace: rt.namespace, Name: rt.name,
+// misasks compares what the apiserver would be asked to authorize before a cache
+// answers with what it would authorize itself.
+func (o *outcome) misasks(info *apirequest.RequestInfo) error {
+	if !info.IsResourceRequest {
+		return errors.New("asks a cache for what is no resource to the apiserver")
 	}
 	p, err := parseParams(o.query)
 	if err != nil {
-		return fmt.Errorf("the cache was asked by a query that cannot be read: %w", err)
+		return fmt.Errorf("asks a cache by a query that cannot be read: %w", err)
 	}
-	want := *info
-	want.Path, want.APIPrefix, want.Parts = "", "", nil
-	if rt.name == "" {
-		got.LabelSelector, got.FieldSelector = selectorText(p.labels), selectorText(p.fields)
-		want.LabelSelector, want.FieldSelector = readLabels(info.LabelSelector), readFields(info.FieldSelector)
-		// The apiserver takes an object's name from a selector that selects just one.
-		if p.fields != nil {
-			if name, ok := p.fields.RequiresExactMatch("metadata.name"); ok && name == info.Name {
-				got.Name = name
-			}
-		}
+	u := &user.DefaultInfo{Name: "somebody"}
+	got := (&read{request: &request{path: info.Path}, route: o.route, params: p}).attributes(u)
+	ctx := apirequest.WithRequestInfo(apirequest.WithUser(context.Background(), u), info)
+	want, err := filters.GetAuthorizerAttributes(ctx)
+	if err != nil {
+		return err
 	}
-	if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
-		return fmt.Errorf("asks the cache for %s\nthe apiserver would take it for %s", g, w)
+	if g, w := attributesText(got), attributesText(want); g != w {
+		return fmt.Errorf("asks a cache for %s\nthe apiserver would authorize %s", g, w)
 	}
 	return nil
+}
+
+// attributesText is all that an authorizer sees, but for the API prefix. Of selectors
+// that cannot be read it sees nothing; they are never answered from a cache.
+func attributesText(a authorizer.Attributes) string {
+	byField, fieldErr := a.GetFieldSelector()
+	byLabel, labelErr := a.GetLabelSelector()
+	return fmt.Sprintf("%s %q %q %q %q %q in %q, resource %t, %q, fields %v %v, labels %v %v",
+		a.GetVerb(), a.GetAPIGroup(), a.GetAPIVersion(), a.GetResource(), a.GetSubresource(), a.GetName(), a.GetNamespace(),
+		a.IsResourceRequest(), a.GetPath(), byField, fieldErr, byLabel, labelErr)
 }
 
 // differs compares what upstream heard from the proxy with what it would have
@@ -156,26 +163,4 @@ func (h *heard) differs(want *heard) error {
 		return fmt.Errorf("upstream hears a body %q (whole: %t)\nfrom the client itself %q", h.body, h.whole, want.body)
 	}
 	return nil
-}
-
-func selectorText(s fmt.Stringer) string {
-	if s == nil {
-		return ""
-	}
-	return s.String()
-}
-
-// readLabels and readFields write a selector in the one usual way.
-func readLabels(text string) string {
-	if s, err := labels.Parse(text); err == nil {
-		return s.String()
-	}
-	return "malformed: " + text
-}
-
-func readFields(text string) string {
-	if s, err := fields.ParseSelector(text); err == nil {
-		return s.String()
-	}
-	return "malformed: " + text
 }

@@ -64,11 +64,7 @@ func newRawWorld(tb testing.TB) *rawWorld {
 	}
 	registry := prometheus.NewRegistry()
 	const long = time.Minute
-	const most = 1 << 20
-	options := Options{SyncTimeout: long, Stall: long, Limits: Limits{
-		HeaderBytes: 64 << 10, URIBytes: 32 << 10, BodyBytes: most, Read: long, Write: long, Idle: long,
-		Connections: most, UserConnections: most, UserWatches: most, Forwards: most,
-	}}
+	options := Options{SyncTimeout: long, Stall: long, Limits: testLimits()}
 	s, err := NewServer(w, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		tb.Fatal(err)

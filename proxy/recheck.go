@@ -57,7 +57,7 @@ func (c *recheck) begin(ctx context.Context) {
 	go func() {
 		err := errors.New("panic in a review")
 		defer func() {
-			_ = recover() //nolint:errcheck // the error says that nobody could tell
+			_ = recover() // the error says that nobody could tell
 			verdict <- err
 		}()
 		err = c.review(ctx)

@@ -21,7 +21,7 @@ func TestMissingRight(t *testing.T) {
 					continue // there is no such resourceVersion
 				}
 				for _, name := range names {
-					cells = append(cells, cell{w.callers[name], r})
+					cells = append(cells, cell{w.callers[name], r}, cell{w.callers[name], r.in(forms[0])})
 				}
 			}
 		}

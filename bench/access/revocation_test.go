@@ -81,24 +81,27 @@ func TestRevocation(t *testing.T) {
 		t.Fatal(err)
 	}
 	leavers := []struct {
-		caller
+		name   string
+		caller func(*testing.T) caller
 		leave  func() error
 		status int
 	}{
-		{caller{name: "binding", token: tokenOf("leaver")}, unbind("leaver"), forbidden},
-		{caller{name: "binding of a certificate", cert: w.signed(t, time.Hour, "carl")}, unbind("carl"), forbidden},
-		{caller{name: "service account", token: account}, func() error {
+		{"binding", func(*testing.T) caller { return caller{token: tokenOf("leaver")} }, unbind("leaver"), forbidden},
+		{"binding of a certificate", func(t *testing.T) caller { return caller{cert: w.signed(t, time.Hour, "carl")} }, unbind("carl"), forbidden},
+		{"service account", func(*testing.T) caller { return caller{token: account} }, func() error {
 			return w.admin.CoreV1().ServiceAccounts(teamB).Delete(t.Context(), "leaver", metav1.DeleteOptions{})
 		}, unknown},
 		// The apiserver's clock is lenient by a minute.
-		{caller{name: "end of a token", token: w.endingToken(t, soon-time.Minute)}, nothing, unknown},
-		{caller{name: "end of a certificate", cert: w.signed(t, soon, "carla", certified)}, nothing, unknown},
+		{"end of a token", func(t *testing.T) caller { return caller{token: w.endingToken(t, soon-time.Minute)} }, nothing, unknown},
+		{"end of a certificate", func(t *testing.T) caller { return caller{cert: w.signed(t, soon, "carla", certified)} }, nothing, unknown},
 	}
 	t.Run("leavers", func(t *testing.T) {
 		for _, l := range leavers {
 			t.Run(l.name, func(t *testing.T) {
 				t.Parallel()
-				joined := f.joins(t, w, &l.caller)
+				c := l.caller(t)
+				c.name = l.name
+				joined := f.joins(t, w, &c)
 				if err := l.leave(); err != nil {
 					t.Fatal(err)
 				}

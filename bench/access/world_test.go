@@ -26,6 +26,7 @@ type world struct {
 	admin   *kubernetes.Clientset
 	dynamic *dynamic.DynamicClient
 	audit   string // path of its log
+	audited int64  // where to look for the next record in it
 	dir     string // for files of the tests, removed at the end
 	ca      *authority
 	foreign *authority // that nobody trusts
