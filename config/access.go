@@ -166,7 +166,8 @@ func (c *ProxyConfiguration) validateAccess() (errs field.ErrorList) {
 	case Delegated:
 		if c.TLS == nil && !socket {
 			errs = append(errs, field.Required(field.NewPath("tls"),
-				"credentials are only taken over TLS: give a certificate (certFile, privateKeyFile), or listen on a Unix socket"))
+				fmt.Sprintf("clients of %s are authenticated, and credentials are only taken over TLS: give a certificate (certFile, privateKeyFile), "+
+					"or listen on a Unix socket, or without authentication on 127.0.0.1", c.Listen)))
 		}
 	default:
 		errs = append(errs, field.NotSupported(path.Child("mode"), a.Mode, []AuthenticationMode{Delegated, NoAuthentication}))

@@ -95,11 +95,15 @@ func TestServeRefusesToStart(t *testing.T) {
 			[]string{"--admin-listen", "nonsense", "--log-level", "loud", "--config", file(t, header+
 				"listen: 10.1.2.3:1\ndrain: -1s\ncache: {exclude: [pods, Pods/x], syncTimeout: -1s, idleTimeout: -2s, log: {maxAge: 1ms, maxEvents: 0, maxBytes: 0}}\n")},
 			[]string{
-				"listen: ", `"10.1.2.3:1"`, "adminListen: ", `"nonsense"`, "drain: ", "logLevel: ", `"loud"`, "cache.exclude[1]: ",
+				"tls: ", "10.1.2.3:1", "adminListen: ", `"nonsense"`, "drain: ", "logLevel: ", `"loud"`, "cache.exclude[1]: ",
 				"cache.syncTimeout: ", "cache.idleTimeout: ", "cache.log.maxAge: ", "cache.log.maxEvents: ", "cache.log.maxBytes: ",
 			},
 		},
-		"not loopback":            {[]string{"--listen", "0.0.0.0:8001"}, []string{"listen", "0.0.0.0:8001", "not authenticated", "127.0.0.1"}},
+		"not loopback": {[]string{"--listen", "0.0.0.0:8001"}, []string{"tls: ", "0.0.0.0:8001", "certFile", "127.0.0.1"}},
+		"not authenticated": {
+			[]string{"--listen", "0.0.0.0:8001", "--authentication", "none", "--tls-cert-file", "a", "--tls-private-key-file", "b"},
+			[]string{"authentication.mode: ", "0.0.0.0:8001", "delegated"},
+		},
 		"not loopback, any":       {[]string{"--listen", ":8001"}, []string{"listen", ":8001", "127.0.0.1"}},
 		"not loopback, by name":   {[]string{"--listen", "example.com:8001"}, []string{"listen", "example.com:8001", "127.0.0.1"}},
 		"no such port":            {[]string{"--listen", "127.0.0.1:123456"}, []string{"listen", "127.0.0.1:123456"}},

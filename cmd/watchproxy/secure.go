@@ -28,10 +28,10 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, rc *rest.Config, 
 ) (wait, stop func(), err error) {
 	klog.SetLogger(zapr.NewLogger(log.WithOptions(zap.IncreaseLevel(zap.WarnLevel))))
 	var running sync.WaitGroup
-	following, stop := context.WithCancel(context.WithoutCancel(ctx))
+	following, cease := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
-			stop()
+			cease()
 			running.Wait()
 		}
 	}()
@@ -70,7 +70,7 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, rc *rest.Config, 
 			return nil, nil, err
 		}
 	}
-	return running.Wait, stop, nil
+	return running.Wait, cease, nil
 }
 
 func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger) (*access.ClientCA, error) {
