@@ -80,7 +80,7 @@ type Certificates struct {
 func NewCertificates(certFile, privateKeyFile string, ca *ClientCA) (*Certificates, error) {
 	pair, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", certFile, privateKeyFile)
 	if err != nil {
-		return nil, fmt.Errorf("certificate %s, private key %s: %w", certFile, privateKeyFile, err)
+		return nil, fmt.Errorf("certFile %s, privateKeyFile %s: %w", certFile, privateKeyFile, err)
 	}
 	c := &Certificates{pair: pair, ca: ca}
 	base := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}

@@ -62,6 +62,8 @@ type Feeds struct {
 		sync.Mutex
 		feeds   map[feedKey]*Feed
 		refused map[feedKey]refusal
+		// forbidden are the resources that upstream was last seen to forbid.
+		forbidden map[schema.GroupVersionResource]struct{}
 	}
 }
 
@@ -102,6 +104,7 @@ func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
 	fs.mu.feeds = map[feedKey]*Feed{}
 	fs.mu.refused = map[feedKey]refusal{}
+	fs.mu.forbidden = map[schema.GroupVersionResource]struct{}{}
 	fs.definitions.client, fs.definitions.log, fs.definitions.changed = client, log, fs.redefined
 	fs.running.Go(fs.retireIdle)
 	return fs
@@ -230,9 +233,26 @@ func (fs *Feeds) own(f *Feed) {
 	}
 	if ctx.Err() == nil {
 		pause := pauseAfter(f.err)
-		f.log.Info("not cached; requests are forwarded", zap.Error(f.err), zap.Duration("for", pause))
+		level := zap.InfoLevel
+		if forbidden := apierrors.IsForbidden(f.err); fs.knownForbiddenLocked(f.gvr, forbidden) && forbidden {
+			level = zap.DebugLevel
+		}
+		f.log.Log(level, "not cached; requests are forwarded", zap.Error(f.err), zap.Duration("for", pause))
 		fs.refuseLocked(f.key(), f.err, pause)
 	}
+}
+
+// knownForbiddenLocked notes whether upstream forbids a resource, and tells whether it
+// was known to: the log says so once, not for each encoding and attempt.
+func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden bool) (known bool) {
+	_, known = fs.mu.forbidden[gvr]
+	switch {
+	case !forbidden:
+		delete(fs.mu.forbidden, gvr)
+	case !known && len(fs.mu.forbidden) < refusalsMax:
+		fs.mu.forbidden[gvr] = struct{}{}
+	}
+	return known
 }
 
 // defined begins to follow the definitions for a feed of a custom resource, and
