@@ -59,8 +59,11 @@ func (h *heard) endToEnd() http.Header {
 	for name, values := range h.header {
 		switch {
 		case slices.Contains(hopByHop, name), name == "Content-Length":
-		case name == "User-Agent" && values[0] == "":
-			// net/http sends none, rather than an empty one.
+		case name == "User-Agent":
+			// net/http sends one, and none rather than an empty one.
+			if values[0] != "" {
+				kept[name] = values[:1]
+			}
 		case strings.HasPrefix(name, "X-Remote-"):
 			// They are a front proxy's, and an apiserver heeds only one that proves to be it.
 		case slices.Contains(listed, name) && !tellsWho(name):

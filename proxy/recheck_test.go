@@ -3,9 +3,13 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // A watch goes on while its right is confirmed, ends when it is revoked, and goes on for
@@ -59,4 +63,55 @@ func TestRecheck(t *testing.T) {
 			})
 		})
 	}
+}
+
+// behind is a client that is never caught up with: by the time it has read something,
+// there is as much again.
+type behind struct {
+	cache *watchcache.Cache
+	rv    uint64
+	fill  func(rv uint64) *watchcache.Object
+}
+
+// Write implements io.Writer.
+func (b *behind) Write(p []byte) (int, error) {
+	time.Sleep(time.Second)
+	if b.rv > 600*deltasMax {
+		return 0, io.ErrClosedPipe // ten minutes are enough to see it
+	}
+	changes := make([]watchcache.Change, deltasMax)
+	for i := range changes {
+		b.rv++
+		changes[i].Object = b.fill(b.rv)
+	}
+	return len(p), b.cache.Apply(changes, time.Now())
+}
+
+// A watch that lags, and so never waits for anything to happen, is reviewed all the same.
+func TestRecheckOfLaggingWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, initial := pageOf(t, 1, 0)
+		cursor, err := r.cache.WatchAfter(r.filter, initial)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := &behind{cache: r.cache, rv: initial.ResourceVersion(), fill: func(rv uint64) *watchcache.Object {
+			o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"}}`, rv))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o
+		}}
+		if _, err := client.Write(nil); err != nil {
+			t.Fatal(err)
+		}
+		ended := false
+		w := &watching{read: r, cursor: cursor, done: func() { ended = true }}
+		w.recheck = newRecheck(time.Minute, func(context.Context) error { return errRevoked })
+		began := time.Now()
+		w.run(t.Context(), &chunkWriter{w: client})
+		if took := time.Since(began); !ended || took > 2*time.Minute {
+			t.Errorf("ended: %t, after %v", ended, took)
+		}
+	})
 }

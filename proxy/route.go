@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/url"
 	"strings"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -92,10 +93,16 @@ func isWatch(query string) bool {
 	return len(values["watch"]) > 0 && parseBool(values["watch"][0])
 }
 
-// canonical tells whether a path has no empty, relative or escaped segments.
+// canonical tells whether a path has no empty, relative or escaped segments, nor bytes
+// that should be escaped: no name has any.
 func canonical(path string) bool {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "%;\\") {
 		return false
+	}
+	for i := range len(path) {
+		if path[i] <= ' ' || path[i] >= utf8.RuneSelf {
+			return false
+		}
 	}
 	for segment := range strings.SplitSeq(path[1:], "/") {
 		if segment == "" || segment == "." || segment == ".." {

@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"net/http"
+	"net/url"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -46,16 +48,41 @@ func TestParseRoute(t *testing.T) {
 	}
 }
 
-// Whatever the path: no panic, and only paths without anything to normalise
-// are plain.
+// Whatever the path: no panic, and what is plain means to kube-apiserver what it means
+// here.
 func FuzzParseRoute(f *testing.F) {
-	for _, path := range []string{"", "/", "/api/v1/watch", "/api/v1/watch/namespaces", "/apis/a/b/namespaces/c/d/e/f", "/api//pods", "/api/v1/namespaces//pods"} {
+	for _, path := range []string{
+		"", "/", "/api/v1/watch", "/api/v1/watch/namespaces", "/apis/a/b/namespaces/c/d/e/f", "/api//pods", "/api/v1/namespaces//pods",
+		"/api/v1/pods", "/api/v1/namespaces/a", "/api/v1/namespaces/a/pods/b", "/apis/a/b/c/d", "/api/v1/namespaces/a/status", "/api/v1/proxy/pods",
+		"/api/v1/namespaces/a/namespaces", "/apis/api/v1/pods", "/api/apis/v1/pods", "/api/v1/redirect/pods/a", "/api/v1/namespaces/a/proxy/b",
+	} {
 		f.Add("GET", path)
 	}
 	f.Fuzz(func(t *testing.T, method, path string) {
 		rt := parseRoute(method, path)
-		if rt.plain && (!rt.resource || !canonical(path) || rt.gvr.Resource == "" || rt.subresource != "") {
+		if !rt.plain {
+			return
+		}
+		if !rt.resource || !canonical(path) || rt.gvr.Resource == "" || rt.subresource != "" {
 			t.Errorf("%q is taken for plain: %+v", path, rt)
+		}
+		u, err := url.ParseRequestURI(path)
+		if err != nil || u.RawQuery != "" || u.ForceQuery {
+			return // no request has such a path
+		}
+		info, err := requestInfos.NewRequestInfo(&http.Request{Method: method, URL: u})
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs := route{
+			gvr:       schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource},
+			namespace: info.Namespace, name: info.Name, subresource: info.Subresource, verb: info.Verb, resource: info.IsResourceRequest, plain: true,
+		}
+		if rt.verb == "options" || rt.verb == "other" {
+			theirs.verb = rt.verb // RequestInfo has no name for it; nothing of it is answered from a cache
+		}
+		if rt != theirs {
+			t.Errorf("%s %q:\n got %+v\nwant %+v", method, path, rt, theirs)
 		}
 	})
 }

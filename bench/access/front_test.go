@@ -25,6 +25,17 @@ func (w *world) front(t *testing.T, user, settings string) *front {
 // frontOf starts a proxy of a binary; empty: with the race detector if the test has it.
 func (w *world) frontOf(t *testing.T, binary, user, settings string) *front {
 	t.Helper()
+	return w.startFront(t, binary, w.api.URL, user, settings).warmed(t, w)
+}
+
+// frontAt starts a proxy whose upstream has an address of its own.
+func (w *world) frontAt(t *testing.T, upstream, user, settings string) *front {
+	t.Helper()
+	return w.startFront(t, "", upstream, user, settings).warmed(t, w)
+}
+
+func (w *world) startFront(t *testing.T, binary, upstream, user, settings string) *front {
+	t.Helper()
 	if *self {
 		f := &front{server: newServer("apiserver again", w.api.URL, w.api.CA)}
 		t.Cleanup(f.close)
@@ -32,7 +43,7 @@ func (w *world) frontOf(t *testing.T, binary, user, settings string) *front {
 	}
 	dir := t.TempDir()
 	kubeconfig, file := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "config.yaml")
-	if err := w.api.WriteKubeconfig(kubeconfig, tokenOf(user)); err != nil {
+	if err := w.api.WriteKubeconfigAt(kubeconfig, upstream, tokenOf(user)); err != nil {
 		t.Fatal(err)
 	}
 	head := fmt.Sprintf("apiVersion: %s\nkind: %s\ndrain: 100ms\n", config.APIVersion, config.Kind)
@@ -44,7 +55,12 @@ func (w *world) frontOf(t *testing.T, binary, user, settings string) *front {
 	})
 	f := &front{server: newServer("proxy", proxy.URL, proxy.CA), proxy: proxy}
 	t.Cleanup(f.close)
-	// Impersonation is refused in other words to those who never succeeded with it.
+	return f
+}
+
+// warmed has somebody impersonate: it is refused in other words to those who never succeeded with it.
+func (f *front) warmed(t *testing.T, w *world) *front {
+	t.Helper()
 	if got := f.must(t, w.callers["certificate as reader"], request{target: "/version"}); got.status != ok {
 		t.Fatalf("%d %s", got.status, got.body)
 	}

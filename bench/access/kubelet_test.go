@@ -78,32 +78,16 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	io.Copy(conn, stream)
 }
 
-// upgrade asks for SPDY, which the apiserver passes on to the kubelet as it is, says something and hears it again.
+// upgrade asks for SPDY unless the request says what for. The apiserver passes it on to the kubelet as it is: what is said
+// is heard again.
 func (s *server) upgrade(t *testing.T, c *caller, r request) {
 	t.Helper()
-	config := s.tlsConfig(c.cert)
-	config.NextProtos = []string{"http/1.1"}
-	conn, err := (&tls.Dialer{Config: config}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "https://"))
-	if err != nil {
-		t.Fatal(err)
+	if r.header.Get("Upgrade") == "" {
+		r.method = http.MethodPost
+		r.header = r.header.Clone()
+		r.header.Set("Upgrade", "SPDY/3.1")
 	}
-	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(limit))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+r.target, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header = s.header(c, r)
-	req.Header.Set("Connection", "Upgrade")
-	req.Header.Set("Upgrade", "SPDY/3.1")
-	if err := req.Write(conn); err != nil {
-		t.Fatal(err)
-	}
-	from := bufio.NewReader(conn)
-	resp, err := http.ReadResponse(from, req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, from, resp := s.handshake(t, c, r)
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		body, _ := io.ReadAll(resp.Body)
 		t.Fatalf("%s: %s: %s: %s %s", s.name, c.name, r.target, resp.Status, body)
@@ -113,4 +97,39 @@ func (s *server) upgrade(t *testing.T, c *caller, r request) {
 	if heard, err := from.ReadString('\n'); err != nil || heard != said {
 		t.Errorf("%s: %s: %s: heard %q, %v", s.name, c.name, r.target, heard, err)
 	}
+}
+
+// handshake sends a request for an upgrade over a connection of its own, which ends with the test.
+func (s *server) handshake(t *testing.T, c *caller, r request) (net.Conn, *bufio.Reader, *http.Response) {
+	t.Helper()
+	conn := s.dial(t, c)
+	req, err := http.NewRequestWithContext(t.Context(), r.method, s.url+r.target, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = s.header(c, r)
+	req.Header.Set("Connection", "Upgrade")
+	if err := req.Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	from := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(from, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn, from, resp
+}
+
+// dial opens a connection for HTTP/1.1 that ends with the test.
+func (s *server) dial(t *testing.T, c *caller) net.Conn {
+	t.Helper()
+	config := s.tlsConfig(c.cert)
+	config.NextProtos = []string{"http/1.1"}
+	conn, err := (&tls.Dialer{Config: config}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(limit))
+	return conn
 }

@@ -9,8 +9,13 @@ import (
 
 // WriteKubeconfig writes a kubeconfig that points at the apiserver, for the user of a token.
 func (s *APIServer) WriteKubeconfig(path, token string) error {
+	return s.WriteKubeconfigAt(path, s.URL, token)
+}
+
+// WriteKubeconfigAt is WriteKubeconfig for an apiserver that is reached under another URL.
+func (s *APIServer) WriteKubeconfigAt(path, url, token string) error {
 	c := clientcmdapi.NewConfig()
-	c.Clusters["apiserver"] = &clientcmdapi.Cluster{Server: s.URL, CertificateAuthorityData: s.CA}
+	c.Clusters["apiserver"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: s.CA}
 	c.AuthInfos["user"] = &clientcmdapi.AuthInfo{Token: token}
 	c.Contexts["apiserver"] = &clientcmdapi.Context{Cluster: "apiserver", AuthInfo: "user"}
 	c.CurrentContext = "apiserver"

@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/zapr"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -26,7 +27,7 @@ const secureLimit = 30 * time.Second
 func secure(ctx context.Context, c *config.ProxyConfiguration, rc *rest.Config, options *proxy.Options,
 	registry prometheus.Registerer, log *zap.Logger,
 ) (wait, stop func(), err error) {
-	klog.SetLogger(zapr.NewLogger(log.WithOptions(zap.IncreaseLevel(zap.WarnLevel))))
+	klog.SetLogger(zapr.NewLogger(log.WithOptions(zap.IncreaseLevel(zap.WarnLevel), zap.WrapCore(seldom))))
 	var running sync.WaitGroup
 	following, cease := context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
@@ -71,6 +72,13 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, rc *rest.Config, 
 		}
 	}
 	return running.Wait, cease, nil
+}
+
+// seldom keeps the library's log from being as long as the list of requests that cannot be
+// reviewed: of equal lines, one in a while.
+func seldom(core zapcore.Core) zapcore.Core {
+	const while, first, thereafter = 10 * time.Second, 1, 0
+	return zapcore.NewSamplerWithOptions(core, while, first, thereafter)
 }
 
 func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger) (*access.ClientCA, error) {

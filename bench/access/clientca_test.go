@@ -1,0 +1,127 @@
+package access
+
+import (
+	"crypto/ecdsa"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// An authority of the proxy's own takes the place of the cluster's. Whom it names is authorized by the apiserver, and is
+// the same upstream; whom the cluster's names is nobody here.
+func TestClientCAFile(t *testing.T) {
+	notWithSelf(t)
+	w := sharedWorld(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, pemOf("CERTIFICATE", w.foreign.cert.Raw), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := w.startFront(t, "", w.api.URL, proxyUser, fmt.Sprintf("authentication: {x509: {clientCAFile: %q}}\n", file))
+	const list = "/api/v1/namespaces/" + teamA + "/pods"
+	foreign := func(user string, groups ...string) *caller {
+		cert, err := w.foreign.sign(w.ca.cert.NotAfter, user, groups...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &caller{name: "foreign " + user, cert: cert}
+	}
+	for _, target := range []string{list, list + "?resourceVersion=0", list + "?limit=1", list + "/one"} {
+		r := request{target: target}
+		for theirs, ours := range map[*caller]*caller{
+			w.callers["certificate"]:      foreign("carla", certified),
+			w.callers["certified nobody"]: foreign("nobody"),
+		} {
+			want, got := w.server.must(t, theirs, r), f.must(t, ours, r)
+			if err := compare(want, got); err != nil {
+				t.Errorf("%s: %s: %v", ours.name, target, err)
+			}
+			if got := f.must(t, theirs, r); got.status != unknown {
+				t.Errorf("%s, whom the cluster's authority names: %s: %d", theirs.name, target, got.status)
+			}
+		}
+	}
+	w.skipRecords(t)
+	carla := foreign("carla", certified)
+	first, direct := request{target: list + "/one"}.named()
+	second, forwarded := request{target: list + "/one"}.named()
+	w.server.must(t, w.callers["certificate"], first)
+	f.must(t, carla, second)
+	want, got := w.recorded(t, direct).effective(), w.recorded(t, forwarded).effective()
+	if want.Username != got.Username || fmt.Sprint(want.Groups) != fmt.Sprint(got.Groups) {
+		t.Errorf("it acts as %s instead of %s", got, want)
+	}
+}
+
+func pemOf(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+// An administrator with a certificate does with kubectl --as, through the proxy, what the apiserver lets him do: reads
+// from the cache, reads that are forwarded, writes.
+func TestKubectlAs(t *testing.T) {
+	w := sharedWorld(t)
+	f := w.front(t, proxyUser, "")
+	admin := w.signed(t, time.Hour, "admin", "system:masters")
+	key, err := x509.MarshalECPrivateKey(admin.PrivateKey.(*ecdsa.PrivateKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(url string, ca []byte, args ...string) string {
+		home := t.TempDir()
+		c := clientcmdapi.NewConfig()
+		c.Clusters["c"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca}
+		c.AuthInfos["u"] = &clientcmdapi.AuthInfo{
+			ClientCertificateData: pemOf("CERTIFICATE", admin.Certificate[0]), ClientKeyData: pemOf("EC PRIVATE KEY", key),
+		}
+		c.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u", Namespace: teamA}
+		c.CurrentContext = "c"
+		if err := clientcmd.WriteToFile(*c, filepath.Join(home, "config")); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), cluster.KubectlT(t), append([]string{"--kubeconfig", filepath.Join(home, "config")}, args...)...)
+		cmd.Env = []string{"HOME=" + home}
+		out, err := cmd.CombinedOutput() // a refusal is an answer
+		return fmt.Sprintf("%s%v", out, err)
+	}
+	for _, args := range []string{
+		"get pods -o name",
+		"get pods -o name --as reader",
+		"get pods -o name --as nobody",
+		"get --raw /api/v1/namespaces/" + teamA + "/pods?resourceVersion=0 --as reader",
+		"get --raw /api/v1/namespaces/" + teamA + "/pods?resourceVersion=0 --as nobody",
+		"get pods -o name --as one",
+		"get pod one -o name --as system:serviceaccount:" + teamA + ":robot",
+		"get nodes -o name --as nobody --as-group system:masters",
+		"auth whoami -o yaml --as somebody --as-group g1 --as-group g2 --as-uid 7",
+		"create configmap as-admin --as nobody",
+		"create configmap as-admin --dry-run=server -o name",
+		"get pods -o name --as-group g1",
+	} {
+		words := strings.Fields(args)
+		want, got := run(w.server.url, w.api.CA, words...), run(f.url, f.ca(w), words...)
+		want = strings.ReplaceAll(want, w.server.url, f.url)
+		if got != want {
+			t.Errorf("kubectl %s:\n%s\ninstead of\n%s", args, got, want)
+		}
+		t.Logf("kubectl %s: %.80q", args, want)
+	}
+}
+
+// ca is the authority that signed the server's certificate.
+func (f *front) ca(w *world) []byte {
+	if f.proxy == nil {
+		return w.api.CA
+	}
+	return f.proxy.CA
+}

@@ -1,0 +1,247 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// forwardsAll are the feeds of a server that caches nothing.
+type forwardsAll struct{}
+
+// Caches implements Feeds.
+func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }
+
+// Open implements Feeds.
+func (forwardsAll) Open(context.Context, schema.GroupVersionResource, watchcache.Encoding) (Feed, error) {
+	return nil, errForward
+}
+
+// serveForwards runs a server over TLS that forwards everything to a handler.
+func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Server, net.Addr) {
+	t.Helper()
+	behind := httptest.NewServer(upstream)
+	t.Cleanup(behind.Close)
+	forwards, err := NewForwarder(&rest.Config{Host: behind.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	options := Options{
+		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true,
+		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}},
+	}
+	s, err := NewServer(forwardsAll{}, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := s.Serve(ctx, listener); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		for _, ts := range []transports{forwards.own, forwards.anonymous} {
+			for _, way := range []http.RoundTripper{ts.plain, ts.upgrade} {
+				utilnet.CloseIdleConnectionsFor(way)
+			}
+		}
+	})
+	return s, listener.Addr()
+}
+
+// endless is an upstream whose answers have no end and no length. It tells when one
+// was given up.
+func endless(gaveUp chan<- struct{}) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		part := bytes.Repeat([]byte("x"), 64<<10)
+		for {
+			if _, err := w.Write(part); err != nil {
+				gaveUp <- struct{}{}
+				return
+			}
+		}
+	}
+}
+
+// testWait bounds what a test waits for.
+const testWait = 30 * time.Second
+
+// A client that leaves an answer unread does not hold its place upstream for ever,
+// however long the answer is.
+func TestUnreadForwardIsCut(t *testing.T) {
+	for _, protocol := range []string{"http/1.1", "h2"} {
+		t.Run(protocol, func(t *testing.T) {
+			gaveUp := make(chan struct{}, 1)
+			limits := testLimits()
+			limits.Write = 200 * time.Millisecond
+			s, address := serveForwards(t, endless(gaveUp), limits)
+			transport := &http.Transport{
+				TLSClientConfig: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}, //nolint:gosec // nothing is secret
+				Protocols:       new(http.Protocols),
+			}
+			transport.Protocols.SetHTTP1(protocol == "http/1.1")
+			transport.Protocols.SetHTTP2(protocol == "h2")
+			defer transport.CloseIdleConnections()
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+"/api/v1/pods", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := transport.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if len(s.places) != 1 {
+				t.Fatalf("%d places are taken", len(s.places))
+			}
+			select {
+			case <-gaveUp:
+			case <-time.After(testWait):
+				t.Fatal("the answer goes on")
+			}
+			if _, err := io.Copy(io.Discard, resp.Body); err == nil {
+				t.Error("to the client the answer ended as if it were whole")
+			}
+			waitFor(t, "the place is free", func() bool { return len(s.places) == 0 })
+		})
+	}
+}
+
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for began := time.Now(); !is(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > testWait {
+			t.Fatalf("not within %v: %s", testWait, what)
+		}
+	}
+}
+
+// What a request takes while upstream works on it: a place, or as a watch one of its
+// user's watches, or neither. What it calls itself makes no difference.
+func TestPlacesOfForwards(t *testing.T) {
+	type taken struct{ places, watches int }
+	for name, test := range map[string]struct {
+		request string
+		want    taken
+	}{
+		"list":                    {"GET /api/v1/pods HTTP/1.1\r\n", taken{places: 1}},
+		"list, upgrade":           {"GET /api/v1/pods HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\n", taken{places: 1}},
+		"log":                     {"GET /api/v1/namespaces/a/pods/b/log HTTP/1.1\r\n", taken{}},
+		"log, escaped":            {"GET /api/v1/namespaces/a/pods/b/%6cog HTTP/1.1\r\n", taken{}},
+		"object named log":        {"GET /api/v1/namespaces/a/pods/log HTTP/1.1\r\n", taken{places: 1}},
+		"watch":                   {"GET /api/v1/pods?watch=1 HTTP/1.1\r\n", taken{watches: 1}},
+		"watch, escaped":          {"GET /api/v1/pods?%77atch=1 HTTP/1.1\r\n", taken{watches: 1}},
+		"old watch":               {"GET /api/v1/watch/pods HTTP/1.1\r\n", taken{watches: 1}},
+		"old watch, escaped":      {"GET /api/v1/%77atch/pods HTTP/1.1\r\n", taken{watches: 1}},
+		"watch that is none":      {"GET /api/v1/pods?watch=0 HTTP/1.1\r\n", taken{places: 1}},
+		"watch of something else": {"GET /version?watch=1 HTTP/1.1\r\n", taken{places: 1}},
+		"create":                  {"POST /api/v1/namespaces/a/pods?watch=1 HTTP/1.1\r\nContent-Length: 0\r\n", taken{places: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			arrived := make(chan struct{})
+			s, address := serveForwards(t, func(_ http.ResponseWriter, r *http.Request) {
+				close(arrived)
+				<-r.Context().Done()
+			}, testLimits())
+			client := dialTLS(t, address)
+			send(t, client, test.request+"Host: localhost\r\n\r\n")
+			select {
+			case <-arrived:
+			case <-time.After(testWait):
+				t.Fatal("upstream was not asked")
+			}
+			s.watches.mu.Lock()
+			got := taken{places: len(s.places), watches: s.watches.mu.held[""]}
+			s.watches.mu.Unlock()
+			if got != test.want {
+				t.Errorf("it takes %+v, want %+v", got, test.want)
+			}
+			_ = client.Close()
+			waitFor(t, "what was taken is given back", func() bool {
+				s.watches.mu.Lock()
+				defer s.watches.mu.Unlock()
+				return len(s.places)+len(s.watches.mu.held) == 0
+			})
+		})
+	}
+}
+
+// An upgrade that upstream has agreed to may last, and takes no place.
+func TestUpgradedTakesNoPlace(t *testing.T) {
+	s, address := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_, _ = io.Copy(io.Discard, c)
+	}, testLimits())
+	client := dialTLS(t, address)
+	send(t, client, "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+	line, err := bufio.NewReader(client).ReadString('\n')
+	if err != nil || !strings.Contains(line, "101") {
+		t.Fatalf("%q %v", line, err)
+	}
+	if n := len(s.places); n != 0 {
+		t.Errorf("%d places are taken", n)
+	}
+}
+
+func dialTLS(t *testing.T, address net.Addr) *tls.Conn {
+	t.Helper()
+	c, err := tls.Dial(address.Network(), address.String(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // nothing is secret
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Log(err)
+		}
+	})
+	return c
+}
+
+func send(t *testing.T, c net.Conn, request string) {
+	t.Helper()
+	if _, err := io.WriteString(c, request); err != nil {
+		t.Fatal(err)
+	}
+}
