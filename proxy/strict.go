@@ -27,6 +27,8 @@ func misread(h *fasthttp.RequestHeader, header http.Header) *response {
 			switch {
 			case !httpguts.ValidHeaderFieldName(name), !httpguts.ValidHeaderFieldValue(value):
 				return noRequest(badRequest("malformed header"))
+			case name == "Host" && !httpguts.ValidHostHeader(value):
+				return noRequest(badRequest("malformed Host header"))
 			case name == "Transfer-Encoding" && !strings.EqualFold(value, "chunked"):
 				return noRequest(failure(http.StatusNotImplemented, "", "unsupported transfer encoding"))
 			case name == "Expect" && !strings.EqualFold(value, "100-continue"):
