@@ -84,6 +84,19 @@ func (r *request) connectionNames(option string) bool {
 	return false
 }
 
+// endsConnection tells that upstream would read no further request from the connection:
+// net/http takes spaces for commas here.
+func (r *request) endsConnection() bool {
+	for _, value := range r.header.Values("Connection") {
+		for _, token := range strings.FieldsFunc(value, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' }) {
+			if strings.EqualFold(token, "close") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // bearerProtocol is how a browser brings a bearer token to a WebSocket.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 

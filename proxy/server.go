@@ -176,7 +176,7 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	req := s.newRequest(fctx)
 	resp := misread(&fctx.Request.Header, req.header)
 	rt := parseRoute(req.method, req.path)
-	if req.connectionNames("close") {
+	if req.endsConnection() {
 		fctx.SetConnectionClose() // fasthttp heeds only a lone lower-case close
 	}
 	if resp == nil {
