@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -81,7 +80,7 @@ func (s *Server) serveHTTP2(w http.ResponseWriter, hr *http.Request) {
 	case resp.list != nil:
 		setLength(w, resp, resp.length)
 		w.WriteHeader(resp.status)
-		writeBuffered(s.stalling(w, s.options.Limits.Write), resp.list)
+		_, _ = buffered{resp.list}.WriteTo(s.stalling(w, s.options.Limits.Write)) // the client may be gone
 	case resp.reader != nil:
 		s.copyHTTP2(w, resp)
 	case resp.tunnel != nil:
@@ -135,22 +134,6 @@ func (c *http2Client) whenGone(gone context.CancelFunc) (stop func()) {
 // interrupt implements client.
 func (c *http2Client) interrupt() {
 	c.closing.Do(func() { _ = c.request.Body.Close() })
-}
-
-// writeSize is how much is handed to the library at once: each frame goes through
-// a goroutine of the connection's.
-const writeSize = 64 << 10
-
-var writeBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, writeSize) }}
-
-func writeBuffered(w io.Writer, list io.WriterTo) {
-	buffered := writeBuffers.Get().(*bufio.Writer)
-	buffered.Reset(w)
-	if _, err := list.WriteTo(buffered); err != nil || buffered.Flush() != nil {
-		return // the client is gone, and the library may still hold the buffer
-	}
-	buffered.Reset(nil)
-	writeBuffers.Put(buffered)
 }
 
 // copyHTTP2 passes a forwarded answer on.

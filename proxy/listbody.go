@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"bufio"
 	"bytes"
 	"io"
+	"sync"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -253,4 +255,29 @@ func (b *listBody) WriteTo(w io.Writer) (n int64, err error) {
 	}
 	write(b.tail)
 	return n, err
+}
+
+// buffered is a list that is written in large pieces: each is a system call, a TLS record
+// or more, and over HTTP/2 a message to another goroutine.
+type buffered struct{ io.WriterTo }
+
+// writeSize is that of four TLS records.
+const writeSize = 64 << 10
+
+var writeBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, writeSize) }}
+
+// WriteTo implements io.WriterTo.
+func (b buffered) WriteTo(w io.Writer) (int64, error) {
+	large := writeBuffers.Get().(*bufio.Writer)
+	large.Reset(w)
+	n, err := b.WriterTo.WriteTo(large)
+	if err == nil {
+		err = large.Flush()
+	}
+	if err != nil {
+		return n, err // HTTP/2 may still hold the buffer
+	}
+	large.Reset(nil)
+	writeBuffers.Put(large)
+	return n, nil
 }

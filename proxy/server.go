@@ -378,7 +378,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp 
 		fctx.SetBodyStream(struct {
 			io.Reader
 			io.WriterTo
-		}{neverRead{}, resp.list}, int(resp.length))
+		}{neverRead{}, buffered{resp.list}}, int(resp.length))
 	case resp.reader != nil:
 		// A client that waits for a watch to begin has to see that it has, even
 		// if nothing happens.

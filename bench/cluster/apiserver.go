@@ -134,6 +134,9 @@ func (s *APIServer) Close() error {
 	return err
 }
 
+// PID returns the process id, by which /proc tells what the server costs.
+func (s *APIServer) PID() int { return s.process.child.Pid }
+
 // RESTConfig returns a client configuration for the admin, without client-side rate limits.
 func (s *APIServer) RESTConfig() *rest.Config {
 	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)

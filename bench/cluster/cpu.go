@@ -20,10 +20,13 @@ func (s *APIServer) CPU() (time.Duration, error) {
 // CPU returns the processor time that the proxy has taken, to a hundredth of a second.
 func (p *Proxy) CPU() (time.Duration, error) { return p.process.cpu() }
 
-func (p *process) cpu() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.child.Pid))
+func (p *process) cpu() (time.Duration, error) { return CPUOf(p.child.Pid) }
+
+// CPUOf returns the processor time that a process has taken, to a hundredth of a second.
+func CPUOf(pid int) (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, fmt.Errorf("cannot read the processor time of %s: %w", p.name, err)
+		return 0, fmt.Errorf("cannot read the processor time of process %d: %w", pid, err)
 	}
 	return parseStat(string(stat))
 }

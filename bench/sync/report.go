@@ -5,6 +5,8 @@ import (
 	"io"
 	"strconv"
 	"time"
+
+	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 // report is all that was measured.
@@ -22,28 +24,28 @@ func (r *report) print(w io.Writer) {
 		fmt.Fprintf(w, "\nTime until a client-go informer has synced, of %d at the apiserver and %d through the proxy in turn, with %d writes/s to\n"+
 			"other resources; and requests to the apiserver: those of the %d direct informers, and all that the proxy sent for the other %d.\n\n",
 			n, n, r.Writes, n, n)
-		solosTable(r.Sync).print(w)
+		solosTable(r.Sync).Print(w)
 	}
 	if len(r.Tiers) > 0 {
 		fmt.Fprintf(w, "\nWhat one more proxy adds to the way of an event: time after it came to a watch one tier below, the apiserver's for the first.\n\n")
-		tiersTable(r.Tiers).print(w)
+		tiersTable(r.Tiers).Print(w)
 	}
 	if len(r.Herd) > 0 {
 		fmt.Fprintf(w, "\nHerds that start within a second through a proxy that has nothing cached: time until all have synced, requests to the\n"+
 			"apiserver, and processor time until then. Herds of up to %d are client-go's informers, larger ones do not decode. The\n"+
 			"apiserver and etcd take %.2f s of processor time a second for themselves and the %d writes/s.\n\n",
 			informersMax, r.IdleCPU, r.Writes)
-		herdsTable(r.Herd).print(w)
+		herdsTable(r.Herd).Print(w)
 	}
 }
 
-func solosTable(rows []solo) *table {
-	t := &table{left: 2, rows: [][]string{
+func solosTable(rows []solo) *workload.Table {
+	t := &workload.Table{Left: 2, Rows: [][]string{
 		{"", "", "", "DIRECT", "DIRECT", "PROXY", "PROXY", "DIRECT", "PROXY", "PROXY", "PROXY", "PROXY", "PROXY", "PROXY"},
 		{"COLLECTION", "RESOURCE", "UPDATES/S", "MEDIAN", "WORST", "MEDIAN", "WORST", "REQUESTS", "PROBES", "LISTS", "METADATA", "SIDE-WATCHES", "WATCHES", "FORWARDS"},
 	}}
 	for _, r := range rows {
-		t.add(r.Collection, r.Resource, fmt.Sprintf("%.0f", r.Updates),
+		t.Add(r.Collection, r.Resource, fmt.Sprintf("%.0f", r.Updates),
 			milliseconds(r.Direct.median()), milliseconds(r.Direct.worst()),
 			milliseconds(r.Proxied.median()), milliseconds(r.Proxied.worst()),
 			strconv.Itoa(len(r.Direct)), strconv.Itoa(r.Upstream.Probes), strconv.Itoa(r.Upstream.Lists),
@@ -52,13 +54,13 @@ func solosTable(rows []solo) *table {
 	return t
 }
 
-func herdsTable(rows []herd) *table {
-	t := &table{left: 2, rows: [][]string{
+func herdsTable(rows []herd) *workload.Table {
+	t := &workload.Table{Left: 2, Rows: [][]string{
 		{"", "", "", "", "", "", "", "", "", "", "", "", "PROXY", "APISERVER"},
 		{"COLLECTION", "RESOURCE", "INFORMERS", "SYNCED", "AFTER", "SYNCS", "PROBES", "LISTS", "METADATA", "SIDE-WATCHES", "FORWARDS", "REFUSED", "CPU", "CPU"},
 	}}
 	for _, r := range rows {
-		t.add(r.Collection, r.Resource, strconv.Itoa(r.Members), strconv.Itoa(r.Synced), seconds(r.Seconds),
+		t.Add(r.Collection, r.Resource, strconv.Itoa(r.Members), strconv.Itoa(r.Synced), seconds(r.Seconds),
 			strconv.Itoa(r.Upstream.Watches), strconv.Itoa(r.Upstream.Probes), strconv.Itoa(r.Upstream.Lists),
 			strconv.Itoa(r.Upstream.Metadata), strconv.Itoa(r.Upstream.SideWatches), strconv.Itoa(r.Upstream.Forwards), strconv.Itoa(r.Refused),
 			seconds(r.ProxyCPU), seconds(r.APICPU))

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 const (
@@ -125,10 +126,10 @@ func arrivalsAt(ctx context.Context, way *rest.Config, n int) (map[string]time.T
 	return seen, nil
 }
 
-func tiersTable(rows []tier) *table {
-	t := &table{left: 1, rows: [][]string{{"TIER", "EVENTS", "MEDIAN", "P99", "WORST"}}}
+func tiersTable(rows []tier) *workload.Table {
+	t := &workload.Table{Left: 1, Rows: [][]string{{"TIER", "EVENTS", "MEDIAN", "P99", "WORST"}}}
 	for _, r := range rows {
-		t.add(strconv.Itoa(r.Depth), strconv.Itoa(len(r.Delays)), precisely(r.Delays.median()), precisely(r.Delays.quantile(.99)), precisely(r.Delays.worst()))
+		t.Add(strconv.Itoa(r.Depth), strconv.Itoa(len(r.Delays)), precisely(r.Delays.median()), precisely(r.Delays.quantile(.99)), precisely(r.Delays.worst()))
 	}
 	return t
 }

@@ -1,4 +1,4 @@
-package main
+package workload
 
 import (
 	"fmt"
@@ -7,17 +7,19 @@ import (
 	"unicode/utf8"
 )
 
-// table is aligned text: the first columns to the left, the others, which are numbers, to the right.
-type table struct {
-	left int // columns
-	rows [][]string
+// Table is aligned text: the first columns to the left, the others, which are numbers, to the right.
+type Table struct {
+	Left int // columns
+	Rows [][]string
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+// Add adds a row.
+func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
 
-func (t *table) print(w io.Writer) {
+// Print writes the rows.
+func (t *Table) Print(w io.Writer) {
 	var widths []int
-	for _, row := range t.rows {
+	for _, row := range t.Rows {
 		for i, cell := range row {
 			if i == len(widths) {
 				widths = append(widths, 0)
@@ -25,11 +27,11 @@ func (t *table) print(w io.Writer) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	for _, row := range t.rows {
+	for _, row := range t.Rows {
 		var line strings.Builder
 		for i, cell := range row {
 			gap := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if i < t.left {
+			if i < t.Left {
 				line.WriteString(cell + gap + "  ")
 			} else {
 				line.WriteString(gap + cell + "  ")

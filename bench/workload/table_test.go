@@ -1,4 +1,4 @@
-package main
+package workload
 
 import (
 	"strings"
@@ -6,11 +6,11 @@ import (
 )
 
 func TestTable(t *testing.T) {
-	table := table{left: 1, rows: [][]string{{"", "", "NEARLY"}}}
-	table.add("NAME", "N", "ALL")
-	table.add("für alle", "1000", "–")
+	table := Table{Left: 1, Rows: [][]string{{"", "", "NEARLY"}}}
+	table.Add("NAME", "N", "ALL")
+	table.Add("für alle", "1000", "–")
 	var out strings.Builder
-	table.print(&out)
+	table.Print(&out)
 	const want = `
                 NEARLY
 NAME         N     ALL

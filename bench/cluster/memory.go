@@ -1,0 +1,43 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// MemoryOf returns the resident memory of a process, and the most that it was so far, in bytes.
+func MemoryOf(pid int) (resident, peak int64, err error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, 0, fmt.Errorf("cannot read the memory of process %d: %w", pid, err)
+	}
+	for _, of := range []struct {
+		line string
+		is   *int64
+	}{{"VmRSS:", &resident}, {"VmHWM:", &peak}} {
+		if *of.is, err = parseStatus(string(status), of.line); err != nil {
+			return 0, 0, err
+		}
+	}
+	return resident, peak, nil
+}
+
+// parseStatus finds a size in /proc/PID/status (proc_pid_status(5)): in kB, by which it means 1,024 bytes.
+func parseStatus(status, line string) (int64, error) {
+	const kB = 1 << 10
+	_, rest, _ := strings.Cut(status, line)
+	size, _, ok := strings.Cut(rest, " kB")
+	n, err := strconv.ParseInt(strings.TrimSpace(size), 10, 64)
+	if !ok || err != nil {
+		return 0, fmt.Errorf("%.100q is no /proc/PID/status with %s", status, line)
+	}
+	return n * kB, nil
+}
+
+// ResetPeak makes the present memory of a process the most that it was so far.
+func ResetPeak(pid int) error {
+	const resetPeak = "5" // proc_pid_clear_refs(5)
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(resetPeak), 0o200)
+}

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/workload"
+)
+
+// The names of what is compared.
+const (
+	kubeAPIServer = "kube-apiserver"
+	ours          = "watchproxy"
+	theFloor      = "floor"
+)
+
+const (
+	protobuf  = "application/vnd.kubernetes.protobuf"
+	seedLimit = 16 // pods that are being made at a time
+)
+
+// bench is everything that runs.
+type bench struct {
+	*options
+	wanted *regexp.Regexp
+	report *report
+	log    *os.File
+
+	api           *cluster.APIServer
+	admin         *kubernetes.Clientset
+	proxies       []*cluster.Proxy
+	nginx         *nginx
+	direct        *server // kube-apiserver
+	secure, plain pair
+	written       int    // updates of pods
+	dir           string // for files, removed at the end
+}
+
+// pair is the proxy and nginx, both by TLS or both without.
+type pair struct {
+	proxy *server
+	nginx *server
+}
+
+func measure(ctx context.Context, o *options) (r *report, err error) {
+	b := &bench{options: o, report: &report{Pods: o.pods}, log: os.Stderr}
+	b.wanted = regexp.MustCompile(o.only)
+	defer func() { err = errors.Join(err, b.close()) }()
+	if err := b.start(ctx); err != nil {
+		return b.report, err
+	}
+	for _, scenario := range []struct {
+		name    string
+		measure func(context.Context) error
+	}{
+		{"lists", b.lists},
+		{"reads", b.smallReads},
+		{"fan-out", b.fanOuts},
+		{"narrow", b.narrow},
+		{"idle", b.idle},
+		{"sync", b.syncs},
+		{"memory", b.memory},
+		{"forward", b.forward},
+	} {
+		if !b.wanted.MatchString(scenario.name) {
+			continue
+		}
+		b.say("measuring: %s", scenario.name)
+		if err := b.profiled(ctx, scenario.name, scenario.measure); err != nil {
+			return b.report, fmt.Errorf("%s: %w", scenario.name, err)
+		}
+	}
+	return b.report, nil
+}
+
+func (b *bench) say(format string, args ...any) {
+	fmt.Fprintf(b.log, format+"\n", args...)
+}
+
+func (b *bench) add(r row) {
+	b.report.Rows = append(b.report.Rows, r)
+	b.say("  %s", r)
+}
+
+// start starts the servers and fills them.
+func (b *bench) start(ctx context.Context) (err error) {
+	if b.dir, err = os.MkdirTemp("", "bench-load-"); err != nil {
+		return err
+	}
+	b.say("starting kube-apiserver and etcd")
+	if b.api, err = cluster.StartAPIServer(ctx, cluster.Options{}); err != nil {
+		return err
+	}
+	if b.admin, err = kubernetes.NewForConfig(b.api.RESTConfig()); err != nil {
+		return err
+	}
+	if b.direct, err = newServer(kubeAPIServer, b.api.URL, b.api.CA, b.api.Token, b.api.CPU, b.api.PID()); err != nil {
+		return err
+	}
+	b.say("making %d pods", b.pods)
+	if err := workload.CreateNamespaces(ctx, b.admin); err != nil {
+		return err
+	}
+	if err := workload.Parallel(ctx, b.pods, seedLimit, func(ctx context.Context, i int) error {
+		return workload.CreatePod(ctx, b.admin, workload.NewPod(i))
+	}); err != nil {
+		return err
+	}
+	b.say("starting watchproxy and nginx")
+	if b.secure.proxy, err = b.startProxy(ctx, true); err != nil {
+		return err
+	}
+	if b.plain.proxy, err = b.startProxy(ctx, false); err != nil {
+		return err
+	}
+	if b.nginx, err = startNginx(ctx, b.options.nginx); err != nil {
+		return err
+	}
+	pid := b.nginx.cmd.Process.Pid
+	if b.secure.nginx, err = newServer(theFloor, b.nginx.secure, b.nginx.ca, "", b.nginx.cpu, pid); err != nil {
+		return err
+	}
+	b.plain.nginx, err = newServer(theFloor, b.nginx.plain, nil, "", b.nginx.cpu, pid)
+	return err
+}
+
+// startProxy starts a proxy by TLS, which authenticates and authorizes, or one without either.
+func (b *bench) startProxy(ctx context.Context, secure bool) (*server, error) {
+	options := cluster.ProxyOptions{Kubeconfig: b.api.Kubeconfig, Binary: b.watchproxy, TLS: secure}
+	file := filepath.Join(b.dir, "config.yaml")
+	if err := os.WriteFile(file, []byte("apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nprofiling: true\n"), 0o600); err != nil {
+		return nil, err
+	}
+	options.Args = []string{"--config", file}
+	token := ""
+	if secure {
+		options.Args = append(options.Args, "--authentication=delegated")
+		token = b.api.Token
+	}
+	p, err := cluster.StartProxy(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	b.proxies = append(b.proxies, p)
+	return newServer(ours, p.URL, p.CA, token, p.CPU, p.PID())
+}
+
+func (b *bench) close() (err error) {
+	for _, p := range b.proxies {
+		err = errors.Join(err, p.Close())
+	}
+	if b.nginx != nil {
+		b.nginx.close()
+	}
+	if b.api != nil {
+		err = errors.Join(err, b.api.Close())
+	}
+	return errors.Join(err, os.RemoveAll(b.dir))
+}
+
+// adminOf is where a proxy tells about itself.
+func (b *bench) adminOf(s *server) string { return b.proxyAt(s).AdminURL }
+
+func (b *bench) proxyAt(s *server) *cluster.Proxy {
+	for _, p := range b.proxies {
+		if p.PID() == s.pid {
+			return p
+		}
+	}
+	panic("BUG: not a proxy: " + s.name)
+}
+
+// resourceVersion is that of all pods, at the proxy and the apiserver alike.
+func (b *bench) resourceVersion(ctx context.Context) (string, error) {
+	pods, err := b.admin.CoreV1().Pods("").List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return "", fmt.Errorf("cannot ask for the resourceVersion: %w", err)
+	}
+	return pods.ResourceVersion, nil
+}
+
+// lists are of all pods.
+func (b *bench) lists(ctx context.Context) error {
+	const path = "/api/v1/pods?resourceVersion=0"
+	for _, form := range []struct {
+		name, file, accept string
+		gzip               bool
+		clients            []int
+		target             target
+	}{
+		{"JSON", "pods.json", "", false, []int{1, 4, 16}, target{OfFloor: 1.3, LessThanAPIServer: 18}},
+		{"protobuf", "pods.pb", protobuf, false, []int{4}, target{OfFloor: 1.3}},
+		{"gzip", "pods.json", "", true, []int{4}, target{OfFloor: 2, LessThanAPIServer: 150}},
+	} {
+		r := request{path: path, accept: form.accept, gzip: form.gzip}
+		if err := b.publish(ctx, form.file, r); err != nil {
+			return err
+		}
+		file := request{path: "/" + form.file, accept: "*/*", gzip: form.gzip}
+		for _, clients := range form.clients {
+			if err := b.compare(ctx, row{Scenario: "list, " + form.name + ", TLS", Clients: clients, Target: form.target}, b.direct, r, b.secure, file); err != nil {
+				return err
+			}
+		}
+		if err := b.compare(ctx, row{Scenario: "list, " + form.name + ", plain", Clients: 4, Target: target{OfFloor: form.target.OfFloor}}, nil, r, b.plain, file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// publish has nginx serve what the proxy answers.
+func (b *bench) publish(ctx context.Context, file string, r request) error {
+	body, err := b.secure.proxy.get(ctx, r)
+	if err != nil {
+		return err
+	}
+	if r.gzip {
+		file += ".gz"
+	}
+	return b.nginx.serve(file, body)
+}
+
+// smallReads are those of a part of the pods.
+func (b *bench) smallReads(ctx context.Context) error {
+	pod := workload.NewPod(0)
+	namespace := "/api/v1/namespaces/" + pod.Namespace + "/pods"
+	for _, read := range []struct {
+		name, path string
+		target     target
+	}{
+		{"read of one namespace", namespace + "?resourceVersion=0", target{OfFloor: 1.3}},
+		{"read of one page of 500", "/api/v1/pods?limit=500", target{}},
+		{"read by selector, 1 %", "/api/v1/pods?resourceVersion=0&labelSelector=" + url.QueryEscape("app.kubernetes.io/name=api,app.kubernetes.io/part-of in (ads,mail)"), target{LessThanAPIServer: 20}},
+		{"read of one object", namespace + "/" + pod.Name + "?resourceVersion=0", target{}},
+	} {
+		r := request{path: read.path}
+		if err := b.publish(ctx, "read.json", r); err != nil {
+			return err
+		}
+		if err := b.compare(ctx, row{Scenario: read.name, Clients: 4, Target: read.target}, b.direct, r, b.secure, request{path: "/read.json", accept: "*/*"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare measures a request at the apiserver, unless that is nil, and at the proxy, and its file at nginx.
+func (b *bench) compare(ctx context.Context, r row, direct *server, asked request, at pair, file request) error {
+	r.Unit, r.Servers = "request", map[string]spent{}
+	for _, s := range []struct {
+		*server
+		request
+	}{{direct, asked}, {at.proxy, asked}, {at.nginx, file}} {
+		if s.server == nil {
+			continue
+		}
+		got, err := b.measureReads(ctx, s.server, s.request, r.Clients)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.Scenario, err)
+		}
+		r.Servers[s.name] = got
+	}
+	b.add(r)
+	return nil
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/workload"
+)
+
+// crowd is many open watches of one server.
+type crowd struct {
+	server   *server
+	watchers []*watcher
+	got      atomic.Int64 // events, of all
+	lost     atomic.Int64 // watches that ended
+	reading  sync.WaitGroup
+}
+
+// watcher notes when events come. It tells them apart by their ends, each in a line, and takes the k-th for the k-th
+// write: all go to all, in one order.
+type watcher struct {
+	*client
+	brace bool // the last byte read was one
+	times []time.Time
+}
+
+// watch opens watches, whose paths may differ.
+func (s *server) watch(ctx context.Context, n int, path func(i int) string) (*crowd, error) {
+	c := &crowd{server: s, watchers: make([]*watcher, n)}
+	const parallel, buffer = 32, 16 << 10
+	err := workload.Parallel(ctx, n, parallel, func(ctx context.Context, i int) error {
+		opened, err := s.dial(ctx, buffer)
+		if err != nil {
+			return err
+		}
+		c.watchers[i] = &watcher{client: opened}
+		resp, err := opened.send(request{path: path(i)})
+		if err != nil {
+			return err
+		}
+		if len(resp.TransferEncoding) == 0 {
+			return fmt.Errorf("%s: watch %s is not chunked", s.name, path(i))
+		}
+		return opened.conn.SetDeadline(time.Time{})
+	})
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	for _, w := range c.watchers {
+		c.reading.Go(func() { w.read(c) })
+	}
+	return c, nil
+}
+
+// read reads chunks as they are: of an event's line feed, the last byte, it knows by the brace before it that it is not
+// one of a chunk's.
+func (w *watcher) read(c *crowd) {
+	for {
+		n, err := w.from.Read(w.buf)
+		if err != nil {
+			c.lost.Add(1)
+			return
+		}
+		now := time.Now()
+		lines := bytes.Count(w.buf[:n], []byte("}\n"))
+		if w.brace && w.buf[0] == '\n' {
+			lines++
+		}
+		w.brace = w.buf[n-1] == '}'
+		for range lines {
+			w.times = append(w.times, now)
+		}
+		if lines > 0 {
+			c.got.Add(int64(lines))
+		}
+	}
+}
+
+// wait returns when so many events came to all together.
+func (c *crowd) wait(ctx context.Context, events int64) error {
+	const limit, pause = time.Minute, 5 * time.Millisecond
+	for began := time.Now(); c.got.Load() < events; {
+		if lost := c.lost.Load(); lost > 0 {
+			return fmt.Errorf("%s: %d of %d watches ended", c.server.name, lost, len(c.watchers))
+		}
+		if time.Since(began) > limit {
+			return fmt.Errorf("%s: %d of %d events came within %v", c.server.name, c.got.Load(), events, limit)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (c *crowd) close() {
+	for _, w := range c.watchers {
+		if w != nil {
+			w.client.close()
+		}
+	}
+	c.reading.Wait()
+}
+
+// delays are from when a write was acknowledged until its event came, in milliseconds: the median, the 99th percentile
+// and the longest.
+func (c *crowd) delays(acknowledged []time.Time) (p50, p99, longest float64) {
+	var all []float64
+	for _, w := range c.watchers {
+		for i, came := range w.times[:min(len(w.times), len(acknowledged))] {
+			all = append(all, came.Sub(acknowledged[i]).Seconds()*1000)
+		}
+	}
+	slices.Sort(all)
+	return all[len(all)/2], all[len(all)*99/100], all[len(all)-1]
+}

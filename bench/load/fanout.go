@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http/httputil"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/watchproxy/watchproxy/bench/workload"
+)
+
+// fanOuts sends the same events to many.
+func (b *bench) fanOuts(ctx context.Context) error {
+	for _, f := range []struct{ watchers, rate int }{{100, 100}, {1000, 10}, {5000, 2}} {
+		for _, secure := range []bool{true, false} {
+			if !secure && f.watchers != 1000 {
+				continue
+			}
+			if err := b.fanOut(ctx, f.watchers, f.rate, secure); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+const fanOutTime = 8 * time.Second
+
+func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) error {
+	name, at, direct := "plain", b.plain, (*server)(nil)
+	if secure {
+		name, at, direct = "TLS", b.secure, b.direct
+	}
+	r := row{
+		Scenario: fmt.Sprintf("fan-out, %d events/s, %s", rate, name), Clients: watchers, Unit: "delivery", Servers: map[string]spent{},
+		Target: target{OfFloor: 1.2},
+	}
+	delay := row{Scenario: r.Scenario + ": ms until an event has come, p50", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
+	late := row{Scenario: r.Scenario + ": p99", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
+	last := row{Scenario: r.Scenario + ": longest", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
+	if secure {
+		r.Target.LessThanAPIServer = 2.5
+	}
+	f, err := startFloor(secure)
+	if err != nil {
+		return err
+	}
+	defer f.close() //nolint:errcheck // it is killed
+	frame, err := b.frame(ctx)
+	if err != nil {
+		return err
+	}
+	writeFloor := func(ctx context.Context, _ int) error { return f.write(ctx, frame) }
+	for _, s := range []struct {
+		*server
+		write func(context.Context, int) error
+	}{{direct, b.updatePod}, {at.proxy, b.updatePod}, {f.server, writeFloor}} {
+		if s.server == nil {
+			continue
+		}
+		got, acknowledged, crowd, err := b.deliver(ctx, s.server, watchers, rate, s.write)
+		if err != nil {
+			return err
+		}
+		r.Servers[s.name] = got
+		delay.Value[s.name], late.Value[s.name], last.Value[s.name] = crowd.delays(acknowledged)
+	}
+	b.add(r)
+	b.report.Rows = append(b.report.Rows, delay, late, last)
+	return nil
+}
+
+// deliver makes writes while there are watches of all pods. What the writes themselves cost the server is taken off: as
+// much is written without a watch before.
+func (b *bench) deliver(ctx context.Context, s *server, watchers, rate int, write func(context.Context, int) error) (got spent, acknowledged []time.Time, c *crowd, err error) {
+	alone, _, err := b.writes(ctx, s, rate, write)
+	if err != nil {
+		return got, nil, nil, err
+	}
+	rv, err := b.resourceVersion(ctx)
+	if err != nil {
+		return got, nil, nil, err
+	}
+	path := "/api/v1/pods?watch=1&resourceVersion=" + rv
+	if c, err = s.watch(ctx, watchers, func(int) string { return path }); err != nil {
+		return got, nil, nil, err
+	}
+	defer c.close()
+	const settle = time.Second
+	time.Sleep(settle)
+	before, err := s.cpu()
+	if err != nil {
+		return got, nil, nil, err
+	}
+	if _, acknowledged, err = b.writes(ctx, s, rate, write); err != nil {
+		return got, nil, nil, err
+	}
+	deliveries := len(acknowledged) * watchers
+	if err := c.wait(ctx, int64(deliveries)); err != nil {
+		return got, nil, nil, err
+	}
+	after, err := s.cpu()
+	if err != nil {
+		return got, nil, nil, err
+	}
+	return spent{Units: deliveries, Seconds: (after - before - alone).Seconds()}, acknowledged, c, nil
+}
+
+// writes makes them one after another, at a rate, and returns what the server took and when each was acknowledged.
+func (b *bench) writes(ctx context.Context, s *server, rate int, write func(context.Context, int) error) (time.Duration, []time.Time, error) {
+	before, err := s.cpu()
+	if err != nil {
+		return 0, nil, err
+	}
+	var acknowledged []time.Time
+	ticker := time.NewTicker(time.Second / time.Duration(rate))
+	defer ticker.Stop()
+	for i := range int(fanOutTime.Seconds()) * rate {
+		if err := write(ctx, i); err != nil {
+			return 0, nil, err
+		}
+		acknowledged = append(acknowledged, time.Now())
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return 0, nil, context.Cause(ctx)
+		}
+	}
+	after, err := s.cpu()
+	return after - before, acknowledged, err
+}
+
+// updatePod changes a label of a pod.
+func (b *bench) updatePod(ctx context.Context, i int) error {
+	pod := workload.NewPod(i % b.pods)
+	b.written++
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"rollout":"r%d"}}}`, b.written)
+	if _, err := b.admin.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("cannot update pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// frame is an event of a pod as a watch has it, in a chunk of its own.
+func (b *bench) frame(ctx context.Context) ([]byte, error) {
+	rv, err := b.resourceVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := b.secure.proxy.dial(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	if _, err := c.send(request{path: "/api/v1/pods?watch=1&resourceVersion=" + rv}); err != nil {
+		return nil, err
+	}
+	if err := b.updatePod(ctx, 0); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(httputil.NewChunkedReader(c.from)).ReadBytes('\n')
+	if err != nil {
+		return nil, fmt.Errorf("cannot read an event: %w", err)
+	}
+	if !json.Valid(line) {
+		return nil, fmt.Errorf("%q is no event", line)
+	}
+	frame := fmt.Appendf(nil, "%x\r\n", len(line))
+	return append(append(frame, line...), "\r\n"...), nil
+}

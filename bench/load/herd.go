@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/watchproxy/watchproxy/bench/workload"
+)
+
+// syncs start informers together: each asks for the state of a namespace by a watch.
+func (b *bench) syncs(ctx context.Context) error {
+	path := "/api/v1/namespaces/" + workload.Namespaces[0] + "/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+	r := row{Scenario: "sync of a namespace, by watch", Clients: 1000, Unit: "informer", Servers: map[string]spent{}}
+	for _, s := range []struct {
+		*server
+		informers int
+	}{{b.direct, 50}, {b.secure.proxy, r.Clients}} {
+		before, err := s.cpu()
+		if err != nil {
+			return err
+		}
+		if err := workload.Parallel(ctx, s.informers, s.informers, func(ctx context.Context, _ int) error { return s.sync(ctx, path) }); err != nil {
+			return err
+		}
+		after, err := s.cpu()
+		if err != nil {
+			return err
+		}
+		r.Servers[s.name] = spent{Units: s.informers, Seconds: (after - before).Seconds()}
+	}
+	b.add(r)
+	return nil
+}
+
+// sync reads a watch until its initial state has come.
+func (s *server) sync(ctx context.Context, path string) error {
+	c, err := s.dial(ctx, 64<<10)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	resp, err := c.send(request{path: path})
+	if err != nil {
+		return err
+	}
+	mark, kept := []byte("k8s.io/initial-events-end"), 0
+	for {
+		n, err := resp.Body.Read(c.buf[kept:])
+		if bytes.Contains(c.buf[:kept+n], mark) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %s: before the end of the state: %w", s.name, path, io.ErrUnexpectedEOF)
+		}
+		end := kept + n
+		kept = copy(c.buf, c.buf[max(0, end-len(mark)):end])
+	}
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// spent is what a server took for some work.
+type spent struct {
+	Units   int     `json:"units"`
+	Seconds float64 `json:"cpuSeconds"` // of processor time, altogether
+	Bytes   int64   `json:"bytes"`      // of one answer
+}
+
+// each is the processor time of one unit, in seconds.
+func (s spent) each() float64 { return s.Seconds / float64(s.Units) }
+
+// measureReads has clients repeat a request until the server has taken enough time to be measured, and each has had an
+// answer. The first answer to each is not counted.
+func (b *bench) measureReads(ctx context.Context, s *server, r request, clients int) (spent, error) {
+	var done, size atomic.Int64
+	var failed error
+	var once sync.Once
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	fail := func(err error) {
+		once.Do(func() { failed = err })
+		cancel()
+	}
+	var warm, ended sync.WaitGroup
+	begin := make(chan struct{})
+	warm.Add(clients)
+	for range clients {
+		ended.Go(func() {
+			c, err := s.dial(ctx, readBuffer)
+			if err != nil {
+				fail(err)
+				warm.Done()
+				return
+			}
+			defer c.close()
+			n, err := c.ask(r)
+			if err != nil {
+				fail(err)
+			}
+			size.Store(n)
+			warm.Done()
+			<-begin
+			for ctx.Err() == nil {
+				if _, err := c.ask(r); err != nil {
+					fail(err)
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	warm.Wait()
+	before, err := s.cpu()
+	if err != nil {
+		fail(err)
+	}
+	close(begin)
+	var taken time.Duration
+	const look = 50 * time.Millisecond
+	for began := time.Now(); ctx.Err() == nil; {
+		select {
+		case <-time.After(look):
+		case <-ctx.Done():
+		}
+		now, err := s.cpu()
+		if err != nil {
+			fail(err)
+		}
+		if taken = now - before; (taken >= b.enough || time.Since(began) > b.patience) && done.Load() >= int64(clients) {
+			cancel()
+		}
+	}
+	ended.Wait() // what was under way is finished
+	after, err := s.cpu()
+	if err != nil {
+		return spent{}, err
+	}
+	if failed != nil {
+		return spent{}, failed
+	}
+	return spent{Units: int(done.Load()), Seconds: (after - before).Seconds(), Bytes: size.Load()}, nil
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// runLimit bounds everything together.
+const runLimit = time.Hour
+
+// options are the flags.
+type options struct {
+	pods       int
+	only       string
+	json       string
+	watchproxy string
+	nginx      string
+	enough     time.Duration
+	patience   time.Duration
+	profiles   string
+}
+
+func main() {
+	// The first signal tidies up; a second one ends the command at once.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, stop)
+	if err := newCommand().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-load:", err)
+		os.Exit(1)
+	}
+}
+
+func newCommand() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "bench-load",
+		Short: "Measure what reads cost at kube-apiserver, through watchproxy, and at a floor",
+		Long: `Starts kube-apiserver with etcd, fills it with pods, starts watchproxy and nginx, and
+measures the processor time that each server takes for the same reads. The table goes
+to standard output, progress to standard error.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		PreRunE:       func(*cobra.Command, []string) error { return o.validate() },
+		RunE:          func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.IntVar(&o.pods, "pods", 10_000, "`PODS` that there are, of 4.5 KB of JSON each")
+	flags.StringVar(&o.only, "only", "", "measure only the scenarios whose names match a `REGEXP`")
+	flags.DurationVar(&o.enough, "enough", time.Second, "processor time of a server after which a read is measured")
+	flags.DurationVar(&o.patience, "patience", 15*time.Second, "time after which less than that has to do")
+	flags.StringVar(&o.json, "json", "", "`FILE` that the table is also written to, as JSON")
+	flags.StringVar(&o.profiles, "profiles", "", "`DIR` for a CPU profile of the proxy for each scenario")
+	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
+	flags.StringVar(&o.nginx, "nginx", filepath.Join(cluster.Root(), "bin", "nginx"), "`FILE` to run as nginx")
+	cmd.AddCommand(newFloorCommand())
+	return cmd
+}
+
+func (o *options) validate() error {
+	var errs []error
+	if o.pods < 1000 {
+		errs = append(errs, fmt.Errorf("--pods=%d: must be at least 1,000", o.pods))
+	}
+	if _, err := regexp.Compile(o.only); err != nil {
+		errs = append(errs, fmt.Errorf("--only: %w", err))
+	}
+	for flag, file := range map[string]string{"--watchproxy": o.watchproxy, "--nginx": o.nginx} {
+		if _, err := os.Stat(file); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w (make build bin/nginx)", flag, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// run shows what was measured even if not all was.
+func (o *options) run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, runLimit, fmt.Errorf("not finished after %v", runLimit))
+	defer cancel()
+	r, err := measure(ctx, o)
+	r.print(os.Stdout)
+	if o.json != "" {
+		err = errors.Join(err, r.write(o.json))
+	}
+	return err
+}
+
+func (r *report) write(path string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	return os.WriteFile(path, append(b, '\n'), 0o644)
+}

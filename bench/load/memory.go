@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+const mib = 1 << 20
+
+// memory is what it takes to hold all pods, at rest and while they are listed.
+func (b *bench) memory(ctx context.Context) error {
+	const path = "/api/v1/pods?resourceVersion=0"
+	fresh, err := b.startProxy(ctx, true)
+	if err != nil {
+		return err
+	}
+	body, err := fresh.get(ctx, request{path: path})
+	if err != nil {
+		return err
+	}
+	size := float64(len(body))
+	b.add(row{Scenario: "memory: the pods' JSON", Unit: "MiB", Value: map[string]float64{theFloor: size / mib}})
+	const settle = 5 * time.Second
+	idle, under := row{Scenario: "memory at rest", Unit: "MiB", Value: map[string]float64{}}, row{Scenario: "memory under lists", Clients: 16, Unit: "MiB", Value: map[string]float64{}}
+	// The targets are 100 and 140 MiB for 34 MiB of JSON.
+	const rest, busy = 100.0 / 34, 140.0 / 34
+	idle.Target.AtMost, under.Target.AtMost = rest*size/mib, busy*size/mib
+	for _, s := range []*server{b.direct, fresh} {
+		time.Sleep(settle)
+		resident, _, err := cluster.MemoryOf(s.pid)
+		if err != nil {
+			return err
+		}
+		if err := cluster.ResetPeak(s.pid); err != nil {
+			return err
+		}
+		if _, err := b.measureReads(ctx, s, request{path: path}, under.Clients); err != nil {
+			return err
+		}
+		_, peak, err := cluster.MemoryOf(s.pid)
+		if err != nil {
+			return err
+		}
+		idle.Value[s.name], under.Value[s.name] = float64(resident)/mib, float64(peak)/mib
+	}
+	b.add(idle)
+	b.add(under)
+	return b.ingest(ctx, size)
+}
+
+// ingest is how fast a cold proxy takes all pods in: from the apiserver, and from another proxy, which is faster.
+func (b *bench) ingest(ctx context.Context, size float64) error {
+	behind := filepath.Join(b.dir, "behind.kubeconfig")
+	if err := b.proxyAt(b.plain.proxy).WriteKubeconfig(behind); err != nil {
+		return err
+	}
+	for _, from := range []struct{ name, kubeconfig string }{{kubeAPIServer, b.api.Kubeconfig}, {ours, behind}} {
+		p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: from.kubeconfig, Binary: b.watchproxy})
+		if err != nil {
+			return err
+		}
+		b.proxies = append(b.proxies, p)
+		s, err := newServer(ours, p.URL, nil, "", p.CPU, p.PID())
+		if err != nil {
+			return err
+		}
+		began := time.Now()
+		if _, err := s.get(ctx, request{path: "/api/v1/pods?resourceVersion=0&limit=1&fieldSelector=metadata.name%3Dnone"}); err != nil {
+			return err
+		}
+		took := time.Since(began).Seconds()
+		cpu, err := p.CPU()
+		if err != nil {
+			return err
+		}
+		_, peak, err := cluster.MemoryOf(s.pid)
+		if err != nil {
+			return err
+		}
+		name := "cold sync from " + from.name
+		b.add(row{Scenario: name, Unit: "MB/s", Value: map[string]float64{ours: size / took / 1e6}})
+		b.add(row{Scenario: name + ": CPU", Unit: "ms/MB", Value: map[string]float64{ours: cpu.Seconds() * 1e3 / (size / 1e6)}})
+		b.add(row{Scenario: name + ": peak", Unit: "× JSON", Target: target{AtMost: 2}, Value: map[string]float64{ours: float64(peak) / size}})
+		if err := p.Stop(); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// server is one of those that are compared.
+type server struct {
+	name  string
+	url   *url.URL
+	tls   *tls.Config // nil for plain HTTP
+	token string
+	cpu   func() (time.Duration, error) // that it has taken so far
+	pid   int
+}
+
+func newServer(name, address string, ca []byte, token string, cpu func() (time.Duration, error), pid int) (*server, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("address of %s: %w", name, err)
+	}
+	s := &server{name: name, url: u, token: token, cpu: cpu, pid: pid}
+	if u.Scheme == "https" {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ca)
+		s.tls = &tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS13}
+		if name == kubeAPIServer {
+			s.tls.ServerName = u.Hostname()
+		}
+	}
+	return s, nil
+}
+
+// client is one connection to a server, for HTTP/1.1. It looks at no more of an answer than it has to: what it takes is
+// taken from the server.
+type client struct {
+	server *server
+	conn   net.Conn
+	from   *bufio.Reader
+	buf    []byte
+}
+
+const (
+	readBuffer = 256 << 10
+	// requestLimit bounds one request: the apiserver takes seconds for a list, and more under load.
+	requestLimit = 2 * time.Minute
+)
+
+func (s *server) dial(ctx context.Context, buffer int) (*client, error) {
+	dialer := net.Dialer{Timeout: 10 * time.Second}
+	conn, err := dialer.DialContext(ctx, "tcp", s.url.Host)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.name, err)
+	}
+	if s.tls != nil {
+		secured := tls.Client(conn, s.tls)
+		if err := secured.HandshakeContext(ctx); err != nil {
+			_ = conn.Close()
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		conn = secured
+	}
+	return &client{server: s, conn: conn, from: bufio.NewReaderSize(conn, 4<<10), buf: make([]byte, buffer)}, nil
+}
+
+func (c *client) close() { _ = c.conn.Close() }
+
+// request is what is asked for.
+type request struct {
+	path   string // and query
+	accept string // empty: JSON
+	gzip   bool
+	method string // empty: GET
+	body   string
+}
+
+// send asks, and returns when the answer's header is there.
+func (c *client) send(r request) (*http.Response, error) {
+	method, accept := r.method, r.accept
+	if method == "" {
+		method = http.MethodGet
+	}
+	if accept == "" {
+		accept = "application/json"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\nAccept: %s\r\n", method, r.path, accept)
+	if c.server.token != "" {
+		fmt.Fprintf(&b, "Authorization: Bearer %s\r\n", c.server.token)
+	}
+	if r.gzip {
+		b.WriteString("Accept-Encoding: gzip\r\n")
+	}
+	if r.body != "" {
+		fmt.Fprintf(&b, "Content-Type: application/json\r\nContent-Length: %d\r\n", len(r.body))
+	}
+	b.WriteString("\r\n" + r.body)
+	if err := c.conn.SetDeadline(time.Now().Add(requestLimit)); err != nil {
+		return nil, err
+	}
+	if _, err := io.WriteString(c.conn, b.String()); err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", c.server.name, r.path, err)
+	}
+	resp, err := http.ReadResponse(c.from, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", c.server.name, r.path, err)
+	}
+	if resp.StatusCode/100 != 2 {
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return nil, fmt.Errorf("%s: %s: %s: %s", c.server.name, r.path, resp.Status, body)
+	}
+	if got := resp.Header.Get("Content-Encoding") == "gzip"; got != r.gzip {
+		return nil, fmt.Errorf("%s: %s: compressed: %t, want %t", c.server.name, r.path, got, r.gzip)
+	}
+	return resp, nil
+}
+
+// ask asks and reads the whole answer, whose length it returns.
+func (c *client) ask(r request) (n int64, err error) {
+	resp, err := c.send(r)
+	if err != nil {
+		return 0, err
+	}
+	n, err = io.CopyBuffer(discard{}, struct{ io.Reader }{resp.Body}, c.buf)
+	if err != nil {
+		return n, fmt.Errorf("%s: %s: %w", c.server.name, r.path, err)
+	}
+	return n, nil
+}
+
+// discard is io.Discard without its own small buffers.
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// get asks once, over a connection of its own, and returns the answer.
+func (s *server) get(ctx context.Context, r request) ([]byte, error) {
+	c, err := s.dial(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	resp, err := c.send(r)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", s.name, r.path, err)
+	}
+	return body, nil
+}
