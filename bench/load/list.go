@@ -17,6 +17,11 @@ type spent struct {
 // each is the processor time of one unit, in seconds.
 func (s spent) each() float64 { return s.Seconds / float64(s.Units) }
 
+// and is the same work done twice.
+func (s spent) and(again spent) spent {
+	return spent{s.Units + again.Units, s.Seconds + again.Seconds, again.Bytes}
+}
+
 // measureReads has clients repeat a request until the server has taken enough time to be measured, and each has had an
 // answer. The first answer to each is not counted.
 func (b *bench) measureReads(ctx context.Context, s *server, r request, clients int) (spent, error) {

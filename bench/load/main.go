@@ -59,9 +59,9 @@ to standard output, progress to standard error.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.IntVar(&o.pods, "pods", 10_000, "`PODS` that there are, of 4.5 KB of JSON each")
-	flags.StringVar(&o.only, "only", "", "measure only the scenarios whose names match a `REGEXP`")
-	flags.DurationVar(&o.enough, "enough", time.Second, "processor time of a server after which a read is measured")
-	flags.DurationVar(&o.patience, "patience", 15*time.Second, "time after which less than that has to do")
+	flags.StringVar(&o.only, "only", "", "measure only the groups of scenarios whose names match a `REGEXP`")
+	flags.DurationVar(&o.enough, "enough", 500*time.Millisecond, "processor `TIME` of a server in each of three rounds")
+	flags.DurationVar(&o.patience, "patience", 10*time.Second, "`TIME` after which less than that has to do")
 	flags.StringVar(&o.json, "json", "", "`FILE` that the table is also written to, as JSON")
 	flags.StringVar(&o.profiles, "profiles", "", "`DIR` for a CPU profile of the proxy for each scenario")
 	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 )
@@ -18,7 +19,7 @@ func (b *bench) profiled(ctx context.Context, name string, do func(context.Conte
 		for i := 0; taking.Err() == nil; i++ {
 			profile, err := b.adminGet(taking, b.secure.proxy, "/debug/pprof/profile?seconds=5")
 			if err == nil {
-				err = os.WriteFile(filepath.Join(b.profiles, name+"-"+string(rune('a'+i))+".pprof"), profile, 0o644)
+				err = os.WriteFile(filepath.Join(b.profiles, fmt.Sprintf("%s-%02d.pprof", name, i)), profile, 0o644)
 			}
 			if err != nil {
 				return
