@@ -24,10 +24,10 @@ type conn struct {
 	// begun: fasthttp drops it if the connection breaks in between.
 	abandoned func()
 	unread    bool // part of a request was not read when it was answered
-	// stall is how long a write may take, unless it is 0: a client that stops reading
-	// is cut then.
+	// stall is how long a write may take, at least half of it, unless it is 0: a client
+	// that stops reading is cut then.
 	stall   time.Duration
-	stalled bool // a deadline is set
+	until   time.Time // the deadline for writes, zero for none
 	state   *tls.ConnectionState
 	crowded atomic.Bool // more connections are open than may be
 	release func()      // called once when the connection is closed
@@ -59,14 +59,14 @@ func (c *conn) holdAs(user string, take func() (giveBack func(), ok bool)) bool 
 	return true
 }
 
-// Write implements net.Conn.
+// Write implements net.Conn. A deadline is good for several writes: to set one takes as
+// long as a small part of a write.
 func (c *conn) Write(p []byte) (int, error) {
-	if c.stall > 0 || c.stalled {
-		var end time.Time
-		if c.stalled = c.stall > 0; c.stalled {
-			end = time.Now().Add(c.stall)
+	if left := time.Until(c.until); c.stall > 0 && (left < c.stall/2 || left > c.stall) || c.stall == 0 && !c.until.IsZero() {
+		if c.until = (time.Time{}); c.stall > 0 {
+			c.until = time.Now().Add(c.stall)
 		}
-		if err := c.SetWriteDeadline(end); err != nil {
+		if err := c.SetWriteDeadline(c.until); err != nil {
 			return 0, err
 		}
 	}

@@ -24,6 +24,7 @@ type recheck struct {
 	due       time.Time
 	confirmed time.Time
 	verdict   chan error // of the review under way; nil if there is none
+	wake      func()     // called when there is a verdict
 }
 
 func newRecheck(every time.Duration, review func(context.Context) error) recheck {
@@ -47,11 +48,26 @@ func (c *recheck) next(otherwise time.Time) time.Time {
 	return otherwise
 }
 
-// begin starts a review if one is due. The watch does not wait for it.
-func (c *recheck) begin(ctx context.Context) {
-	if c.every == 0 || c.verdict != nil || time.Now().Before(c.due) {
-		return
+// goesOn takes the verdict of a review, if there is one, and begins the next one when it
+// is due. The watch does not wait for it, but has to end if goesOn is false.
+func (c *recheck) goesOn(ctx context.Context, now time.Time) bool {
+	if c.every == 0 {
+		return true
 	}
+	select {
+	case verdict := <-c.verdict:
+		if !c.end(verdict) {
+			return false
+		}
+	default:
+	}
+	if c.verdict == nil && !now.Before(c.due) {
+		c.begin(ctx)
+	}
+	return true
+}
+
+func (c *recheck) begin(ctx context.Context) {
 	verdict := make(chan error, 1)
 	c.verdict = verdict
 	go func() {
@@ -59,6 +75,7 @@ func (c *recheck) begin(ctx context.Context) {
 		defer func() {
 			_ = recover() // the error says that nobody could tell
 			verdict <- err
+			c.wake()
 		}()
 		err = c.review(ctx)
 	}()

@@ -42,13 +42,11 @@ func TestRecheck(t *testing.T) {
 					return test.verdict(asked)
 				})
 				end := began.Add(time.Hour)
-				for time.Now().Before(end) {
-					c.begin(t.Context())
+				woken := make(chan struct{}, 1)
+				c.wake = func() { woken <- struct{}{} }
+				for time.Now().Before(end) && c.goesOn(t.Context(), time.Now()) {
 					select {
-					case verdict := <-c.verdict:
-						if !c.end(verdict) {
-							end = time.Now()
-						}
+					case <-woken:
 					case <-time.After(time.Until(c.next(end))):
 					}
 				}
@@ -106,7 +104,7 @@ func TestRecheckOfLaggingWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		ended := false
-		w := &watching{read: r, cursor: cursor, done: func() { ended = true }}
+		w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() { ended = true }}
 		w.recheck = newRecheck(time.Minute, func(context.Context) error { return errRevoked })
 		began := time.Now()
 		w.run(t.Context(), &chunkWriter{w: client})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,11 +66,12 @@ type watching struct {
 	state      bool            // begin with initial
 	start      uint64          // bookmarks must be above it
 	unwritable func()          // called if an event cannot be written in the form
-	draining   <-chan struct{} // closed when the server begins to drain
+	draining   context.Context // ends when the server begins to drain
 	drainShare time.Duration
 	deadline   time.Time
 	bookmark   time.Time // when the next one is due
 	recheck    recheck
+	ending     bool   // the end of the drain is in the deadline
 	done       func() // called at the end
 }
 
@@ -78,7 +80,7 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	if r.resource.NoWatchCache && r.rv >= math.MaxInt64 {
 		return nil, errForward // etcd's revisions do not go that far
 	}
-	w := &watching{read: r, start: r.rv, draining: s.draining.Done(), drainShare: s.drainShare()}
+	w := &watching{read: r, start: r.rv, draining: s.draining, drainShare: s.drainShare()}
 	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, errStale // nobody knows yet what the end of the state looks like
 	}
@@ -165,15 +167,11 @@ func (w *watching) errorEvent(status metav1.Status) *response {
 	return resp
 }
 
-// always is ready to be received from.
-var always = func() <-chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
-
 // run writes the watch until it times out, the client leaves, the server
 // drains, or the cache cannot go on. All of these are a clean end to the client.
+//
+// Whatever there is to do, it waits for nothing but the cursor: a select over all that
+// may happen was an eighth of what a delivery takes.
 func (w *watching) run(ctx context.Context, out *chunkWriter) {
 	defer w.close()
 	ctx, cancel := context.WithCancel(ctx)
@@ -183,59 +181,69 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 	if w.state && w.writeState(out) != nil {
 		return
 	}
-	timer := time.NewTimer(time.Until(w.next()))
-	defer timer.Stop()
-	draining := w.draining
-	var deltas []watchcache.Delta
+	w.recheck.wake = w.cursor.Wake
+	defer context.AfterFunc(ctx, w.cursor.Wake)()
+	defer context.AfterFunc(w.draining, w.cursor.Wake)()
+	alarm := alarm{Timer: time.AfterFunc(time.Until(w.deadline), w.cursor.Wake), at: w.deadline}
+	defer alarm.Stop()
 	for {
-		var position uint64
-		var err error
-		deltas, position, err = w.cursor.Poll(deltas[:0], deltasMax)
-		if err != nil {
-			_ = out.flush()
-			return
-		}
-		for i := range deltas {
-			if err = w.append(out, &deltas[i]); err != nil {
-				break
-			}
-		}
-		clear(deltas)
-		if err != nil { // upstream has to write what cannot be written here
-			_ = out.flush()
-			return
-		}
-		if len(deltas) < deltasMax { // else the position may be one that upstream never had
-			err = w.appendBookmark(out, position)
-		}
+		more, err := w.deliver(out)
 		if errors.Join(err, out.flush()) != nil {
 			return
 		}
-		ready := w.cursor.Ready()
-		if len(deltas) == deltasMax {
-			ready = always // there is more; but a client that lags is not left out of the rest
-		}
-		w.recheck.begin(ctx)
-		timer.Reset(time.Until(w.recheck.next(w.next())))
-		select {
-		case verdict := <-w.recheck.verdict:
-			if !w.recheck.end(verdict) {
-				return // the client comes back, and is refused
-			}
-		case <-ready:
-		case <-timer.C:
-			if !time.Now().Before(w.deadline) {
-				return
-			}
-		case <-draining:
-			draining = nil
-			if end := time.Now().Add(w.drainShare); end.Before(w.deadline) {
-				w.deadline = end
-			}
-		case <-ctx.Done():
+		now := time.Now()
+		if !w.recheck.goesOn(ctx, now) { // the client comes back, and is refused
 			return
 		}
+		if !w.ending && w.draining.Err() != nil {
+			w.ending = true
+			if end := now.Add(w.drainShare); end.Before(w.deadline) {
+				w.deadline = end
+			}
+		}
+		if ctx.Err() != nil || !now.Before(w.deadline) {
+			return
+		}
+		if !more { // else there is no waiting, but a client that lags is not left out of the rest
+			alarm.set(w.recheck.next(w.next()))
+			<-w.cursor.Ready()
+		}
 	}
+}
+
+// alarm is a timer that is set when there is something new to set it to.
+type alarm struct {
+	*time.Timer
+	at time.Time
+}
+
+func (a *alarm) set(at time.Time) {
+	if !at.Equal(a.at) {
+		a.at = at
+		a.Reset(time.Until(at))
+	}
+}
+
+// deltas are what was polled and is being written.
+var deltas = sync.Pool{New: func() any { return new([deltasMax]watchcache.Delta) }}
+
+// deliver appends what has happened since, and a bookmark if one is due. There may be
+// more at once.
+func (w *watching) deliver(out *chunkWriter) (more bool, err error) {
+	pooled := deltas.Get().(*[deltasMax]watchcache.Delta)
+	polled, position, err := w.cursor.Poll(pooled[:0], deltasMax)
+	for i := range polled {
+		if err != nil { // upstream has to write what cannot be written here
+			break
+		}
+		err = w.append(out, &polled[i])
+	}
+	clear(polled)
+	deltas.Put(pooled)
+	if more = len(polled) == deltasMax; err != nil || more { // the position may be one that upstream never had
+		return more, err
+	}
+	return false, w.appendBookmark(out, position)
 }
 
 func (w *watching) close() {

@@ -143,7 +143,7 @@ func (c *Cache) Reset(objects []*Object, rv uint64) {
 		next.first, next.end = v.end, v.end
 	}
 	c.publish(next)
-	c.interests.each((*Cursor).wake)
+	c.interests.each((*Cursor).Wake)
 }
 
 // Apply takes changes in upstream's order and drops repeats. It fails with
@@ -221,7 +221,7 @@ func (c *Cache) commit(v, next *view, now time.Time) {
 	}
 	c.woken = c.interests.mark(next, v.end, func() { c.publish(&trimmed) }, c.woken)
 	for i, cursor := range c.woken {
-		cursor.wake()
+		cursor.Wake()
 		c.woken[i] = nil
 	}
 	c.woken = c.woken[:0]
@@ -258,7 +258,7 @@ func (c *Cache) End() {
 	c.ending.Do(func() {
 		close(c.ended)
 		c.view.Store(nil)
-		c.interests.each((*Cursor).wake)
+		c.interests.each((*Cursor).Wake)
 	})
 }
 

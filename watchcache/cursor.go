@@ -123,8 +123,9 @@ func (e *TooOldError) Is(target error) bool { return target == ErrTooOld }
 // Ready receives when there may be something to poll, including the end.
 func (c *Cursor) Ready() <-chan struct{} { return c.signal }
 
-// wake must not block.
-func (c *Cursor) wake() {
+// Wake makes Ready receive, whether or not there is anything to poll: whoever waits for
+// other things as well need not wait for several channels. It does not block.
+func (c *Cursor) Wake() {
 	select {
 	case c.signal <- struct{}{}:
 	default:

@@ -70,7 +70,7 @@ func applyPods(t *testing.T, c *Cache, between func(), pods ...Pod) {
 		c.publish(&trimmed)
 	}
 	for _, cursor := range c.interests.mark(&next, v.end, publish, nil) {
-		cursor.wake()
+		cursor.Wake()
 	}
 }
 

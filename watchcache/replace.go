@@ -54,7 +54,7 @@ func (c *Cache) Replace(objects []*Object, rv uint64, now time.Time) error {
 	c.commit(v, &next, now)
 	if rv > v.rv+1 {
 		// Cursors that start inside the gap have to end: see Cursor.Poll.
-		c.interests.each((*Cursor).wake)
+		c.interests.each((*Cursor).Wake)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (c *crowd) wait(ctx context.Context, events int64) error {
 func (c *crowd) close() {
 	for _, w := range c.watchers {
 		if w != nil {
-			w.client.close()
+			w.close()
 		}
 	}
 	c.reading.Wait()
