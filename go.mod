@@ -21,7 +21,12 @@ require (
 
 require golang.org/x/sync v0.24.0
 
-require github.com/go-logr/zapr v1.3.0
+require (
+	github.com/KimMachineGun/automemlimit v1.0.1
+	github.com/go-logr/zapr v1.3.0
+)
+
+require github.com/pbnjay/memory v0.0.0-20210728143218-7b4eea64cf58 // indirect
 
 require (
 	cel.dev/expr v0.25.1 // indirect

@@ -40,14 +40,19 @@ type entry struct {
 	piece *piece
 }
 
-// piece is a run of list items in some form, compressed or not.
+// piece is a run of list items in some form, compressed or not, or what a selector
+// selects.
 type piece struct {
-	plain   []byte
-	segment *wire.Segment
+	plain    []byte
+	segment  *wire.Segment
+	selected map[uint64]uint64 // see selection
 }
 
 func (p *piece) cost() int64 {
-	const overhead = 256 // bytes, of the entry itself
+	const overhead, each = 256, 40 // bytes, of the entry itself and of those of a map
+	if p.selected != nil {
+		return int64(each*len(p.selected)) + overhead
+	}
 	if p.segment != nil {
 		return int64(p.segment.Len()) + overhead
 	}
@@ -86,6 +91,7 @@ type derivedKey struct {
 	form         formID
 	gzip, object bool
 	first        bool
+	selection    string // of selectors, and nothing else
 }
 
 // place is a span of a page.
@@ -111,7 +117,7 @@ type variant struct {
 }
 
 func (v variant) key(s watchcache.Span) derivedKey {
-	return derivedKey{placeOf(s), placeOf(v.behind), v.form, v.gzip, v.object, v.first}
+	return derivedKey{page: placeOf(s), behind: placeOf(v.behind), form: v.form, gzip: v.gzip, object: v.object, first: v.first}
 }
 
 type formID uint8
@@ -164,15 +170,34 @@ func (d *Derived) lookup(key derivedKey) *piece {
 func (d *Derived) keep(key derivedKey, p *piece) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, ok := d.mu.entries[key]; ok || p.cost() > d.limit {
+	if _, ok := d.mu.entries[key]; !ok {
+		d.addLocked(key, p)
+	}
+}
+
+// replace is keep for what there may be an older version of.
+func (d *Derived) replace(key derivedKey, p *piece) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e, ok := d.mu.entries[key]; ok {
+		d.dropLocked(e)
+	}
+	d.addLocked(key, p)
+}
+
+func (d *Derived) addLocked(key derivedKey, p *piece) {
+	if p.cost() > d.limit {
 		return
 	}
 	d.mu.entries[key] = d.mu.recent.PushFront(&entry{key, p})
 	d.mu.cost += p.cost()
 	for d.mu.cost > d.limit {
-		last := d.mu.recent.Back()
-		old := d.mu.recent.Remove(last).(*entry)
-		delete(d.mu.entries, old.key)
-		d.mu.cost -= old.piece.cost()
+		d.dropLocked(d.mu.recent.Back())
 	}
+}
+
+func (d *Derived) dropLocked(e *list.Element) {
+	old := d.mu.recent.Remove(e).(*entry)
+	delete(d.mu.entries, old.key)
+	d.mu.cost -= old.piece.cost()
 }

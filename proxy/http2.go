@@ -60,8 +60,16 @@ func (s *Server) serveHTTP2Conn(c net.Conn) error {
 // connKey is where a request's context has its *conn.
 type connKey struct{}
 
-// serveHTTP2 is where a request enters from HTTP/2.
+// serveHTTP2 is where a request enters from HTTP/2. Little is left on the stack by the time
+// that a watch waits.
 func (s *Server) serveHTTP2(w http.ResponseWriter, hr *http.Request) {
+	if stream := s.answerHTTP2(w, hr); stream != nil {
+		stream()
+	}
+}
+
+// answerHTTP2 answers a request, or returns the rest of an answer that lasts.
+func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream func()) {
 	began := time.Now()
 	req := s.newHTTP2Request(w, hr)
 	rt := parseRoute(req.method, req.path)
@@ -76,7 +84,7 @@ func (s *Server) serveHTTP2(w http.ResponseWriter, hr *http.Request) {
 	}
 	switch {
 	case resp.stream != nil:
-		s.runHTTP2Stream(hr.Context(), w, rt, resp)
+		return s.streamHTTP2(hr.Context(), w, rt, resp)
 	case resp.list != nil:
 		setLength(w, resp, resp.length)
 		w.WriteHeader(resp.status)
@@ -91,6 +99,7 @@ func (s *Server) serveHTTP2(w http.ResponseWriter, hr *http.Request) {
 		w.WriteHeader(resp.status)
 		_, _ = s.stalling(w, s.options.Limits.Write).Write(resp.bytes) // the client may be gone
 	}
+	return nil
 }
 
 // setLength tells the length of a body, unless it is unknown or there cannot be one.
@@ -190,18 +199,21 @@ func (w *stallStream) Write(p []byte) (int, error) {
 	return n, w.control.SetWriteDeadline(time.Time{})
 }
 
-// runHTTP2Stream writes an endless response.
-func (s *Server) runHTTP2Stream(ctx context.Context, w http.ResponseWriter, rt route, resp *response) {
-	s.streams.Add(1)
-	defer s.streams.Done()
-	s.metrics.watchOpened(rt)
-	defer s.metrics.watchClosed(rt)
+// streamHTTP2 begins an endless response, and returns what writes the rest.
+func (s *Server) streamHTTP2(ctx context.Context, w http.ResponseWriter, rt route, resp *response) func() {
 	out := s.stalling(w, s.options.Stall)
 	out.flushes = true
 	w.WriteHeader(resp.status)
 	if _, err := out.Write(nil); err != nil {
 		resp.abandon()
-		return
+		return nil
 	}
-	resp.stream(ctx, &chunkWriter{w: out, unframed: true})
+	write := resp.stream
+	s.streams.Add(1)
+	open := s.metrics.watchOpened(rt)
+	return func() {
+		defer s.streams.Done()
+		defer open.Dec()
+		write(ctx, &chunkWriter{w: out, unframed: true})
+	}
 }

@@ -128,27 +128,15 @@ func (r *read) collect(snapshot watchcache.Snapshot, from, to string, items *lis
 	if room == 0 {
 		room = math.MaxInt64
 	}
-	for span := range snapshot.Spans(from, to) {
+	for span := range r.spans(snapshot, from, to) {
 		objects := span.Objects()
-		if !r.filter.Selective() {
-			if n := int64(len(objects)); n >= room {
-				span.Hi = span.Lo + int(room)
-				items.add(span)
-				return objects[room-1]
-			}
+		if n := int64(len(objects)); n >= room {
+			span.Hi = span.Lo + int(room)
 			items.add(span)
-			room -= int64(len(objects))
-			continue
+			return objects[room-1]
 		}
-		for i, o := range objects {
-			if !r.filter.Matches(o) {
-				continue
-			}
-			items.add(watchcache.Span{Page: span.Page, Lo: span.Lo + i, Hi: span.Lo + i + 1})
-			if room--; room == 0 {
-				return o
-			}
-		}
+		items.add(span)
+		room -= int64(len(objects))
 	}
 	return nil
 }

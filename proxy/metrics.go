@@ -84,10 +84,9 @@ func (m *Metrics) forwardBegan(verb string) (done func()) {
 	return gauge.Dec
 }
 
-func (m *Metrics) watchOpened(rt route) {
-	m.watches.WithLabelValues(rt.gvr.Group, rt.gvr.Version, rt.gvr.Resource).Inc()
-}
-
-func (m *Metrics) watchClosed(rt route) {
-	m.watches.WithLabelValues(rt.gvr.Group, rt.gvr.Version, rt.gvr.Resource).Dec()
+// watchOpened counts an open watch. Its end takes it off again.
+func (m *Metrics) watchOpened(rt route) prometheus.Gauge {
+	open := m.watches.WithLabelValues(rt.gvr.Group, rt.gvr.Version, rt.gvr.Resource)
+	open.Inc()
+	return open
 }

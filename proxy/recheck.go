@@ -24,6 +24,7 @@ type recheck struct {
 	due       time.Time
 	confirmed time.Time
 	verdict   chan error // of the review under way; nil if there is none
+	cancel    func()     // ends that
 	wake      func()     // called when there is a verdict
 }
 
@@ -70,6 +71,7 @@ func (c *recheck) goesOn(ctx context.Context, now time.Time) bool {
 func (c *recheck) begin(ctx context.Context) {
 	verdict := make(chan error, 1)
 	c.verdict = verdict
+	ctx, c.cancel = context.WithCancel(ctx)
 	go func() {
 		err := errors.New("panic in a review")
 		defer func() {
@@ -84,6 +86,7 @@ func (c *recheck) begin(ctx context.Context) {
 // end tells whether the watch may go on.
 func (c *recheck) end(verdict error) bool {
 	c.verdict = nil
+	c.cancel()
 	now := time.Now()
 	switch {
 	case verdict == nil:
@@ -97,9 +100,10 @@ func (c *recheck) end(verdict error) bool {
 	return now.Sub(c.confirmed) < max(recheckGrace, c.every)
 }
 
-// wait waits for the review under way.
-func (c *recheck) wait() {
+// stop ends the review under way and waits for it.
+func (c *recheck) stop() {
 	if c.verdict != nil {
+		c.cancel()
 		c.end(<-c.verdict)
 	}
 }

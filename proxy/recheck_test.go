@@ -50,7 +50,7 @@ func TestRecheck(t *testing.T) {
 					case <-time.After(time.Until(c.next(end))):
 					}
 				}
-				c.wait()
+				c.stop()
 				took := time.Since(began)
 				if test.want == 0 {
 					test.want = time.Hour

@@ -106,6 +106,21 @@ func (r *request) identified() bool {
 		strings.Contains(strings.Join(r.header.Values("Sec-Websocket-Protocol"), ","), bearerProtocol)
 }
 
+// slim is what has to be kept of a request whose answer lasts: who sent it, and how to
+// find that out again.
+func (r *request) slim() *request {
+	if r.identity == nil {
+		return &request{}
+	}
+	kept := &request{method: r.method, target: r.target, path: r.path, query: r.query, host: r.host, tls: r.tls, identity: r.identity, header: http.Header{}}
+	for name, values := range r.header {
+		if name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, impersonatePrefix) {
+			kept.header[name] = values
+		}
+	}
+	return kept
+}
+
 const impersonatePrefix = "Impersonate-"
 
 // impersonates tells whether the client asks to act as somebody else.

@@ -444,22 +444,28 @@ func copyUnframed(c *conn, resp *response) {
 // for them. The connection ends with it, as what came behind the request was not
 // kept.
 func (s *Server) runStream(c *conn, rt route, resp *response, old bool) {
-	s.metrics.watchOpened(rt)
-	defer s.metrics.watchClosed(rt)
+	open := s.metrics.watchOpened(rt)
+	defer open.Dec()
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	defer c.drainUntilGone(cancel)()
-	resp.header.Set("Connection", "close")
-	if !old {
-		resp.header.Set("Transfer-Encoding", "chunked")
-	}
 	c.stall = s.options.Stall
-	if _, err := c.Write(head(resp)); err != nil {
+	if !beginStream(c, resp, old) {
 		cancel()
 	}
 	out := &chunkWriter{w: c, unframed: old}
 	resp.stream(ctx, out)
 	_ = out.end() // the client may be gone
+}
+
+// beginStream writes the head of an endless response.
+func beginStream(c *conn, resp *response, old bool) bool {
+	resp.header.Set("Connection", "close")
+	if !old {
+		resp.header.Set("Transfer-Encoding", "chunked")
+	}
+	_, err := c.Write(head(resp))
+	return err == nil
 }
 
 // head is the status line and header of a response that we write ourselves.

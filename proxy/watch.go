@@ -71,8 +71,10 @@ type watching struct {
 	deadline   time.Time
 	bookmark   time.Time // when the next one is due
 	recheck    recheck
-	ending     bool   // the end of the drain is in the deadline
-	done       func() // called at the end
+	ending     bool // the end of the drain is in the deadline
+	alarm      alarm
+	unwake     [2]func() bool // when the client has left, and when the server drains
+	done       func()         // called at the end
 }
 
 // watch answers a watch from the cache.
@@ -171,29 +173,43 @@ func (w *watching) errorEvent(status metav1.Status) *response {
 // drains, or the cache cannot go on. All of these are a clean end to the client.
 //
 // Whatever there is to do, it waits for nothing but the cursor: a select over all that
-// may happen was an eighth of what a delivery takes.
+// may happen was an eighth of what a delivery takes. It waits with next to nothing on its
+// stack, which the runtime can cut down then.
 func (w *watching) run(ctx context.Context, out *chunkWriter) {
 	defer w.close()
-	ctx, cancel := context.WithCancel(ctx)
-	defer w.recheck.wait()
-	defer cancel()
-	w.schedule()
-	if w.state && w.writeState(out) != nil {
+	if !w.open(ctx, out) {
 		return
 	}
+	for w.turn(ctx, out) {
+		<-w.cursor.Ready()
+	}
+}
+
+// open writes the state that the watch begins with, if it does, and has the cursor wake
+// the watch for all there will be to do.
+func (w *watching) open(ctx context.Context, out *chunkWriter) bool {
+	w.schedule()
+	if w.state && w.writeState(out) != nil {
+		return false
+	}
+	w.initial, w.request = watchcache.Snapshot{}, w.slim() // they are history
 	w.recheck.wake = w.cursor.Wake
-	defer context.AfterFunc(ctx, w.cursor.Wake)()
-	defer context.AfterFunc(w.draining, w.cursor.Wake)()
-	alarm := alarm{Timer: time.AfterFunc(time.Until(w.deadline), w.cursor.Wake), at: w.deadline}
-	defer alarm.Stop()
+	w.unwake[0] = context.AfterFunc(ctx, w.cursor.Wake)
+	w.unwake[1] = context.AfterFunc(w.draining, w.cursor.Wake)
+	w.alarm = alarm{time.AfterFunc(time.Until(w.deadline), w.cursor.Wake), w.deadline}
+	return true
+}
+
+// turn does what there is to do. It tells whether the watch goes on.
+func (w *watching) turn(ctx context.Context, out *chunkWriter) bool {
 	for {
 		more, err := w.deliver(out)
 		if errors.Join(err, out.flush()) != nil {
-			return
+			return false
 		}
 		now := time.Now()
 		if !w.recheck.goesOn(ctx, now) { // the client comes back, and is refused
-			return
+			return false
 		}
 		if !w.ending && w.draining.Err() != nil {
 			w.ending = true
@@ -202,13 +218,25 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 			}
 		}
 		if ctx.Err() != nil || !now.Before(w.deadline) {
-			return
+			return false
 		}
 		if !more { // else there is no waiting, but a client that lags is not left out of the rest
-			alarm.set(w.recheck.next(w.next()))
-			<-w.cursor.Ready()
+			w.alarm.set(w.recheck.next(w.next()))
+			return true
 		}
 	}
+}
+
+// close lets go of everything. What it has begun has ended when it returns.
+func (w *watching) close() {
+	if w.alarm.Timer != nil {
+		w.alarm.Stop()
+		w.unwake[0]()
+		w.unwake[1]()
+	}
+	w.cursor.Close()
+	w.recheck.stop()
+	w.done()
 }
 
 // alarm is a timer that is set when there is something new to set it to.
@@ -246,11 +274,6 @@ func (w *watching) deliver(out *chunkWriter) (more bool, err error) {
 	return false, w.appendBookmark(out, position)
 }
 
-func (w *watching) close() {
-	w.cursor.Close()
-	w.done()
-}
-
 // schedule sets the times at which something is due.
 func (w *watching) schedule() {
 	now := time.Now()
@@ -284,16 +307,15 @@ func (w *watching) nextBookmark(now time.Time) time.Time {
 // ends it if the client asked for bookmarks.
 func (w *watching) writeState(out *chunkWriter) error {
 	from, to := w.filter.KeyRange(w.resource)
-	for o := range w.initial.Objects(from, to) {
-		if !w.filter.Matches(o) {
-			continue
-		}
-		if err := w.put(out, watchcache.Added, o); err != nil {
-			_ = out.flush()
-			return err
-		}
-		if err := out.flushIfFull(); err != nil {
-			return err
+	for span := range w.spans(w.initial, from, to) {
+		for _, o := range span.Objects() {
+			if err := w.put(out, watchcache.Added, o); err != nil {
+				_ = out.flush()
+				return err
+			}
+			if err := out.flushIfFull(); err != nil {
+				return err
+			}
 		}
 	}
 	if w.bookmarks {

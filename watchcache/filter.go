@@ -139,6 +139,30 @@ func (f *Filter) Matches(o *Object) bool {
 	return true
 }
 
+// Select tells which objects of a page match: bit i is that of the i-th.
+func (f *Filter) Select(p *Page) (matches uint64) {
+	const _ uint = 64 - pageMax // bits are enough
+	for i, o := range p.objects {
+		if f.Matches(o) {
+			matches |= 1 << i
+		}
+	}
+	return matches
+}
+
+// ID is the same for filters of a resource that select the same, because the same was
+// asked for.
+func (f *Filter) ID() string {
+	id := append([]byte(f.namespace), 0)
+	if f.labels != nil {
+		id = append(id, f.labels.String()...)
+	}
+	for _, req := range f.fields {
+		id = fmt.Appendf(id, "\x00%d,%t,%s", req.index, req.equal, req.value)
+	}
+	return string(id)
+}
+
 // KeyRange is the range of keys outside which nothing can match.
 func (f *Filter) KeyRange(r *Resource) (from, to string) {
 	if f.key != "" {

@@ -1,18 +1,25 @@
 package watchcache
 
 import (
-	"cmp"
 	"slices"
+	"unique"
 
 	"github.com/tidwall/gjson"
 )
 
-// labelSet holds an object's labels as views into its bytes, sorted by key. It
-// implements apimachinery's labels.Labels: for the handful of labels that an
-// object has, a sorted slice is smaller and faster than a map.
+// labelSet holds an object's labels, their values as views into its bytes. It implements
+// apimachinery's labels.Labels: for the handful of labels that an object has, a slice is
+// smaller and faster than a map.
+//
+// The keys are shared by all objects, so that to look for one is to look at memory that
+// many others have just looked at: to fetch the objects' own bytes took most of the time of
+// a list by selector.
 type labelSet []label
 
-type label struct{ key, value string }
+type label struct {
+	key   unique.Handle[string]
+	value string
+}
 
 // readLabels reads the value of metadata.labels. It returns false if that is
 // not a map of strings.
@@ -26,31 +33,28 @@ func readLabels(v gjson.Result) (set labelSet, ok bool) {
 	ok = true
 	v.ForEach(func(k, v gjson.Result) bool {
 		ok = v.Type == gjson.String
-		set = append(set, label{k.Str, v.Str})
+		set = append(set, label{unique.Make(k.Str), v.Str})
 		return ok
 	})
-	set.sort()
 	return slices.Clip(set), ok
 }
 
-// addEntry adds an entry of metadata.labels in protobuf; sort follows.
+// addEntry adds an entry of metadata.labels in protobuf.
 func (s *labelSet) addEntry(entry []byte) error {
 	key, value, err := readEntry(entry)
-	*s = append(*s, label{key, value})
+	*s = append(*s, label{unique.Make(key), value})
 	return err
 }
 
-func (s labelSet) sort() {
-	slices.SortFunc(s, func(a, b label) int { return cmp.Compare(a.key, b.key) })
-}
-
-// Lookup returns the value of a label and whether it is set.
+// Lookup returns the value of a label and whether it is set. Of several with one key the
+// last counts, as to any decoder.
 func (s labelSet) Lookup(key string) (value string, ok bool) {
-	i, ok := slices.BinarySearchFunc(s, key, func(l label, key string) int { return cmp.Compare(l.key, key) })
-	if !ok {
-		return "", false
+	for _, l := range slices.Backward(s) {
+		if l.key.Value() == key {
+			return l.value, true
+		}
 	}
-	return s[i].value, true
+	return "", false
 }
 
 // Has tells whether a label is set.

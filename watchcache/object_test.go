@@ -29,7 +29,7 @@ type parsed struct {
 func read(r *Resource, o *Object) parsed {
 	var set []string
 	for _, l := range o.labels {
-		set = append(set, l.key+"="+l.value)
+		set = append(set, l.key.Value()+"="+l.value)
 	}
 	p := parsed{o.Namespace(), o.Name(), o.UID(), o.ResourceVersion(), strings.Join(set, ","), ""}
 	if len(r.Fields) > 0 {
@@ -277,7 +277,7 @@ func TestObjectPinsNothing(t *testing.T) {
 	held := []string{o.key, o.uid, lend(o.raw)}
 	held = append(held, o.fields...)
 	for _, l := range o.labels {
-		held = append(held, l.key, l.value)
+		held = append(held, l.key.Value(), l.value)
 	}
 	for _, s := range held {
 		if at := uintptr(unsafe.Pointer(unsafe.StringData(s))); s != "" && lo <= at && at < hi {
@@ -399,7 +399,7 @@ func FuzzParseObject(f *testing.F) {
 			}
 			got := map[string]string{}
 			for _, l := range o.labels {
-				got[l.key] = l.value
+				got[l.key.Value()] = l.value
 			}
 			if !maps.Equal(got, m.Labels) || len(got) != len(o.labels) {
 				t.Fatalf("labels are %v, want %v", o.labels, m.Labels)

@@ -244,7 +244,6 @@ func (o *Object) readProtoMetadata(meta []byte) (namespace, name string, err err
 	if o.rv, err = ParseResourceVersion(lend(rv)); err != nil || versions != 1 {
 		return "", "", fmt.Errorf("%w: metadata.resourceVersion of %q is %q", ErrOpaqueResourceVersion, name, rv)
 	}
-	o.labels.sort()
 	return namespace, name, nil
 }
 

@@ -58,8 +58,8 @@ func (b *bench) idle(ctx context.Context) error {
 	}{
 		{"plain", b.plain.proxy, false, 16},
 		{"TLS", b.secure.proxy, false, 36},
-		{"TLS, HTTP/2", b.secure.proxy, true, 12},
-		{"TLS, HTTP/2", b.direct, true, 0},
+		{"TLS and HTTP 2", b.secure.proxy, true, 12},
+		{"TLS and HTTP 2", b.direct, true, 0},
 		{"TLS", b.direct, false, 0},
 	} {
 		rv, err := b.resourceVersion(ctx)
@@ -67,6 +67,9 @@ func (b *bench) idle(ctx context.Context) error {
 			return err
 		}
 		path := "/api/v1/pods?watch=1&resourceVersion=" + rv
+		if _, err := way.server.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}); err != nil { // the cache is filled
+			return err
+		}
 		before, err := b.resident(ctx, way.server)
 		if err != nil {
 			return err
@@ -76,6 +79,9 @@ func (b *bench) idle(ctx context.Context) error {
 			return err
 		}
 		after, err := b.resident(ctx, way.server)
+		if err == nil {
+			err = b.heapProfile(ctx, way.server, "idle, "+way.name)
+		}
 		end()
 		if err != nil {
 			return err
@@ -97,7 +103,10 @@ func openWatches(ctx context.Context, s *server, n int, path string, http2 bool)
 		}
 		return c.close, nil
 	}
-	const streams = 100 // of a connection: as many as kube-apiserver allows
+	streams := 1000 // of a connection: as many as the server allows
+	if s.name == kubeAPIServer {
+		streams = 100
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	transports := make([]*http.Transport, (n+streams-1)/streams)
 	for i := range transports {

@@ -31,3 +31,20 @@ func (b *bench) profiled(ctx context.Context, name string, do func(context.Conte
 	<-taken
 	return err
 }
+
+// heapProfile writes what a proxy holds in memory, as text with the runtime's own figures, if profiles are wanted.
+func (b *bench) heapProfile(ctx context.Context, s *server, name string) error {
+	if b.profiles == "" || s.name != ours {
+		return nil
+	}
+	for suffix, query := range map[string]string{".heap": "gc=1", ".memstats": "debug=1"} {
+		profile, err := b.adminGet(ctx, s, "/debug/pprof/heap?"+query)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(b.profiles, name+suffix), profile, 0o644)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -10,7 +10,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -77,12 +79,14 @@ func (c *client) close() { _ = c.conn.Close() }
 
 // request is what is asked for.
 type request struct {
-	path   string // and query
+	path   string // and query; in each request another number takes the place of NUMBER
 	accept string // empty: JSON
 	gzip   bool
 	method string // empty: GET
 	body   string
 }
+
+var numbers atomic.Int64
 
 // send asks, and returns when the answer's header is there.
 func (c *client) send(r request) (*http.Response, error) {
@@ -94,7 +98,8 @@ func (c *client) send(r request) (*http.Response, error) {
 		accept = "application/json"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\nAccept: %s\r\n", method, r.path, accept)
+	path := strings.ReplaceAll(r.path, "NUMBER", strconv.FormatInt(numbers.Add(1), 10))
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\nAccept: %s\r\n", method, path, accept)
 	if c.server.token != "" {
 		fmt.Fprintf(&b, "Authorization: Bearer %s\r\n", c.server.token)
 	}

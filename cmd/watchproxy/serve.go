@@ -107,6 +107,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 	}
 	defer log.Sync() //nolint:errcheck // standard error cannot always be synced
 
+	tuneMemory(log)
 	rc, err := restConfig(c.Upstream)
 	if err != nil {
 		return err
