@@ -285,9 +285,13 @@ func (w *watching) schedule() {
 	w.bookmark = w.nextBookmark(now)
 }
 
+// hasBookmarks tells whether there are any from time to time: not of what upstream watches
+// in etcd.
+func (w *watching) hasBookmarks() bool { return w.bookmarks && !w.resource.NoWatchCache }
+
 // next is when the watch has to do something even if nothing happens.
 func (w *watching) next() time.Time {
-	if w.bookmarks && w.bookmark.Before(w.deadline) {
+	if w.hasBookmarks() && w.bookmark.Before(w.deadline) {
 		return w.bookmark
 	}
 	return w.deadline
@@ -343,7 +347,7 @@ func (w *watching) append(out *chunkWriter, d *watchcache.Delta) error {
 // appendBookmark adds a bookmark if one is due and says anything new.
 func (w *watching) appendBookmark(out *chunkWriter, position uint64) error {
 	now := time.Now()
-	if !w.bookmarks || w.resource.NoWatchCache || now.Before(w.bookmark) {
+	if !w.hasBookmarks() || now.Before(w.bookmark) {
 		return nil
 	}
 	w.bookmark = w.nextBookmark(now)

@@ -1,0 +1,67 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// A watch ends when its time is up, whether it has bookmarks on the way, asked for some and gets none, or wants none;
+// and it wakes for nothing but what there is to do.
+func TestWatchEnds(t *testing.T) {
+	for _, bookmarks := range []bool{false, true} {
+		for _, uncached := range []bool{false, true} {
+			t.Run(fmt.Sprintf("bookmarks %t, from etcd %t", bookmarks, uncached), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { watchToItsEnd(t, bookmarks, uncached) })
+			})
+		}
+	}
+}
+
+func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
+	r, initial := pageOf(t, 1, 0)
+	r.resource.NoWatchCache, r.bookmarks, r.watchSeconds = uncached, bookmarks, 200
+	bookmark, _, err := r.resource.ParseBookmark([]byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"5","creationTimestamp":null}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cache.SetBookmark(bookmark)
+	cursor, err := r.cache.WatchAfter(r.filter, initial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var written bytes.Buffer
+	w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
+	began := time.Now()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.run(t.Context(), &chunkWriter{w: &written})
+	}()
+	for rv := uint64(3); rv < 20; rv++ { // else a bookmark says nothing new
+		time.Sleep(10 * time.Second)
+		o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"}}`, rv))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.cache.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-ended
+	if took := time.Since(began); took != 200*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	want := 0
+	if bookmarks && !uncached {
+		want = 4 // once a minute, and shortly before the end
+	}
+	if got := bytes.Count(written.Bytes(), []byte("BOOKMARK")); got != want {
+		t.Errorf("%d bookmarks instead of %d", got, want)
+	}
+}
