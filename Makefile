@@ -11,7 +11,7 @@ FUZZTIME ?= 30s
 LINT := go tool -modfile=.tools/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build kubeapi kubectl lint fmt test tiers forms linearizability demo bench-sync fuzz clean
+.PHONY: help build kubeapi kubectl lint fmt test tiers forms linearizability demo bench bench-growth bench-sync fuzz clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,7 @@ test: lint kubeapi kubectl ## lint, then all tests, with the race detector; the 
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./...
 	go test -race -run '^$$' ./... >/dev/null
 	go test -race -shuffle=on -timeout 15m -p 1 ./...
+	go test -run Allocation ./proxy
 	go test -shuffle=on -timeout 5m -run '^Test(Lists|PageWalks|Gets|Watches|LargeState|Methods|SchemaChange)$$' ./bench/conformance -tiers 2 -plain
 
 tiers: kubeapi ## the whole differential suite through two proxies, one behind the other
@@ -60,6 +61,20 @@ demo: build kubeapi kubectl ## 200 informers through the proxy, live figures; Ct
 bench-sync: build kubeapi ## how long informers take to sync, at the apiserver, through the proxy, and in herds
 	@go build -o bin/bench-sync ./bench/sync
 	@exec bin/bench-sync
+
+bench: build kubeapi bin/nginx ## what reads cost: the apiserver, the proxy and a floor side by side; a quarter of an hour
+	@go build -o bin/bench-load ./bench/load
+	@exec bin/bench-load
+
+bench-growth: build kubeapi bin/nginx ## what they cost at 1,000, 10,000 and 100,000 pods; as long
+	@go build -o bin/bench-load ./bench/load
+	@exec bin/bench-load --growth 1000,10000,100000
+
+# Debian's, which need not be installed.
+bin/nginx:
+	@mkdir -p bin; if command -v nginx >/dev/null; then ln -sf "$$(command -v nginx)" $@; else \
+		dir=$$(mktemp -d) && cd $$dir && { apt-get download -q nginx || { apt-get update -q && apt-get download -q nginx; }; } && \
+		dpkg-deb -x nginx_*.deb . && mv usr/sbin/nginx $(CURDIR)/$@; rm -rf $$dir; fi
 
 fuzz: ## every fuzz target for FUZZTIME (30s) each
 	@set -e; for pkg in $$(go list ./...); do \

@@ -14,6 +14,7 @@ type chunkWriter struct {
 	w        io.Writer
 	unframed bool   // no chunks, for HTTP/1.0
 	buf      []byte // nil, or room for a chunk header followed by what is pending
+	pooled   *[]byte
 }
 
 const (
@@ -27,8 +28,8 @@ var chunkBuffers = sync.Pool{New: func() any { return new([]byte) }}
 // pending is the buffer to append frames to.
 func (c *chunkWriter) pending() *[]byte {
 	if c.buf == nil {
-		pooled := chunkBuffers.Get().(*[]byte)
-		c.buf = append((*pooled)[:0], make([]byte, chunkHeader)...)
+		c.pooled = chunkBuffers.Get().(*[]byte)
+		c.buf = append((*c.pooled)[:0], make([]byte, chunkHeader)...)
 	}
 	return &c.buf
 }
@@ -55,7 +56,7 @@ func (c *chunkWriter) flush() error {
 	}
 	_, err := c.w.Write(c.buf[start:])
 	if err != nil {
-		c.buf = nil // HTTP/2 may still hold it
+		c.buf, c.pooled = nil, nil // HTTP/2 may still hold it
 		return err
 	}
 	c.release()
@@ -65,10 +66,10 @@ func (c *chunkWriter) flush() error {
 // release gives the buffer back.
 func (c *chunkWriter) release() {
 	if cap(c.buf) <= chunkKeep {
-		buf := c.buf[:0]
-		chunkBuffers.Put(&buf)
+		*c.pooled = c.buf[:0]
+		chunkBuffers.Put(c.pooled)
 	}
-	c.buf = nil
+	c.buf, c.pooled = nil, nil
 }
 
 // end writes the chunk that ends the body.

@@ -120,7 +120,7 @@ func (f *front) warm(t *testing.T, as *caller, all []*collection) {
 func (c *caller) cells(reads []read, all bool) (cells []cell) {
 	for i, r := range reads {
 		draw := func(n int, of string) int { return drawn(n, c.name, r.name, r.target, of) }
-		if draw(max(2, 2*c.part), "part") != 0 && !*everything || !all && r.watches && draw(3, "cold") != 0 {
+		if draw(max(2, c.part), "part") != 0 && !*everything || !all && r.watches && draw(3, "cold") != 0 {
 			continue
 		}
 		r.http2 = draw(2, "protocol") == 0

@@ -53,10 +53,16 @@ type pair struct {
 
 func measure(ctx context.Context, o *options) (r *report, err error) {
 	b := &bench{options: o, report: &report{Pods: o.pods}, log: os.Stderr}
+	if len(o.growth) > 0 {
+		o.pods = o.growth[0]
+	}
 	b.wanted = regexp.MustCompile(o.only)
 	defer func() { err = errors.Join(err, b.close()) }()
 	if err := b.start(ctx); err != nil {
 		return b.report, err
+	}
+	if len(o.growth) > 0 {
+		return b.report, b.growth(ctx, o.growth)
 	}
 	for _, scenario := range []struct {
 		name    string
@@ -106,13 +112,12 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.direct, err = newServer(kubeAPIServer, b.api.URL, b.api.CA, b.api.Token, b.api.CPU, b.api.PID()); err != nil {
 		return err
 	}
-	b.say("making %d pods", b.pods)
 	if err := workload.CreateNamespaces(ctx, b.admin); err != nil {
 		return err
 	}
-	if err := workload.Parallel(ctx, b.pods, seedLimit, func(ctx context.Context, i int) error {
-		return workload.CreatePod(ctx, b.admin, workload.NewPod(i))
-	}); err != nil {
+	wanted := b.pods
+	b.pods = 0
+	if err := b.grow(ctx, wanted); err != nil {
 		return err
 	}
 	b.say("starting watchproxy and nginx")

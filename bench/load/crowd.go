@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -110,15 +109,12 @@ func (c *crowd) close() {
 	c.reading.Wait()
 }
 
-// delays are from when a write was acknowledged until its event came, in milliseconds: the median, the 99th percentile
-// and the longest.
-func (c *crowd) delays(acknowledged []time.Time) (p50, p99, longest float64) {
-	var all []float64
+// delays are from when a write was acknowledged until its event came, in milliseconds. The crowd has to be closed.
+func (c *crowd) delays(acknowledged []time.Time) (all []float64) {
 	for _, w := range c.watchers {
 		for i, came := range w.times[:min(len(w.times), len(acknowledged))] {
 			all = append(all, came.Sub(acknowledged[i]).Seconds()*1000)
 		}
 	}
-	slices.Sort(all)
-	return all[len(all)/2], all[len(all)*99/100], all[len(all)-1]
+	return all
 }

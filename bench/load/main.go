@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"syscall"
 	"time"
 
@@ -30,6 +31,7 @@ type options struct {
 	enough     time.Duration
 	patience   time.Duration
 	profiles   string
+	growth     []int
 }
 
 func main() {
@@ -62,6 +64,7 @@ to standard output, progress to standard error.`,
 	flags.StringVar(&o.only, "only", "", "measure only the groups of scenarios whose names match a `REGEXP`")
 	flags.DurationVar(&o.enough, "enough", 500*time.Millisecond, "processor `TIME` of a server in each of three rounds")
 	flags.DurationVar(&o.patience, "patience", 10*time.Second, "`TIME` after which less than that has to do")
+	flags.IntSliceVar(&o.growth, "growth", nil, "`SIZES` of the collection, ascending, to measure the proxy alone at instead of all servers at one size")
 	flags.StringVar(&o.json, "json", "", "`FILE` that the table is also written to, as JSON")
 	flags.StringVar(&o.profiles, "profiles", "", "`DIR` for a CPU profile of the proxy for each scenario")
 	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
@@ -77,6 +80,9 @@ func (o *options) validate() error {
 	}
 	if _, err := regexp.Compile(o.only); err != nil {
 		errs = append(errs, fmt.Errorf("--only: %w", err))
+	}
+	if !slices.IsSorted(o.growth) || len(o.growth) > 0 && o.growth[0] < 1 {
+		errs = append(errs, fmt.Errorf("--growth=%v: must be ascending sizes", o.growth))
 	}
 	for flag, file := range map[string]string{"--watchproxy": o.watchproxy, "--nginx": o.nginx} {
 		if _, err := os.Stat(file); err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/watchproxy/watchproxy/bench/workload"
@@ -44,7 +45,11 @@ func (r row) ratio(one, other string) float64 {
 
 // String implements fmt.Stringer.
 func (r row) String() string {
-	return fmt.Sprintf("%s, %d clients: %s", r.Scenario, r.Clients, r.cells())
+	cells := r.cells()
+	if len(r.Value) > 0 {
+		cells = r.values()
+	}
+	return fmt.Sprintf("%s, %d clients: %s", r.Scenario, r.Clients, strings.Join(cells, " | "))
 }
 
 func (r row) cells() []string {
@@ -87,31 +92,47 @@ func processorTime(s spent) string {
 }
 
 func (r *report) print(w io.Writer) {
-	fmt.Fprintf(w, "\nProcessor time of servers for a unit of work, %d pods; the floor sends ready bytes. In brackets the targets: how\n"+
-		"many times less than kube-apiserver, and how many times the floor.\n\n", r.Pods)
 	t := &workload.Table{Left: 1, Rows: [][]string{{"SCENARIO", "CLIENTS", "UNIT", "KUBE-APISERVER", "WATCHPROXY", "FLOOR", "LESS THAN KUBE-APISERVER", "OF THE FLOOR"}}}
 	for _, row := range r.Rows {
 		if len(row.Servers) > 0 {
 			t.Add(append([]string{row.Scenario, strconv.Itoa(row.Clients), row.Unit}, row.cells()...)...)
 		}
 	}
-	t.Print(w)
-	others := &workload.Table{Left: 1, Rows: [][]string{{"SCENARIO", "CLIENTS", "UNIT", "KUBE-APISERVER", "WATCHPROXY", "FLOOR"}}}
+	if len(t.Rows) > 1 {
+		fmt.Fprintf(w, "\nProcessor time of servers for a unit of work, %d pods; the floor sends ready bytes. In brackets the targets: how\n"+
+			"many times less than kube-apiserver, and how many times the floor.\n\n", r.Pods)
+		t.Print(w)
+	}
+	others := &workload.Table{Left: 1, Rows: [][]string{{"SCENARIO", "CLIENTS", "UNIT", "KUBE-APISERVER", "WATCHPROXY", "FLOOR", "TARGET"}}}
 	for _, row := range r.Rows {
 		if len(row.Value) > 0 {
-			cells := []string{row.Scenario, strconv.Itoa(row.Clients), row.Unit}
-			for _, s := range []string{kubeAPIServer, ours, theFloor} {
-				cell := ""
-				if v, ok := row.Value[s]; ok {
-					cell = strconv.FormatFloat(v, 'f', 2, 64)
-				}
-				cells = append(cells, cell)
-			}
-			others.Add(cells...)
+			others.Add(append([]string{row.Scenario, strconv.Itoa(row.Clients), row.Unit}, row.values()...)...)
 		}
 	}
 	if len(others.Rows) > 1 {
 		fmt.Fprintln(w)
 		others.Print(w)
 	}
+}
+
+// values are those of each server, and what ours should be.
+func (r row) values() (cells []string) {
+	for _, s := range []string{kubeAPIServer, ours, theFloor} {
+		cell := ""
+		if v, ok := r.Value[s]; ok {
+			cell = strconv.FormatFloat(v, 'f', 2, 64)
+		}
+		cells = append(cells, cell)
+	}
+	v, most := r.Value[ours], r.Target.AtMost
+	if less := r.Target.LessThanAPIServer; less > 0 {
+		most = r.Value[kubeAPIServer] / less
+	}
+	switch {
+	case most == 0:
+		return append(cells, "")
+	case v <= most:
+		return append(cells, fmt.Sprintf("≤ %.4g, met", most))
+	}
+	return append(cells, fmt.Sprintf("≤ %.4g, MISSED", most))
 }

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/workload"
+)
+
+// growth shows what reads cost as the collection grows: a list and a sync in proportion to their bytes, a page, a get and
+// an event nearly the same however many objects there are. Each size has a proxy of its own, which takes the pods in from
+// another one: kube-apiserver would be slower than what is measured.
+func (b *bench) growth(ctx context.Context, sizes []int) error {
+	for _, size := range sizes {
+		if err := b.grow(ctx, size); err != nil {
+			return err
+		}
+		if err := b.measureAt(ctx, size); err != nil {
+			return fmt.Errorf("%d pods: %w", size, err)
+		}
+	}
+	return nil
+}
+
+// grow makes pods until there are so many.
+func (b *bench) grow(ctx context.Context, size int) error {
+	from := b.pods
+	b.say("making pods up to %d", size)
+	err := workload.Parallel(ctx, size-from, seedLimit, func(ctx context.Context, i int) error {
+		return workload.CreatePod(ctx, b.admin, workload.NewPod(from+i))
+	})
+	b.pods = max(b.pods, size)
+	return err
+}
+
+func (b *bench) measureAt(ctx context.Context, size int) error {
+	name := func(what string) string { return fmt.Sprintf("%d pods: %s", size, what) }
+	value := func(what, unit string, v float64, t target) {
+		b.add(row{Scenario: name(what), Clients: 1, Unit: unit, Value: map[string]float64{ours: v}, Target: t})
+	}
+	body, err := b.plain.proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}) // it has all of them
+	if err != nil {
+		return err
+	}
+	megabytes := float64(len(body)) / 1e6
+	kubeconfig := filepath.Join(b.dir, "behind.kubeconfig")
+	if err := b.proxyAt(b.plain.proxy).WriteKubeconfig(kubeconfig); err != nil {
+		return err
+	}
+	p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: kubeconfig, Binary: b.watchproxy})
+	if err != nil {
+		return err
+	}
+	defer p.Close() //nolint:errcheck // it has been measured
+	s, err := newServer(ours, p.URL, nil, "", p.CPU, p.PID())
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if _, err := s.get(ctx, request{path: "/api/v1/pods?resourceVersion=0&fieldSelector=metadata.name%3Dnone"}); err != nil {
+		return err
+	}
+	took := time.Since(began).Seconds()
+	cpu, err := s.cpu()
+	if err != nil {
+		return err
+	}
+	_, peak, err := cluster.MemoryOf(s.pid)
+	if err != nil {
+		return err
+	}
+	value("JSON", "MB", megabytes, target{})
+	value("cold sync", "MB/s", megabytes/took, target{})
+	value("cold sync, CPU", "ms/MB", cpu.Seconds()*1e3/megabytes, target{})
+	value("cold sync, peak RSS", "× JSON", float64(peak)/megabytes/1e6, target{AtMost: 2})
+	pod := workload.NewPod(size / 2)
+	for _, read := range []struct {
+		name, path, unit string
+		per              float64
+	}{
+		{"list", "/api/v1/pods?resourceVersion=0", "ms/MB", 1e3 / megabytes},
+		{"page of 500", "/api/v1/pods?limit=500", "ms", 1e3},
+		{"get", "/api/v1/namespaces/" + pod.Namespace + "/pods/" + pod.Name + "?resourceVersion=0", "µs", 1e6},
+	} {
+		got, err := b.measureReads(ctx, s, request{path: read.path}, 1)
+		if err != nil {
+			return err
+		}
+		value(read.name, read.unit, got.each()*read.per, target{})
+	}
+	const rate = 100
+	event, acknowledged, err := b.writes(ctx, s, rate, b.updatePod)
+	if err != nil {
+		return err
+	}
+	value("event, without watches", "µs", event.Seconds()*1e6/float64(len(acknowledged)), target{})
+	return nil
+}
