@@ -115,7 +115,7 @@ func (w *smuggleWorld) smuggle(address string, s *smuggled, agent string) error 
 }
 
 func smuggleRead(conn net.Conn) ([]byte, error) {
-	const first, silence, all = 10 * time.Second, 500 * time.Millisecond, 15 * time.Second
+	const first, silence, all = 4 * time.Second, 500 * time.Millisecond, 8 * time.Second
 	var answers []byte
 	end, wait := time.Now().Add(all), first
 	for {
