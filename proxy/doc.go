@@ -32,13 +32,38 @@
 // What is made of pages is kept in [Derived]: runs of metadata, and compressed
 // segments of runs. A compressed segment may refer to the end of the run before it and
 // is kept under both, so that a list in its parts is no larger than as a whole. Runs
-// that a selector picks out, YAML and indented JSON are made for each request.
+// that a selector picks out, YAML and indented JSON are made for each request; which
+// objects of a page it picks out is remembered ([selection]).
 //
 // Tables are forwarded, and Table watches are not shared. They cannot be, byte for
 // byte: cells tell ages as of the moment in which they are written, and kube-apiserver
 // keeps the encoded object of an event for all of its watches, so that the column
 // definitions, which belong to the first event of a watch, come with later ones or not
 // as it happens. Two Table watches of the apiserver's own differ.
+//
+// # Cost
+//
+// What was learnt with bench/load, which puts the apiserver, the proxy and a floor side
+// by side:
+//
+// A list costs what it costs to send its bytes, if they go out in large pieces
+// (buffered). In pieces of the library's 4 KiB each was a TLS record and a system call
+// of its own, and a list took twice as long as nginx takes for the file. In 64 KiB it is
+// encryption, system calls and one copy.
+//
+// A list by a selector costs a look at each object once, and for the second time a look
+// at each page (selection.go). What takes long is to wait for the objects' memory, not
+// to compare.
+//
+// A delivery to a watch is a write; the kernel takes three fifths of it, encryption an
+// eighth. What was left came down by a third when a watch waited for one channel instead
+// of five ([watching.run]), set its timer and its write deadline only when they were due,
+// and made no garbage (TestAllocationBudgets).
+//
+// An idle watch is two goroutines, or one over HTTP/2, and what they hold on to: their
+// stacks are cut to 4 KiB only if next to nothing is on them, and a request's headers
+// are not needed any more (request.slim). Over HTTP/2 the library holds another 4 KiB
+// to write from.
 //
 // # Identity
 //

@@ -173,11 +173,15 @@ func (b *bench) writes(ctx context.Context, s *server, rate int, write func(cont
 	return after - before, acknowledged, err
 }
 
-// updatePod changes a label of a pod.
+// updatePod changes a label of a pod. It must not be called concurrently.
 func (b *bench) updatePod(ctx context.Context, i int) error {
-	pod := workload.NewPod(i % b.pods)
 	b.written++
-	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"rollout":"r%d"}}}`, b.written)
+	return b.patchPod(ctx, i, b.written)
+}
+
+func (b *bench) patchPod(ctx context.Context, i, version int) error {
+	pod := workload.NewPod(i % b.pods)
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"rollout":"r%d"}}}`, version)
 	if _, err := b.admin.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("cannot update pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}

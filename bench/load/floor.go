@@ -50,6 +50,14 @@ func serveFloor(frames io.Reader, out io.Writer, secure bool) error {
 	}
 	var mu sync.Mutex
 	var conns []net.Conn
+	defer func() {
+		_ = l.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}()
 	var config *tls.Config
 	if secure {
 		certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)

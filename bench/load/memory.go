@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 const mib = 1 << 20
@@ -49,7 +51,42 @@ func (b *bench) memory(ctx context.Context) error {
 	}
 	b.add(idle)
 	b.add(under)
+	if err := b.history(ctx, fresh); err != nil {
+		return err
+	}
 	return b.ingest(ctx, size)
+}
+
+// history fills the event log for a minute.
+func (b *bench) history(ctx context.Context, s *server) error {
+	const rate, writers, historyFrom = 200, 8, 1_000_000
+	before, err := b.resident(ctx, s)
+	if err != nil {
+		return err
+	}
+	var written atomic.Int64
+	err = workload.During(ctx, rate, writers, func(ctx context.Context, i int) error {
+		written.Add(1)
+		return b.patchPod(ctx, i, historyFrom+i)
+	}, func(ctx context.Context) error {
+		select {
+		case <-time.After(time.Minute):
+		case <-ctx.Done():
+		}
+		return context.Cause(ctx)
+	})
+	if err != nil {
+		return err
+	}
+	after, err := b.resident(ctx, s)
+	if err != nil {
+		return err
+	}
+	b.add(row{
+		Scenario: fmt.Sprintf("memory of the event log, %d events", written.Load()), Unit: "KiB/event",
+		Value: map[string]float64{ours: float64(after-before) / float64(written.Load()) / kib},
+	})
+	return nil
 }
 
 // ingest is how fast a cold proxy takes all pods in: from the apiserver, and from another proxy, which is faster.

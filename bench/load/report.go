@@ -102,6 +102,8 @@ func (r *report) print(w io.Writer) {
 		fmt.Fprintf(w, "\nProcessor time of servers for a unit of work, %d pods; the floor sends ready bytes. In brackets the targets: how\n"+
 			"many times less than kube-apiserver, and how many times the floor.\n\n", r.Pods)
 		t.Print(w)
+		fmt.Fprintln(w)
+		r.chart(w)
 	}
 	others := &workload.Table{Left: 1, Rows: [][]string{{"SCENARIO", "CLIENTS", "UNIT", "KUBE-APISERVER", "WATCHPROXY", "FLOOR", "TARGET"}}}
 	for _, row := range r.Rows {

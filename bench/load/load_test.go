@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http/httputil"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+}
+
+// Ratios are of the processor time of a unit, and are held against their targets in the right direction.
+func TestReport(t *testing.T) {
+	rows := []row{
+		{
+			Scenario: "cheap", Clients: 4, Unit: "request", Target: target{OfFloor: 1.3, LessThanAPIServer: 18},
+			Servers: map[string]spent{kubeAPIServer: {Units: 2, Seconds: 2}, ours: {Units: 100, Seconds: 5}, theFloor: {Units: 10, Seconds: 0.4}},
+		},
+		{
+			Scenario: "dear", Clients: 1, Unit: "request", Target: target{OfFloor: 1.2, LessThanAPIServer: 21},
+			Servers: map[string]spent{kubeAPIServer: {Units: 2, Seconds: 2}, ours: {Units: 100, Seconds: 5}, theFloor: {Units: 10, Seconds: 0.4}},
+		},
+		{Scenario: "small", Unit: "KiB", Target: target{AtMost: 16}, Value: map[string]float64{ours: 16}},
+		{Scenario: "large", Unit: "KiB", Target: target{AtMost: 16}, Value: map[string]float64{ours: 16.1}},
+		{Scenario: "late", Unit: "ms", Target: target{LessThanAPIServer: 2}, Value: map[string]float64{kubeAPIServer: 10, ours: 5.1}},
+	}
+	var out strings.Builder
+	(&report{Pods: 7, Rows: rows}).print(&out)
+	for _, want := range []string{
+		"20.00 × (18, met)", "1.25 × (1.3, met)", "20.00 × (21, MISSED)", "1.25 × (1.2, MISSED)",
+		"16.00            ≤ 16, met", "16.10         ≤ 16, MISSED", "≤ 5, MISSED", "7 pods",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, &out)
+		}
+	}
+}
+
+// Events are counted once each, wherever reads cut them.
+func TestWatcherCountsEvents(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	near, far := net.Pipe()
+	c := &crowd{}
+	w := &watcher{client: &client{conn: near, from: bufio.NewReaderSize(near, 16), buf: make([]byte, 64)}}
+	c.watchers = []*watcher{w}
+	c.reading.Go(func() { w.read(c) })
+	const events = 500
+	var sent bytes.Buffer
+	chunks := httputil.NewChunkedWriter(&sent)
+	for i := range events {
+		fmt.Fprintf(chunks, `{"type":"MODIFIED","object":{"metadata":{"name":"%s"}}}`+"\n", strings.Repeat("x", i%90))
+	}
+	for sent.Len() > 0 {
+		if _, err := far.Write(sent.Next(1 + random.IntN(100))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	far.Close()
+	c.close()
+	if got := c.got.Load(); got != events || len(w.times) != events {
+		t.Errorf("%d events, %d times, want %d", got, len(w.times), events)
+	}
+}
+
+// The floor writes every frame to every connection.
+func TestFloor(t *testing.T) {
+	frames, in := io.Pipe()
+	out, said, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- serveFloor(frames, said, false) }()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newServer(theFloor, "http://"+strings.TrimSpace(line), nil, "", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const watchers, frame = 3, "5\r\nabc}\n\r\n"
+	c, err := s.watch(t.Context(), watchers, func(int) string { return "/" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := in.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.wait(t.Context(), 2*watchers); err != nil {
+		t.Error(err)
+	}
+	in.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	c.close()
+	out.Close()
+	said.Close()
+}
