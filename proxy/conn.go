@@ -24,8 +24,8 @@ type conn struct {
 	// begun: fasthttp drops it if the connection breaks in between.
 	abandoned func()
 	unread    bool // part of a request was not read when it was answered
-	// stall is how long a write may take, at least half of it, unless it is 0: a client
-	// that stops reading is cut then.
+	// stall is how long a write may take at least, unless it is 0: a client that stops
+	// reading is cut then.
 	stall   time.Duration
 	until   time.Time // the deadline for writes, zero for none
 	state   *tls.ConnectionState
@@ -59,18 +59,35 @@ func (c *conn) holdAs(user string, take func() (giveBack func(), ok bool)) bool 
 	return true
 }
 
-// Write implements net.Conn. A deadline is good for several writes: to set one takes as
-// long as a small part of a write.
+// Write implements net.Conn. A deadline is good for several writes, as to set one takes as
+// long as a small part of a write: it leaves each of them stall at least, and half as much
+// again at most.
 func (c *conn) Write(p []byte) (int, error) {
-	if left := time.Until(c.until); c.stall > 0 && (left < c.stall/2 || left > c.stall) || c.stall == 0 && !c.until.IsZero() {
-		if c.until = (time.Time{}); c.stall > 0 {
-			c.until = time.Now().Add(c.stall)
+	most := c.stall + c.stall/2
+	switch left := time.Until(c.until); {
+	case c.stall == 0 && !c.until.IsZero():
+		if err := c.SetWriteDeadline(time.Time{}); err != nil {
+			return 0, err
 		}
-		if err := c.SetWriteDeadline(c.until); err != nil {
+	case c.stall > 0 && (left < c.stall || left > most):
+		if err := c.SetWriteDeadline(time.Now().Add(most)); err != nil {
 			return 0, err
 		}
 	}
 	return c.Conn.Write(p)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.until = t
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// SetDeadline implements net.Conn. Fasthttp takes deadlines back when it hands a connection
+// over.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.until = t
+	return c.Conn.SetDeadline(t)
 }
 
 // unlimited lets the client be silent.

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -88,4 +90,64 @@ func TestCloseAbandonsAHijackThatDidNotBegin(t *testing.T) {
 	if n != 1 {
 		t.Errorf("abandoned %d times, want once", n)
 	}
+}
+
+// What is not read is cut after stall, and not before: as the first write, soon after another one, and when somebody
+// else has taken the deadline back meanwhile, as fasthttp does when it hands a connection over.
+func TestUnreadWriteIsCut(t *testing.T) {
+	for name, before := range map[string]func(c *conn, client net.Conn){
+		"first write": func(*conn, net.Conn) {},
+		"after another": func(c *conn, client net.Conn) {
+			writeAndRead(c, client)
+			time.Sleep(50 * time.Second)
+		},
+		"after a hijack": func(c *conn, client net.Conn) {
+			writeAndRead(c, client)
+			_ = c.SetDeadline(time.Time{})
+		},
+		"after a longer stall": func(c *conn, client net.Conn) {
+			c.stall = time.Hour
+			writeAndRead(c, client)
+			c.stall = time.Minute
+		},
+		"after none": func(c *conn, client net.Conn) {
+			c.stall = 0
+			writeAndRead(c, client)
+			c.stall = time.Minute
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, server := pipe(t)
+				server.stall = time.Minute
+				before(server, client)
+				began := time.Now()
+				if _, err := server.Write([]byte("x")); !isTimeout(err) {
+					t.Errorf("%v", err)
+				}
+				if took := time.Since(began); took < time.Minute || took > 90*time.Second {
+					t.Errorf("cut after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// Without a stall a write takes as long as it takes, whatever was set before.
+func TestUnreadWriteIsNotCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := pipe(t)
+		server.stall = time.Minute
+		writeAndRead(server, client)
+		server.stall = 0
+		time.AfterFunc(time.Hour, func() { _, _ = client.Read(make([]byte, 10)) })
+		if _, err := server.Write([]byte("x")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func writeAndRead(c *conn, client net.Conn) {
+	go func() { _, _ = client.Read(make([]byte, 10)) }()
+	_, _ = c.Write([]byte("x")) // the test would hang
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"container/list"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"sync"
@@ -75,7 +76,7 @@ func NewDerived(limit int64, r prometheus.Registerer) *Derived {
 	d.mu.entries, d.mu.recent = map[derivedKey]*list.Element{}, list.New()
 	r.MustRegister(d.hits, d.misses, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_derived_bytes",
-		Help: "Bytes of lists that are kept compressed or cut to their metadata.",
+		Help: "Bytes of lists that are kept compressed or cut to their metadata, and of what selectors select.",
 	}, func() float64 {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -91,7 +92,7 @@ type derivedKey struct {
 	form         formID
 	gzip, object bool
 	first        bool
-	selection    string // of selectors, and nothing else
+	selection    [sha256.Size]byte // of selectors, and nothing else
 }
 
 // place is a span of a page.

@@ -152,6 +152,30 @@ func waitFor(t *testing.T, what string, is func() bool) {
 	}
 }
 
+// Nor does one that HTTP/1.0 gets on a connection that it has used before: it is written by us, not by the library.
+func TestUnreadForwardOfOldClientIsCut(t *testing.T) {
+	gaveUp := make(chan struct{}, 1)
+	limits := testLimits()
+	limits.Write = time.Second
+	without := endless(gaveUp)
+	_, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/version" {
+			without(w, r)
+		}
+	}, limits)
+	client := dialTLS(t, address)
+	send(t, client, "GET /version HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n")
+	if _, err := client.Read(make([]byte, 1<<10)); err != nil {
+		t.Fatal(err)
+	}
+	send(t, client, "GET /api/v1/pods HTTP/1.0\r\nHost: localhost\r\n\r\n")
+	select {
+	case <-gaveUp:
+	case <-time.After(testWait):
+		t.Fatal("the answer goes on")
+	}
+}
+
 // What a request takes while upstream works on it: a place, or as a watch one of its
 // user's watches, or neither. What it calls itself makes no difference.
 func TestPlacesOfForwards(t *testing.T) {

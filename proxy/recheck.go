@@ -23,9 +23,10 @@ type recheck struct {
 	review    func(context.Context) error
 	due       time.Time
 	confirmed time.Time
-	verdict   chan error // of the review under way; nil if there is none
-	cancel    func()     // ends that
-	wake      func()     // called when there is a verdict
+	verdict   chan error      // of the review under way; nil if there is none
+	cancel    func()          // ends that
+	over      <-chan struct{} // closed when the goroutine of the last one has ended; nil if there was none
+	wake      func()          // called when there is a verdict
 }
 
 func newRecheck(every time.Duration, review func(context.Context) error) recheck {
@@ -72,7 +73,10 @@ func (c *recheck) begin(ctx context.Context) {
 	verdict := make(chan error, 1)
 	c.verdict = verdict
 	ctx, c.cancel = context.WithCancel(ctx)
+	over := make(chan struct{})
+	c.over = over
 	go func() {
+		defer close(over)
 		err := errors.New("panic in a review")
 		defer func() {
 			_ = recover() // the error says that nobody could tell
@@ -102,8 +106,10 @@ func (c *recheck) end(verdict error) bool {
 
 // stop ends the review under way and waits for it.
 func (c *recheck) stop() {
-	if c.verdict != nil {
-		c.cancel()
-		c.end(<-c.verdict)
+	if c.over == nil {
+		return
 	}
+	c.cancel()
+	<-c.over
+	c.verdict = nil
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"iter"
 	"maps"
@@ -14,46 +15,57 @@ import (
 // holds for as long as it is part of the collection. A list then looks at the pages that
 // are new, and at what is selected; to look at each object of a large collection is to wait
 // for memory once or twice for each.
+//
+// What a selector selects is remembered from its second use on: many are of somebody who
+// comes once, each node with its own.
 type selection struct {
 	derived *Derived
 	key     derivedKey
 	filter  *watchcache.Filter
+	used    bool              // before
 	known   map[uint64]uint64 // what is selected, by the page's ID; shared, not modified
 	found   map[uint64]uint64 // what was not known
-	visited int               // pages
 }
 
 // selectionOf returns what is known about the selection of a read.
 func (r *read) selectionOf() *selection {
 	s := &selection{derived: r.derived, filter: r.filter}
-	s.key.selection = fmt.Sprint(r.gvr, r.resource.Encoding, r.filter.ID())
+	// The selectors may be as long as a URI, and whoever sends them must not hit upon another's.
+	s.key.selection = sha256.Sum256(fmt.Append(nil, r.gvr, r.resource.Encoding, r.filter.ID()))
 	if p := r.derived.lookup(s.key); p != nil {
-		s.known = p.selected
+		s.used, s.known = true, p.selected
 	}
 	return s
 }
 
 // of returns the selected objects of a page, as bits.
 func (s *selection) of(p *watchcache.Page) uint64 {
-	s.visited++
 	if selected, ok := s.known[p.ID()]; ok {
 		return selected
 	}
 	selected := s.filter.Select(p)
-	if s.found == nil {
-		s.found = map[uint64]uint64{}
+	if s.used {
+		if s.found == nil {
+			s.found = map[uint64]uint64{}
+		}
+		s.found[p.ID()] = selected
 	}
-	s.found[p.ID()] = selected
 	return selected
 }
 
-// keep remembers what was found, and forgets what is no longer of use.
-func (s *selection) keep() {
-	if len(s.found) == 0 {
+// keep remembers what was found about a collection of so many objects, beside what others
+// have found meanwhile, and forgets the pages that were replaced when they are most of it.
+func (s *selection) keep(objects int) {
+	const objectsPerPage, few = 16, 64 // of pages that are a quarter full
+	switch {
+	case !s.used:
+		s.derived.replace(s.key, &piece{selected: map[uint64]uint64{}})
+		return
+	case len(s.found) == 0:
 		return
 	}
-	if len(s.known)+len(s.found) <= 2*s.visited { // else most are of pages that were replaced, or are elsewhere
-		maps.Copy(s.found, s.known)
+	if p := s.derived.lookup(s.key); p != nil && len(p.selected)+len(s.found) <= objects/objectsPerPage+few {
+		maps.Copy(s.found, p.selected)
 	}
 	s.derived.replace(s.key, &piece{selected: s.found})
 }
@@ -61,18 +73,63 @@ func (s *selection) keep() {
 // spans walks what a read selects in a key range: pages or, by a selector, the objects of
 // each.
 func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[watchcache.Span] {
-	if !r.filter.Selective() {
+	switch {
+	case !r.filter.Selective():
 		return snapshot.Spans(from, to)
+	case r.filter.Single():
+		return r.single(snapshot)
 	}
 	return func(yield func(watchcache.Span) bool) {
 		selection := r.selectionOf()
-		defer selection.keep()
+		defer selection.keep(snapshot.Len())
 		for span := range snapshot.Spans(from, to) {
-			for left := selection.of(span.Page); left != 0; left &= left - 1 {
-				i := bits.TrailingZeros64(left)
-				if span.Lo <= i && i < span.Hi && !yield(watchcache.Span{Page: span.Page, Lo: i, Hi: i + 1}) {
-					return
-				}
+			if !eachOf(span, selection.of(span.Page), yield) {
+				return
+			}
+		}
+	}
+}
+
+// spansAhead is spans for somebody who takes long over it: it selects before.
+func (r *read) spansAhead(snapshot watchcache.Snapshot, from, to string) iter.Seq[watchcache.Span] {
+	if !r.filter.Selective() || r.filter.Single() {
+		return r.spans(snapshot, from, to)
+	}
+	selection := r.selectionOf()
+	var selected []uint64
+	for span := range snapshot.Spans(from, to) {
+		selected = append(selected, selection.of(span.Page))
+	}
+	selection.keep(snapshot.Len())
+	return func(yield func(watchcache.Span) bool) {
+		page := 0
+		for span := range snapshot.Spans(from, to) {
+			if !eachOf(span, selected[page], yield) {
+				return
+			}
+			page++
+		}
+	}
+}
+
+// eachOf walks the selected objects of a span.
+func eachOf(span watchcache.Span, selected uint64, yield func(watchcache.Span) bool) bool {
+	for ; selected != 0; selected &= selected - 1 {
+		i := bits.TrailingZeros64(selected)
+		if span.Lo <= i && i < span.Hi && !yield(watchcache.Span{Page: span.Page, Lo: i, Hi: i + 1}) {
+			return false
+		}
+	}
+	return true
+}
+
+// single walks the one object that can be selected, if it is.
+func (r *read) single(snapshot watchcache.Snapshot) iter.Seq[watchcache.Span] {
+	from, to := r.filter.KeyRange(r.resource)
+	return func(yield func(watchcache.Span) bool) {
+		for span := range snapshot.Spans(from, to) {
+			if r.filter.Matches(span.Objects()[0]) {
+				yield(span)
 			}
 		}
 	}

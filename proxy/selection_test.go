@@ -100,9 +100,106 @@ func TestSelectionCost(t *testing.T) {
 			t.Fatal("something is selected")
 		}
 	}
-	list()
+	list() // to be seen, and
+	list() // to be remembered
 	const budget = 20
 	if allocs := testing.AllocsPerRun(20, list); allocs > budget {
 		t.Errorf("%v allocations, want %d at most", allocs, budget)
+	}
+}
+
+// selecting is a read by a selector, and how many objects it selects.
+func selecting(tb testing.TB, r *read, query string) int {
+	tb.Helper()
+	p, err := parseParams(query)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if r.filter, err = r.resource.NewFilter("a", p.labels, p.fields); err != nil {
+		tb.Fatal(err)
+	}
+	snapshot, err := r.cache.Snapshot()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	n := 0
+	from, to := r.filter.KeyRange(r.resource)
+	for span := range r.spans(snapshot, from, to) {
+		if n += len(span.Objects()); int64(n) == p.limit {
+			break
+		}
+	}
+	return n
+}
+
+// No selector hits upon what is remembered about another, whatever is in its values.
+func TestSelectorsAreToldApart(t *testing.T) {
+	r, _ := pageOf(t, 0, 0)
+	r.derived = NewDerived(1<<20, prometheus.NewRegistry())
+	resource := *r.resource
+	resource.Fields = []watchcache.Field{{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true}, {Name: "status.phase", Paths: []string{"status.phase"}, Kept: true}}
+	o, err := resource.ParseObject([]byte(`{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"},"spec":{"nodeName":"n1"},"status":{"phase":"Running"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.resource, r.cache = &resource, watchcache.New(resource, watchcache.Limits{})
+	r.cache.Reset([]*watchcache.Object{o}, 2)
+	for range 3 {
+		for query, want := range map[string]int{
+			"fieldSelector=spec.nodeName%3Dn1,status.phase%3DRunning":                  1,
+			"fieldSelector=spec.nodeName%3Dn1%001%5C,true%5C,Running":                  0,
+			"fieldSelector=spec.nodeName%3Dn1%001%5C,true%5C,%22Running%22":            0,
+			"fieldSelector=spec.nodeName%3Dn1%22%001%5C,true%5C,%22Running":            0,
+			"fieldSelector=spec.nodeName%3Dn1":                                         1,
+			"fieldSelector=status.phase!%3DRunning":                                    0,
+			"fieldSelector=metadata.name%3Dx":                                          1,
+			"fieldSelector=metadata.name%3Dx,status.phase%3DPending":                   0,
+			"labelSelector=a%3Db":                                                      0,
+			"labelSelector=a!%3Db":                                                     1,
+			"labelSelector=!a&fieldSelector=spec.nodeName%3Dn1":                        1,
+			"labelSelector=!a&fieldSelector=spec.nodeName%3Dn1%001%5C,true%5C,Running": 0,
+		} {
+			if got := selecting(t, r, query); got != want {
+				t.Errorf("%s selects %d, want %d", query, got, want)
+			}
+		}
+	}
+}
+
+// What is remembered is little about selectors that are used once, bounded however long they are, and not lost to
+// somebody who reads a part only.
+func TestSelectionMemory(t *testing.T) {
+	const objects = 10_000
+	r, _ := pageOf(t, objects, 0)
+	r.derived = NewDerived(1<<30, prometheus.NewRegistry())
+	const once = 1000
+	for i := range once {
+		selecting(t, r, fmt.Sprintf("labelSelector=app!%%3Dnone-%d", i))
+	}
+	if each := r.derived.mu.cost / once; each > 500 {
+		t.Errorf("%d bytes for a selector that is used once", each)
+	}
+	known := func() int {
+		selecting(t, r, "labelSelector=app!%3Dnone&limit=1")
+		return len(r.selectionOf().known)
+	}
+	for range 2 {
+		selecting(t, r, "labelSelector=app!%3Dnone")
+	}
+	before := known()
+	if before < objects/64 {
+		t.Fatalf("%d pages are known", before)
+	}
+	for i := range 10 * before { // each replaces a page
+		o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i%50, objects+10+i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.cache.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if now := known(); i == 0 && now < before || now > 10*before {
+			t.Fatalf("%d pages are known after %d changes, %d before", now, i+1, before)
+		}
 	}
 }

@@ -311,7 +311,7 @@ func (w *watching) nextBookmark(now time.Time) time.Time {
 // ends it if the client asked for bookmarks.
 func (w *watching) writeState(out *chunkWriter) error {
 	from, to := w.filter.KeyRange(w.resource)
-	for span := range w.spans(w.initial, from, to) {
+	for span := range w.spansAhead(w.initial, from, to) {
 		for _, o := range span.Objects() {
 			if err := w.put(out, watchcache.Added, o); err != nil {
 				_ = out.flush()

@@ -158,7 +158,7 @@ func (f *Filter) ID() string {
 		id = append(id, f.labels.String()...)
 	}
 	for _, req := range f.fields {
-		id = fmt.Appendf(id, "\x00%d,%t,%s", req.index, req.equal, req.value)
+		id = fmt.Appendf(id, "\x00%d,%t,%q", req.index, req.equal, req.value) // it may hold anything
 	}
 	return string(id)
 }

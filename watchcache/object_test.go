@@ -31,6 +31,7 @@ func read(r *Resource, o *Object) parsed {
 	for _, l := range o.labels {
 		set = append(set, l.key.Value()+"="+l.value)
 	}
+	slices.Sort(set)
 	p := parsed{o.Namespace(), o.Name(), o.UID(), o.ResourceVersion(), strings.Join(set, ","), ""}
 	if len(r.Fields) > 0 {
 		p.field = o.value(r, 0)

@@ -75,7 +75,7 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, rc *rest.Config, 
 }
 
 // seldom keeps the library's log from being as long as the list of requests that cannot be
-// reviewed: of equal lines, one in a while.
+// reviewed: of lines with the same message, one in a while.
 func seldom(core zapcore.Core) zapcore.Core {
 	const while, first, thereafter = 10 * time.Second, 1, 0
 	return zapcore.NewSamplerWithOptions(core, while, first, thereafter)
