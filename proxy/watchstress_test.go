@@ -1,0 +1,139 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// sluggish is a client that now and then takes its time.
+type sluggish struct {
+	random *rand.Rand
+	got    bytes.Buffer
+}
+
+// longest is what it takes for a write at most.
+const longest = 90 * time.Second
+
+// Write implements io.Writer.
+func (s *sluggish) Write(p []byte) (int, error) {
+	if s.random.IntN(3) == 0 {
+		time.Sleep(time.Duration(s.random.Int64N(int64(longest))))
+	}
+	return s.got.Write(p)
+}
+
+// Whatever happens at the same time, and however slow the client is: a watch delivers each event once and in order,
+// is reviewed when that is due, and ends when its time is up, its client leaves or the server drains.
+func TestWatchesAtRandom(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for run := range uint64(100) {
+		synctest.Test(t, func(t *testing.T) { watchAtRandom(t, rand.New(rand.NewPCG(seed, run))) })
+	}
+}
+
+func watchAtRandom(t *testing.T, random *rand.Rand) {
+	r, _ := pageOf(t, 1, 0)
+	r.cache = watchcache.New(*r.resource, watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30})
+	r.cache.Reset(nil, 1)
+	initial, err := r.cache.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.bookmarks, r.watchSeconds = random.IntN(2) == 0, int64(300+random.IntN(3000))
+	bookmark, _, err := r.resource.ParseBookmark([]byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"5","creationTimestamp":null}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.cache.SetBookmark(bookmark)
+	cursor, err := r.cache.WatchAfter(r.filter, initial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	draining, drain := context.WithCancel(context.Background())
+	defer drain()
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	const share = time.Minute
+	w := &watching{read: r, cursor: cursor, draining: draining, drainShare: share, done: func() {}}
+	reviews := 0
+	if random.IntN(2) == 0 {
+		w.recheck = newRecheck(time.Minute, func(ctx context.Context) error {
+			reviews++
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Duration(reviews*7919%20_000) * time.Millisecond):
+			}
+			if reviews%3 == 1 {
+				return errors.New("nobody can tell")
+			}
+			return nil
+		})
+	}
+	client := &sluggish{random: rand.New(rand.NewPCG(random.Uint64(), 0))}
+	began := time.Now()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.run(ctx, &chunkWriter{w: client, unframed: true})
+	}()
+	events := 0
+	for quiet := began.Add(time.Duration(random.IntN(250)) * time.Second); time.Now().Before(quiet); {
+		changes := make([]watchcache.Change, 1+random.IntN(200))
+		for i := range changes {
+			events++
+			if changes[i].Object, err = r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c","namespace":"a","uid":"u","resourceVersion":"%d"}}`, events+1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.cache.Apply(changes, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(random.IntN(20_000)) * time.Millisecond)
+	}
+	const backlog = 10 * time.Minute // in which a client has read all that waits for it
+	time.Sleep(backlog)
+	select {
+	case <-ended: // in time, as the rest shows
+	default:
+		if got := bytes.Count(client.got.Bytes(), []byte(`"object"`)) - bytes.Count(client.got.Bytes(), []byte("BOOKMARK")); got != events {
+			t.Errorf("%d of %d events came", got, events)
+		}
+		at, most := time.Now(), longest
+		switch random.IntN(3) {
+		case 0:
+			most += began.Add(time.Duration(r.watchSeconds) * time.Second).Sub(at)
+		case 1:
+			most += share
+			drain()
+		case 2:
+			leave()
+		}
+		<-ended
+		if took := time.Since(at); took > most {
+			t.Errorf("it ended %v late", took-most)
+		}
+	}
+	rv := uint64(1)
+	for line := range bytes.Lines(client.got.Bytes()) {
+		if bytes.Contains(line, []byte("BOOKMARK")) {
+			continue
+		}
+		rv++
+		if want := fmt.Sprintf(`"resourceVersion":"%d"`, rv); !bytes.Contains(line, []byte(want)) {
+			t.Fatalf("%s instead of %s", line, want)
+		}
+	}
+	if w.recheck.every > 0 && reviews < int(time.Since(began)/(5*time.Minute)) {
+		t.Errorf("%d reviews in %v", reviews, time.Since(began))
+	}
+}
