@@ -1,13 +1,10 @@
 package proxy
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -168,31 +165,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// serve is where a request enters from fasthttp.
-func (s *Server) serve(fctx *fasthttp.RequestCtx) {
-	began := time.Now()
-	c := fctx.Conn().(*conn)
-	c.stall = s.options.Limits.Write
-	req := s.newRequest(fctx)
-	resp := misread(&fctx.Request.Header, req.header)
-	rt := parseRoute(req.method, req.path)
-	if req.endsConnection() {
-		fctx.SetConnectionClose() // fasthttp heeds only a lone lower-case close
-	}
-	if resp == nil {
-		resp = s.guarded(s.ctx, req, &rt)
-	}
-	s.metrics.request(rt, resp, time.Since(began))
-	s.render(fctx, req, rt, resp)
-	if resp.close {
-		fctx.SetConnectionClose()
-	}
-	if req.body != nil && !req.body.ended.Load() {
-		fctx.SetConnectionClose()
-		c.unread = true
-	}
-}
-
 // guarded turns a panic into an error response: one broken request must not
 // end a thousand watches.
 func (s *Server) guarded(ctx context.Context, req *request, rt *route) (resp *response) {
@@ -306,176 +278,4 @@ func loopbackHost(host string) bool {
 		return ip.IsLoopback()
 	}
 	return host == "" || strings.EqualFold(host, "localhost")
-}
-
-func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *request {
-	h := &fctx.Request.Header
-	c := fctx.Conn().(*conn)
-	req := &request{
-		method: string(h.Method()),
-		target: string(h.RequestURI()),
-		host:   string(h.Host()),
-		header: make(http.Header, 16),
-		client: c,
-		conn:   c,
-		tls:    c.state,
-	}
-	req.splitTarget()
-	// As they came: All would join, drop or reorder some of them.
-	for name, value := range h.AllInOrder() {
-		name := http.CanonicalHeaderKey(string(name))
-		req.header[name] = append(req.header[name], string(value))
-	}
-	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
-		req.body = &body{from: fctx.RequestBodyStream(), cut: &c.eof, length: length}
-		req.body.extend = func() { c.extend(s.options.Limits.Read) }
-	} else {
-		c.unlimited() // fasthttp's deadline was for the headers
-	}
-	return req
-}
-
-// render hands a response to fasthttp.
-func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp *response) {
-	old := !fctx.Request.Header.IsHTTP11() // HTTP/1.0 has no chunks: the end of the connection ends the body
-	switch {
-	case resp.stream != nil:
-		s.hijack(fctx, resp.abandon, func(c *conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
-		return
-	case resp.reader != nil && resp.length < 0 && old && req.body == nil: // a hijack lets go of the body
-		s.hijack(fctx, func() { _ = resp.reader.Close() }, func(c *conn, _ net.Conn) {
-			if resp.lasts {
-				c.stall = 0
-			}
-			copyUnframed(c, resp)
-		})
-		return
-	case resp.tunnel != nil:
-		s.hijack(fctx, resp.abandon, func(c *conn, buffered net.Conn) {
-			c.stall = 0
-			_, _ = c.Write(head(resp)) // if the client is gone, the tunnel finds out
-			resp.tunnel(c, buffered)
-		})
-		return
-	}
-	fctx.SetStatusCode(resp.status)
-	for name, values := range resp.header {
-		for i, v := range values {
-			if i == 0 {
-				fctx.Response.Header.Set(name, v)
-			} else {
-				fctx.Response.Header.Add(name, v)
-			}
-		}
-	}
-	switch {
-	case resp.reader != nil && req.method == http.MethodHead:
-		// fasthttp would end a body that there is none of.
-		_ = resp.reader.Close()
-		fctx.Response.SkipBody = true
-		fctx.Response.Header.SetContentLength(int(resp.length))
-	case resp.list != nil:
-		fctx.SetBodyStream(struct {
-			io.Reader
-			io.WriterTo
-		}{neverRead{}, buffered{resp.list}}, int(resp.length))
-	case resp.reader != nil:
-		// A client that waits for a watch to begin has to see that it has, even
-		// if nothing happens.
-		fctx.Response.ImmediateHeaderFlush = resp.length < 0
-		if resp.lasts {
-			fctx.Conn().(*conn).stall = 0 // who reads a log may stop to read it
-		}
-		fctx.SetBodyStream(resp.reader, int(resp.length))
-	default:
-		fctx.Response.SetBodyRaw(resp.bytes)
-	}
-}
-
-// neverRead is the Reader that fasthttp wants of a body which writes itself.
-type neverRead struct{}
-
-func (neverRead) Read([]byte) (int, error) { panic("BUG: a list is written, not read") }
-
-// hijack takes the connection from fasthttp until f returns. If the connection
-// breaks before that, abandon is called instead.
-//
-// f runs in a goroutine of its own, so that fasthttp's request and its read
-// buffer, which is as large as the largest header, are let go of: a watch that
-// does not ask for buffered costs its connection and no more.
-func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn, buffered net.Conn)) {
-	c := fctx.Conn().(*conn)
-	s.streams.Add(1)
-	c.abandoned = func() {
-		abandon()
-		s.streams.Done()
-	}
-	fctx.HijackSetNoResponse(true)
-	fctx.Hijack(func(buffered net.Conn) {
-		c.abandoned = nil
-		go s.own(c, func() { f(c, buffered) })
-	})
-}
-
-// own runs a stream to its end and closes its connection. Serve waits for it.
-func (s *Server) own(c *conn, stream func()) {
-	defer s.streams.Done()
-	defer c.Close() //nolint:errcheck // nothing more is written
-	defer func() {
-		if p := recover(); p != nil {
-			s.log.Error("panic in a stream", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
-		}
-	}()
-	stop := context.AfterFunc(s.ctx, func() { _ = c.Close() })
-	defer stop()
-	stream()
-}
-
-// copyUnframed writes a response of unknown length as HTTP/1.0 does.
-func copyUnframed(c *conn, resp *response) {
-	defer resp.reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
-	resp.header.Set("Connection", "close")
-	if _, err := c.Write(head(resp)); err == nil {
-		_, _ = io.Copy(c, resp.reader) // either side may be gone
-	}
-}
-
-// runStream writes an endless response, in chunks unless the client is too old
-// for them. The connection ends with it, as what came behind the request was not
-// kept.
-func (s *Server) runStream(c *conn, rt route, resp *response, old bool) {
-	open := s.metrics.watchOpened(rt)
-	defer open.Dec()
-	ctx, cancel := context.WithCancel(s.ctx)
-	defer cancel()
-	defer c.drainUntilGone(cancel)()
-	c.stall = s.options.Stall
-	if !beginStream(c, resp, old) {
-		cancel()
-	}
-	out := &chunkWriter{w: c, unframed: old}
-	resp.stream(ctx, out)
-	_ = out.end() // the client may be gone
-}
-
-// beginStream writes the head of an endless response.
-func beginStream(c *conn, resp *response, old bool) bool {
-	resp.header.Set("Connection", "close")
-	if !old {
-		resp.header.Set("Transfer-Encoding", "chunked")
-	}
-	_, err := c.Write(head(resp))
-	return err == nil
-}
-
-// head is the status line and header of a response that we write ourselves.
-func head(resp *response) []byte {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", resp.status, http.StatusText(resp.status))
-	resp.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
-	w := bufio.NewWriter(&b)
-	_ = resp.header.Write(w) // to memory
-	_ = w.Flush()
-	b.WriteString("\r\n")
-	return b.Bytes()
 }

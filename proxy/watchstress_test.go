@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,17 @@ import (
 // sluggish is a client that now and then takes its time.
 type sluggish struct {
 	random *rand.Rand
-	got    bytes.Buffer
+	mu     struct {
+		sync.Mutex
+		got bytes.Buffer
+	}
+}
+
+// got is what it has read so far.
+func (s *sluggish) got() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return bytes.Clone(s.mu.got.Bytes())
 }
 
 // longest is what it takes for a write at most.
@@ -27,7 +38,9 @@ func (s *sluggish) Write(p []byte) (int, error) {
 	if s.random.IntN(3) == 0 {
 		time.Sleep(time.Duration(s.random.Int64N(int64(longest))))
 	}
-	return s.got.Write(p)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.got.Write(p)
 }
 
 // Whatever happens at the same time, and however slow the client is: a watch delivers each event once and in order,
@@ -105,10 +118,11 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 	select {
 	case <-ended: // in time, as the rest shows
 	default:
-		if got := bytes.Count(client.got.Bytes(), []byte(`"object"`)) - bytes.Count(client.got.Bytes(), []byte("BOOKMARK")); got != events {
+		read := client.got()
+		if got := bytes.Count(read, []byte(`"object"`)) - bytes.Count(read, []byte("BOOKMARK")); got != events {
 			t.Errorf("%d of %d events came", got, events)
 		}
-		at, most := time.Now(), longest
+		at, most := time.Now(), 2*longest // a write may be under way, and then there is a bookmark
 		switch random.IntN(3) {
 		case 0:
 			most += began.Add(time.Duration(r.watchSeconds) * time.Second).Sub(at)
@@ -124,7 +138,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 		}
 	}
 	rv := uint64(1)
-	for line := range bytes.Lines(client.got.Bytes()) {
+	for line := range bytes.Lines(client.got()) {
 		if bytes.Contains(line, []byte("BOOKMARK")) {
 			continue
 		}

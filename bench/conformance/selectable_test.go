@@ -248,6 +248,13 @@ func signingRequest(t *testing.T, signer string) map[string]any {
 // create makes the specimens and returns the last resourceVersion. Those without a namespace get a name of their own.
 func (s *selectables) create(t *testing.T, home string) (last uint64) {
 	t.Helper()
+	// The caches are there before the objects: a watch from then on is forwarded if its cache has begun later, which
+	// it has if something else was written meanwhile.
+	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+		if _, err := proxied.send(t.Context(), get(s.of.all()+"?resourceVersion=0").with("Accept", accept+",application/json")); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, p := range s.objects {
 		o := object{of: s.of, namespace: home, name: p.name, fields: maps.Clone(p.fields)}
 		if !s.of.namespaced {
