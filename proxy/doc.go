@@ -51,12 +51,12 @@
 // of its own, and a list took twice as long as nginx takes for the file. In 64 KiB it is
 // encryption, system calls and one copy.
 //
-// A list by a selector costs a look at each object once, and for the second time a look
-// at each page (selection.go). What takes long is to wait for the objects' memory, not
-// to compare.
+// A list by a selector costs a look at each object, and from the third of its kind on a
+// look at each page (selection.go). What takes long is to wait for the objects' memory,
+// not to compare.
 //
 // A delivery to a watch is a write; the kernel takes three fifths of it, encryption an
-// eighth. What was left came down by a third when a watch waited for one channel instead
+// eighth. What was left came down by a quarter when a watch waited for one channel instead
 // of five ([watching.run]), set its timer and its write deadline only when they were due,
 // and made no garbage (TestAllocationBudgets).
 //
