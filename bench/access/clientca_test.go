@@ -103,7 +103,7 @@ func TestKubectlAs(t *testing.T) {
 		"get pods -o name --as one",
 		"get pod one -o name --as system:serviceaccount:" + teamA + ":robot",
 		"get nodes -o name --as nobody --as-group system:masters",
-		"auth whoami -o yaml --as somebody --as-group g1 --as-group g2 --as-uid 7",
+		"auth whoami -o jsonpath={.status.userInfo} --as somebody --as-group g1 --as-group g2 --as-uid 7",
 		"create configmap as-admin --as nobody",
 		"create configmap as-admin --dry-run=server -o name",
 		"get pods -o name --as-group g1",
