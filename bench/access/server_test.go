@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +21,9 @@ import (
 )
 
 // server is the apiserver or a proxy, as callers reach it. Callers with tokens share connections, as they do behind a
-// load balancer; those with a certificate have their own.
+// load balancer; those with a certificate have their own. Who is refused with a 401 takes a connection for each request
+// over HTTP/2: the 401 ends the connection for all, and Go's client, if what it sends once more meets another such end,
+// waits for up to a minute in all before it sends it again.
 type server struct {
 	name string
 	url  string
@@ -36,6 +39,7 @@ type server struct {
 type client struct {
 	cert  *tls.Certificate
 	http2 bool
+	once  bool // a connection carries a single request
 }
 
 func newServer(name, url string, ca []byte) *server {
@@ -54,17 +58,18 @@ func (s *server) close() {
 	}
 }
 
-func (s *server) client(cert *tls.Certificate, http2 bool) *http.Client {
+func (s *server) client(c *caller, http2 bool) *http.Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id := client{cert, http2}
+	id := client{c.cert, http2, http2 && slices.Contains(c.answers, unknown)}
 	if s.mu.clients[id] == nil {
 		var protocols http.Protocols
 		protocols.SetHTTP1(!http2)
 		protocols.SetHTTP2(http2)
 		s.mu.clients[id] = &http.Client{Transport: &http.Transport{
 			DisableCompression:  true,
-			TLSClientConfig:     s.tlsConfig(cert),
+			DisableKeepAlives:   id.once,
+			TLSClientConfig:     s.tlsConfig(c.cert),
 			Protocols:           &protocols,
 			MaxIdleConnsPerHost: watchers,
 		}}
@@ -111,7 +116,7 @@ func (s *server) send(ctx context.Context, c *caller, r request) (*http.Response
 	}
 	req.URL.Opaque, req.URL.RawQuery, _ = strings.Cut(r.target, "?")
 	maps.Copy(req.Header, s.header(c, r))
-	resp, err := s.client(c.cert, r.http2).Do(req)
+	resp, err := s.client(c, r.http2).Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s: %s %s: %w", s.name, c.name, r.method, r.target, err)
 	}
