@@ -21,6 +21,8 @@ type Options struct {
 	TokenFile string   // further users, one per line: token,user,uid,"group1,group2"
 	AuditLog  string   // file for one JSON line per request
 	Flags     []string // further flags for kube-apiserver
+	// Grace is how long requests may go on once the server is told to stop; 0 for kubeapi's default, which is short.
+	Grace time.Duration
 }
 
 // APIServer is a kube-apiserver with etcd in a process of its own. It can be stopped or killed and started again with
@@ -90,6 +92,9 @@ func (s *APIServer) start(ctx context.Context, listen string) error {
 	}
 	if s.opts.AuditLog != "" {
 		args = append(args, "--audit-log", s.opts.AuditLog)
+	}
+	if s.opts.Grace > 0 {
+		args = append(args, "--shutdown-grace", s.opts.Grace.String())
 	}
 	args = append(append(args, "--"), s.opts.Flags...)
 	p, url, err := start(ctx, command{

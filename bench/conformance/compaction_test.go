@@ -1,7 +1,10 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -10,16 +13,29 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// another lets all that follows in a test speak to an apiserver of its own, with flags, and to a proxy in front of it.
-func another(t *testing.T, flags ...string) {
+// another lets all that follows in a test speak to an apiserver of its own, and to a proxy in front of it.
+func another(t *testing.T, options cluster.Options) *cluster.APIServer {
 	t.Helper()
-	server := cluster.APIServerT(t, cluster.Options{Flags: flags})
-	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: server.Kubeconfig})
+	server := cluster.APIServerT(t, options)
+	anotherProxy(t, server, server.Token, "")
+	return server
+}
+
+// anotherProxy lets all that follows in a test speak to an apiserver, and to a proxy in front of it with settings of its
+// own, both as the user of a token.
+func anotherProxy(t *testing.T, server *cluster.APIServer, token, settings string) {
+	t.Helper()
+	kubeconfig, config := filepath.Join(t.TempDir(), "kubeconfig"), filepath.Join(t.TempDir(), "config.yaml")
+	const head = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n"
+	if err := errors.Join(server.WriteKubeconfigAt(kubeconfig, server.URL, token), os.WriteFile(config, []byte(head+settings), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Args: []string{"--config", config}})
 	for _, s := range []struct {
 		to              **endpoint
 		name, url, auth string
 	}{
-		{&apiserver, "apiserver", server.URL, server.Token},
+		{&apiserver, "apiserver", server.URL, token},
 		{&proxied, "proxy", proxy.URL, ""},
 		{&admin, "admin", proxy.AdminURL, ""},
 	} {
@@ -41,7 +57,7 @@ func another(t *testing.T, flags ...string) {
 // What etcd has compacted is gone: for reads of exact states, for the tokens of pages, and for the watches of what the
 // apiserver has in no cache. A proxy that begins to follow afterwards does not know more than the apiserver.
 func TestCompaction(t *testing.T) {
-	another(t, "--etcd-compaction-interval=1s")
+	another(t, cluster.Options{Flags: []string{"--etcd-compaction-interval=1s"}})
 	if err := defineCustom(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -211,7 +211,7 @@ func toEnd(streams []*stream) []watched {
 		w := &all[i]
 		w.name = s.name
 		reading.Go(func() {
-			w.events, w.err = s.until(func(Event) bool {
+			w.events, w.err = s.untilWithin(2*minuteLife, func(Event) bool {
 				w.last = time.Now()
 				return false
 			})

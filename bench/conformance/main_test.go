@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) (code int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
-	server, err := cluster.StartAPIServer(ctx, cluster.Options{Flags: longHistory})
+	server, err := cluster.StartAPIServer(ctx, cluster.Options{Flags: slices.Concat(longHistory, withBetas)})
 	if err != nil {
 		return 1, err
 	}
@@ -83,6 +83,10 @@ func run(m *testing.M) (code int, err error) {
 	}
 	if err := seed(ctx); err != nil {
 		return 1, fmt.Errorf("seed: %w", err)
+	}
+	defer closeMinute()
+	if err := startMinute(ctx); err != nil {
+		return 1, err
 	}
 	if code = m.Run(); code != 0 {
 		fmt.Fprintf(os.Stderr, "which forms were asked for: -form-seed=%d\n", *formSeed)

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"maps"
+	"math/big"
 	"net/http"
 	"testing"
 )
@@ -50,6 +51,8 @@ var (
 	controllers     = &collection{name: "replicationcontrollers", root: "/api/v1", resource: "replicationcontrollers", kind: "ReplicationController", namespaced: true}
 	jobs            = &collection{name: "jobs", root: "/apis/batch/v1", resource: "jobs", kind: "Job", namespaced: true}
 	signingRequests = &collection{name: "certificatesigningrequests", root: "/apis/certificates.k8s.io/v1", resource: "certificatesigningrequests", kind: "CertificateSigningRequest"}
+	trustBundles    = &collection{name: "clustertrustbundles", root: "/apis/certificates.k8s.io/v1beta1", resource: "clustertrustbundles", kind: "ClusterTrustBundle"}
+	podCertificates = &collection{name: "podcertificaterequests", root: "/apis/certificates.k8s.io/v1beta1", resource: "podcertificaterequests", kind: "PodCertificateRequest", namespaced: true}
 	resourceSlices  = &collection{name: "resourceslices", root: "/apis/resource.k8s.io/v1", resource: "resourceslices", kind: "ResourceSlice"}
 	secrets         = &collection{name: "secrets", root: "/api/v1", resource: "secrets", kind: "Secret", namespaced: true, excluded: true}
 )
@@ -64,8 +67,13 @@ const (
 	job        = `{"completions":3,"template":{"spec":` + podOf + `}}`
 )
 
-// builtin are the selectable fields of what is built in, as far as the apiserver serves it: clustertrustbundles and
-// podcertificaterequests are there in alpha and beta versions only, which are off unless --runtime-config turns them on.
+// withBetas turns on what has selectable fields of its own and is off by default.
+var withBetas = []string{
+	"--feature-gates=ClusterTrustBundle=true,PodCertificateRequest=true",
+	"--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true,certificates.k8s.io/v1beta1/podcertificaterequests=true",
+}
+
+// builtin are the selectable fields of what is built in.
 func builtin(t *testing.T, home string) []selectables {
 	t.Helper()
 	return []selectables{
@@ -167,6 +175,19 @@ func builtin(t *testing.T, home string) []selectables {
 			{"other", signingRequest(t, "example.com/other"), nil},
 		}, []string{"metadata.namespace", "spec.username"}, unsupported},
 
+		{trustBundles, []field{{"spec.signerName", "example.com/said", ""}}, []specimen{
+			{"bare", trustBundle(t, ""), nil},
+			{"example.com:said:said", trustBundle(t, "example.com/said"), nil},
+			{"example.com:other:other", trustBundle(t, "example.com/other"), nil},
+		}, []string{"metadata.namespace", "spec.trustBundle"}, unsupported},
+
+		{podCertificates, []field{
+			{"spec.signerName", "example.com/said", "example.com/other"}, {"spec.podName", "said", "other"}, {"spec.nodeName", "n1", "n2"},
+		}, []specimen{
+			{"said", podCertificate(t, "example.com/said", "said", "n1"), nil},
+			{"other", podCertificate(t, "example.com/other", "other", "n2"), nil},
+		}, []string{"metadata.namespace", "spec.podUID", "spec.serviceAccountName"}, unsupported},
+
 		{resourceSlices, []field{{"spec.nodeName", "n1", ""}, {"spec.driver", "said.example.com", "other.example.com"}}, []specimen{
 			{"bare", slice("other.example.com", "allNodes", true), nil},
 			{"said", slice("said.example.com", "nodeName", "n1"), nil},
@@ -245,6 +266,38 @@ func signingRequest(t *testing.T, signer string) map[string]any {
 	}}
 }
 
+func trustBundle(t *testing.T, signer string) map[string]any {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return map[string]any{"spec": map[string]any{"signerName": signer, "trustBundle": bundle}}
+}
+
+func podCertificate(t *testing.T, signer, pod, node string) map[string]any {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.CertificateRequest{}
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]any{"spec": map[string]any{
+		"signerName": signer, "podName": pod, "podUID": "pod-uid", "serviceAccountName": "robot", "serviceAccountUID": "robot-uid",
+		"nodeName": node, "nodeUID": "node-uid", "maxExpirationSeconds": 86400, "stubPKCS10Request": der,
+	}}
+}
+
 // create makes the specimens and returns the last resourceVersion. Those without a namespace get a name of their own.
 func (s *selectables) create(t *testing.T, home string) (last uint64) {
 	t.Helper()
@@ -258,7 +311,7 @@ func (s *selectables) create(t *testing.T, home string) (last uint64) {
 	for _, p := range s.objects {
 		o := object{of: s.of, namespace: home, name: p.name, fields: maps.Clone(p.fields)}
 		if !s.of.namespaced {
-			o.name = fmt.Sprintf("%s-%s", home, p.name)
+			o.name = fmt.Sprintf("%s-%s", p.name, home)
 		}
 		rv, err := o.create(t.Context())
 		if err == nil && p.then != nil {

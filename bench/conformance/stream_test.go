@@ -102,7 +102,12 @@ func (s *stream) close() {
 
 // until collects events up to the first that is the last, or to the end of the watch.
 func (s *stream) until(last func(Event) bool) ([]Event, error) {
-	limit := time.NewTimer(streamLimit)
+	return s.untilWithin(streamLimit, last)
+}
+
+// untilWithin is until for a watch that takes longer.
+func (s *stream) untilWithin(bound time.Duration, last func(Event) bool) ([]Event, error) {
+	limit := time.NewTimer(bound)
 	defer limit.Stop()
 	var events []Event
 	for {
@@ -115,7 +120,7 @@ func (s *stream) until(last func(Event) bool) ([]Event, error) {
 				return events, nil
 			}
 		case <-limit.C:
-			return events, fmt.Errorf("the watch did not come to its end within %v", streamLimit)
+			return events, fmt.Errorf("the watch did not come to its end within %v", bound)
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 	apiserveroptions "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// shutdownGrace is how long requests in flight may take to finish after a signal, before their connections are cut.
-// Watches never finish by themselves.
+// shutdownGrace is how long requests in flight may take to finish after a signal, unless an option says otherwise, before
+// their connections are cut. Watches never finish by themselves.
 const shutdownGrace = 300 * time.Millisecond
 
 // auditPolicy makes the audit log tell each request and its outcome, but no bodies: a watch gives one line when it
@@ -79,14 +79,20 @@ func runAPIServer(ctx context.Context, dir *stateDir, ln *listener, etcdEndpoint
 	defer close(ran)
 	go func() {
 		<-ctx.Done()
-		cutUntil(ran, ln)
+		cutUntil(ran, ln, opts.grace)
 	}()
 	return app.Run(ctx, completed)
 }
 
-// cutUntil cuts the server's connections until it has stopped. Once is not enough: it says goodbye to itself over
+// cutUntil cuts the server's connections after a grace, until it has stopped. Once is not enough: it says goodbye to itself over
 // connections of its own before it stops listening, and then waits a minute until the last connection is idle.
-func cutUntil(stopped <-chan struct{}, ln *listener) {
+func cutUntil(stopped <-chan struct{}, ln *listener, grace time.Duration) {
+	select {
+	case <-time.After(grace):
+		ln.cut()
+	case <-stopped:
+		return
+	}
 	tick := time.NewTicker(shutdownGrace)
 	defer tick.Stop()
 	for {

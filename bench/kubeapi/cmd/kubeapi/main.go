@@ -1,7 +1,8 @@
 // Command kubeapi runs a real kube-apiserver and a real etcd in one process, on loopback: the upstream that
 // watchproxy is tested against.
 //
-//	kubeapi --dir DIR [--listen 127.0.0.1:6443] [--token-file FILE] [--audit-log FILE] [-- kube-apiserver flags]
+//	kubeapi --dir DIR [--listen 127.0.0.1:6443] [--token-file FILE] [--audit-log FILE] [--shutdown-grace 300ms]
+//	    [-- kube-apiserver flags]
 //
 // When the server is ready it prints one line on standard output, and nothing else ever:
 //
@@ -27,7 +28,7 @@
 // RBAC is on and admission is the default one, but for ServiceAccount: no controller makes service accounts here, and
 // with that plugin no pod could be created. The endpoints of the service "kubernetes" are not reconciled, as they could
 // only be loopback addresses. etcd does not fsync. A SIGTERM or SIGINT cuts the open watches after a short grace
-// instead of draining them for a minute. The rest, the watch cache's timings included, is as shipped; flags after "--"
+// (--shutdown-grace) instead of draining them for a minute. The rest, the watch cache's timings included, is as shipped; flags after "--"
 // go to the apiserver and win over the ones set here.
 //
 // A Node whose status holds an InternalIP and a daemonEndpoints.kubeletEndpoint.port is reached there over HTTPS for
@@ -103,14 +104,14 @@ func run(ctx context.Context, opts options) error {
 	select {
 	case <-stopped:
 		etcd.Close()
-	case <-time.After(shutdownLimit):
+	case <-time.After(opts.grace + shutdownLimit):
 		// An apiserver that was interrupted while it started can wait for its own hooks without end. etcd would in turn
 		// wait for it to hang up; its data are as safe as at any other moment.
 	}
 	return stoppedOr(ctx, err)
 }
 
-// shutdownLimit is how long the apiserver may take to stop.
+// shutdownLimit is how long the apiserver may take to stop once its connections are cut.
 const shutdownLimit = 3 * time.Second
 
 // watchOver calls announce when ready delivers nil. It returns when ctx ends, or with the first error of any channel.

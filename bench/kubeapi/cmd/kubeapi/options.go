@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"time"
 )
 
 const usage = `Usage: kubeapi --dir DIR [flags] [-- kube-apiserver flags]
@@ -15,6 +16,7 @@ Runs a real kube-apiserver and etcd in one process, on loopback, for tests.
   --listen ADDRESS    loopback host:port to serve on; port 0 chooses a free one (default 127.0.0.1:6443)
   --token-file FILE   further users, in kube-apiserver's static token format: token,user,uid,"group1,group2"
   --audit-log FILE    append one JSON line per request: who asked for what, and the answer's code
+  --shutdown-grace D  how long requests may go on after a signal before they are cut (default 300ms)
 `
 
 // options is the command line.
@@ -23,6 +25,7 @@ type options struct {
 	listen    string
 	tokenFile string // empty: no users besides admin
 	auditLog  string // empty: no audit log
+	grace     time.Duration
 	extra     []string
 }
 
@@ -35,11 +38,15 @@ func parseOptions(args []string) (options, error) {
 	fs.StringVar(&o.listen, "listen", "127.0.0.1:6443", "")
 	fs.StringVar(&o.tokenFile, "token-file", "", "")
 	fs.StringVar(&o.auditLog, "audit-log", "", "")
+	fs.DurationVar(&o.grace, "shutdown-grace", shutdownGrace, "")
 	if err := fs.Parse(args); err != nil {
 		return options{}, err
 	}
 	if o.dir == "" {
 		return options{}, errors.New("--dir is required")
+	}
+	if o.grace <= 0 {
+		return options{}, fmt.Errorf("--shutdown-grace=%v must be more than 0", o.grace)
 	}
 	o.extra = fs.Args()
 	if n := len(args) - len(o.extra); len(o.extra) > 0 && args[n-1] != "--" {

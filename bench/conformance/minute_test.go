@@ -1,0 +1,85 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// minute is a watch of every sample, at both servers, that shows nothing but bookmarks and ends shortly after the regular
+// one is due. They are opened before the first test, so that nobody waits for them.
+var minute struct {
+	streams []*stream
+	unseen  []uint64 // of a write after the watch was opened
+	read    chan []watched
+}
+
+// minuteLife is between one regular bookmark and two, and more than two seconds after the first.
+const minuteLife = 66 * time.Second
+
+// startMinute opens the watches. They have to be closed.
+func startMinute(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	for _, c := range samples {
+		o := object{of: c, namespace: "default", name: "minute"}
+		if c.uncached {
+			o.fields = c.about(o.namespace, o.name)
+		}
+		rv, err := o.create(ctx)
+		if err != nil {
+			return err
+		}
+		target := fmt.Sprintf("%s?watch=true&labelSelector=app%%3Dnobody&resourceVersion=%d&timeoutSeconds=%d&allowWatchBookmarks=true",
+			c.all(), rv, minuteLife/time.Second)
+		for _, e := range []*endpoint{apiserver, proxied} {
+			s, err := e.watch(ctx, get(target))
+			if err != nil {
+				return err
+			}
+			minute.streams = append(minute.streams, s)
+		}
+		o.name = "minute-unseen"
+		if c.uncached {
+			o.fields = c.about(o.namespace, o.name)
+		}
+		if rv, err = o.create(ctx); err != nil {
+			return err
+		}
+		minute.unseen = append(minute.unseen, rv)
+	}
+	minute.read = make(chan []watched, 1)
+	go func() { minute.read <- toEnd(minute.streams) }()
+	return nil
+}
+
+func closeMinute() {
+	for _, s := range minute.streams {
+		s.close()
+	}
+}
+
+// A watch gets a bookmark once a minute, and one shortly before its end, and no others. The apiserver, which looks for due
+// ones once a second, now and then sends the last one twice.
+func TestBookmarksOnceAMinute(t *testing.T) {
+	for i, w := range <-minute.read {
+		c := samples[i/2]
+		t.Run(c.name+", "+w.name, func(t *testing.T) {
+			due, twice := 2, 0
+			if w.name == apiserver.name {
+				twice = 1
+			}
+			if c.uncached {
+				due, twice = 0, 0 // etcd's watch has no bookmarks
+			}
+			if n := len(w.events); w.err != nil || n < due || n > due+twice {
+				t.Fatalf("%d bookmarks instead of %d, %v", n, due, w.err)
+			}
+			for _, e := range w.events {
+				if e.Type != "BOOKMARK" || e.InitialEnd || e.RV < minute.unseen[i/2] {
+					t.Errorf("%s", e.Line)
+				}
+			}
+		})
+	}
+}
