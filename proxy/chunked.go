@@ -46,16 +46,25 @@ func (c *chunkWriter) flush() error {
 	if len(c.buf) <= chunkHeader {
 		return nil
 	}
-	start := chunkHeader
-	if !c.unframed {
-		size := strconv.AppendInt(make([]byte, 0, chunkHeader), int64(len(c.buf)-chunkHeader), 16)
-		size = append(size, "\r\n"...)
-		start -= len(size)
-		copy(c.buf[start:], size)
-		c.buf = append(c.buf, "\r\n"...)
+	return c.write(c.chunk())
+}
+
+// chunk makes a chunk of what is pending.
+func (c *chunkWriter) chunk() []byte {
+	if c.unframed {
+		return c.buf[chunkHeader:]
 	}
-	_, err := c.w.Write(c.buf[start:])
-	if err != nil {
+	size := strconv.AppendInt(make([]byte, 0, chunkHeader), int64(len(c.buf)-chunkHeader), 16)
+	size = append(size, "\r\n"...)
+	start := chunkHeader - len(size)
+	copy(c.buf[start:], size)
+	c.buf = append(c.buf, "\r\n"...)
+	return c.buf[start:]
+}
+
+// write writes a chunk of what is pending, and then nothing is.
+func (c *chunkWriter) write(chunk []byte) error {
+	if _, err := c.w.Write(chunk); err != nil {
 		c.buf, c.pooled = nil, nil // HTTP/2 may still hold it
 		return err
 	}

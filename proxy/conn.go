@@ -17,9 +17,11 @@ import (
 // Its methods are called by one goroutine at a time, as fasthttp does.
 type conn struct {
 	net.Conn
-	ahead []byte
-	eof   atomic.Bool // a read failed: nothing more comes
-	err   error
+	socket *socket // below; nil in tests without one
+	eager  bool    // so is the socket
+	ahead  []byte
+	eof    atomic.Bool // a read failed: nothing more comes
+	err    error
 	// abandoned is called by Close while a hijack was asked for and has not
 	// begun: fasthttp drops it if the connection breaks in between.
 	abandoned func()
@@ -63,18 +65,43 @@ func (c *conn) holdAs(user string, take func() (giveBack func(), ok bool)) bool 
 // long as a small part of a write: it leaves each of them stall at least, and half as much
 // again at most.
 func (c *conn) Write(p []byte) (int, error) {
-	most := c.stall + c.stall/2
-	switch left := time.Until(c.until); {
-	case c.stall == 0 && !c.until.IsZero():
-		if err := c.SetWriteDeadline(time.Time{}); err != nil {
-			return 0, err
-		}
-	case c.stall > 0 && (left < c.stall || left > most):
-		if err := c.SetWriteDeadline(time.Now().Add(most)); err != nil {
+	if !c.eager {
+		if err := c.limitWrite(); err != nil {
 			return 0, err
 		}
 	}
 	return c.Conn.Write(p)
+}
+
+// limitWrite sees to the deadline of a write.
+func (c *conn) limitWrite() error {
+	most := c.stall + c.stall/2
+	switch left := time.Until(c.until); {
+	case c.stall == 0 && !c.until.IsZero():
+		return c.SetWriteDeadline(time.Time{})
+	case c.stall > 0 && (left < c.stall || left > most):
+		return c.SetWriteDeadline(time.Now().Add(most))
+	}
+	return nil
+}
+
+// pumpable tells whether something can be written without waiting for the client.
+func (c *conn) pumpable() bool { return c.socket != nil && c.socket.raw != nil }
+
+// begin makes the socket eager. What does not wait needs no deadline.
+func (c *conn) begin() {
+	_ = c.SetWriteDeadline(time.Time{})
+	c.socket.begin()
+	c.eager = true
+}
+
+// settle writes what the socket has left, and ends that it is eager.
+func (c *conn) settle() error {
+	c.eager = false
+	if err := c.limitWrite(); err != nil {
+		return err
+	}
+	return c.socket.settle()
 }
 
 // SetWriteDeadline implements net.Conn.
@@ -211,12 +238,7 @@ func (c *conn) drainUntilGone(gone context.CancelFunc) (stop func()) {
 	go func() {
 		defer close(done)
 		defer gone()
-		var scratch [512]byte
-		for {
-			if _, err := c.Conn.Read(scratch[:]); err != nil {
-				return
-			}
-		}
+		c.readUntilGone()
 	}()
 	return func() {
 		_ = c.SetReadDeadline(longAgo)
@@ -230,6 +252,17 @@ func (c *conn) interrupt() {
 	defer c.mu.Unlock()
 	c.mu.interrupted = true
 	_ = c.SetReadDeadline(longAgo)
+}
+
+// readUntilGone reads and forgets what the client sends, until it leaves or somebody else
+// sets a deadline for reading.
+func (c *conn) readUntilGone() {
+	var scratch [512]byte
+	for {
+		if _, err := c.Conn.Read(scratch[:]); err != nil {
+			return
+		}
+	}
 }
 
 func isTimeout(err error) bool {
@@ -262,10 +295,11 @@ func (l listener) Accept() (net.Conn, error) {
 			_ = accepted.Close() // it was not used
 			continue
 		}
-		c := &conn{Conn: accepted, release: sync.OnceFunc(func() { l.open.Add(-1) })}
+		bare := newSocket(accepted)
+		c := &conn{Conn: bare, socket: bare, release: sync.OnceFunc(func() { l.open.Add(-1) })}
 		c.crowded.Store(open > l.most)
 		if l.tls != nil {
-			c.Conn = tls.Server(accepted, l.tls)
+			c.Conn = tls.Server(bare, l.tls)
 		}
 		return c, nil
 	}

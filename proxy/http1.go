@@ -71,7 +71,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *request {
 func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp *response) {
 	old := !fctx.Request.Header.IsHTTP11() // HTTP/1.0 has no chunks: the end of the connection ends the body
 	switch {
-	case resp.stream != nil:
+	case resp.stream != nil, resp.watch != nil:
 		s.hijack(fctx, resp.abandon, func(c *conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
 		return
 	case resp.reader != nil && resp.length < 0 && old && req.body == nil: // a hijack lets go of the body
@@ -180,13 +180,18 @@ func (s *Server) runStream(c *conn, rt route, resp *response, old bool) {
 	defer open.Dec()
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	defer c.drainUntilGone(cancel)()
 	c.stall = s.options.Stall
 	if !beginStream(c, resp, old) {
 		cancel()
 	}
 	out := &chunkWriter{w: c, unframed: old}
-	resp.stream(ctx, out)
+	if resp.watch != nil && c.pumpable() {
+		resp.watch.runBy(ctx, cancel, &s.pump, c, out)
+	} else {
+		stop := c.drainUntilGone(cancel)
+		resp.run(ctx, out)
+		stop()
+	}
 	_ = out.end() // the client may be gone
 }
 

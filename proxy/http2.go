@@ -83,7 +83,7 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 		w.Header().Set("Connection", "close")
 	}
 	switch {
-	case resp.stream != nil:
+	case resp.stream != nil, resp.watch != nil:
 		return s.streamHTTP2(hr.Context(), w, rt, resp)
 	case resp.list != nil:
 		setLength(w, resp, resp.length)
@@ -208,12 +208,11 @@ func (s *Server) streamHTTP2(ctx context.Context, w http.ResponseWriter, rt rout
 		resp.abandon()
 		return nil
 	}
-	write := resp.stream
 	s.streams.Add(1)
 	open := s.metrics.watchOpened(rt)
 	return func() {
 		defer s.streams.Done()
 		defer open.Dec()
-		write(ctx, &chunkWriter{w: out, unframed: true})
+		resp.run(ctx, &chunkWriter{w: out, unframed: true})
 	}
 }

@@ -19,16 +19,26 @@ type response struct {
 	reader io.ReadCloser                             // a body of length bytes, or -1 until it ends
 	length int64                                     // of list and reader
 	stream func(ctx context.Context, w *chunkWriter) // an endless body; ctx ends when the client leaves
+	watch  *watching                                 // another one, which a pump may write
 	tunnel func(client net.Conn, buffered io.Reader) // takes the connection over after the header
 	lasts  bool                                      // the body may take as long as it likes
 	close  bool                                      // the connection is of no further use
-	// abandon is called instead of stream or tunnel if the connection is lost
+	// abandon is called instead of stream, watch or tunnel if the connection is lost
 	// before they can begin.
 	abandon func()
 }
 
 func newResponse(status int, from source) *response {
 	return &response{status: status, header: http.Header{}, source: from}
+}
+
+// run writes an endless body in the caller's goroutine.
+func (r *response) run(ctx context.Context, out *chunkWriter) {
+	if r.watch != nil {
+		r.watch.run(ctx, out)
+	} else {
+		r.stream(ctx, out)
+	}
 }
 
 type source string

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -73,6 +74,7 @@ type Server struct {
 	streams  sync.WaitGroup
 	late     atomic.Int64 // see lateMax
 	flights  flights
+	pump     pump
 	stale    stale
 	// What users have open.
 	connections, watches, forwarding holdings
@@ -92,6 +94,7 @@ type Server struct {
 func NewServer(feeds Feeds, forwards *Forwarder, derived *Derived, options Options, metrics *Metrics, log *zap.Logger) (*Server, error) {
 	s := &Server{feeds: feeds, forwards: forwards, derived: derived, options: options, metrics: metrics, log: log}
 	s.ctx, s.cut = context.WithCancel(context.Background())
+	s.pump.log, s.pump.most = log, runtime.GOMAXPROCS(0)
 	s.stale = newStale(staleReads, staleWatches)
 	s.places = make(chan struct{}, options.Limits.Forwards)
 	s.draining, s.drain = context.WithCancel(s.ctx)

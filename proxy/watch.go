@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,8 +58,8 @@ func (r *read) withState() bool {
 	return r.rv == 0
 }
 
-// watching is one open watch. A goroutine of its own pulls from the cursor and
-// writes to the client.
+// watching is one open watch. It pulls from the cursor and writes to the client, in a
+// goroutine of its own or in the pump's.
 type watching struct {
 	*read
 	cursor     *watchcache.Cursor
@@ -72,7 +73,9 @@ type watching struct {
 	bookmark   time.Time // when the next one is due
 	recheck    recheck
 	ending     bool // the end of the drain is in the deadline
+	most       int  // how many events are taken from the log at once
 	alarm      alarm
+	attend     atomic.Bool    // there is something else to do than to deliver events
 	unwake     [2]func() bool // when the client has left, and when the server drains
 	done       func()         // called at the end
 }
@@ -116,7 +119,7 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	}
 	resp := r.respond()
 	resp.header.Set("Content-Type", r.form.StreamType())
-	resp.stream, resp.abandon = w.run, w.close
+	resp.watch, resp.abandon = w, w.close
 	return resp, nil
 }
 
@@ -169,8 +172,8 @@ func (w *watching) errorEvent(status metav1.Status) *response {
 	return resp
 }
 
-// run writes the watch until it times out, the client leaves, the server
-// drains, or the cache cannot go on. All of these are a clean end to the client.
+// run writes the watch until it times out, the client leaves, the server drains, or the
+// cache cannot go on. All of these are a clean end to the client.
 //
 // Whatever there is to do, it waits for nothing but the cursor: a select over all that
 // may happen was an eighth of what a delivery takes. It waits with next to nothing on its
@@ -180,8 +183,29 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 	if !w.open(ctx, out) {
 		return
 	}
-	for w.turn(ctx, out) {
-		<-w.cursor.Ready()
+	for {
+		on, behind := w.turnAlone(ctx, out)
+		if !on {
+			return
+		}
+		if !behind { // else there is no waiting, but a client that lags is not left out of the rest
+			<-w.cursor.Ready()
+		}
+	}
+}
+
+// turnAlone is a turn with scratch space of its own.
+func (w *watching) turnAlone(ctx context.Context, out *chunkWriter) (on, behind bool) {
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	return w.turn(ctx, out, s)
+}
+
+// runBy is run with a pump that writes to a connection.
+func (w *watching) runBy(ctx context.Context, leave context.CancelFunc, p *pump, c *conn, out *chunkWriter) {
+	defer w.close()
+	if w.open(ctx, out) {
+		p.serve(ctx, leave, c, w, out)
 	}
 }
 
@@ -189,42 +213,62 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 // the watch for all there will be to do.
 func (w *watching) open(ctx context.Context, out *chunkWriter) bool {
 	w.schedule()
+	w.most = deltasMax
 	if w.state && w.writeState(out) != nil {
 		return false
 	}
 	w.initial, w.request = watchcache.Snapshot{}, w.slim() // they are history
-	w.recheck.wake = w.cursor.Wake
-	w.unwake[0] = context.AfterFunc(ctx, w.cursor.Wake)
-	w.unwake[1] = context.AfterFunc(w.draining, w.cursor.Wake)
-	w.alarm = alarm{time.AfterFunc(time.Until(w.deadline), w.cursor.Wake), w.deadline}
+	w.attend.Store(true)
+	w.recheck.wake = w.wake
+	w.unwake[0] = context.AfterFunc(ctx, w.wake)
+	w.unwake[1] = context.AfterFunc(w.draining, w.wake)
+	w.alarm = alarm{time.AfterFunc(time.Until(w.deadline), w.wake), w.deadline}
 	return true
 }
 
-// turn does what there is to do. It tells whether the watch goes on.
-func (w *watching) turn(ctx context.Context, out *chunkWriter) bool {
-	for {
-		more, err := w.deliver(out)
-		if errors.Join(err, out.flush()) != nil {
-			return false
-		}
-		now := time.Now()
-		if !w.recheck.goesOn(ctx, now) { // the client comes back, and is refused
-			return false
-		}
-		if !w.ending && w.draining.Err() != nil {
-			w.ending = true
-			if end := now.Add(w.drainShare); end.Before(w.deadline) {
-				w.deadline = end
-			}
-		}
-		if ctx.Err() != nil || !now.Before(w.deadline) {
-			return false
-		}
-		if !more { // else there is no waiting, but a client that lags is not left out of the rest
-			w.alarm.set(w.recheck.next(w.next()))
-			return true
+// wake has the next turn look after all that there may be to do.
+func (w *watching) wake() {
+	w.attend.Store(true)
+	w.cursor.Wake()
+}
+
+// turn delivers what has happened and does what else there is to do. It tells whether the
+// watch goes on, and whether there is more to deliver at once.
+func (w *watching) turn(ctx context.Context, out *chunkWriter, s *scratch) (on, behind bool) {
+	attend := w.attend.Swap(false) // before anything is looked at
+	position, behind, err := w.deliver(out, s)
+	if err != nil {
+		_ = out.flush() // what came before
+		return false, false
+	}
+	if !attend {
+		return out.flush() == nil, behind
+	}
+	if !behind { // else the position may be one that upstream never had
+		err = w.appendBookmark(out, position)
+	}
+	if errors.Join(err, out.flush()) != nil {
+		return false, false
+	}
+	now := time.Now()
+	if !w.recheck.goesOn(ctx, now) { // the client comes back, and is refused
+		return false, false
+	}
+	if !w.ending && w.draining.Err() != nil {
+		w.ending = true
+		if end := now.Add(w.drainShare); end.Before(w.deadline) {
+			w.deadline = end
 		}
 	}
+	if ctx.Err() != nil || !now.Before(w.deadline) {
+		return false, false
+	}
+	next := w.recheck.next(w.next())
+	if behind && !now.Before(next) { // a bookmark waits until the client has caught up
+		w.attend.Store(true)
+	}
+	w.alarm.set(next)
+	return true, behind
 }
 
 // close lets go of everything. What it has begun has ended when it returns.
@@ -252,26 +296,30 @@ func (a *alarm) set(at time.Time) {
 	}
 }
 
-// deltas are what was polled and is being written.
-var deltas = sync.Pool{New: func() any { return new([deltasMax]watchcache.Delta) }}
+// scratch is what a turn needs, and has no use for afterwards.
+type scratch struct {
+	deltas [deltasMax]watchcache.Delta
+	frames frames
+}
 
-// deliver appends what has happened since, and a bookmark if one is due. There may be
-// more at once.
-func (w *watching) deliver(out *chunkWriter) (more bool, err error) {
-	pooled := deltas.Get().(*[deltasMax]watchcache.Delta)
-	polled, position, err := w.cursor.Poll(pooled[:0], deltasMax)
-	for i := range polled {
-		if err != nil { // upstream has to write what cannot be written here
-			break
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// deliver appends what has happened since the last time, or writes it if it is one event.
+// There may be more at once. The position is only good if there is not.
+func (w *watching) deliver(out *chunkWriter, s *scratch) (position uint64, behind bool, err error) {
+	polled, position, err := w.cursor.Poll(s.deltas[:0], w.most)
+	if len(polled) == 1 && err == nil && out.buf == nil {
+		err = w.writeOne(out, &polled[0], &s.frames)
+	} else {
+		for i := range polled {
+			if err != nil { // upstream has to write what cannot be written here
+				break
+			}
+			err = w.append(out, &polled[i])
 		}
-		err = w.append(out, &polled[i])
 	}
 	clear(polled)
-	deltas.Put(pooled)
-	if more = len(polled) == deltasMax; err != nil || more { // the position may be one that upstream never had
-		return more, err
-	}
-	return false, w.appendBookmark(out, position)
+	return position, len(polled) == w.most, err
 }
 
 // schedule sets the times at which something is due.

@@ -52,7 +52,8 @@ type Cursor struct {
 	pending atomic.Uint64 // earliest marked sequence number, 0 for none
 	latest  atomic.Uint64 // latest marked sequence number; only the writer sets it
 	signal  chan struct{}
-	place   int // in its cursorSet, guarded by interests.mu
+	notify  atomic.Pointer[func()] // instead of signal
+	place   int                    // in its cursorSet, guarded by interests.mu
 }
 
 // Delta is an event as one watch sees it through its filter. RV is the
@@ -123,9 +124,17 @@ func (e *TooOldError) Is(target error) bool { return target == ErrTooOld }
 // Ready receives when there may be something to poll, including the end.
 func (c *Cursor) Ready() <-chan struct{} { return c.signal }
 
+// Notify has f called from now on where Ready would receive. F must not block: the writer
+// calls it. What was signalled before is to be polled.
+func (c *Cursor) Notify(f func()) { c.notify.Store(&f) }
+
 // Wake makes Ready receive, whether or not there is anything to poll: whoever waits for
 // other things as well need not wait for several channels. It does not block.
 func (c *Cursor) Wake() {
+	if notify := c.notify.Load(); notify != nil {
+		(*notify)()
+		return
+	}
 	select {
 	case c.signal <- struct{}{}:
 	default:

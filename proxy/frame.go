@@ -1,0 +1,64 @@
+package proxy
+
+import (
+	"bytes"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// frames are the last events that were written, ready to be written again: those who watch
+// the same thing in the same form get the same bytes.
+type frames struct {
+	ready [framesMax]frame
+	next  int // to be replaced
+}
+
+// frame is an event as a chunk.
+type frame struct {
+	choice   wire.Choice
+	delta    watchcache.Delta
+	unframed bool
+	chunk    bytes.Buffer
+}
+
+const (
+	// framesMax is for how many forms, and kinds of a change, a frame is kept; by one
+	// selector an event may be ADDED, by another DELETED.
+	framesMax = 4
+	// frameKeep is how large a frame may be to be kept, in bytes.
+	frameKeep = 64 << 10
+)
+
+// writeOne writes an event that is not held up by others.
+func (w *watching) writeOne(out *chunkWriter, d *watchcache.Delta, all *frames) error {
+	for i := range all.ready {
+		f := &all.ready[i]
+		if f.delta == *d && f.choice == w.choice && f.unframed == out.unframed {
+			_, err := out.w.Write(f.chunk.Bytes())
+			if err != nil {
+				*f = frame{} // HTTP/2 may still hold it
+			}
+			return err
+		}
+	}
+	if err := w.append(out, d); err != nil {
+		return err
+	}
+	chunk := out.chunk()
+	if len(chunk) <= frameKeep {
+		f := &all.ready[all.next]
+		all.next = (all.next + 1) % framesMax
+		f.choice, f.delta, f.unframed = w.choice, *d, out.unframed
+		f.chunk.Reset()
+		f.chunk.Write(chunk)
+	}
+	return out.write(chunk)
+}
+
+// forget lets go of objects.
+func (all *frames) forget() {
+	for i := range all.ready {
+		all.ready[i].delta = watchcache.Delta{}
+	}
+}

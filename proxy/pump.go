@@ -1,0 +1,202 @@
+package proxy
+
+import (
+	"context"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+)
+
+// pump writes what has happened to the watches that it concerns. A watch over HTTP/1 has no
+// goroutine that waits for events: to wake one for each, and let it go to sleep again, was a
+// fifth of what a delivery took. The cursor puts the watch into a queue, and a goroutine for
+// each processor takes watches out and does what there is to do for them.
+//
+// It never waits for a client. What the kernel does not take at once is written by a
+// goroutine that the watch gets for the purpose, until it has caught up.
+type pump struct {
+	log  *zap.Logger
+	most int // how many goroutines work
+	mu   struct {
+		sync.Mutex
+		queue   []*pumped // from head on
+		head    int
+		running int
+	}
+}
+
+// pumped is a watch that a pump writes. At any time one goroutine at most is at work on it.
+type pumped struct {
+	*watching
+	pump  *pump
+	ctx   context.Context // ends when the client leaves
+	conn  *conn
+	out   *chunkWriter
+	state atomic.Int32
+	over  chan struct{} // closed when nobody will work on it again
+}
+
+// The states of a pumped watch.
+const (
+	resting int32 = iota // nothing to do
+	queued               // in the pump's queue
+	working              // somebody is at work on it
+	again                // and there is more to do since
+)
+
+const (
+	// pumpBatch is how many watches are taken from the queue at a time.
+	pumpBatch = 16
+	// pumpDeltas is how many events a watch may be behind before it gets a goroutine of its
+	// own.
+	pumpDeltas = 16
+)
+
+// ready puts the watch into the queue unless it is there. It does not block.
+func (p *pumped) ready() {
+	for {
+		switch state := p.state.Load(); state {
+		case resting:
+			if p.state.CompareAndSwap(resting, queued) {
+				p.pump.add(p)
+				return
+			}
+		case working:
+			if p.state.CompareAndSwap(working, again) {
+				return
+			}
+		default:
+			return
+		}
+	}
+}
+
+// rest ends the work on a watch.
+func (p *pumped) rest() {
+	if !p.state.CompareAndSwap(working, resting) {
+		p.state.Store(queued)
+		p.pump.add(p)
+	}
+}
+
+func (p *pump) add(w *pumped) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.mu.queue); n == cap(p.mu.queue) && p.mu.head > n/2 {
+		rest := copy(p.mu.queue, p.mu.queue[p.mu.head:])
+		clear(p.mu.queue[rest:])
+		p.mu.queue, p.mu.head = p.mu.queue[:rest], 0
+	}
+	p.mu.queue = append(p.mu.queue, w)
+	if p.mu.running < p.most && p.mu.running < len(p.mu.queue)-p.mu.head {
+		p.mu.running++
+		go p.run()
+	}
+}
+
+// run works until the queue is empty.
+func (p *pump) run() {
+	var batch [pumpBatch]*pumped
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	defer s.frames.forget()
+	for {
+		n := p.take(&batch)
+		if n == 0 {
+			return
+		}
+		for i, w := range batch[:n] {
+			w.work(s)
+			batch[i] = nil
+		}
+	}
+}
+
+// take takes watches from the front of the queue. If there are none, the goroutine counts as
+// ended.
+func (p *pump) take(batch *[pumpBatch]*pumped) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := copy(batch[:], p.mu.queue[p.mu.head:])
+	clear(p.mu.queue[p.mu.head:][:n])
+	if p.mu.head += n; p.mu.head == len(p.mu.queue) {
+		p.mu.queue, p.mu.head = p.mu.queue[:0], 0
+	}
+	if n == 0 {
+		p.mu.running--
+	}
+	return n
+}
+
+// serve has the pump write a watch until it ends. Meanwhile the caller's goroutine waits for
+// the client to leave.
+func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn, w *watching, out *chunkWriter) {
+	w.most = pumpDeltas
+	watch := &pumped{watching: w, pump: p, ctx: ctx, conn: c, out: out, over: make(chan struct{})}
+	c.unlimited()
+	c.begin()
+	w.cursor.Notify(watch.ready)
+	watch.ready() // for what has happened before
+	c.readUntilGone()
+	leave()
+	<-watch.over
+	_ = c.settle() // the client may be gone
+}
+
+// work does what there is to do for a watch, as far as the client takes it at once.
+func (p *pumped) work(s *scratch) {
+	p.state.Store(working)
+	on, behind := p.step(s)
+	switch {
+	case !on:
+		p.end()
+	case behind || p.conn.socket.unsettled():
+		go p.catchUp()
+	default:
+		p.rest()
+	}
+}
+
+// step is a turn of the watch.
+func (p *pumped) step(s *scratch) (on, behind bool) {
+	defer p.recovered()
+	return p.turn(p.ctx, p.out, s)
+}
+
+// catchUp works on a watch at the client's speed until nothing more is there to do.
+func (p *pumped) catchUp() {
+	if !p.caughtUp() {
+		p.end()
+		return
+	}
+	p.conn.begin()
+	p.rest()
+}
+
+func (p *pumped) caughtUp() (on bool) {
+	defer p.recovered()
+	if p.conn.settle() != nil {
+		return false
+	}
+	for {
+		on, behind := p.turnAlone(p.ctx, p.out)
+		if !on || !behind {
+			return on
+		}
+	}
+}
+
+// end lets the goroutine go on that waits for the client to leave.
+func (p *pumped) end() {
+	close(p.over)
+	_ = p.conn.SetReadDeadline(longAgo)
+}
+
+// recovered ends a watch, and no more, if something went wrong with it.
+func (p *pumped) recovered() {
+	if r := recover(); r != nil {
+		p.pump.log.Error("panic in a watch", zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
+	}
+}

@@ -1,0 +1,310 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// tcpPair is a client's connection and the proxy's end of it. The kernel holds little of what is not read.
+func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const little, enough = 4 << 10, 32 << 10 // less, and the kernel waits for acknowledgements
+	if err := errors.Join(client.(*net.TCPConn).SetReadBuffer(enough), accepted.(*net.TCPConn).SetWriteBuffer(little)); err != nil {
+		t.Fatal(err)
+	}
+	bare := newSocket(accepted)
+	server = &conn{Conn: bare, socket: bare, stall: time.Minute}
+	if config != nil {
+		server.Conn = tls.Server(bare, config)
+		client = tls.Client(client, &tls.Config{InsecureSkipVerify: true})
+	}
+	t.Cleanup(func() { client.Close() })
+	return client, server
+}
+
+// reader is a client that checks what it reads: each event once and in order.
+type reader struct {
+	body  *bufio.Reader
+	pause func() // before each read
+	from  int    // the number of the first event
+	seen  int
+	err   error
+}
+
+func (r *reader) read(until func(seen int) bool) {
+	for !until(r.seen) {
+		r.pause()
+		line, err := r.body.ReadString('\n')
+		if err != nil {
+			r.err = err
+			return
+		}
+		if want := fmt.Sprintf(`"resourceVersion":"%d"`, r.from+r.seen); !strings.Contains(line, want) {
+			r.err = fmt.Errorf("event %d: %.200s", r.seen, line)
+			return
+		}
+		r.seen++
+	}
+}
+
+// A crowd of watches gets every event once and in order from one pump, however slow some clients are; and each watch ends
+// for itself: because its client leaves, its time is up, or the server drains.
+func TestPump(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for name, config := range map[string]*tls.Config{"plain": nil, "TLS": tlsConfig(t)} {
+		t.Run(name, func(t *testing.T) { pumpAtRandom(t, config, rand.New(rand.NewPCG(seed, 0))) })
+	}
+}
+
+func tlsConfig(t *testing.T) *tls.Config {
+	t.Helper()
+	s := httptest.NewUnstartedServer(nil)
+	s.StartTLS()
+	defer s.Close()
+	return &tls.Config{Certificates: s.TLS.Certificates}
+}
+
+func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
+	const (
+		crowd  = 60
+		events = 600
+		first  = 10
+	)
+	r, _ := pageOf(t, 1, 0)
+	r.cache = watchcache.New(*r.resource, watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30})
+	r.cache.Reset(nil, 1)
+	p := &pump{log: zap.NewNop(), most: 2}
+	draining, drain := context.WithCancel(context.Background())
+	defer drain()
+	var all, drained, served sync.WaitGroup
+	readers := make([]*reader, crowd)
+	for i := range crowd {
+		initial, err := r.cache.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cursor, err := r.cache.WatchAfter(r.filter, initial)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mine := *r
+		mine.watchSeconds = 3600
+		if i%4 == 1 {
+			mine.watchSeconds = 1
+		}
+		w := &watching{read: &mine, cursor: cursor, draining: draining, drainShare: time.Duration(random.IntN(300)) * time.Millisecond, done: func() {}}
+		client, server := tcpPair(t, config)
+		served.Go(func() {
+			ctx, leave := context.WithCancel(context.Background())
+			defer leave()
+			out := &chunkWriter{w: server}
+			_, _ = server.Write([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"))
+			w.runBy(ctx, leave, p, server, out)
+			_ = out.end()
+			server.Close()
+		})
+		pauses := rand.New(rand.NewPCG(random.Uint64(), 0))
+		slow := time.Duration(random.IntN(2)) * 4 * time.Millisecond
+		read := &reader{from: first, pause: func() {
+			if slow > 0 && pauses.IntN(4) == 0 {
+				time.Sleep(time.Duration(pauses.Int64N(int64(slow))))
+			}
+		}}
+		readers[i] = read
+		// The others read until their time is up, or up to the drain.
+		gone := events + 1
+		switch i % 4 {
+		case 2:
+			gone = random.IntN(events)
+		case 3:
+			drained.Add(1)
+		}
+		all.Go(func() {
+			defer client.Close()
+			resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+			if err != nil {
+				read.err = err
+				return
+			}
+			read.body = bufio.NewReader(resp.Body)
+			read.read(func(seen int) bool { return seen == gone || i%4 != 1 && seen == events })
+			if i%4 == 3 {
+				drained.Done()
+			}
+			if i%4 == 1 || i%4 == 3 && read.err == nil {
+				_, read.err = read.body.ReadByte() // its end
+			}
+		})
+	}
+	padding := strings.Repeat("x", 2000)
+	for n := 0; n < events; {
+		changes := make([]watchcache.Change, min(1+random.IntN(40), events-n))
+		for i := range changes {
+			size := random.IntN(len(padding))
+			if random.IntN(100) == 0 {
+				size = len(padding)
+			}
+			o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c","namespace":"a","uid":"u","resourceVersion":"%d"},"data":{"p":%q}}`, first+n, padding[:size]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			changes[i].Object = o
+			n++
+		}
+		if err := r.cache.Apply(changes, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if random.IntN(3) == 0 {
+			time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond)
+		}
+	}
+	drained.Wait()
+	drain()
+	all.Wait()
+	served.Wait()
+	for i, read := range readers {
+		switch {
+		case i%4 == 2 && read.err == nil, i%4 == 0 && read.err == nil && read.seen == events:
+		case i%4 == 1 && errors.Is(read.err, io.EOF), i%4 == 3 && errors.Is(read.err, io.EOF) && read.seen == events:
+		default:
+			t.Errorf("watch %d: %d events, %v", i, read.seen, read.err)
+		}
+	}
+	for p.busy() { // nobody waits for it to have ended
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// An event that a client is slow to take comes whole, though nothing happens after it.
+func TestPumpSettles(t *testing.T) {
+	r, initial := pageOf(t, 1, 0)
+	cursor, err := r.cache.WatchAfter(r.filter, initial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pump{log: zap.NewNop(), most: 1}
+	client, server := tcpPair(t, tlsConfig(t))
+	w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		ctx, leave := context.WithCancel(context.Background())
+		w.runBy(ctx, leave, p, server, &chunkWriter{w: server, unframed: true})
+		server.Close()
+	}()
+	const large = 1 << 20
+	var changes []watchcache.Change
+	for rv := range 2 {
+		o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c","namespace":"a","uid":"u","resourceVersion":"%d"},"data":{"p":%q}}`,
+			100+rv, strings.Repeat("x", large)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes = append(changes, watchcache.Change{Object: o})
+	}
+	for _, change := range changes {
+		go func() { _ = client.(*tls.Conn).Handshake() }()
+		if err := r.cache.Apply([]watchcache.Change{change}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond) // the kernel has taken what it takes
+		if err := client.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		for n := 0; n < large; {
+			read, err := client.Read(make([]byte, large))
+			if err != nil {
+				t.Fatalf("after %d bytes: %v", n, err)
+			}
+			n += read
+		}
+	}
+	client.Close()
+	<-served
+}
+
+func (p *pump) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.running > 0 || len(p.mu.queue) > 0
+}
+
+// What the kernel does not take at once is not lost, and comes in order.
+func TestEagerSocket(t *testing.T) {
+	client, server := tcpPair(t, nil)
+	server.begin()
+	var want bytes.Buffer
+	for i := range 200 {
+		line := fmt.Appendf(nil, "%d %s\n", i, strings.Repeat("x", 5000))
+		want.Write(line)
+		if n, err := server.Write(line); n != len(line) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if !server.socket.unsettled() {
+		t.Error("the kernel has taken all of it")
+	}
+	got := make(chan []byte)
+	go func() {
+		all, _ := io.ReadAll(client)
+		got <- all
+	}()
+	if err := server.settle(); err != nil {
+		t.Fatal(err)
+	}
+	want.WriteString("more")
+	if _, err := server.Write([]byte("more")); err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+	if !bytes.Equal(<-got, want.Bytes()) {
+		t.Error("it differs")
+	}
+}
+
+// A client that does not read is cut after the stall, and nothing is written behind a part of something.
+func TestUnsettledIsCut(t *testing.T) {
+	_, server := tcpPair(t, nil)
+	server.stall = 100 * time.Millisecond
+	server.begin()
+	if _, err := server.Write(make([]byte, 8<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.settle(); !isTimeout(err) {
+		t.Errorf("%v", err)
+	}
+	if _, err := server.Write([]byte("x")); !isTimeout(err) {
+		t.Errorf("then %v", err)
+	}
+	server.Close()
+}

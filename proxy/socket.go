@@ -1,0 +1,139 @@
+package proxy
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+)
+
+// socket is the TCP connection below TLS. While it is eager, a write does not wait for the
+// client: what the kernel does not take at once is kept for settle. Two goroutines may write:
+// TLS now and then answers what it reads.
+type socket struct {
+	net.Conn
+	raw syscall.RawConn // nil if there is no file descriptor
+	mu  struct {
+		sync.Mutex
+		eager    bool
+		settling bool   // somebody is writing what was left
+		left     []byte // what was written and not taken
+		broken   error  // a write that failed may have written a part
+
+		// An eager write.
+		try func(fd uintptr) (done bool)
+		p   []byte
+		n   int
+		err error
+	}
+}
+
+func newSocket(c net.Conn) *socket {
+	s := &socket{Conn: c}
+	if file, ok := c.(syscall.Conn); ok {
+		if raw, err := file.SyscallConn(); err == nil {
+			s.raw = raw
+		}
+	}
+	return s
+}
+
+// begin makes the socket eager.
+func (s *socket) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.eager = true
+	if s.mu.try == nil {
+		s.mu.try = s.tryLocked
+	}
+}
+
+// unsettled tells whether something is left.
+func (s *socket) unsettled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.left) > 0
+}
+
+// Write implements net.Conn.
+func (s *socket) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	if !s.mu.eager && s.mu.broken == nil {
+		s.mu.Unlock()
+		return s.Conn.Write(p)
+	}
+	defer s.mu.Unlock()
+	return s.writeLocked(p)
+}
+
+func (s *socket) writeLocked(p []byte) (int, error) {
+	switch {
+	case s.mu.broken != nil:
+		return 0, s.mu.broken
+	case s.mu.settling, len(s.mu.left) > 0:
+		s.mu.left = append(s.mu.left, p...)
+		return len(p), nil
+	}
+	s.mu.p = p
+	err := s.raw.Write(s.mu.try)
+	s.mu.p = nil
+	if err == nil && !errors.Is(s.mu.err, syscall.EAGAIN) {
+		err = s.mu.err
+	}
+	if err != nil {
+		s.mu.broken = err
+		return 0, err
+	}
+	if n := max(s.mu.n, 0); n < len(p) {
+		s.mu.left = append(s.mu.left, p[n:]...)
+	}
+	return len(p), nil
+}
+
+// tryLocked is one write by the file descriptor, which does not block.
+func (s *socket) tryLocked(fd uintptr) (done bool) {
+	for {
+		if s.mu.n, s.mu.err = syscall.Write(int(fd), s.mu.p); !errors.Is(s.mu.err, syscall.EINTR) {
+			return true // whatever came of it
+		}
+	}
+}
+
+// settle writes what is left, however long that takes. Then the socket is not eager any more.
+func (s *socket) settle() error {
+	for {
+		left, err := s.take()
+		if len(left) == 0 || err != nil {
+			return err
+		}
+		if _, err := s.Conn.Write(left); err != nil {
+			return s.broke(err)
+		}
+	}
+}
+
+// take returns what is left. If nothing is, the socket is not eager any more.
+func (s *socket) take() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.mu.left
+	s.mu.left = nil
+	s.mu.settling = len(left) > 0
+	s.mu.eager = s.mu.eager && s.mu.settling
+	return left, s.mu.broken
+}
+
+func (s *socket) broke(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.eager, s.mu.settling, s.mu.left, s.mu.broken = false, false, nil, err
+	return err
+}
+
+// CloseWrite tells the client that nothing more comes.
+func (s *socket) CloseWrite() error {
+	if half, ok := s.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
