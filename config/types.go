@@ -87,6 +87,16 @@ type Cache struct {
 	// IdleTimeout is after how long without a request or an open watch a
 	// resource's cache is given up; 0 keeps it.
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
+	// Persistence keeps the caches on disk, so that a restart goes on where it was.
+	Persistence Persistence `json:"persistence,omitzero"`
+	// OnUpstreamLoss tells what becomes of reads that a cache could answer while
+	// upstream cannot be reached: "serve-stale", with a Warning header that tells for
+	// how long, or "fail", with 503. The default is serve-stale. Reads that ask for
+	// the most recent state fail either way, and open watches stay.
+	OnUpstreamLoss OnUpstreamLoss `json:"onUpstreamLoss,omitempty"`
+	// MaxStaleness is for how long after upstream was lost reads are served; then
+	// they fail. 0 is for ever.
+	MaxStaleness *metav1.Duration `json:"maxStaleness,omitempty"`
 	// Log bounds each resource's event log, which serves watches from a
 	// resourceVersion and the further pages of lists. Whichever bound is
 	// reached first holds.
@@ -122,6 +132,26 @@ type ConsistentReads string
 const (
 	FromCache ConsistentReads = "cache"
 	Forward   ConsistentReads = "forward"
+)
+
+// Persistence is where and how often caches are saved.
+type Persistence struct {
+	// Directory is for a file of each cache; empty for none. It is made if need be, and
+	// no two proxies may share it. The files hold what the caches hold, for their owner
+	// alone to read: of secrets only if they are cached, see Resources.
+	Directory string `json:"directory,omitempty"`
+	// Interval is how often the caches are saved that have changed. They are saved at
+	// shutdown as well.
+	Interval *metav1.Duration `json:"interval,omitempty"`
+}
+
+// OnUpstreamLoss is what becomes of reads while upstream cannot be reached.
+type OnUpstreamLoss string
+
+// The values of [OnUpstreamLoss].
+const (
+	ServeStale OnUpstreamLoss = "serve-stale"
+	Fail       OnUpstreamLoss = "fail"
 )
 
 // Log bounds an event log.

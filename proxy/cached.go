@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,6 +35,8 @@ type Feed interface {
 	// Warnings are the Warning headers that upstream sends with every answer
 	// about the resource.
 	Warnings() []string
+	// Lost tells for how long upstream could not be reached, if it cannot.
+	Lost() (age time.Duration, lost bool)
 	// ServesConsistent tells whether Fresh is of any use: configuration may leave
 	// reads of the most recent state to upstream.
 	ServesConsistent() bool
@@ -134,7 +137,10 @@ func (s *Server) open(ctx context.Context, r *read, choices []wire.Choice) error
 		case err != nil:
 			return errForward
 		}
-		return r.prepare()
+		if err := r.prepare(); err != nil {
+			return err
+		}
+		return s.tolerate(r)
 	}
 	return errForward
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -91,6 +92,10 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 	if !ok {
 		x.cancel()
 		return req.fail(unspeakable(), fromProxy)
+	}
+	if req.patience > 0 {
+		late := time.AfterFunc(req.patience, cancel)
+		defer late.Stop()
 	}
 	in, err := way.RoundTrip(out)
 	if err != nil {

@@ -101,6 +101,9 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	}
 	snapshot, err := r.feed.Fresh(ctx)
 	if err != nil {
+		if _, lost := r.feed.Lost(); lost {
+			return snapshot, errLost // as has just been found
+		}
 		return snapshot, errStale
 	}
 	if !r.rvGiven || snapshot.ResourceVersion() >= r.rv {

@@ -214,6 +214,9 @@ func (f *rawFeed) Cache() *watchcache.Cache { return f.cache }
 // Warnings implements Feed.
 func (f *rawFeed) Warnings() []string { return nil }
 
+// Lost implements Feed.
+func (f *rawFeed) Lost() (time.Duration, bool) { return 0, false }
+
 // ServesConsistent implements Feed.
 func (f *rawFeed) ServesConsistent() bool { return true }
 

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
@@ -13,16 +14,17 @@ import (
 // request is what handlers see of a client's request. It holds no reference to
 // the server's buffers and outlives the handler.
 type request struct {
-	method string
-	target string // as the client sent it: path and query
-	path   string // still escaped
-	query  string // still escaped
-	host   string
-	header http.Header
-	body   *body // nil if there is none
-	client client
-	conn   *conn                // that the request came by
-	tls    *tls.ConnectionState // nil without TLS
+	patience time.Duration // how long upstream may take to begin its answer; 0 for as long as it likes
+	method   string
+	target   string // as the client sent it: path and query
+	path     string // still escaped
+	query    string // still escaped
+	host     string
+	header   http.Header
+	body     *body // nil if there is none
+	client   client
+	conn     *conn                // that the request came by
+	tls      *tls.ConnectionState // nil without TLS
 	// identity is who the request acts as; nil without authentication.
 	identity *identity
 }

@@ -27,6 +27,10 @@ type Options struct {
 	// SyncTimeout is how long a request waits for a feed that is being started
 	// before it is forwarded.
 	SyncTimeout time.Duration
+	// FailOnLoss has reads fail while upstream cannot be reached. Otherwise they are
+	// answered until that has been so for MaxStaleness, if it is not 0.
+	FailOnLoss   bool
+	MaxStaleness time.Duration
 	// Drain is the time over which open watches are ended at shutdown.
 	Drain time.Duration
 	// Stall is how long a client may leave a watch unread before it is cut.
@@ -196,6 +200,9 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 		return clientGone()
 	}
 	done := func() {}
+	if errors.Is(err, errLost) {
+		req.patience = lostPatience
+	}
 	if errors.Is(err, errStale) {
 		var refusal *response
 		if done, refusal = s.stale.admit(ctx, rt.verb); refusal != nil {

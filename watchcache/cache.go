@@ -52,6 +52,9 @@ func New(resource Resource, limits Limits) *Cache {
 	return c
 }
 
+// Limits are those of the log.
+func (c *Cache) Limits() Limits { return c.limits }
+
 // Resource tells what the cache holds.
 func (c *Cache) Resource() *Resource { return &c.resource }
 

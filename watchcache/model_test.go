@@ -1,10 +1,12 @@
 package watchcache_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -52,7 +54,7 @@ func TestModel(t *testing.T) {
 		})
 	}
 	t.Logf("%v", total)
-	for _, op := range []string{"gap", "fast-forward", "client beyond", "reset", "restore", "lease", "client ahead", "client in gap", "client lagged", "client resumed"} {
+	for _, op := range []string{"gap", "fast-forward", "client beyond", "reset", "restore", "lease", "client ahead", "client in gap", "client lagged", "client resumed", "restart"} {
 		if total[op] == 0 {
 			t.Errorf("%s never happened: test does not test", op)
 		}
@@ -91,6 +93,8 @@ func (m *model) run(steps int) {
 			m.reset()
 		case n < 612:
 			m.restore()
+		case n < 613:
+			m.restart()
 		case n < 620:
 			m.cache.Trim(m.now)
 		case n < 630:
@@ -214,6 +218,47 @@ func (m *model) restore() {
 	m.up.restore(m.up.rv - m.r.Uint64N(min(m.up.rv-100, 200)))
 	m.counts["restore"]++
 	m.reset()
+}
+
+// restart begins again with a cache from what the one before has left, and with the same
+// clients.
+func (m *model) restart() {
+	m.t.Helper()
+	var dump bytes.Buffer
+	if err := m.cache.Dump(&dump); err != nil {
+		m.t.Fatalf("Dump: %v", err)
+	}
+	before, limits := m.cache.Stats(), m.cache.Limits()
+	for _, c := range m.clients {
+		c.close()
+	}
+	m.cache.End()
+	m.cache = watchcache.New(*watchcache.Pods, limits)
+	dump.WriteString("rest")
+	from := bufio.NewReader(&dump)
+	rv, publish, err := m.cache.Restore(from)
+	if err != nil {
+		m.t.Fatalf("Restore: %v", err)
+	}
+	if rest, _ := io.ReadAll(from); string(rest) != "rest" {
+		m.t.Fatalf("Restore left %q", rest)
+	}
+	if rv != before.ResourceVersion {
+		m.t.Fatalf("Restore to %d, dumped at %d", rv, before.ResourceVersion)
+	}
+	publish()
+	after := m.cache.Stats()
+	if after.ResourceVersion != before.ResourceVersion || after.Since != before.Since || after.LogEvents != before.LogEvents || after.LogBytes != before.LogBytes {
+		m.t.Fatalf("restored %+v, dumped %+v", after, before)
+	}
+	for _, c := range m.clients {
+		if rv := max(c.covered, c.start); c.epoch != m.epoch || len(c.recent) > 0 || m.inGap(rv) {
+			c.relist()
+		} else {
+			c.resume(rv)
+		}
+	}
+	m.counts["restart"]++
 }
 
 // open starts a client, often at a resourceVersion that it has from elsewhere,

@@ -77,7 +77,7 @@ func whileAway(t *testing.T, w *world) {
 		"/api/v1/namespaces/" + crowded + "/configmaps/witness?resourceVersion=0",
 	} {
 		began := time.Now()
-		if got := proxy.get(t, target, nil); got.status != http.StatusOK {
+		if got := proxy.get(t, target, nil); got.status != http.StatusOK || got.header.Get("Warning") != "" && !strings.Contains(got.header.Get("Warning"), "has not reached") {
 			t.Errorf("%s: %d %s", target, got.status, got.body)
 		}
 		const soon = 2 * time.Second

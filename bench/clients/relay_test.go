@@ -15,6 +15,7 @@ type relay struct {
 	to       string
 	listener net.Listener
 	running  sync.WaitGroup
+	frozen   sync.RWMutex // held while nothing passes
 
 	mu struct {
 		sync.Mutex
@@ -37,7 +38,7 @@ func startRelay(t *testing.T, w *world) (r *relay, kubeconfig string) {
 	}
 	r.running.Go(r.accept)
 	t.Cleanup(func() {
-		r.listener.Close()
+		r.listener.Close() // a frozen relay has to be thawed before
 		r.cut()
 		r.running.Wait()
 	})
@@ -73,9 +74,26 @@ func (r *relay) join(client net.Conn) {
 	}
 	r.running.Go(func() {
 		defer client.Close()
-		io.Copy(client, server)
+		r.pass(client, server)
 	})
-	io.Copy(server, client)
+	r.pass(server, client)
+}
+
+// pass copies what comes, unless nothing may.
+func (r *relay) pass(to io.Writer, from io.Reader) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		r.frozen.RLock()
+		_, err = to.Write(buf[:n])
+		r.frozen.RUnlock()
+		if err != nil {
+			return
+		}
+	}
 }
 
 // keep remembers a connection, unless the way is cut.

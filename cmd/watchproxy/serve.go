@@ -128,10 +128,17 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 	feeds := upstream.NewFeeds(client, feedOptions(c.Cache), log)
 	defer feeds.Stop()
 	registry.MustRegister(upstream.NewCollector(feeds))
+	save, err := persist(ctx, c.Cache.Persistence, feeds, client, log)
+	if err != nil {
+		return err
+	}
+	defer save()
 
 	derived := proxy.NewDerived(c.Cache.Derived.MaxBytes.Value(), registry)
 	options := proxy.Options{
 		SyncTimeout:  c.Cache.SyncTimeout.Duration,
+		FailOnLoss:   c.Cache.OnUpstreamLoss == config.Fail,
+		MaxStaleness: c.Cache.MaxStaleness.Duration,
 		Drain:        c.Drain.Duration,
 		Stall:        c.Cache.Log.MaxAge.Duration,
 		GoawayChance: c.GoawayChance,

@@ -20,6 +20,7 @@ type feedStatus struct {
 	Encoding        string  `json:"encoding"`
 	Synced          bool    `json:"synced"`
 	Failing         bool    `json:"failing"`
+	LostSeconds     float64 `json:"lostSeconds"`
 	ResourceVersion uint64  `json:"resourceVersion"`
 	OldestVersion   uint64  `json:"oldestResourceVersion"`
 	LastSignSeconds float64 `json:"lastSignSeconds"`
@@ -37,7 +38,7 @@ func statusOf(host string, feeds *upstream.Feeds) status {
 	for _, f := range feeds.Status() {
 		s.Feeds = append(s.Feeds, feedStatus{
 			Group: f.GVR.Group, Version: f.GVR.Version, Resource: f.GVR.Resource, Encoding: f.Encoding.String(),
-			Synced: f.Ready, Failing: f.Failing,
+			Synced: f.Ready, Failing: f.Lost > 0, LostSeconds: f.Lost.Seconds(),
 			ResourceVersion: f.ResourceVersion, OldestVersion: f.Since,
 			LastSignSeconds: time.Since(f.LastSign).Seconds(),
 			Objects:         f.Objects, ObjectBytes: f.Bytes,

@@ -37,6 +37,8 @@ type fakeUpstream struct {
 		noStream   bool          // sendInitialEvents is refused
 		noMetadata bool          // and so is a list of metadata
 		requests   map[string]int
+		cluster    string // the uid of kube-system
+		version    string // of the server
 		aside      uint64 // revisions used by other resources: bookmarks tell
 	}
 }
@@ -50,6 +52,7 @@ type fakeEvent struct {
 func newFake() *fakeUpstream {
 	f := &fakeUpstream{}
 	f.mu.rev = 100
+	f.mu.cluster, f.mu.version = "cluster", "v1.36.3"
 	f.mu.oldest = 100
 	f.mu.objects = map[string]string{}
 	f.mu.requests = map[string]int{}
@@ -151,6 +154,8 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case req.URL.Path == "/api/v1":
 		verb = "discover"
+	case req.URL.Path == "/version", strings.HasSuffix(req.URL.Path, "/kube-system"):
+		verb = "origin"
 	case strings.Contains(req.URL.Path, noSuchNamespace):
 		verb = "probe"
 	case req.Header.Get("Accept") == acceptProtobufMetadata:
@@ -165,6 +170,8 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, f.mu.down
 	}
 	switch verb {
+	case "origin":
+		return reply(200, fmt.Sprintf(`{"gitVersion":%q,"metadata":{"uid":%q}}`, f.mu.version, f.mu.cluster)), nil
 	case "discover":
 		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"events","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"bindings","namespaced":true,"kind":"Binding","verbs":["create"]}]}`), nil
 	case "probe":

@@ -42,10 +42,14 @@ type Feed struct {
 	encoding watchcache.Encoding
 	options  ResourceOptions
 	client   *Client
+	turns    turns
 	limits   watchcache.Limits
 	log      *zap.Logger
 	metrics  *Metrics
 
+	store   *Store        // nil if caches are not saved
+	saved   standing      // for who saves
+	settled chan struct{} // closed when the cache may answer: it is not one of old
 	defined func(*Feed)   // called once if the resource is a custom one
 	started chan struct{} // closed when cache or err is set
 	done    chan struct{} // closed when run has returned
@@ -55,7 +59,8 @@ type Feed struct {
 
 	definition definitionVersion // of a custom resource
 	warnings   []string          // Warning headers that belong to every response
-	failing    atomic.Bool       // the last attempt to reach upstream failed
+	lost       atomic.Int64      // unix nanoseconds of when the stream was lost; 0 while it is there
+	unanswered atomic.Int64      // unix nanoseconds of the first probe that had no answer, 0 if the last had one
 	lastSign   atomic.Int64      // unix nanoseconds of upstream's last sign of life
 	lastUsed   atomic.Int64      // unix nanoseconds
 
@@ -79,14 +84,16 @@ var reconnect = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter:
 // run lives until ctx ends or the resource turns out not to be cacheable.
 func (f *Feed) run(ctx context.Context) {
 	defer close(f.done)
-	cache, err := f.describe(ctx)
+	cache, at, err := f.describe(ctx)
 	if err != nil {
 		f.err = err
+		close(f.settled)
 		close(f.started)
 		return
 	}
 	f.cache = cache
 	f.fresh.init(ctx)
+	f.restore(ctx, at)
 	close(f.started)
 	if f.custom() {
 		f.defined(f)
@@ -140,11 +147,11 @@ func (f *Feed) standing() (rv, epoch uint64) {
 	return f.cache.Stats().ResourceVersion, f.writing.epoch
 }
 
-// describe finds out how upstream serves the resource.
-func (f *Feed) describe(ctx context.Context) (*watchcache.Cache, error) {
+// describe finds out how upstream serves the resource, and where it stands.
+func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64, err error) {
 	found, err := f.client.discover(ctx, f.gvr, f.options.Aggregated)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	r := watchcache.Resource{
 		GVR: f.gvr, Kind: found.Kind, Namespaced: found.Namespaced,
@@ -153,7 +160,7 @@ func (f *Feed) describe(ctx context.Context) (*watchcache.Cache, error) {
 	}
 	p, err := f.client.probe(ctx, &r)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	r.ListKind, r.SelfDescribing = p.listKind, p.selfDescribing
 	f.warnings = p.warnings
@@ -162,12 +169,12 @@ func (f *Feed) describe(ctx context.Context) (*watchcache.Cache, error) {
 		// Before its first object is read: what is read later is not older.
 		d, err := f.client.define(ctx, f.gvr)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		f.definition = d.definitionVersion
 		r.Fields = append(r.Fields, customFields(d.selectable)...)
 	}
-	return watchcache.New(r, f.limits), nil
+	return watchcache.New(r, f.limits), p.rv, nil
 }
 
 // custom tells whether the feed is of a custom resource whose definition is known.
@@ -208,7 +215,7 @@ func (f *Feed) follow(ctx context.Context) error {
 				continue
 			}
 			if err != nil {
-				f.failing.Store(true)
+				f.failed(err)
 				f.log.Warn("upstream watch broke", zap.Error(err))
 			}
 		}
@@ -225,6 +232,11 @@ func (f *Feed) sync(ctx context.Context) error {
 		notOlderThan = s.ResourceVersion()
 	}
 	if f.paged {
+		end, err := f.turns.wait(ctx)
+		if err != nil {
+			return err
+		}
+		defer end()
 		changes, rv, err := f.client.list(ctx, f.cache.Resource(), notOlderThan)
 		if err != nil {
 			return err
@@ -261,6 +273,11 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64) error
 
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
+	end, err := f.turns.wait(ctx)
+	if err != nil {
+		return causeOf(ctx, err)
+	}
+	defer end()
 	opened := time.Now()
 	resp, err := f.client.getAs(ctx, mimeOf(f.encoding), "watch", f.gvr, resourcePath(f.gvr, ""), query)
 	if err != nil {
@@ -277,6 +294,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64) error
 			return causeOf(ctx, err)
 		}
 	}
+	end()
 	// Not before: what a freshness run finds wrong, a state that is just being read mends.
 	f.interruptible(cancel)
 	defer f.interruptible(nil)
@@ -316,6 +334,9 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 		}
 		f.log.Warn("relist does not continue the cached state; ending its watches", zap.Error(err))
 	}
+	if f.store != nil {
+		_ = f.store.remove(f.key()) // what it knows is not to go on with
+	}
 	f.cache.Reset(objects, rv)
 	f.synced, f.newEpoch = true, false
 	f.writing.epoch++
@@ -326,7 +347,8 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 // alive notes a sign of life from upstream.
 func (f *Feed) alive() {
 	f.touch()
-	f.failing.Store(false)
+	f.lost.Store(0)
+	f.unanswered.Store(0)
 }
 
 func (f *Feed) touch() { f.lastSign.Store(time.Now().UnixNano()) }

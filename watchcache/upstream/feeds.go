@@ -55,6 +55,8 @@ type Feeds struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
+	turns   turns
+	store   *Store // nil if caches are not saved
 
 	definitions definitions
 
@@ -101,6 +103,7 @@ type refusal struct {
 // NewFeeds returns an empty set. Stop ends it.
 func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
 	fs := &Feeds{client: client, options: options, log: log, metrics: client.metrics}
+	fs.turns = make(turns, openingMax)
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
 	fs.mu.feeds = map[feedKey]*Feed{}
 	fs.mu.refused = map[feedKey]refusal{}
@@ -146,10 +149,15 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 	if f.cache == nil {
 		return nil, f.err
 	}
+	select {
+	case <-f.settled:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: restore %s: %w", ErrUnavailable, f, ctx.Err())
+	}
 	if _, err := f.cache.Snapshot(); err == nil {
 		return f, nil
 	}
-	if f.failing.Load() {
+	if _, lost := f.Lost(); lost {
 		return nil, fmt.Errorf("%w: %s", ErrUnavailable, f)
 	}
 	if _, err := f.cache.WaitFresh(ctx, 0); err != nil {
@@ -207,10 +215,11 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 	gvr := key.gvr
 	f := &Feed{
 		gvr: gvr, encoding: key.encoding, options: fs.options.Resources[gvr.GroupResource()],
-		client: fs.client, limits: fs.options.Limits, metrics: fs.metrics,
+		client: fs.client, turns: fs.turns, limits: fs.options.Limits, metrics: fs.metrics,
 		log: fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
 			zap.Stringer("encoding", key.encoding)),
 		defined: fs.defined,
+		store:   fs.store, settled: make(chan struct{}),
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
 	f.lastUsed.Store(time.Now().UnixNano())
@@ -357,7 +366,7 @@ func (fs *Feeds) list() []*Feed {
 type FeedStatus struct {
 	GVR      schema.GroupVersionResource
 	Encoding watchcache.Encoding
-	Failing  bool
+	Lost     time.Duration // for how long upstream could not be reached; 0 while it can
 	LastSign time.Time
 	watchcache.Stats
 }
@@ -366,7 +375,8 @@ type FeedStatus struct {
 func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
 	for _, f := range fs.list() {
-		all = append(all, FeedStatus{f.gvr, f.encoding, f.failing.Load(), time.Unix(0, f.lastSign.Load()), f.cache.Stats()})
+		lost, _ := f.Lost()
+		all = append(all, FeedStatus{f.gvr, f.encoding, lost, time.Unix(0, f.lastSign.Load()), f.cache.Stats()})
 	}
 	return all
 }

@@ -47,7 +47,9 @@ const (
 	// some two: it is due two seconds before a watch times out, and sent when a
 	// timer of a second finds it so.
 	sideWatchSeconds = 3
-	// freshTimeout bounds what a run waits for upstream.
+	// askTimeout bounds what a run waits for upstream to tell where it stands,
+	// freshTimeout what it waits for the cache to get there.
+	askTimeout   = 5 * time.Second
 	freshTimeout = 10 * time.Second
 	// crowd is how many readers within a second space the probes by longestSpace,
 	// fewer by less.
@@ -222,7 +224,9 @@ func (s *freshness) count(readers int) {
 // then readers see it already, and there is an outcome. A revision below what the
 // cache had before is no consistent read of the same etcd: it was restored.
 func (f *Feed) ask(ctx context.Context) (rv uint64, outcome string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
+	began, runs := time.Now(), ctx
+	defer func() { f.answered(runs, began, err) }()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	before := f.cache.Stats()
 	if before.Objects <= tinyObjects && before.Bytes <= tinyBytes {

@@ -15,6 +15,8 @@ type Metrics struct {
 	runs     *prometheus.CounterVec
 	readers  *prometheus.HistogramVec
 	seconds  *prometheus.HistogramVec
+	saves    *prometheus.CounterVec
+	restores *prometheus.CounterVec
 }
 
 var resourceLabels = []string{"group", "version", "resource"}
@@ -46,7 +48,15 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 10),
 		}, []string{"outcome"}),
 	}
-	r.MustRegister(m.requests, m.relists, m.runs, m.readers, m.seconds)
+	m.saves = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watchproxy_cache_saves_total",
+		Help: "Caches written to the directory of saved caches, by outcome: saved, failed.",
+	}, []string{"outcome"})
+	m.restores = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watchproxy_cache_restores_total",
+		Help: "Saved caches found when their feeds started, by outcome: restored, refused (they were of no use).",
+	}, []string{"outcome"})
+	r.MustRegister(m.saves, m.restores, m.requests, m.relists, m.runs, m.readers, m.seconds)
 	return m
 }
 
@@ -76,6 +86,7 @@ var (
 	descBytes    = desc("watchproxy_feed_object_bytes", "Bytes of the cached objects.")
 	descRV       = desc("watchproxy_feed_resource_version", "The resourceVersion that the cache has reached.")
 	descSign     = desc("watchproxy_feed_last_sign_seconds", "Seconds since upstream's last event, bookmark or answer on this feed.")
+	descLost     = desc("watchproxy_feed_lost_seconds", "Seconds since upstream could not be reached, 0 while it can.")
 	descLog      = desc("watchproxy_feed_log_events", "Events held in the log.")
 	descLogBytes = desc("watchproxy_feed_log_bytes", "Bytes that only the event log keeps alive.")
 	descCursors  = desc("watchproxy_feed_watches", "Open downstream watches served from the cache.")
@@ -105,6 +116,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descBytes, float64(f.Bytes))
 		gauge(descRV, float64(f.Newest))
 		gauge(descSign, time.Since(f.LastSign).Seconds())
+		gauge(descLost, f.Lost.Seconds())
 		gauge(descLog, float64(f.LogEvents))
 		gauge(descLogBytes, float64(f.LogBytes))
 		gauge(descCursors, float64(f.Cursors))

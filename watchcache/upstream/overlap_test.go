@@ -165,7 +165,7 @@ func TestAbandonedDuringItsSync(t *testing.T) {
 	}))
 	feed = feeds.newFeed(feedKey{gvr: configmaps})
 	var err error
-	if feed.cache, err = feed.describe(t.Context()); err != nil {
+	if feed.cache, _, err = feed.describe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := feed.sync(t.Context()); !errors.Is(err, errOtherEpoch) {

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/config"
+	"github.com/watchproxy/watchproxy/watchcache/upstream"
+)
+
+// persist restores the caches and saves them from time to time. The returned function saves
+// them a last time.
+func persist(ctx context.Context, p config.Persistence, feeds *upstream.Feeds, client *upstream.Client, log *zap.Logger) (save func(), err error) {
+	if p.Directory == "" {
+		return func() {}, nil
+	}
+	store, err := upstream.OpenStore(ctx, p.Directory, client, log)
+	if err != nil {
+		return nil, fmt.Errorf("cache.persistence.directory %s: %w", p.Directory, err)
+	}
+	if err := feeds.Restore(store); err != nil {
+		return nil, fmt.Errorf("cache.persistence.directory %s: %w", p.Directory, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var saving sync.WaitGroup
+	write := func() {
+		if err := feeds.Save(); err != nil {
+			log.Warn("not all caches could be saved", zap.Error(err))
+		}
+	}
+	saving.Go(func() {
+		tick := time.NewTicker(p.Interval.Duration)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				write()
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		saving.Wait()
+		write()
+	}, nil
+}

@@ -1,0 +1,54 @@
+package proxy
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+// lostFeed is a feed whose upstream has been away for a while.
+type lostFeed struct {
+	rawFeed
+	away time.Duration
+}
+
+// Lost implements Feed.
+func (f *lostFeed) Lost() (time.Duration, bool) { return f.away, f.away > 0 }
+
+// What may be out of date is served with a warning that tells by how much, up to a bound, unless it is to fail; and reads
+// of the most recent state are upstream's.
+func TestTolerate(t *testing.T) {
+	for name, c := range map[string]struct {
+		options Options
+		away    time.Duration
+		change  func(*read)
+		fails   bool
+		says    string
+	}{
+		"there":            {},
+		"just gone":        {away: lostGrace / 2, options: Options{FailOnLoss: true}},
+		"gone":             {away: 90 * time.Second, says: "for 1m30s:"},
+		"gone, within":     {away: time.Hour, options: Options{MaxStaleness: time.Hour}, says: "for 1h0m0s:"},
+		"gone too long":    {away: time.Hour + 1, options: Options{MaxStaleness: time.Hour}, fails: true},
+		"gone, is to fail": {away: time.Minute, options: Options{FailOnLoss: true}, fails: true},
+		"most recent":      {away: time.Minute, change: func(r *read) { r.rvGiven = false }, fails: true},
+		"a further page":   {away: time.Minute, change: func(r *read) { r.rvGiven, r.token = false, "x" }, says: "for 1m0s:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := pageOf(t, 1, 0)
+			r.rvGiven, r.feed, r.warnings = true, &lostFeed{away: c.away}, []string{"299 - \"deprecated\""}
+			if c.change != nil {
+				c.change(r)
+			}
+			err := (&Server{options: c.options}).tolerate(r)
+			if errors.Is(err, errLost) != c.fails || !c.fails && err != nil {
+				t.Errorf("%v", err)
+			}
+			said := strings.Join(r.warnings[1:], "")
+			if c.says == "" && said != "" || !strings.Contains(said, c.says) {
+				t.Errorf("it says %q", said)
+			}
+		})
+	}
+}

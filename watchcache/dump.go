@@ -1,0 +1,211 @@
+package watchcache
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Dump writes what Restore needs to be where the cache is: the oldest state that it knows,
+// and what has happened since. It fails with [ErrNotReady] or [ErrEnded] if there is none.
+// The cache goes on meanwhile.
+//
+// Numbers are unsigned varints, bytes follow their length:
+//
+//	since rv bookmark
+//	objects: count, each its bytes, in key order
+//	events:  count, each its type, time (Unix nanoseconds) and object, in order
+//	gaps:    count, each its two ends
+func (c *Cache) Dump(to io.Writer) error {
+	v := c.view.Load()
+	if v == nil {
+		return c.notReady()
+	}
+	d := dumper{to: bufio.NewWriterSize(to, dumpBuffer)}
+	d.number(v.since)
+	d.number(v.rv)
+	var bookmark []byte
+	if b := c.Bookmark(); b != nil {
+		bookmark = b.Append(nil, v.rv, false)
+	}
+	d.bytes(bookmark)
+	d.number(uint64(v.base.len()))
+	for span := range v.base.spans("", "") {
+		for _, o := range span.Objects() {
+			d.bytes(o.Bytes())
+		}
+	}
+	d.number(v.end - v.first)
+	for seq := v.first; seq < v.end; seq++ {
+		e := v.event(seq)
+		d.number(uint64(e.Type))
+		d.number(uint64(e.at))
+		d.bytes(e.Object.Bytes())
+	}
+	d.number(uint64(len(v.gaps)))
+	for _, g := range v.gaps {
+		d.number(g.after)
+		d.number(g.before)
+	}
+	if d.err == nil {
+		d.err = d.to.Flush()
+	}
+	return d.err
+}
+
+const dumpBuffer = 256 << 10
+
+// dumper keeps the first error.
+type dumper struct {
+	to  *bufio.Writer
+	err error
+}
+
+func (d *dumper) number(n uint64) {
+	d.write(binary.AppendUvarint(make([]byte, 0, binary.MaxVarintLen64), n))
+}
+
+func (d *dumper) bytes(b []byte) {
+	d.number(uint64(len(b)))
+	d.write(b)
+}
+
+func (d *dumper) write(b []byte) {
+	if d.err == nil {
+		_, d.err = d.to.Write(b)
+	}
+}
+
+// ErrMalformedDump says that what is to be restored is not what Dump writes.
+var ErrMalformedDump = errors.New("malformed dump")
+
+// dumpMax bounds an object in a dump, in bytes.
+const dumpMax = 64 << 20
+
+// Restore reads a dump of the same resource. Nothing of it is to be seen before publish is
+// called, which must be before the first Reset: whoever has the dump may want to check
+// that it is whole, and where it ends. It reads to the end of the dump and no further.
+func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err error) {
+	l := loader{from: from, resource: &c.resource}
+	v := &view{epoch: 1, first: 1, end: 1}
+	v.since, v.rv = l.number(), l.number()
+	newest := v.rv
+	bookmark := l.bytes()
+	var objects []*Object
+	for n := l.number(); n > 0 && l.err == nil; n-- {
+		o := l.object()
+		if l.err == nil && (o.rv > v.since || len(objects) > 0 && objects[len(objects)-1].key >= o.key) {
+			l.fail("%s at %d is out of place", o.key, o.rv)
+		}
+		objects = append(objects, o)
+	}
+	if l.err != nil {
+		return 0, nil, l.err
+	}
+	v.tree, v.rv = buildTree(objects), v.since
+	v.base = v.tree
+	for n := l.number(); n > 0 && l.err == nil; n-- {
+		l.event(v)
+	}
+	if newest < v.rv {
+		l.fail("events up to %d, but it ends at %d", v.rv, newest)
+	}
+	v.rv = newest
+	for n := l.number(); n > 0 && l.err == nil; n-- {
+		g := gap{l.number(), l.number()}
+		if g.after >= g.before || g.before > newest {
+			l.fail("gap from %d to %d", g.after, g.before)
+		}
+		v.gaps = append(v.gaps, g)
+	}
+	var shape *Bookmark
+	if len(bookmark) > 0 && l.err == nil {
+		shape, _, l.err = c.resource.ParseBookmark(bookmark)
+	}
+	if l.err != nil {
+		return 0, nil, l.err
+	}
+	return newest, func() {
+		if c.view.Load() != nil {
+			panic("BUG: Restore after Reset")
+		}
+		if shape != nil {
+			c.SetBookmark(shape)
+		}
+		c.publish(v)
+	}, nil
+}
+
+// loader keeps the first error.
+type loader struct {
+	from     *bufio.Reader
+	resource *Resource
+	err      error
+}
+
+func (l *loader) fail(format string, args ...any) {
+	if l.err == nil {
+		l.err = fmt.Errorf("%w: %s", ErrMalformedDump, fmt.Sprintf(format, args...))
+	}
+}
+
+func (l *loader) number() uint64 {
+	if l.err != nil {
+		return 0
+	}
+	n, err := binary.ReadUvarint(l.from)
+	if err != nil {
+		l.fail("%v", err)
+	}
+	return n
+}
+
+// bytes are valid until they are parsed: they are not kept.
+func (l *loader) bytes() []byte {
+	n := l.number()
+	if n > dumpMax {
+		l.fail("%d bytes", n)
+	}
+	if l.err != nil {
+		return nil
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(l.from, b); err != nil {
+		l.fail("%v", err)
+	}
+	return b
+}
+
+func (l *loader) object() *Object {
+	b := l.bytes()
+	if l.err != nil {
+		return nil
+	}
+	o, err := l.resource.ParseObject(b)
+	if err != nil {
+		l.fail("%v", err)
+	}
+	return o
+}
+
+// event applies the next event to a view.
+func (l *loader) event(v *view) {
+	kind, at := EventType(l.number()), int64(l.number())
+	o := l.object()
+	if l.err != nil {
+		return
+	}
+	if o.rv < v.rv {
+		l.fail("an event at %d behind one at %d", o.rv, v.rv)
+		return
+	}
+	e, err := v.tree.change(Change{Deleted: kind == Deleted, Object: o})
+	if err != nil || e.Type != kind {
+		l.fail("event of type %d of %s at %d: %v", kind, o.key, o.rv, err)
+		return
+	}
+	e.at = at
+	v.append(e)
+}

@@ -1,0 +1,61 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// failed notes that the stream was lost. If it had been silent, that has been so for as long.
+func (f *Feed) failed(err error) {
+	since := time.Now().UnixNano()
+	if errors.Is(err, errSilent) {
+		since = f.lastSign.Load()
+	}
+	f.lost.CompareAndSwap(0, since)
+}
+
+// Lost tells for how long upstream could not be reached, if it cannot: what the cache holds
+// may be as old. Either the stream is gone, or a freshness run found that nobody answers.
+func (f *Feed) Lost() (age time.Duration, lost bool) {
+	for _, since := range []int64{f.lost.Load(), f.unanswered.Load()} {
+		if since != 0 {
+			age, lost = max(age, time.Since(time.Unix(0, since))), true
+		}
+	}
+	return age, lost
+}
+
+// answered notes what came of asking upstream where it stands. If nobody answered, reads
+// will not ask again for a while, so that somebody else has to.
+func (f *Feed) answered(ctx context.Context, began time.Time, err error) {
+	switch {
+	case err == nil:
+		f.unanswered.Store(0)
+	case noAnswer(err) && ctx.Err() == nil && f.unanswered.CompareAndSwap(0, began.UnixNano()):
+		f.fresh.running.Go(func() { f.awaitAnswer(ctx) })
+	}
+}
+
+// noAnswer tells that an error is none of upstream's own.
+func noAnswer(err error) bool {
+	_, ok := errors.AsType[*apierrors.StatusError](err)
+	return !ok && !errors.Is(err, errWentBack) && !errors.Is(err, errPartial) && !errors.Is(err, errOtherEpoch)
+}
+
+// askAgain is how long after a probe without an answer the next one is sent.
+const askAgain = time.Second
+
+// awaitAnswer probes until upstream answers, whatever it says, or ctx ends.
+func (f *Feed) awaitAnswer(ctx context.Context) {
+	for f.unanswered.Load() != 0 && sleep(ctx, askAgain) {
+		probing, cancel := context.WithTimeout(ctx, askTimeout)
+		_, err := f.client.probe(probing, f.cache.Resource())
+		cancel()
+		if err == nil || !noAnswer(err) {
+			f.unanswered.Store(0)
+		}
+	}
+}

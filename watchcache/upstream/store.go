@@ -1,0 +1,295 @@
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// Store keeps caches in a directory, a file for each, so that a proxy that starts again goes
+// on where the one before was: it neither reads the state of all resources again nor
+// forgets what its clients have seen.
+//
+// A file is a line that says what it is, another with a header in JSON, a dump
+// ([watchcache.Cache.Dump]) and the SHA-256 of all that. It is written beside and renamed,
+// and can be read by its owner only.
+type Store struct {
+	dir    string
+	origin origin
+	log    *zap.Logger
+}
+
+// origin is where cached bytes come from: another cluster has other objects, and another
+// version of the apiserver may write the same ones in another way.
+type origin struct {
+	Cluster string `json:"cluster"`
+	Server  string `json:"server"`
+}
+
+// savedHeader says what is in a file. All of it but the time has to be the same for the file to be
+// of use.
+type savedHeader struct {
+	origin
+	Resource   schema.GroupVersionResource `json:"resource"`
+	Encoding   watchcache.Encoding         `json:"encoding"`
+	Kind       string                      `json:"kind"`
+	ListKind   string                      `json:"listKind"`
+	Namespaced bool                        `json:"namespaced"`
+	Definition string                      `json:"definition,omitempty"` // of a custom resource
+	Saved      time.Time                   `json:"saved"`
+}
+
+const (
+	storeMagic  = "watchproxy cache, format 1\n"
+	storeSuffix = ".cache"
+	storeLimit  = 30 * time.Second // for upstream to say who it is
+)
+
+// errUseless says why a saved cache is not used.
+var errUseless = errors.New("saved cache is of no use")
+
+// OpenStore makes the directory if need be, and asks upstream who it is.
+func OpenStore(ctx context.Context, dir string, client *Client, log *zap.Logger) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("directory of saved caches: %w", err)
+	}
+	s := &Store{dir: dir, log: log}
+	old, err := filepath.Glob(filepath.Join(dir, ".*"+storeSuffix+"-*")) // of somebody who was killed
+	for _, path := range old {
+		err = errors.Join(err, os.Remove(path))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("directory of saved caches: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeLimit)
+	defer cancel()
+	if s.origin, err = client.origin(ctx); err != nil {
+		return nil, fmt.Errorf("who is upstream: %w", err)
+	}
+	return s, nil
+}
+
+// origin asks who upstream is. Where the proxy may not look for what no two clusters have in
+// common, the address has to do.
+func (c *Client) origin(ctx context.Context) (o origin, err error) {
+	var version struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	if err := c.read(ctx, schema.GroupVersionResource{}, "/version", &version); err != nil {
+		return o, err
+	}
+	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	var system struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+	}
+	err = c.read(ctx, namespaces, resourcePath(namespaces, "")+"/kube-system", &system)
+	switch {
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+		return origin{c.base.String(), version.GitVersion}, nil
+	case err != nil:
+		return o, err
+	}
+	return origin{system.Metadata.UID, version.GitVersion}, nil
+}
+
+// header is that of a feed's file. A feed is not saved if nobody could tell later whether its
+// bytes are still good, or if upstream itself keeps no history to go on with.
+func (s *Store) header(f *Feed) (h savedHeader, ok bool) {
+	r := f.cache.Resource()
+	h = savedHeader{
+		origin: s.origin, Resource: f.gvr, Encoding: f.encoding,
+		Kind: r.Kind, ListKind: r.ListKind, Namespaced: r.Namespaced,
+	}
+	if f.custom() {
+		h.Definition = fmt.Sprintf("%s/%d", f.definition.uid, f.definition.generation)
+	}
+	return h, !r.NoWatchCache && r.SelfDescribing == f.custom()
+}
+
+// path is a feed's file.
+func (s *Store) path(key feedKey) string {
+	return filepath.Join(s.dir, strings.Join(key.sorted(), "_")+storeSuffix)
+}
+
+// save writes a feed's cache.
+func (s *Store) save(f *Feed) (err error) {
+	h, ok := s.header(f)
+	if !ok {
+		return s.remove(f.key())
+	}
+	h.Saved = time.Now()
+	head, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	path := s.path(f.key())
+	file, err := os.CreateTemp(s.dir, "."+filepath.Base(path)+"-*") // 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, file.Close(), os.Remove(file.Name()))
+		}
+	}()
+	sum := sha256.New()
+	to := io.MultiWriter(file, sum)
+	if _, err = fmt.Fprintf(to, "%s%s\n", storeMagic, head); err != nil {
+		return err
+	}
+	if err = f.cache.Dump(to); err != nil {
+		return err
+	}
+	if _, err = file.Write(sum.Sum(nil)); err != nil {
+		return err
+	}
+	if err = file.Sync(); err != nil {
+		return err
+	}
+	if err = os.Rename(file.Name(), path); err != nil {
+		return err
+	}
+	_ = file.Close() // it is on the disk
+	return s.sync()
+}
+
+// sync has the directory know its files even if the machine stops.
+func (s *Store) sync() error {
+	dir, err := os.Open(s.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() //nolint:errcheck // it was read
+	return dir.Sync()
+}
+
+func (s *Store) remove(key feedKey) error {
+	if err := os.Remove(s.path(key)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// load fills a feed's empty cache from its file, unless that is of later than upstream. The
+// error says why not; there may be none.
+func (s *Store) load(f *Feed, upstreamAt uint64) error {
+	file, err := os.Open(s.path(f.key()))
+	if err != nil {
+		return err
+	}
+	defer file.Close() //nolint:errcheck // it was read
+	if err := checkSum(file); err != nil {
+		return err
+	}
+	from := bufio.NewReaderSize(file, 1<<20)
+	saved, err := readSavedHeader(from)
+	if err != nil {
+		return err
+	}
+	want, ok := s.header(f)
+	want.Saved = saved.Saved
+	if !ok || saved != want {
+		return fmt.Errorf("%w: it is of %+v, wanted is %+v", errUseless, saved, want)
+	}
+	rv, publish, err := f.cache.Restore(from)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUseless, err)
+	}
+	if rest, err := io.ReadAll(io.LimitReader(from, sha256.Size+1)); err != nil || len(rest) != sha256.Size {
+		return fmt.Errorf("%w: %d bytes follow the dump, %w", errUseless, len(rest), err)
+	}
+	if rv > upstreamAt {
+		return fmt.Errorf("%w: from %d to %d", errWentBack, rv, upstreamAt)
+	}
+	publish()
+	return nil
+}
+
+// checkSum checks that a file is as it was written, and goes back to its beginning.
+func checkSum(file *os.File) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	sum, content := sha256.New(), info.Size()-sha256.Size
+	if content < 0 {
+		return fmt.Errorf("%w: it is cut", errUseless)
+	}
+	if _, err := io.CopyN(sum, file, content); err != nil {
+		return err
+	}
+	said, err := io.ReadAll(file)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(said, sum.Sum(nil)) {
+		return fmt.Errorf("%w: its checksum differs", errUseless)
+	}
+	_, err = file.Seek(0, io.SeekStart)
+	return err
+}
+
+func readSavedHeader(from *bufio.Reader) (h savedHeader, err error) {
+	magic := make([]byte, len(storeMagic))
+	if _, err := io.ReadFull(from, magic); err != nil || string(magic) != storeMagic {
+		return h, fmt.Errorf("%w: it begins with %q, %w", errUseless, magic, err)
+	}
+	head, err := from.ReadSlice('\n')
+	if err == nil {
+		err = json.Unmarshal(head, &h)
+	}
+	if err != nil {
+		return h, fmt.Errorf("%w: header: %w", errUseless, err)
+	}
+	return h, nil
+}
+
+// saved lists the feeds that there are files of. What is none is removed: it would stay for ever.
+func (s *Store) saved() (keys []feedKey, err error) {
+	paths, err := filepath.Glob(filepath.Join(s.dir, "*"+storeSuffix))
+	for _, path := range paths {
+		key, headErr := s.keyOf(path)
+		if headErr != nil {
+			s.log.Warn("saved cache is removed", zap.String("file", path), zap.Error(headErr))
+			err = errors.Join(err, os.Remove(path))
+			continue
+		}
+		keys = append(keys, key)
+	}
+	return keys, err
+}
+
+func (s *Store) keyOf(path string) (key feedKey, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return key, err
+	}
+	defer file.Close() //nolint:errcheck // it was read
+	h, err := readSavedHeader(bufio.NewReader(file))
+	if err != nil {
+		return key, err
+	}
+	key = feedKey{h.Resource, h.Encoding}
+	if s.path(key) != path {
+		return key, fmt.Errorf("%w: it is the file of %v", errUseless, h.Resource)
+	}
+	return key, nil
+}

@@ -1,0 +1,224 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// startSaved is start with a directory of saved caches.
+func startSaved(t *testing.T, f *fakeUpstream, dir string) *Feeds {
+	t.Helper()
+	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
+	store, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	feeds := start(t, f)
+	if err := feeds.Restore(store); err != nil {
+		t.Fatal(err)
+	}
+	return feeds
+}
+
+// savedFile is the only file of a directory.
+func savedFile(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%v, %v", entries, err)
+	}
+	return filepath.Join(dir, entries[0].Name())
+}
+
+// saved lets a feed see some changes, and saves it.
+func saved(t *testing.T, f *fakeUpstream, dir string) (since uint64) {
+	t.Helper()
+	f.set("a", "1")
+	feeds := startSaved(t, f, dir)
+	cache := open(t, feeds)
+	since = cache.Stats().ResourceVersion
+	f.set("b", "1")
+	f.set("a", "2")
+	f.remove("b")
+	reached(t, f, cache)
+	if err := feeds.Save(); err != nil {
+		t.Fatal(err)
+	}
+	feeds.Stop()
+	if info, err := os.Stat(savedFile(t, dir)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	return since
+}
+
+// A proxy that starts again goes on where the one before was: it reads no state, knows what has happened before, and
+// answers nobody before it has caught up.
+func TestRestoredFeed(t *testing.T) {
+	for name, meanwhile := range map[string]func(*fakeUpstream){
+		"nothing":   func(*fakeUpstream) {},
+		"changes":   func(f *fakeUpstream) { f.set("c", "1"); f.remove("a") },
+		"elsewhere": func(f *fakeUpstream) { f.elsewhere() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, dir := newFake(), t.TempDir()
+				since := saved(t, f, dir)
+				meanwhile(f)
+				watches, at := f.count("watch"), f.mu.rev
+				feeds := startSaved(t, f, dir)
+				cache := open(t, feeds)
+				if got := cache.Stats(); got.ResourceVersion < at || got.Since > since {
+					t.Errorf("it answers at %d since %d, want %d since %d", got.ResourceVersion, got.Since, at, since)
+				}
+				everything, err := cache.Resource().NewFilter("", nil, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				cursor, err := cache.Watch(everything, since)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer cursor.Close()
+				if deltas, _, err := cursor.Poll(nil, 100); err != nil || len(deltas) < 3 {
+					t.Errorf("%d events since, %v", len(deltas), err)
+				}
+				f.set("d", "1")
+				reached(t, f, cache)
+				if f.count("list") != 0 || f.count("watch") != watches+1 {
+					t.Errorf("%d lists, %d watches", f.count("list"), f.count("watch")-watches)
+				}
+				if err := feeds.Save(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A file that is of no use is noticed and removed; the feed starts as if there had been none.
+func TestUselessFiles(t *testing.T) {
+	rewrite := func(change func([]byte) []byte) func(*testing.T, *fakeUpstream, string) {
+		return func(t *testing.T, _ *fakeUpstream, path string) {
+			t.Helper()
+			content, err := os.ReadFile(path)
+			if err == nil {
+				err = os.WriteFile(path, change(content), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, spoil := range map[string]func(*testing.T, *fakeUpstream, string){
+		"cut":         rewrite(func(b []byte) []byte { return b[:len(b)-10] }),
+		"cut short":   rewrite(func(b []byte) []byte { return b[:20] }),
+		"empty":       rewrite(func([]byte) []byte { return nil }),
+		"longer":      rewrite(func(b []byte) []byte { return append(b, 0) }),
+		"a bit":       rewrite(func(b []byte) []byte { b[len(b)/2] ^= 1; return b }),
+		"not a cache": rewrite(func([]byte) []byte { return []byte(strings.Repeat("x", 200)) }),
+		"of a restored upstream": func(_ *testing.T, f *fakeUpstream, _ string) {
+			f.locked(func() {
+				f.mu.rev, f.mu.oldest, f.mu.history = 90, 90, nil
+				clear(f.mu.objects)
+			})
+		},
+		"of another cluster": func(_ *testing.T, f *fakeUpstream, _ string) { f.locked(func() { f.mu.cluster = "another" }) },
+		"of another version": func(_ *testing.T, f *fakeUpstream, _ string) { f.locked(func() { f.mu.version = "v1.37.0" }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, dir := newFake(), t.TempDir()
+				saved(t, f, dir)
+				path := savedFile(t, dir)
+				spoil(t, f, path)
+				feeds := startSaved(t, f, dir)
+				cache := open(t, feeds)
+				reached(t, f, cache)
+				if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("the file is still there: %v", err)
+				}
+				if err := feeds.Save(); err != nil {
+					t.Error(err)
+				}
+				savedFile(t, dir)
+			})
+		})
+	}
+}
+
+// When upstream has forgotten what has happened since, the feed reads the state and goes on with the difference.
+func TestRestoredFeedIsTooOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, dir := newFake(), t.TempDir()
+		since := saved(t, f, dir)
+		f.set("c", "1")
+		f.set("a", "3")
+		f.cutStreams(true)
+		cache := open(t, startSaved(t, f, dir))
+		reached(t, f, cache)
+		if got := cache.Stats(); got.Epoch != 1 || got.Since > since {
+			t.Errorf("epoch %d since %d", got.Epoch, got.Since)
+		}
+	})
+}
+
+// Files of caches that are no more, or that must not be any more, go away.
+func TestFilesGoAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, dir := newFake(), t.TempDir()
+		saved(t, f, dir)
+		for name, content := range map[string]string{".x_y.cache-1": "half of a file", "core_v1_none_json.cache": "nonsense"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
+		store, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		excluding := NewFeeds(client, Options{Excluded: []schema.GroupResource{configmaps.GroupResource()}}, zaptest.NewLogger(t))
+		defer excluding.Stop()
+		if err := excluding.Restore(store); err != nil {
+			t.Fatal(err)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+			t.Errorf("%v are left, %v", entries, err)
+		}
+	})
+}
+
+// An upstream that cannot be reached does not keep a saved cache from being there later.
+func TestRestoreWithoutUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, dir := newFake(), t.TempDir()
+		saved(t, f, dir)
+		client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
+		f.locked(func() { f.mu.down = errDown })
+		if _, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t)); !errors.Is(err, errDown) {
+			t.Errorf("%v", err)
+		}
+		f.locked(func() { f.mu.down = nil })
+		feeds := startSaved(t, f, dir)
+		f.stall(true) // nothing comes by the stream
+		f.elsewhere()
+		soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if _, err := feeds.Open(soon, configmaps, watchcache.JSON); err != nil {
+			t.Errorf("a side watch tells: %v", err)
+		}
+	})
+}
