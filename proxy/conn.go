@@ -95,13 +95,20 @@ func (c *conn) begin() {
 	c.eager = true
 }
 
-// settle writes what the socket has left, and ends that it is eager.
+// settle writes what the socket has left.
 func (c *conn) settle() error {
-	c.eager = false
 	if err := c.limitWrite(); err != nil {
 		return err
 	}
+	c.until = time.Time{} // the socket takes it back
 	return c.socket.settle()
+}
+
+// finish settles, and then the socket is not eager any more.
+func (c *conn) finish() {
+	_ = c.settle() // the client may be gone
+	c.socket.finish()
+	c.eager = false
 }
 
 // SetWriteDeadline implements net.Conn.
@@ -238,7 +245,7 @@ func (c *conn) drainUntilGone(gone context.CancelFunc) (stop func()) {
 	go func() {
 		defer close(done)
 		defer gone()
-		c.readUntilGone()
+		c.readUntilGone(func() {})
 	}()
 	return func() {
 		_ = c.SetReadDeadline(longAgo)
@@ -255,13 +262,14 @@ func (c *conn) interrupt() {
 }
 
 // readUntilGone reads and forgets what the client sends, until it leaves or somebody else
-// sets a deadline for reading.
-func (c *conn) readUntilGone() {
+// sets a deadline for reading. It calls came each time that something has come.
+func (c *conn) readUntilGone(came func()) {
 	var scratch [512]byte
 	for {
 		if _, err := c.Conn.Read(scratch[:]); err != nil {
 			return
 		}
+		came()
 	}
 }
 

@@ -139,10 +139,14 @@ func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn, w *
 	c.begin()
 	w.cursor.Notify(watch.ready)
 	watch.ready() // for what has happened before
-	c.readUntilGone()
+	c.readUntilGone(func() {
+		if c.socket.unsettled() { // TLS has answered something
+			watch.ready()
+		}
+	})
 	leave()
 	<-watch.over
-	_ = c.settle() // the client may be gone
+	c.finish()
 }
 
 // work does what there is to do for a watch, as far as the client takes it at once.
@@ -171,18 +175,17 @@ func (p *pumped) catchUp() {
 		p.end()
 		return
 	}
-	p.conn.begin()
 	p.rest()
 }
 
 func (p *pumped) caughtUp() (on bool) {
 	defer p.recovered()
-	if p.conn.settle() != nil {
-		return false
-	}
 	for {
-		on, behind := p.turnAlone(p.ctx, p.out)
-		if !on || !behind {
+		if p.conn.settle() != nil {
+			return false
+		}
+		on, behind := p.turn(p.ctx, p.out, nil)
+		if !on || !behind && !p.conn.socket.unsettled() {
 			return on
 		}
 	}

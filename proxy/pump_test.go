@@ -282,6 +282,7 @@ func TestEagerSocket(t *testing.T) {
 	if err := server.settle(); err != nil {
 		t.Fatal(err)
 	}
+	server.finish()
 	want.WriteString("more")
 	if _, err := server.Write([]byte("more")); err != nil {
 		t.Fatal(err)
@@ -290,6 +291,78 @@ func TestEagerSocket(t *testing.T) {
 	if !bytes.Equal(<-got, want.Bytes()) {
 		t.Error("it differs")
 	}
+}
+
+// While what is left is written, nobody else waits: TLS answers with its lock held. But it cannot go on answering a client
+// that does not read.
+func TestWriteWhileSettling(t *testing.T) {
+	_, server := tcpPair(t, nil)
+	server.begin()
+	if _, err := server.Write(make([]byte, 8<<20)); err != nil {
+		t.Fatal(err)
+	}
+	settled := make(chan error, 1)
+	go func() { settled <- server.settle() }()
+	for !server.socket.isSettling() {
+		time.Sleep(time.Millisecond)
+	}
+	wrote := 0
+	for {
+		n, err := server.socket.Write(make([]byte, 100))
+		if wrote += n; err != nil {
+			break
+		}
+	}
+	if wrote == 0 || wrote > aheadMax {
+		t.Errorf("%d bytes were kept", wrote)
+	}
+	server.Close()
+	if err := <-settled; err == nil {
+		t.Error("it was settled")
+	}
+}
+
+func (s *socket) isSettling() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.settling
+}
+
+func (s *socket) isEager() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.eager
+}
+
+// A quiet watch whose client asks for things of TLS, and does not read the answers, is cut after the stall.
+func TestUnsettledQuietWatchIsCut(t *testing.T) {
+	r, initial := pageOf(t, 1, 0)
+	cursor, err := r.cache.WatchAfter(r.filter, initial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, server := tcpPair(t, nil)
+	server.stall = 100 * time.Millisecond
+	w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		ctx, leave := context.WithCancel(context.Background())
+		w.runBy(ctx, leave, &pump{log: zap.NewNop(), most: 1}, server, &chunkWriter{w: server, unframed: true})
+		server.Close()
+	}()
+	for !server.socket.isEager() {
+		time.Sleep(time.Millisecond)
+	}
+	for !server.socket.unsettled() {
+		if _, err := server.socket.Write(make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := client.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	<-served
 }
 
 // A client that does not read is cut after the stall, and nothing is written behind a part of something.

@@ -5,11 +5,13 @@ import (
 	"net"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // socket is the TCP connection below TLS. While it is eager, a write does not wait for the
-// client: what the kernel does not take at once is kept for settle. Two goroutines may write:
-// TLS now and then answers what it reads.
+// client: what the kernel does not take at once is kept for settle. Two goroutines may write,
+// for TLS now and then answers what it reads, with its own lock held: if that could block,
+// so would whoever writes next. Hence a socket is eager for as long as a pump writes to it.
 type socket struct {
 	net.Conn
 	raw syscall.RawConn // nil if there is no file descriptor
@@ -70,6 +72,10 @@ func (s *socket) writeLocked(p []byte) (int, error) {
 	switch {
 	case s.mu.broken != nil:
 		return 0, s.mu.broken
+	case s.mu.settling && len(s.mu.left)+len(p) > aheadMax:
+		// Nobody but TLS writes now: the client asks and does not read.
+		s.mu.broken = errUnread
+		return 0, errUnread
 	case s.mu.settling, len(s.mu.left) > 0:
 		s.mu.left = append(s.mu.left, p...)
 		return len(p), nil
@@ -99,7 +105,11 @@ func (s *socket) tryLocked(fd uintptr) (done bool) {
 	}
 }
 
-// settle writes what is left, however long that takes. Then the socket is not eager any more.
+// errUnread says that a client had too much written that it did not read.
+var errUnread = errors.New("the client does not read the answers to what it asks")
+
+// settle writes what is left, for as long as the deadline allows, which it then takes back:
+// once that is over, an eager write would fail.
 func (s *socket) settle() error {
 	for {
 		left, err := s.take()
@@ -112,15 +122,23 @@ func (s *socket) settle() error {
 	}
 }
 
-// take returns what is left. If nothing is, the socket is not eager any more.
+// take returns what is left.
 func (s *socket) take() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := s.mu.left
 	s.mu.left = nil
-	s.mu.settling = len(left) > 0
-	s.mu.eager = s.mu.eager && s.mu.settling
+	if s.mu.settling = len(left) > 0; !s.mu.settling {
+		_ = s.SetWriteDeadline(time.Time{})
+	}
 	return left, s.mu.broken
+}
+
+// finish makes the socket one that waits for its client again.
+func (s *socket) finish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.eager = false
 }
 
 func (s *socket) broke(err error) error {

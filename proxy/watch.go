@@ -184,7 +184,7 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 		return
 	}
 	for {
-		on, behind := w.turnAlone(ctx, out)
+		on, behind := w.turn(ctx, out, nil)
 		if !on {
 			return
 		}
@@ -192,13 +192,6 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 			<-w.cursor.Ready()
 		}
 	}
-}
-
-// turnAlone is a turn with scratch space of its own.
-func (w *watching) turnAlone(ctx context.Context, out *chunkWriter) (on, behind bool) {
-	s := scratches.Get().(*scratch)
-	defer scratches.Put(s)
-	return w.turn(ctx, out, s)
 }
 
 // runBy is run with a pump that writes to a connection.
@@ -233,7 +226,8 @@ func (w *watching) wake() {
 }
 
 // turn delivers what has happened and does what else there is to do. It tells whether the
-// watch goes on, and whether there is more to deliver at once.
+// watch goes on, and whether there is more to deliver at once. A write that can take long
+// has no scratch space: it would be held all that time.
 func (w *watching) turn(ctx context.Context, out *chunkWriter, s *scratch) (on, behind bool) {
 	attend := w.attend.Swap(false) // before anything is looked at
 	position, behind, err := w.deliver(out, s)
@@ -307,8 +301,13 @@ var scratches = sync.Pool{New: func() any { return new(scratch) }}
 // deliver appends what has happened since the last time, or writes it if it is one event.
 // There may be more at once. The position is only good if there is not.
 func (w *watching) deliver(out *chunkWriter, s *scratch) (position uint64, behind bool, err error) {
-	polled, position, err := w.cursor.Poll(s.deltas[:0], w.most)
-	if len(polled) == 1 && err == nil && out.buf == nil {
+	pooled := s
+	if pooled == nil {
+		pooled = scratches.Get().(*scratch)
+		defer scratches.Put(pooled)
+	}
+	polled, position, err := w.cursor.Poll(pooled.deltas[:0], w.most)
+	if s != nil && len(polled) == 1 && err == nil && out.buf == nil {
 		err = w.writeOne(out, &polled[0], &s.frames)
 	} else {
 		for i := range polled {
