@@ -192,6 +192,10 @@ func (p *pair) compare(t *testing.T, last func(Event) bool) {
 	p.got.close()
 }
 
+// ownLease is how the key of the apiserver's own lease begins, which it renews now and then, possibly after the first watch
+// of a pair was opened and before the other.
+const ownLease = "kube-system/apiserver-"
+
 // withoutBookmarks drops the bookmarks that come at any time, after a look at whether they tell the truth: everything up
 // to a bookmark has come before it.
 func withoutBookmarks(t *testing.T, events []Event) []Event {
@@ -208,7 +212,7 @@ func withoutBookmarks(t *testing.T, events []Event) []Event {
 			t.Errorf("%v came after a bookmark at %d", e, marked)
 		}
 		shown = max(shown, e.RV)
-		if e.Type != "BOOKMARK" || e.InitialEnd {
+		if (e.Type != "BOOKMARK" || e.InitialEnd) && !strings.HasPrefix(e.Key, ownLease) {
 			rest = append(rest, e)
 		}
 	}
