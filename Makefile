@@ -11,7 +11,7 @@ FUZZTIME ?= 30s
 LINT := go tool -modfile=.tools/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build kubeapi kubectl lint fmt test tiers forms linearizability demo bench bench-growth bench-sync fuzz clean
+.PHONY: help build kubeapi kubectl lint fmt test tiers forms linearizability demo bench bench-growth bench-sync faults fuzz clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ forms: kubeapi ## the differential suite, each row in every form: encodings, gzi
 
 linearizability: kubeapi ## consistent reads against acknowledged writes, a minute in each of six settings, reads/s
 	go test -v -run TestLinearizable -timeout 15m -count 1 ./bench/clients -linearize 60s
+
+faults: kubeapi ## everything that can go wrong, 33 ways, with 500 watchers: bench/results/faults.md
+	@mkdir -p bench/results
+	go test -v -count 1 -timeout 40m -run TestFaults ./bench/faults -everything -watchers 500 -report $(CURDIR)/bench/results/faults.md
 
 demo: build kubeapi kubectl ## 200 informers through the proxy, live figures; Ctrl-C ends it
 	@go build -o bin/demo ./bench/demo

@@ -31,6 +31,15 @@
 // resources cost one read of their definition and, all of them together, one watch
 // of the definitions' metadata.
 //
+// # Saved caches
+//
+// A [Store] keeps caches and their logs on disk, so that a restart costs upstream a probe
+// and a watch for each feed, and clients nothing. What is restored answers nobody before it
+// has got to where the probe found upstream: by the stream, which brings what has
+// happened since, or by a side watch, if nothing has. It is refused if it comes from another
+// cluster or another version of the apiserver, of which the same object may have other
+// bytes, if the resource's definition has changed, or if upstream is behind it.
+//
 // # Learnt from the real apiserver
 //
 // A watch with timeoutSeconds=3 gets a bookmark after about a second, at the

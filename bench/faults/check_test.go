@@ -1,0 +1,204 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/conformance"
+)
+
+// verdict is what came of a scenario.
+type verdict struct {
+	watchers, events, connections         int
+	lost, duplicated, reordered, invented int
+	expired                               int // watches that were told to begin anew
+	answered, failed, stale               int // reads of the most recent state
+	relists, lists                        float64
+	fresh                                 float64 // seconds from the end of the disturbance
+	found                                 []string
+}
+
+const shown = 5
+
+func (v *verdict) complain(format string, args ...any) {
+	if len(v.found) < shown {
+		v.found = append(v.found, fmt.Sprintf(format, args...))
+	}
+}
+
+// reference reads what the apiserver itself tells of a selection after a resourceVersion at which there was nothing.
+func reference(ctx context.Context, s server, namespace string, selection int, first, last uint64) (*conformance.Reference, error) {
+	resp, err := s.open(ctx, target(namespace, selections[selection], fmt.Sprintf("resourceVersion=%d&timeoutSeconds=30", first)))
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	ref := &conformance.Reference{Since: first}
+	body := bufio.NewReader(resp.Body)
+	for {
+		line, err := body.ReadBytes('\n')
+		if err != nil {
+			return nil, fmt.Errorf("the apiserver's watch from %d stands at %d, due at %d: %w", first, ref.End(), last, err)
+		}
+		e, err := conformance.ParseEvent(line)
+		switch {
+		case err != nil:
+			return nil, err
+		case e.Type == "ERROR":
+			return nil, fmt.Errorf("the apiserver's watch: %s", e.Line)
+		case e.Type != "BOOKMARK":
+			ref.Events = append(ref.Events, e)
+		}
+		if e.RV >= last {
+			return ref, nil
+		}
+	}
+}
+
+// upTo is the reference as if nothing had happened after a resourceVersion.
+func upTo(ref *conformance.Reference, rv uint64) *conformance.Reference {
+	cut := &conformance.Reference{Since: ref.Since, State: ref.State}
+	for _, e := range ref.Events {
+		if e.RV > rv {
+			break
+		}
+		cut.Events = append(cut.Events, e)
+	}
+	return cut
+}
+
+// exact holds what a watcher saw against the reference: each event must have come, once, as it was.
+func (v *verdict) exact(w *watcher, ref *conformance.Reference) {
+	for i := range w.histories {
+		h := &w.histories[i]
+		if len(h.Connections) == 0 {
+			continue
+		}
+		whole := ref
+		if i < len(w.histories)-1 {
+			whole = upTo(ref, h.Connections[len(h.Connections)-1].Last())
+		}
+		for _, violation := range conformance.Check(whole, h) {
+			v.complain("%s: %v", h.Name, violation)
+			switch violation.Guarantee {
+			case conformance.Unique:
+				v.duplicated++
+			case conformance.Ordered:
+				v.reordered++
+			case conformance.Exact:
+				v.invented++
+			default:
+				v.lost++
+			}
+		}
+	}
+}
+
+// sound holds what a watcher saw against itself, where upstream has lost its history, so that the proxy could but tell the
+// difference: what comes fits what came before, and leads to what is there.
+func (v *verdict) sound(w *watcher, want map[string]uint64) {
+	state := map[string]uint64{}
+	for i := range w.histories {
+		clear(state)
+		var last uint64
+		for j, conn := range w.histories[i].Connections {
+			initial := conn.State && j == 0
+			for _, e := range conn.Events {
+				switch _, there := state[e.Key]; {
+				case e.Type == "BOOKMARK":
+					if e.InitialEnd {
+						initial, last = false, e.RV
+					}
+					continue
+				case !initial && e.RV < last:
+					v.reordered++
+					v.complain("%v came after %d", e, last)
+				case e.Type == "ADDED" && there:
+					v.duplicated++
+					v.complain("%v was there", e)
+				case e.Type != "ADDED" && !there:
+					v.invented++
+					v.complain("%v was not there", e)
+				}
+				if !initial {
+					last = e.RV
+				}
+				if state[e.Key] = e.RV; e.Type == "DELETED" {
+					delete(state, e.Key)
+				}
+			}
+		}
+	}
+	if !maps.Equal(state, want) {
+		v.lost++
+		v.complain("a watcher of %q ends with %v instead of %v", selections[w.selection], state, want)
+	}
+}
+
+// present is what a selection holds at the apiserver.
+func present(t *testing.T, s server, namespace string, selection int) map[string]uint64 {
+	t.Helper()
+	query := "resourceVersion=0&timeoutSeconds=20"
+	resp, err := s.open(t.Context(), target(namespace, selections[selection], query))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	state := map[string]uint64{}
+	body := bufio.NewReader(resp.Body)
+	for {
+		line, err := body.ReadBytes('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := conformance.ParseEvent(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.InitialEnd {
+			return state
+		}
+		state[e.Key] = e.RV
+	}
+}
+
+// reads holds lists of the most recent state against the reference of everything.
+func (v *verdict) reads(r *reader, ref *conformance.Reference) {
+	v.answered += r.answered
+	v.failed += r.failed
+	v.stale += len(r.stale)
+	for _, s := range r.stale {
+		v.complain("%s", s)
+	}
+	if ref == nil {
+		return
+	}
+	for _, s := range r.seen {
+		want := map[string]string{}
+		for _, e := range ref.Events {
+			if e.RV > s.rv {
+				break
+			}
+			_, name, _ := cut(e.Key)
+			if want[name] = fmt.Sprint(e.RV); e.Type == "DELETED" {
+				delete(want, name)
+			}
+		}
+		if !maps.Equal(s.state, want) {
+			v.invented++
+			v.complain("a list at %d holds %v instead of %v", s.rv, s.state, want)
+		}
+	}
+}
+
+func cut(key string) (namespace, name string, ok bool) {
+	for i := range key {
+		if key[i] == '/' {
+			return key[:i], key[i+1:], true
+		}
+	}
+	return "", key, false
+}

@@ -1,0 +1,151 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// scenario is something that goes wrong.
+type scenario struct {
+	name    string
+	short   bool // part of make test
+	disturb func(t *testing.T, w *world)
+	// own is for scenarios that need an apiserver of their own, started so.
+	own *cluster.Options
+	// settings are further ones of the proxy.
+	settings string
+	// forgets tells that upstream's history is lost on the way: what happened meanwhile comes as a difference.
+	forgets bool
+	// again tells that watches may be told to begin anew.
+	again bool
+}
+
+const persistent = "cache: {persistence: {directory: %q, interval: 1s}}\n"
+
+// lasting is how long what is wrong stays wrong.
+const lasting = 3 * time.Second
+
+// repeated does something a few times.
+func repeated(times int, every time.Duration, do func(*world)) func(*testing.T, *world) {
+	return func(_ *testing.T, w *world) {
+		for range times {
+			do(w)
+			time.Sleep(every)
+		}
+	}
+}
+
+// during is wrong for a while.
+func during(begin, end func(*world)) func(*testing.T, *world) {
+	return func(_ *testing.T, w *world) {
+		begin(w)
+		time.Sleep(lasting)
+		end(w)
+	}
+}
+
+func scenarios() []scenario {
+	var all []scenario
+	for _, side := range []struct {
+		name string
+		of   func(*world) *relay
+	}{{"upstream", func(w *world) *relay { return w.up }}, {"clients", func(w *world) *relay { return w.down }}} {
+		of := side.of
+		add := func(name string, short bool, disturb func(*testing.T, *world)) {
+			all = append(all, scenario{name: side.name + ": " + name, short: short, disturb: disturb})
+		}
+		add("connections cut", false, repeated(10, 200*time.Millisecond, func(w *world) { of(w).end(false) }))
+		add("connections reset", true, repeated(10, 200*time.Millisecond, func(w *world) { of(w).end(true) }))
+		add("away", true, during(
+			func(w *world) { of(w).refuse(true); of(w).end(false) },
+			func(w *world) { of(w).refuse(false) },
+		))
+		add("frozen", false, during(
+			func(w *world) { of(w).frozen.Lock() },
+			func(w *world) { of(w).frozen.Unlock() },
+		))
+		add("answers cut in the middle", true, repeated(10, 200*time.Millisecond, func(w *world) { of(w).ruin(truncated) }))
+		add("half closed", false, repeated(5, 300*time.Millisecond, func(w *world) { of(w).halfClose() }))
+		add("slow", false, during(
+			func(w *world) { of(w).slow(50*time.Millisecond, 200<<10) },
+			func(w *world) { of(w).slow(0, 0) },
+		))
+		add("latency of a second", false, during(
+			func(w *world) { of(w).slow(time.Second, 0) },
+			func(w *world) { of(w).slow(0, 0) },
+		))
+		add("frozen, then cut", false, during(
+			func(w *world) { of(w).frozen.Lock() },
+			func(w *world) { of(w).end(true); of(w).frozen.Unlock() },
+		))
+	}
+	all = append(all,
+		scenario{name: "nothing", disturb: func(*testing.T, *world) { time.Sleep(lasting) }},
+		scenario{name: "upstream: bytes corrupted", short: true, disturb: repeated(10, 200*time.Millisecond, func(w *world) { w.up.ruin(corrupted) })},
+		scenario{name: "both sides reset", disturb: repeated(10, 200*time.Millisecond, func(w *world) {
+			w.up.end(true)
+			w.down.end(true)
+		})},
+		scenario{name: "apiserver suspended", own: &cluster.Options{}, disturb: func(_ *testing.T, w *world) { suspend(w.api.PID(), lasting) }},
+		scenario{name: "proxy suspended", disturb: func(_ *testing.T, w *world) { suspend(w.proxy.PID(), lasting) }},
+		scenario{name: "apiserver restarted", own: &cluster.Options{}, forgets: true, disturb: restartServer(false)},
+		scenario{name: "apiserver killed", own: &cluster.Options{}, forgets: true, disturb: restartServer(true)},
+		scenario{name: "apiserver killed twice", own: &cluster.Options{}, forgets: true, disturb: func(t *testing.T, w *world) {
+			restartServer(true)(t, w)
+			time.Sleep(time.Second)
+			restartServer(true)(t, w)
+		}},
+		scenario{
+			name: "upstream away, history compacted", own: &cluster.Options{Flags: []string{"--etcd-compaction-interval=1s"}}, forgets: true,
+			disturb: during(
+				func(w *world) { w.up.refuse(true); w.up.end(false) },
+				func(w *world) { w.up.refuse(false) },
+			),
+		},
+		scenario{name: "proxy restarted", again: true, disturb: restartProxy(1, false)},
+		scenario{name: "proxy killed", again: true, disturb: restartProxy(1, true)},
+		scenario{name: "proxy restarted, caches saved", short: true, settings: persistent, disturb: restartProxy(3, false)},
+		scenario{name: "proxy killed, caches saved", short: true, settings: persistent, disturb: restartProxy(3, true)},
+		scenario{name: "proxy killed ten times, caches saved", settings: persistent, disturb: restartProxy(10, true)},
+		scenario{name: "proxy restarted while upstream is slow, caches saved", settings: persistent, disturb: func(t *testing.T, w *world) {
+			w.up.slow(50*time.Millisecond, 500<<10)
+			restartProxy(2, false)(t, w)
+			w.up.slow(0, 0)
+		}},
+	)
+	return all
+}
+
+func restartServer(kill bool) func(*testing.T, *world) {
+	return func(t *testing.T, w *world) {
+		if kill {
+			w.api.Kill()
+		} else if err := w.api.Stop(); err != nil {
+			t.Error(err)
+		}
+		if err := w.api.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func restartProxy(times int, kill bool) func(*testing.T, *world) {
+	return func(t *testing.T, w *world) {
+		for i := range times {
+			time.Sleep(time.Duration(1+i%3) * 500 * time.Millisecond)
+			w.restart(t, kill)
+		}
+	}
+}
+
+// row is the verdict's line in the table.
+func (v *verdict) row(name string) string {
+	return fmt.Sprintf("| %s | %d | %d | %d | %d | %d | %d | %d of %d | %d | %.0f | %.0f | %.1f |",
+		name, v.watchers, v.events, v.lost, v.duplicated, v.reordered, v.invented, v.stale, v.answered, v.expired, v.relists, v.lists, v.fresh)
+}
+
+const tableHead = `| scenario | watchers | events | lost | duplicated | reordered | invented | stale reads | 410 | relists | upstream lists | seconds until fresh |
+|---|---|---|---|---|---|---|---|---|---|---|---|`

@@ -1,0 +1,253 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/bench/conformance"
+)
+
+// selections are what watchers ask for.
+var selections = []string{"", "labelSelector=colour%3Dred", "labelSelector=colour!%3Dred", "fieldSelector=metadata.name%3D" + pinned}
+
+// target is a watch of a selection.
+func target(namespace, selection, query string) string {
+	t := "/api/v1/namespaces/" + namespace + "/configmaps?watch=true&allowWatchBookmarks=true&" + query
+	if selection != "" {
+		t += "&" + selection
+	}
+	return t
+}
+
+// watcher watches, and goes on where it was when its watch ends.
+type watcher struct {
+	selection int
+	histories []conformance.History // another one each time that it had to begin anew
+	expired   int                   // how often it was told so
+	at        atomic.Uint64         // up to where it has seen everything
+	stop      context.CancelFunc
+	refused   map[string]int
+}
+
+// server is whom it asks.
+type server struct {
+	url   string
+	token string
+	http  *http.Client
+}
+
+func (s server) open(ctx context.Context, target string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+target, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	if s.token != "" {
+		req.Header.Set("Authorization", "Bearer "+s.token)
+	}
+	resp, err := s.http.Do(req)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		return nil, fmt.Errorf("%s: %.200s", resp.Status, body)
+	}
+	return resp, err
+}
+
+// run watches from a resourceVersion on until it has seen all up to due, which is set when that is known, or ctx ends.
+func (w *watcher) run(ctx context.Context, s server, namespace string, from uint64, due *atomic.Uint64) error {
+	w.refused = map[string]int{}
+	defer w.stop()
+	state := true
+	for ctx.Err() == nil {
+		if state {
+			w.histories = append(w.histories, conformance.History{Name: fmt.Sprintf("watcher of %q", selections[w.selection])})
+		}
+		h := &w.histories[len(w.histories)-1]
+		if n := len(h.Connections); n > 0 {
+			from = h.Connections[n-1].Last()
+		}
+		conn := conformance.Connection{From: from, State: state}
+		done, err := w.connect(ctx, s, namespace, &conn, due)
+		if err != nil && !done { // nothing was said
+			w.refused[err.Error()]++
+			pause(ctx)
+			continue
+		}
+		if n := len(conn.Events); n > 0 && conn.Events[n-1].Type == "ERROR" {
+			last := conn.Events[n-1]
+			conn.Events = conn.Events[:n-1]
+			if gjson.GetBytes(last.Line, "object.code").Int() == http.StatusGone {
+				w.expired++
+				from, state = conn.Last(), true
+				if len(conn.Events) > 0 {
+					h.Connections = append(h.Connections, conn)
+				}
+				continue
+			}
+			w.refused[string(last.Line)]++
+			pause(ctx)
+		}
+		if state && !begun(&conn) { // it ended before all of the state was there
+			if len(h.Connections) == 0 {
+				w.histories = w.histories[:len(w.histories)-1]
+			}
+			continue
+		}
+		h.Connections = append(h.Connections, conn)
+		state = false
+		if done {
+			break
+		}
+	}
+	if until := due.Load(); until > 0 && w.at.Load() >= until {
+		return nil
+	}
+	return fmt.Errorf("watcher of %q stands at %d, due at %d, refused %v", selections[w.selection], from, due.Load(), w.refused)
+}
+
+func begun(c *conformance.Connection) bool {
+	for _, e := range c.Events {
+		if e.InitialEnd {
+			return true
+		}
+	}
+	return false
+}
+
+func pause(ctx context.Context) {
+	select {
+	case <-time.After(100 * time.Millisecond):
+	case <-ctx.Done():
+	}
+}
+
+// connect opens one watch and reads it to its end, or up to what is due. It fails if there was none.
+func (w *watcher) connect(ctx context.Context, s server, namespace string, conn *conformance.Connection, due *atomic.Uint64) (done bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	query := "resourceVersion=" + strconv.FormatUint(conn.From, 10)
+	if conn.State {
+		query += "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+	}
+	answered := time.AfterFunc(openLimit, cancel)
+	resp, err := s.open(ctx, target(namespace, selections[w.selection], query))
+	answered.Stop()
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	// Who watches looks now and then whether it is still connected, as client-go does by pings.
+	silent := time.AfterFunc(silence, cancel)
+	defer silent.Stop()
+	body := bufio.NewReader(resp.Body)
+	complete := !conn.State
+	for {
+		line, err := body.ReadBytes('\n')
+		if err != nil {
+			if errors.Is(err, io.EOF) && len(line) == 0 {
+				return false, nil
+			}
+			return false, nil //nolint:nilerr // a line that was cut is as if it had not come
+		}
+		silent.Reset(silence)
+		e, err := conformance.ParseEvent(line)
+		if err != nil {
+			return false, err
+		}
+		conn.Events = append(conn.Events, e)
+		complete = complete || e.InitialEnd
+		if e.Type == "ERROR" {
+			return false, nil
+		}
+		if complete {
+			w.at.Store(e.RV)
+		}
+		if until := due.Load(); complete && until > 0 && e.RV >= until {
+			return true, nil
+		}
+	}
+}
+
+const (
+	openLimit = 15 * time.Second
+	silence   = 8 * time.Second
+)
+
+// reader makes reads of the most recent state.
+type reader struct {
+	answered, failed int
+	stale            []string
+	seen             []sight
+	slowest          time.Duration
+}
+
+// sight is a list that was read.
+type sight struct {
+	rv    uint64
+	state map[string]string // name to resourceVersion
+}
+
+const readLimit = 12 * time.Second
+
+// run reads until ctx ends.
+func (r *reader) run(ctx context.Context, s server, w *writers) {
+	for ctx.Err() == nil {
+		floor, began := w.acked.Load(), time.Now()
+		got, err := readList(ctx, s, w.namespace)
+		r.slowest = max(r.slowest, time.Since(began))
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			r.failed++
+			pause(ctx)
+		default:
+			if r.answered++; got.rv < floor {
+				r.stale = append(r.stale, fmt.Sprintf("a list at %d lacks what was acknowledged at %d", got.rv, floor))
+			}
+			r.seen = append(r.seen, got)
+		}
+	}
+}
+
+func readList(ctx context.Context, s server, namespace string) (got sight, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	resp, err := s.open(ctx, "/api/v1/namespaces/"+namespace+"/configmaps")
+	if err != nil {
+		return got, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return got, err
+	}
+	list := gjson.ParseBytes(body)
+	if got.rv, err = strconv.ParseUint(list.Get("metadata.resourceVersion").Str, 10, 64); err != nil {
+		return got, err
+	}
+	got.state = map[string]string{}
+	list.Get("items").ForEach(func(_, item gjson.Result) bool {
+		got.state[strings.Clone(item.Get("metadata.name").Str)] = strings.Clone(item.Get("metadata.resourceVersion").Str)
+		return true
+	})
+	return got, nil
+}
+
+// newServer is a server as one client reaches it.
+func newServer(u, token string, roots *http.Transport) server {
+	if _, err := url.Parse(u); err != nil {
+		panic(err)
+	}
+	return server{url: u, token: token, http: &http.Client{Transport: roots.Clone()}}
+}

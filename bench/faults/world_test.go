@@ -1,0 +1,157 @@
+package faults
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+var (
+	everything = flag.Bool("everything", false, "all scenarios, not the short set")
+	watching   = flag.Int("watchers", 60, "how many watchers a scenario has")
+	seedFlag   = flag.Uint64("seed", 0, "of the random writes; 0 takes one from the clock")
+	reportFile = flag.String("report", "", "write the table to a `FILE`")
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is an apiserver, a proxy, and a relay on either side of it.
+type world struct {
+	api      *cluster.APIServer
+	admin    *kubernetes.Clientset
+	up, down *relay // upstream of the proxy, and downstream
+	proxy    *cluster.Proxy
+	config   string
+	args     []string
+	dir      string // of saved caches
+	started  int    // proxies
+	relists  float64
+	lists    float64
+}
+
+const header = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\ndrain: 500ms\n"
+
+func newWorld(t *testing.T, api *cluster.APIServer, settings string) *world {
+	t.Helper()
+	w := &world{api: api, dir: t.TempDir()}
+	var err error
+	if w.admin, err = kubernetes.NewForConfig(w.api.RESTConfig()); err != nil {
+		t.Fatal(err)
+	}
+	w.up = startRelay(t, w.api.URL)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := w.api.WriteKubeconfigAt(kubeconfig, w.up.url("https"), w.api.Token); err != nil {
+		t.Fatal(err)
+	}
+	w.config = filepath.Join(t.TempDir(), "config.yaml")
+	if settings != "" {
+		settings = fmt.Sprintf(settings, w.dir)
+	}
+	settings = header + settings
+	if err := os.WriteFile(w.config, []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.args = []string{"--kubeconfig", kubeconfig, "--config", w.config}
+	w.start(t, "")
+	w.down = startRelay(t, w.proxy.URL)
+	return w
+}
+
+// start starts a proxy, again at the address that it had.
+func (w *world) start(t *testing.T, listen string) {
+	t.Helper()
+	w.proxy = cluster.ProxyT(t, cluster.ProxyOptions{Listen: listen, Args: w.args})
+	w.started++
+}
+
+// restart ends the proxy, by a kill or in an orderly way, and starts another one in its place.
+func (w *world) restart(t *testing.T, kill bool) {
+	t.Helper()
+	w.count(t)
+	listen := w.proxy.URL[len("http://"):]
+	if kill {
+		w.proxy.Kill()
+	} else if err := w.proxy.Stop(); err != nil {
+		t.Error(err)
+	}
+	w.start(t, listen)
+}
+
+// count adds what the present proxy asked of upstream.
+func (w *world) count(t *testing.T) {
+	t.Helper()
+	m, err := w.proxy.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.relists += m.Sum("watchproxy_feed_relists_total", `resource="configmaps"`)
+	w.lists += m.Sum("watchproxy_feed_requests_total", `resource="configmaps"`, `verb="list"`)
+}
+
+// suspend stops a process for a while, as a machine that swaps does.
+func suspend(pid int, for_ time.Duration) {
+	_ = syscall.Kill(pid, syscall.SIGSTOP)
+	time.Sleep(for_)
+	_ = syscall.Kill(pid, syscall.SIGCONT)
+}
+
+// direct is the apiserver, without anything in between.
+func (w *world) direct(t *testing.T) server {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(w.api.CA)
+	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableCompression: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	return server{url: w.api.URL, token: w.api.Token, http: &http.Client{Transport: tr}}
+}
+
+// client is the proxy by the relay, on connections of its own.
+func (w *world) client(t *testing.T) server {
+	t.Helper()
+	tr := &http.Transport{DisableCompression: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	return server{url: w.down.url("http"), http: &http.Client{Transport: tr}}
+}
+
+// namespace makes one, and returns a resourceVersion at which it is empty.
+func (w *world) namespace(t *testing.T, name string) uint64 {
+	t.Helper()
+	if _, err := w.admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// The apiserver knows of its history only from the oldest event that it has kept.
+	if _, err := w.admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "anchor-" + name}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readList(t.Context(), w.direct(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got.rv
+}
+
+// awaken makes the proxy follow the resource.
+func (w *world) awaken(ctx context.Context, s server, namespace string) error {
+	for {
+		_, err := readList(ctx, s, namespace)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		pause(ctx)
+	}
+}
