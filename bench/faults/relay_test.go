@@ -20,7 +20,6 @@ type relay struct {
 		sync.Mutex
 		refusing bool
 		pairs    map[*pair]struct{}
-		spoil    spoil
 		latency  time.Duration
 		pace     int // bytes/s, 0 for as fast as it goes
 	}
@@ -113,12 +112,12 @@ func (r *relay) pass(p *pair, to, from net.Conn, answers bool) {
 		if err != nil {
 			return
 		}
-		what, latency, pace := unspoilt, time.Duration(0), 0
+		what := unspoilt
 		r.mu.Lock()
 		if answers {
 			what, p.spoil = p.spoil, unspoilt
 		}
-		latency, pace = r.mu.latency, r.mu.pace
+		latency, pace := r.mu.latency, r.mu.pace
 		r.mu.Unlock()
 		if pace > 0 {
 			latency += time.Duration(n) * time.Second / time.Duration(pace)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -242,12 +241,4 @@ func readList(ctx context.Context, s server, namespace string) (got sight, err e
 		return true
 	})
 	return got, nil
-}
-
-// newServer is a server as one client reaches it.
-func newServer(u, token string, roots *http.Transport) server {
-	if _, err := url.Parse(u); err != nil {
-		panic(err)
-	}
-	return server{url: u, token: token, http: &http.Client{Transport: roots.Clone()}}
 }
