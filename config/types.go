@@ -87,6 +87,10 @@ type Cache struct {
 	// IdleTimeout is after how long without a request or an open watch a
 	// resource's cache is given up; 0 keeps it.
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
+	// SelfCheckInterval is how often each cache is compared with upstream, by the
+	// metadata of all its objects at one resourceVersion; 0 is never. What differs is
+	// logged and counted, and the cache is read anew.
+	SelfCheckInterval *metav1.Duration `json:"selfCheckInterval,omitempty"`
 	// Persistence keeps the caches on disk, so that a restart goes on where it was.
 	Persistence Persistence `json:"persistence,omitzero"`
 	// OnUpstreamLoss tells what becomes of reads that a cache could answer while

@@ -103,7 +103,7 @@ func againByLot(r reply) (reply, error) {
 // What the apiserver refuses because it is not ready, too slow, or about to end, comes through as it is.
 func TestRefusalsForAWhile(t *testing.T) {
 	server := another(t, cluster.Options{
-		Flags: []string{"--request-timeout=3s", "--shutdown-send-retry-after=true"},
+		Flags: []string{"--request-timeout=6s", "--shutdown-send-retry-after=true"},
 		Grace: 10 * time.Second,
 	})
 	anotherProxy(t, server, server.Token, "cache: {syncTimeout: 1s}\n")

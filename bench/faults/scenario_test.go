@@ -134,6 +134,9 @@ func restartServer(kill bool) func(*testing.T, *world) {
 
 func restartProxy(times int, kill bool) func(*testing.T, *world) {
 	return func(t *testing.T, w *world) {
+		if w.persistent {
+			w.awaitSave(t)
+		}
 		for i := range times {
 			time.Sleep(time.Duration(1+i%3) * 500 * time.Millisecond)
 			w.restart(t, kill)

@@ -39,9 +39,11 @@ type world struct {
 	config   string
 	args     []string
 	dir      string // of saved caches
-	started  int    // proxies
-	relists  float64
-	lists    float64
+	// persistent tells that there are any.
+	persistent bool
+	started    int // proxies
+	relists    float64
+	lists      float64
 }
 
 const header = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\ndrain: 500ms\n"
@@ -60,6 +62,7 @@ func newWorld(t *testing.T, api *cluster.APIServer, settings string) *world {
 	}
 	w.config = filepath.Join(t.TempDir(), "config.yaml")
 	if settings != "" {
+		w.persistent = true
 		settings = fmt.Sprintf(settings, w.dir)
 	}
 	settings = header + settings
@@ -101,6 +104,23 @@ func (w *world) count(t *testing.T) {
 	}
 	w.relists += m.Sum("watchproxy_feed_relists_total", `resource="configmaps"`)
 	w.lists += m.Sum("watchproxy_feed_requests_total", `resource="configmaps"`, `verb="list"`)
+}
+
+// awaitSave waits until a cache was saved: before that, a restart is one without.
+func (w *world) awaitSave(t *testing.T) {
+	t.Helper()
+	for {
+		files, err := os.ReadDir(w.dir)
+		if err != nil || t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if filepath.Ext(f.Name()) == ".cache" {
+				return
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // suspend stops a process for a while, as a machine that swaps does.

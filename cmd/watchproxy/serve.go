@@ -208,6 +208,7 @@ func feedOptions(c config.Cache) upstream.Options {
 			Bytes:  c.Log.MaxBytes.Value(),
 		},
 		IdleTimeout: c.IdleTimeout.Duration,
+		SelfCheck:   c.SelfCheckInterval.Duration,
 		Resources:   map[schema.GroupResource]upstream.ResourceOptions{},
 	}
 	for _, r := range c.Exclude {

@@ -52,9 +52,12 @@ func (f *Feed) stateOf(o *metav1.PartialObjectMetadata) (watchcache.ObjectState,
 
 // metadata lists the metadata of a collection in a state that is not older than rv.
 func (c *Client) metadata(ctx context.Context, r *watchcache.Resource, rv uint64) (*metav1.PartialObjectMetadataList, uint64, error) {
-	resp, err := c.getAs(ctx, acceptProtobufMetadata, "metadata", r.GVR, resourcePath(r.GVR, ""), url.Values{
-		"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"},
-	})
+	return c.metadataBy(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}})
+}
+
+// metadataBy lists metadata, and tells at which resourceVersion.
+func (c *Client) metadataBy(ctx context.Context, r *watchcache.Resource, query url.Values) (*metav1.PartialObjectMetadataList, uint64, error) {
+	resp, err := c.getAs(ctx, acceptProtobufMetadata, "metadata", r.GVR, resourcePath(r.GVR, ""), query)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -26,6 +26,8 @@ type Options struct {
 	// IdleTimeout is after how long without a request or an open watch a feed
 	// is stopped; 0 means never.
 	IdleTimeout time.Duration
+	// SelfCheck is how often each cache is compared with upstream; 0 means never.
+	SelfCheck time.Duration
 }
 
 // ResourceOptions are those of one resource.
@@ -110,6 +112,9 @@ func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
 	fs.mu.forbidden = map[schema.GroupVersionResource]struct{}{}
 	fs.definitions.client, fs.definitions.log, fs.definitions.changed = client, log, fs.redefined
 	fs.running.Go(fs.retireIdle)
+	if options.SelfCheck > 0 {
+		fs.running.Go(func() { fs.checkAll(options.SelfCheck) })
+	}
 	return fs
 }
 
@@ -117,6 +122,9 @@ func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
 func (fs *Feeds) Stop() {
 	fs.cancel()
 	fs.running.Wait()
+	if fs.store != nil {
+		_ = fs.store.Close() // it was only read
+	}
 }
 
 // Open returns the feed of a resource in an encoding, starting it if it does not
@@ -242,6 +250,9 @@ func (fs *Feeds) own(f *Feed) {
 	}
 	if ctx.Err() == nil {
 		pause := pauseAfter(f.err)
+		if notForUs(f.err) {
+			fs.forgetSaved(f.key())
+		}
 		level := zap.InfoLevel
 		if forbidden := apierrors.IsForbidden(f.err); fs.knownForbiddenLocked(f.gvr, forbidden) && forbidden {
 			level = zap.DebugLevel
@@ -320,6 +331,13 @@ func pauseAfter(err error) time.Duration {
 	return max(2*time.Second, retryAfter(err))
 }
 
+// notForUs tells that a feed ended because its resource cannot or must not be cached, and not
+// because upstream was away.
+func notForUs(err error) bool {
+	return errors.Is(err, ErrNotCacheable) || errors.Is(err, ErrNoEncoding) || errors.Is(err, errNotServed) ||
+		apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+}
+
 // retireIdle stops feeds that nobody has used for a while.
 func (fs *Feeds) retireIdle() {
 	idle := fs.options.IdleTimeout
@@ -337,6 +355,7 @@ func (fs *Feeds) retireIdle() {
 				f.stop()
 				fs.mu.Unlock()
 				<-f.done
+				fs.forgetSaved(f.key())
 			}
 		}
 	}

@@ -17,6 +17,7 @@ type Metrics struct {
 	seconds  *prometheus.HistogramVec
 	saves    *prometheus.CounterVec
 	restores *prometheus.CounterVec
+	checks   *prometheus.CounterVec
 }
 
 var resourceLabels = []string{"group", "version", "resource"}
@@ -56,7 +57,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		Name: "watchproxy_cache_restores_total",
 		Help: "Saved caches found when their feeds started, by outcome: restored, refused (they were of no use).",
 	}, []string{"outcome"})
-	r.MustRegister(m.saves, m.restores, m.requests, m.relists, m.runs, m.readers, m.seconds)
+	m.checks = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watchproxy_self_checks_total",
+		Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (it was read anew), inconclusive.",
+	}, append(resourceLabels, "outcome"))
+	r.MustRegister(m.checks, m.saves, m.restores, m.requests, m.relists, m.runs, m.readers, m.seconds)
 	return m
 }
 

@@ -25,19 +25,14 @@ func (fs *Feeds) Restore(s *Store) error {
 	return err
 }
 
-// Save writes the caches that have changed since they were written, and removes the files of
-// those that are no more. It must not be called concurrently.
+// Save writes the caches that have changed since they were written. It must not be called
+// concurrently. The file of a feed that could not start for a while stays as it is.
 func (fs *Feeds) Save() error {
 	if fs.store == nil {
 		return nil
 	}
 	began, saved := time.Now(), 0
-	keys, err := fs.store.saved()
-	for _, key := range keys {
-		if !fs.has(key) {
-			err = errors.Join(err, fs.store.remove(key))
-		}
-	}
+	var err error
 	for _, f := range fs.list() {
 		rv, epoch := f.standing()
 		if stats := f.cache.Stats(); !stats.Ready || f.saved == (standing{rv, epoch}) {
@@ -60,10 +55,14 @@ func (fs *Feeds) Save() error {
 // standing is where a cache was when it was saved.
 type standing struct{ rv, epoch uint64 }
 
-func (fs *Feeds) has(key feedKey) bool {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return fs.mu.feeds[key] != nil
+// forgetSaved removes the file of a cache that nobody will want again soon.
+func (fs *Feeds) forgetSaved(key feedKey) {
+	if fs.store == nil {
+		return
+	}
+	if err := fs.store.remove(key); err != nil {
+		fs.log.Warn("saved cache could not be removed", zap.Error(err))
+	}
 }
 
 // restore fills the cache from a file, if there is one of use. Nobody is answered from it

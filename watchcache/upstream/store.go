@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,6 +32,7 @@ import (
 // and can be read by its owner only.
 type Store struct {
 	dir    string
+	lock   *os.File // the directory: no two processes may write to it
 	origin origin
 	log    *zap.Logger
 }
@@ -70,19 +72,43 @@ func OpenStore(ctx context.Context, dir string, client *Client, log *zap.Logger)
 		return nil, fmt.Errorf("directory of saved caches: %w", err)
 	}
 	s := &Store{dir: dir, log: log}
-	old, err := filepath.Glob(filepath.Join(dir, ".*"+storeSuffix+"-*")) // of somebody who was killed
+	if err := s.take(); err != nil {
+		return nil, err
+	}
+	if err := s.prepare(ctx, client); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// take locks the directory for as long as the process lives, or until Close.
+func (s *Store) take() (err error) {
+	if s.lock, err = os.Open(s.dir); err != nil {
+		return fmt.Errorf("directory of saved caches: %w", err)
+	}
+	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return errors.Join(fmt.Errorf("directory of saved caches: is it another watchproxy's? %w", err), s.lock.Close())
+	}
+	return nil
+}
+
+// Close lets another process have the directory.
+func (s *Store) Close() error { return s.lock.Close() }
+
+func (s *Store) prepare(ctx context.Context, client *Client) error {
+	old, err := filepath.Glob(filepath.Join(s.dir, ".*"+storeSuffix+"-*")) // of somebody who was killed
 	for _, path := range old {
 		err = errors.Join(err, os.Remove(path))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("directory of saved caches: %w", err)
+		return fmt.Errorf("directory of saved caches: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeLimit)
 	defer cancel()
 	if s.origin, err = client.origin(ctx); err != nil {
-		return nil, fmt.Errorf("who is upstream: %w", err)
+		return fmt.Errorf("who is upstream: %w", err)
 	}
-	return s, nil
+	return nil
 }
 
 // origin asks who upstream is. Where the proxy may not look for what no two clusters have in

@@ -25,6 +25,9 @@ func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
 	case errors.Is(err, errWentBack):
 		f.newEpoch = true
 		return relist, "went-back"
+	case errors.Is(err, errDiffers):
+		f.newEpoch = true // nobody knows what its watches have missed
+		return relist, "self-check"
 	case errors.Is(err, errCutShort):
 		return relist, "cut-short"
 	case errors.Is(err, watchcache.ErrDiverged), errors.Is(err, errOtherEpoch):

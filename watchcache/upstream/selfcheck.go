@@ -1,0 +1,131 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+const (
+	// checkPage is how many objects' metadata are listed at once, checkLimit how long it may
+	// take to list them all.
+	checkPage  = 5000
+	checkLimit = time.Minute
+	// checkShown is how many differences are logged.
+	checkShown = 5
+)
+
+// errDiffers says that the cache does not hold what upstream has at the same
+// resourceVersion: something was missed, here or on the way.
+var errDiffers = errors.New("cache differs from upstream")
+
+// errInconclusive says that there was nothing to compare: upstream or the log has moved on.
+var errInconclusive = errors.New("states at one resourceVersion could not be had")
+
+// selfCheck compares keys, uids and resourceVersions of all objects with upstream's at the
+// resourceVersion that the log has reached.
+func (f *Feed) selfCheck(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	rv, epoch := f.standing()
+	theirs, err := f.statesAt(ctx, rv)
+	if err != nil {
+		return err
+	}
+	ours, err := f.cache.SnapshotAt(rv)
+	if _, now := f.standing(); err != nil || now != epoch {
+		return fmt.Errorf("%w: %w", errInconclusive, err)
+	}
+	var wrong []string
+	for o := range ours.Objects("", "") {
+		is, ok := theirs[o.Key()]
+		switch delete(theirs, o.Key()); {
+		case !ok:
+			wrong = append(wrong, o.Key()+" is not there")
+		case is.UID != o.UID() || is.ResourceVersion != o.ResourceVersion():
+			wrong = append(wrong, fmt.Sprintf("%s is %s at %d, cached %s at %d", o.Key(), is.UID, is.ResourceVersion, o.UID(), o.ResourceVersion()))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(theirs)) {
+		wrong = append(wrong, key+" is not cached")
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w at %d in %d objects: %q", errDiffers, rv, len(wrong), wrong[:min(len(wrong), checkShown)])
+}
+
+// statesAt lists the metadata of all objects at a resourceVersion, by key.
+func (f *Feed) statesAt(ctx context.Context, rv uint64) (map[string]watchcache.ObjectState, error) {
+	states := map[string]watchcache.ObjectState{}
+	query := url.Values{
+		"limit": {strconv.Itoa(checkPage)}, "resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"Exact"},
+	}
+	for {
+		list, at, err := f.client.metadataBy(ctx, f.cache.Resource(), query)
+		switch {
+		case err != nil:
+			return nil, err
+		case at != rv:
+			return nil, fmt.Errorf("%w: asked for %d, got %d", errInconclusive, rv, at)
+		}
+		for i := range list.Items {
+			state, err := f.stateOf(&list.Items[i])
+			if err != nil {
+				return nil, err
+			}
+			states[state.Key] = state
+		}
+		if list.Continue == "" {
+			return states, nil
+		}
+		query = url.Values{"limit": {strconv.Itoa(checkPage)}, "continue": {list.Continue}}
+	}
+}
+
+// checkAll compares one feed after another with upstream, all of them once in an interval.
+func (fs *Feeds) checkAll(interval time.Duration) {
+	for {
+		feeds := fs.list()
+		pause := interval / time.Duration(len(feeds)+1)
+		if !sleep(fs.ctx, pause/2+rand.N(pause+1)) {
+			return
+		}
+		for _, f := range feeds {
+			fs.check(f)
+			if !sleep(fs.ctx, pause/2+rand.N(pause+1)) {
+				return
+			}
+		}
+	}
+}
+
+// check compares a feed with upstream. One that differs begins anew.
+func (fs *Feeds) check(f *Feed) {
+	if stats := f.cache.Stats(); !stats.Ready {
+		return
+	}
+	outcome := "same"
+	switch err := f.selfCheck(fs.ctx); {
+	case fs.ctx.Err() != nil:
+		return
+	case errors.Is(err, errDiffers):
+		outcome = "different"
+		f.log.Error("self-check: the cache is read anew", zap.Error(err))
+		f.interrupt(err)
+	case err != nil:
+		outcome = "inconclusive"
+		f.log.Debug("self-check", zap.Error(err))
+	}
+	fs.metrics.checks.WithLabelValues(f.gvr.Group, f.gvr.Version, f.gvr.Resource, outcome).Inc()
+}

@@ -1,0 +1,70 @@
+package upstream
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// A cache that differs from upstream, however that came, is noticed and begins anew; one that does not is left alone.
+func TestSelfCheck(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil   func(*fakeUpstream)
+		outcome string
+	}{
+		"same":      {func(*fakeUpstream) {}, "same"},
+		"missing":   {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["x"] = f.objectLocked("x", "uid-x", 90, "1") }) }, "different"},
+		"gone":      {func(f *fakeUpstream) { f.locked(func() { delete(f.mu.objects, "a") }) }, "different"},
+		"changed":   {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["a"] = f.objectLocked("a", "uid-1", 95, "2") }) }, "different"},
+		"replaced":  {func(f *fakeUpstream) { f.locked(func() { f.mu.objects["a"] = f.objectLocked("a", "uid-9", 101, "1") }) }, "different"},
+		"elsewhere": {func(f *fakeUpstream) { f.stall(true); f.elsewhere() }, "inconclusive"},
+		"down":      {func(f *fakeUpstream) { f.locked(func() { f.mu.down = errDown }) }, "inconclusive"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.set("a", "1")
+				f.set("b", "1")
+				feeds := start(t, f)
+				cache := open(t, feeds)
+				epoch := cache.Stats().Epoch
+				c.spoil(f)
+				feeds.check(feeds.list()[0])
+				if got := testutil.ToFloat64(feeds.metrics.checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
+					t.Errorf("%v checks are %s", got, c.outcome)
+				}
+				f.stall(false)
+				f.locked(func() { f.mu.down = nil })
+				time.Sleep(time.Minute)
+				reached(t, f, cache)
+				if got := cache.Stats().Epoch; (got != epoch) != (c.outcome == "different") {
+					t.Errorf("epoch %d after %d", got, epoch)
+				}
+			})
+		})
+	}
+}
+
+// All feeds are checked from time to time.
+func TestSelfChecksComeByThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("a", "1")
+		feeds := start(t, f)
+		feeds.running.Go(func() { feeds.checkAll(time.Hour) })
+		open(t, feeds)
+		time.Sleep(10 * time.Hour)
+		if got := f.count("metadata"); got < 5 || got > 20 {
+			t.Errorf("%d checks in ten hours", got)
+		}
+	})
+}
+
+func (f *fakeUpstream) objectLocked(name, uid string, rv int, value string) string {
+	return strings.NewReplacer("$NAME", name, "$UID", uid, "$RV", strconv.Itoa(rv), "$VALUE", value).Replace(
+		`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"$NAME","namespace":"ns","uid":"$UID","resourceVersion":"$RV"},"data":{"v":"$VALUE"}}`)
+}
