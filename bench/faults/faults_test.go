@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,7 +31,8 @@ func TestFaults(t *testing.T) {
 	}
 	t.Logf("-seed %d", seed)
 	var table strings.Builder
-	fmt.Fprintln(&table, tableHead)
+	fmt.Fprintf(&table, "%s, %d watchers, %d writers, %d readers, %d processors, seed %d.\n\n%s\n",
+		time.Now().UTC().Format(time.DateOnly), *watching, writerCount, readerCount, runtime.NumCPU(), seed, tableHead)
 	shared := cluster.APIServerT(t, cluster.Options{})
 	for i, s := range scenarios() {
 		if !s.short && !*everything {

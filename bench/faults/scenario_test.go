@@ -150,5 +150,7 @@ func (v *verdict) row(name string) string {
 		name, v.watchers, v.events, v.lost, v.duplicated, v.reordered, v.invented, v.stale, v.answered, v.expired, v.relists, v.lists, v.fresh)
 }
 
-const tableHead = `| scenario | watchers | events | lost | duplicated | reordered | invented | stale reads | 410 | relists | upstream lists | seconds until fresh |
+// tableHead tells what the columns mean. Lists are those of freshness runs: of a small collection a list costs no more than
+// a probe.
+const tableHead = `| scenario | watchers | events | lost | duplicated | reordered | invented | stale reads | 410 | relists | lists for consistent reads | seconds until fresh |
 |---|---|---|---|---|---|---|---|---|---|---|---|`
