@@ -93,11 +93,7 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 		x.cancel()
 		return req.fail(unspeakable(), fromProxy)
 	}
-	if req.patience > 0 {
-		late := time.AfterFunc(req.patience, cancel)
-		defer late.Stop()
-	}
-	in, err := way.RoundTrip(out)
+	in, err := req.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })
 	if err != nil {
 		broken := x.body.failure() // before we interrupt it ourselves
 		_ = out.Body.Close()       // not every transport does
@@ -119,6 +115,19 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 	x.upstream = in.Body
 	resp.reader = x
 	return resp
+}
+
+// within gives an answer up that does not begin before the patience with it is over.
+func (r *request) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {
+	if r.patience == 0 {
+		return ask()
+	}
+	late := time.AfterFunc(r.patience, cancel)
+	in, err := ask()
+	if !late.Stop() && err == nil { // it is cut already
+		return nil, errors.Join(context.Canceled, in.Body.Close())
+	}
+	return in, err
 }
 
 // way is how a request goes upstream: as the proxy; as somebody whom the proxy

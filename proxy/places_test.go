@@ -29,6 +29,8 @@ import (
 type forwardsAll struct{}
 
 // Caches implements Feeds.
+func (forwardsAll) Lost(schema.GroupVersionResource) bool { return false }
+
 func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }
 
 // Open implements Feeds.

@@ -194,6 +194,9 @@ func (w *rawWorld) hearDirect(tb testing.TB, raw []byte) []*heard {
 // Caches implements Feeds.
 func (w *rawWorld) Caches(schema.GroupVersionResource) bool { return true }
 
+// Lost implements Feeds.
+func (w *rawWorld) Lost(schema.GroupVersionResource) bool { return false }
+
 // Open implements Feeds.
 func (w *rawWorld) Open(_ context.Context, gvr schema.GroupVersionResource, _ watchcache.Encoding) (Feed, error) {
 	w.mu.Lock()

@@ -200,8 +200,8 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 		return clientGone()
 	}
 	done := func() {}
-	if errors.Is(err, errLost) {
-		req.patience = lostPatience
+	if req.method == http.MethodGet && rt.resource && rt.plain && s.feeds.Lost(rt.gvr) {
+		req.patience = lostPatience // whatever the reason to forward it
 	}
 	if errors.Is(err, errStale) {
 		var refusal *response

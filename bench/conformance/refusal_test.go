@@ -112,7 +112,7 @@ func TestRefusalsForAWhile(t *testing.T) {
 		slows   = "/apis/example.com/v2/namespaces/default/slows"
 		configs = "/api/v1/namespaces/default/configmaps"
 	)
-	check(t, []row{
+	checkTogether(t, []row{
 		{name: "too slow, get", request: get(slows + "/one"), status: 504, from: upstream, says: "Timeout: request did not complete within the allotted timeout"},
 		{name: "too slow, page", request: get(slows + "?limit=1"), status: 504, from: upstream},
 	})

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -18,12 +19,16 @@ func persist(ctx context.Context, p config.Persistence, feeds *upstream.Feeds, c
 	if p.Directory == "" {
 		return func() {}, nil
 	}
+	if err := os.MkdirAll(p.Directory, 0o700); err != nil {
+		return nil, fmt.Errorf("cache.persistence.directory: %w", err)
+	}
 	store, err := upstream.OpenStore(ctx, p.Directory, client, log)
-	if err != nil {
-		return nil, fmt.Errorf("cache.persistence.directory %s: %w", p.Directory, err)
+	if err != nil { // a start without is better than none
+		log.Error("caches are neither restored nor saved", zap.String("directory", p.Directory), zap.Error(err))
+		return func() {}, nil
 	}
 	if err := feeds.Restore(store); err != nil {
-		return nil, fmt.Errorf("cache.persistence.directory %s: %w", p.Directory, err)
+		log.Warn("not all saved caches could be looked at", zap.Error(err))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var saving sync.WaitGroup

@@ -261,5 +261,8 @@ func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encod
 	return f, err
 }
 
+// Lost implements proxy.Feeds.
+func (o opener) Lost(gvr schema.GroupVersionResource) bool { return o.feeds.Lost(gvr) }
+
 // Caches implements proxy.Feeds.
 func (o opener) Caches(gvr schema.GroupVersionResource) bool { return o.feeds.Caches(gvr) }

@@ -33,10 +33,12 @@
 //
 // # Saved caches
 //
-// A [Store] keeps caches and their logs on disk, so that a restart costs upstream a probe
-// and a watch for each feed, and clients nothing. What is restored answers nobody before it
-// has got to where the probe found upstream: by the stream, which brings what has
-// happened since, or by a side watch, if nothing has. It is refused if it comes from another
+// A [Store] keeps caches and their logs on disk, so that a restart costs upstream a probe,
+// a watch and a list of metadata for each feed, and clients nothing. What is restored answers nobody before it
+// has got to where the probe found upstream (by the stream, which brings what has
+// happened since, or by a side watch, if nothing has) and all its objects' metadata are what
+// upstream has there: an etcd that was restored and has gone on since lets a watch go on
+// from a resourceVersion of the history that is no more. It is refused if it comes from another
 // cluster or another version of the apiserver, of which the same object may have other
 // bytes, if the resource's definition has changed, or if upstream is behind it.
 //

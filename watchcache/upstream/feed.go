@@ -93,7 +93,7 @@ func (f *Feed) run(ctx context.Context) {
 	}
 	f.cache = cache
 	f.fresh.init(ctx)
-	f.restore(ctx, at)
+	f.restore(at)
 	close(f.started)
 	if f.custom() {
 		f.defined(f)
@@ -199,6 +199,9 @@ func (f *Feed) follow(ctx context.Context) error {
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if f.cache.Stats().Ready { // until the next stream says something
+			f.failed(err)
 		}
 		if time.Since(began) > steady {
 			backoff = reconnect

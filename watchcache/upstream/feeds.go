@@ -162,6 +162,9 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: restore %s: %w", ErrUnavailable, f, ctx.Err())
 	}
+	if f.fresh.ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %s ends", ErrUnavailable, f)
+	}
 	if _, err := f.cache.Snapshot(); err == nil {
 		return f, nil
 	}
@@ -172,6 +175,21 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 		return nil, fmt.Errorf("%w: sync %s: %w", ErrUnavailable, f, err)
 	}
 	return f, nil
+}
+
+// Lost tells, without waiting, whether there is a feed of a resource whose upstream cannot be
+// reached.
+func (fs *Feeds) Lost(gvr schema.GroupVersionResource) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, encoding := range []watchcache.Encoding{watchcache.JSON, watchcache.Protobuf} {
+		if f := fs.mu.feeds[feedKey{gvr, encoding}]; f != nil {
+			if _, lost := f.Lost(); lost {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Caches tells, without waiting, whether there may be a feed of a resource: false for
@@ -334,8 +352,7 @@ func pauseAfter(err error) time.Duration {
 // notForUs tells that a feed ended because its resource cannot or must not be cached, and not
 // because upstream was away.
 func notForUs(err error) bool {
-	return errors.Is(err, ErrNotCacheable) || errors.Is(err, ErrNoEncoding) || errors.Is(err, errNotServed) ||
-		apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+	return errors.Is(err, ErrNotCacheable) || errors.Is(err, ErrNoEncoding)
 }
 
 // retireIdle stops feeds that nobody has used for a while.

@@ -3,9 +3,8 @@ package upstream
 import (
 	"context"
 	"errors"
+	"net/url"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // failed notes that the stream was lost. If it had been silent, that has been so for as long.
@@ -39,10 +38,10 @@ func (f *Feed) answered(ctx context.Context, began time.Time, err error) {
 	}
 }
 
-// noAnswer tells that an error is none of upstream's own.
+// noAnswer tells that upstream said nothing.
 func noAnswer(err error) bool {
-	_, ok := errors.AsType[*apierrors.StatusError](err)
-	return !ok && !errors.Is(err, errWentBack) && !errors.Is(err, errPartial) && !errors.Is(err, errOtherEpoch)
+	_, ok := errors.AsType[*url.Error](err)
+	return ok || errors.Is(err, context.DeadlineExceeded)
 }
 
 // askAgain is how long after a probe without an answer the next one is sent.

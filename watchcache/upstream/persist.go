@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"time"
 
@@ -17,7 +18,7 @@ func (fs *Feeds) Restore(s *Store) error {
 	fs.store = s
 	keys, err := s.saved()
 	for _, key := range keys {
-		if _, err := fs.feed(key); err != nil { // it is not cached any more
+		if _, err := fs.feed(key); errors.Is(err, ErrExcluded) {
 			fs.log.Info("saved cache is removed", zap.Any("resource", key.gvr), zap.Error(err))
 			_ = s.remove(key)
 		}
@@ -35,10 +36,15 @@ func (fs *Feeds) Save() error {
 	var err error
 	for _, f := range fs.list() {
 		rv, epoch := f.standing()
-		if stats := f.cache.Stats(); !stats.Ready || f.saved == (standing{rv, epoch}) {
+		// What nobody keeps up to date may be about to be found wrong.
+		if _, lost := f.Lost(); lost || !f.cache.Stats().Ready || f.saved == (standing{rv, epoch}) {
 			continue
 		}
-		if saveErr := fs.store.save(f); saveErr != nil {
+		saveErr := fs.store.save(f)
+		if _, now := f.standing(); now != epoch { // what was written is of a state that was abandoned meanwhile
+			saveErr = errors.Join(saveErr, fs.store.remove(f.key()))
+		}
+		if saveErr != nil {
 			fs.metrics.saves.WithLabelValues("failed").Inc()
 			f.log.Warn("cache could not be saved", zap.Error(saveErr))
 			err = errors.Join(err, saveErr)
@@ -67,7 +73,7 @@ func (fs *Feeds) forgetSaved(key feedKey) {
 
 // restore fills the cache from a file, if there is one of use. Nobody is answered from it
 // before it has got to where upstream was when the feed started.
-func (f *Feed) restore(ctx context.Context, upstreamAt uint64) {
+func (f *Feed) restore(upstreamAt uint64) {
 	if f.store == nil {
 		close(f.settled)
 		return
@@ -84,12 +90,14 @@ func (f *Feed) restore(ctx context.Context, upstreamAt uint64) {
 		f.metrics.restores.WithLabelValues("restored").Inc()
 		f.log.Info("restored", zap.Int("objects", at.Objects), zap.Uint64("resourceVersion", at.ResourceVersion),
 			zap.Uint64("since", at.Since), zap.Duration("took", time.Since(began)))
-		f.fresh.running.Go(func() { f.settle(ctx, upstreamAt) })
+		f.fresh.running.Go(func() { f.settle(f.fresh.ctx, upstreamAt) })
 		return
 	case !errors.Is(err, fs.ErrNotExist):
 		f.metrics.restores.WithLabelValues("refused").Inc()
-		f.log.Warn("saved cache is removed", zap.Error(err))
-		_ = f.store.remove(f.key())
+		f.log.Warn("saved cache is not used", zap.Error(err))
+		if errors.Is(err, errUseless) || errors.Is(err, errWentBack) {
+			_ = f.store.remove(f.key())
+		}
 	}
 	close(f.settled)
 }
@@ -98,16 +106,67 @@ const (
 	// settleStream is how long the stream may take to bring what has happened while there
 	// was no proxy, before a side watch helps.
 	settleStream = 100 * time.Millisecond
-	settlePause  = 500 * time.Millisecond
+	// settleTries is how often a restored cache is compared with upstream before it is given
+	// up: then the state is read as if nothing had been saved.
+	settleTries = 10
 )
 
-// settle waits until the cache has got to rv.
+// settle lets the restored cache answer once it has got to rv and holds what upstream has. Who
+// has only seen that it goes on from its resourceVersion knows little: etcd may have been
+// restored to before that and have gone on since. A state that was read anew, in a
+// later epoch, needs no comparison.
 func (f *Feed) settle(ctx context.Context, rv uint64) {
 	defer close(f.settled)
-	for !f.reaches(ctx, rv, settleStream) && ctx.Err() == nil {
+	backoff := reconnect
+	for try := 1; ctx.Err() == nil && f.cache.Stats().Epoch == 1; try++ {
+		err := f.compareRestored(ctx, rv)
+		if err == nil {
+			return
+		}
+		f.log.Info("restored cache is not up to date", zap.Error(err))
+		if errors.Is(err, errDiffers) || try >= settleTries {
+			f.interrupt(errDiffers)
+		}
+		sleep(ctx, max(backoff.Step(), retryAfter(err)))
+	}
+}
+
+// compareRestored has the cache get to rv, and compares it with upstream.
+func (f *Feed) compareRestored(ctx context.Context, rv uint64) error {
+	if !f.reaches(ctx, rv, settleStream) {
+		end, err := f.turns.wait(ctx)
+		if err != nil {
+			return err
+		}
+		defer end()
 		if err := f.sideWatch(ctx, rv); err != nil {
-			f.log.Debug("restored cache is not up to date", zap.Error(err))
-			sleep(ctx, settlePause)
+			return err
 		}
 	}
+	list, at, err := f.client.metadata(ctx, f.cache.Resource(), rv)
+	switch {
+	case err != nil:
+		return err
+	case list.Continue != "":
+		return errPartial
+	case !f.reaches(ctx, at, settleStream):
+		return fmt.Errorf("%w: it is not at %d", errInconclusive, at)
+	}
+	ours, err := f.cache.SnapshotAt(at)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errInconclusive, err)
+	}
+	same := ours.Len() == len(list.Items)
+	for i := range list.Items {
+		is, err := f.stateOf(&list.Items[i])
+		if err != nil {
+			return err
+		}
+		o := ours.Get(is.Key)
+		same = same && o != nil && o.UID() == is.UID && o.ResourceVersion() == is.ResourceVersion
+	}
+	if !same {
+		return fmt.Errorf("%w at %d", errDiffers, at)
+	}
+	return nil
 }

@@ -86,19 +86,26 @@ func (s *Store) take() (err error) {
 	if s.lock, err = os.Open(s.dir); err != nil {
 		return fmt.Errorf("directory of saved caches: %w", err)
 	}
+	if info, err := s.lock.Stat(); err != nil || info.Mode().Perm()&othersWrite != 0 {
+		return errors.Join(fmt.Errorf("directory of saved caches: others can write to it (%v): what is in it is believed", info.Mode()), err, s.lock.Close())
+	}
 	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return errors.Join(fmt.Errorf("directory of saved caches: is it another watchproxy's? %w", err), s.lock.Close())
 	}
 	return nil
 }
 
+const othersWrite = 0o022
+
 // Close lets another process have the directory.
 func (s *Store) Close() error { return s.lock.Close() }
 
 func (s *Store) prepare(ctx context.Context, client *Client) error {
-	old, err := filepath.Glob(filepath.Join(s.dir, ".*"+storeSuffix+"-*")) // of somebody who was killed
-	for _, path := range old {
-		err = errors.Join(err, os.Remove(path))
+	entries, err := os.ReadDir(s.dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), storeSuffix+"-") { // of somebody who was killed
+			err = errors.Join(err, os.Remove(filepath.Join(s.dir, e.Name())))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("directory of saved caches: %w", err)
@@ -147,13 +154,21 @@ func (s *Store) header(f *Feed) (h savedHeader, ok bool) {
 	if f.custom() {
 		h.Definition = fmt.Sprintf("%s/%d", f.definition.uid, f.definition.generation)
 	}
-	return h, !r.NoWatchCache && r.SelfDescribing == f.custom()
+	// An aggregated API has revisions and a version of its own.
+	return h, !r.NoWatchCache && r.SelfDescribing == f.custom() && !f.options.Aggregated
 }
 
 // path is a feed's file.
 func (s *Store) path(key feedKey) string {
-	return filepath.Join(s.dir, strings.Join(key.sorted(), "_")+storeSuffix)
+	name := strings.Join(key.sorted(), "_")
+	if len(name) > nameMax {
+		name = fmt.Sprintf("%x", sha256.Sum256([]byte(name)))
+	}
+	return filepath.Join(s.dir, name+storeSuffix)
 }
+
+// nameMax is for what comes before and behind it, as file systems have names of 255 bytes.
+const nameMax = 200
 
 // save writes a feed's cache.
 func (s *Store) save(f *Feed) (err error) {
@@ -290,15 +305,21 @@ func readSavedHeader(from *bufio.Reader) (h savedHeader, err error) {
 
 // saved lists the feeds that there are files of. What is none is removed: it would stay for ever.
 func (s *Store) saved() (keys []feedKey, err error) {
-	paths, err := filepath.Glob(filepath.Join(s.dir, "*"+storeSuffix))
-	for _, path := range paths {
-		key, headErr := s.keyOf(path)
-		if headErr != nil {
-			s.log.Warn("saved cache is removed", zap.String("file", path), zap.Error(headErr))
-			err = errors.Join(err, os.Remove(path))
+	entries, err := os.ReadDir(s.dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") || !strings.HasSuffix(e.Name(), storeSuffix) {
 			continue
 		}
-		keys = append(keys, key)
+		path := filepath.Join(s.dir, e.Name())
+		switch key, headErr := s.keyOf(path); {
+		case headErr == nil:
+			keys = append(keys, key)
+		case errors.Is(headErr, errUseless):
+			s.log.Warn("saved cache is removed", zap.String("file", path), zap.Error(headErr))
+			err = errors.Join(err, os.Remove(path))
+		default:
+			s.log.Warn("saved cache cannot be read", zap.String("file", path), zap.Error(headErr))
+		}
 	}
 	return keys, err
 }

@@ -3,6 +3,8 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -221,4 +223,106 @@ func TestRestoreWithoutUpstream(t *testing.T) {
 			t.Errorf("a side watch tells: %v", err)
 		}
 	})
+}
+
+// While there was no proxy, etcd was restored to a time before the file's, and has gone on beyond it. Upstream's watch goes
+// on from the file's resourceVersion as if nothing had happened; but nobody is shown the other history.
+func TestRestoredUpstreamHasGoneOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, dir := newFake(), t.TempDir()
+		for i := range 150 {
+			f.set(fmt.Sprintf("old-%d", i), "1")
+		}
+		saved(t, f, dir)
+		f.locked(func() {
+			f.mu.rev, f.mu.oldest, f.mu.history = 100, 100, nil
+			clear(f.mu.objects)
+		})
+		for i := range 300 {
+			f.set(fmt.Sprintf("new-%d", i), "1")
+		}
+		feeds := startSaved(t, f, dir)
+		ctx, cancel := context.WithTimeout(t.Context(), longEnough)
+		defer cancel()
+		feed, err := feeds.Open(ctx, configmaps, watchcache.JSON)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := feed.Cache().Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for o := range s.Objects("", "") {
+			if strings.HasPrefix(o.Name(), "old") {
+				t.Fatalf("%s is shown at %d", o.Name(), s.ResourceVersion())
+			}
+		}
+		reached(t, f, feed.Cache())
+	})
+}
+
+// watchless refuses watches.
+type watchless struct{ *fakeUpstream }
+
+// RoundTrip implements http.RoundTripper.
+func (w watchless) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Query().Get("watch") != "" {
+		return reply(403, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`), nil
+	}
+	return w.fakeUpstream.RoundTrip(req)
+}
+
+// A restored cache that nobody may follow any more is given up, as any other is.
+func TestRestoredFeedMayNotWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, dir := newFake(), t.TempDir()
+		saved(t, f, dir)
+		f.elsewhere()
+		client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, watchless{f}, NewMetrics(prometheus.NewRegistry()))
+		store, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		feeds := NewFeeds(client, Options{}, zaptest.NewLogger(t))
+		defer feeds.Stop()
+		if err := feeds.Restore(store); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		began := time.Now()
+		if _, err := feeds.Open(t.Context(), configmaps, watchcache.JSON); err == nil || time.Since(began) > time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+// Nobody else may have written what is believed, and no two processes write to one directory.
+func TestDirectoryOfOthers(t *testing.T) {
+	f := newFake()
+	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t)); err == nil {
+		t.Error("a directory that all can write to is taken")
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	first, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t)); err == nil {
+		t.Error("a directory is taken twice")
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
 }
