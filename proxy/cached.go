@@ -25,9 +25,9 @@ var ErrNoEncoding = errors.New("resource has no such encoding")
 // ErrNoEncoding that another encoding may do.
 type Feeds interface {
 	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding) (Feed, error)
-	// Lost tells, at once, whether there is a feed of a resource whose upstream cannot be
-	// reached.
-	Lost(gvr schema.GroupVersionResource) bool
+	// Lost tells, at once, for how long upstream could not be reached, if there is a feed of
+	// a resource that cannot reach it.
+	Lost(gvr schema.GroupVersionResource) time.Duration
 	// Caches tells, at once, whether there may be a feed of a resource.
 	Caches(gvr schema.GroupVersionResource) bool
 }

@@ -29,7 +29,7 @@ import (
 type forwardsAll struct{}
 
 // Caches implements Feeds.
-func (forwardsAll) Lost(schema.GroupVersionResource) bool { return false }
+func (forwardsAll) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }
 

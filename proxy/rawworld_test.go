@@ -195,7 +195,7 @@ func (w *rawWorld) hearDirect(tb testing.TB, raw []byte) []*heard {
 func (w *rawWorld) Caches(schema.GroupVersionResource) bool { return true }
 
 // Lost implements Feeds.
-func (w *rawWorld) Lost(schema.GroupVersionResource) bool { return false }
+func (w *rawWorld) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Open implements Feeds.
 func (w *rawWorld) Open(_ context.Context, gvr schema.GroupVersionResource, _ watchcache.Encoding) (Feed, error) {

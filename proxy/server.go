@@ -200,7 +200,7 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 		return clientGone()
 	}
 	done := func() {}
-	if req.method == http.MethodGet && rt.resource && rt.plain && s.feeds.Lost(rt.gvr) {
+	if req.method == http.MethodGet && rt.resource && rt.plain && s.feeds.Lost(rt.gvr) >= lostGrace {
 		req.patience = lostPatience // whatever the reason to forward it
 	}
 	if errors.Is(err, errStale) {

@@ -262,7 +262,7 @@ func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encod
 }
 
 // Lost implements proxy.Feeds.
-func (o opener) Lost(gvr schema.GroupVersionResource) bool { return o.feeds.Lost(gvr) }
+func (o opener) Lost(gvr schema.GroupVersionResource) time.Duration { return o.feeds.Lost(gvr) }
 
 // Caches implements proxy.Feeds.
 func (o opener) Caches(gvr schema.GroupVersionResource) bool { return o.feeds.Caches(gvr) }

@@ -60,6 +60,7 @@ type Feed struct {
 	definition definitionVersion // of a custom resource
 	warnings   []string          // Warning headers that belong to every response
 	lost       atomic.Int64      // unix nanoseconds of when the stream was lost; 0 while it is there
+	refused    atomic.Bool       // upstream has said so itself
 	unanswered atomic.Int64      // unix nanoseconds of the first probe that had no answer, 0 if the last had one
 	lastSign   atomic.Int64      // unix nanoseconds of upstream's last sign of life
 	lastUsed   atomic.Int64      // unix nanoseconds

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/url"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // failed notes that the stream was lost. If it had been silent, that has been so for as long.
@@ -13,7 +15,19 @@ func (f *Feed) failed(err error) {
 	if errors.Is(err, errSilent) {
 		since = f.lastSign.Load()
 	}
+	_, answered := errors.AsType[*apierrors.StatusError](err)
+	f.refused.Store(answered)
 	f.lost.CompareAndSwap(0, since)
+}
+
+// unreachable tells for how long upstream could not be reached, as far as anybody knows: one that
+// refuses a stream answers.
+func (f *Feed) unreachable() (age time.Duration) {
+	if f.refused.Load() && f.unanswered.Load() == 0 {
+		return 0
+	}
+	age, _ = f.Lost()
+	return age
 }
 
 // Lost tells for how long upstream could not be reached, if it cannot: what the cache holds

@@ -119,10 +119,11 @@ func (f *Feed) settle(ctx context.Context, rv uint64) {
 	defer close(f.settled)
 	backoff := reconnect
 	for try := 1; ctx.Err() == nil && f.cache.Stats().Epoch == 1; try++ {
-		err := f.compareRestored(ctx, rv)
+		at, err := f.compareRestored(ctx, rv)
 		if err == nil {
 			return
 		}
+		rv = max(rv, at) // upstream may have moved on, and the stream say nothing of it
 		f.log.Info("restored cache is not up to date", zap.Error(err))
 		if errors.Is(err, errDiffers) || try >= settleTries {
 			f.interrupt(errDiffers)
@@ -131,42 +132,42 @@ func (f *Feed) settle(ctx context.Context, rv uint64) {
 	}
 }
 
-// compareRestored has the cache get to rv, and compares it with upstream.
-func (f *Feed) compareRestored(ctx context.Context, rv uint64) error {
+// compareRestored has the cache get to rv, and compares it with upstream at rv or later.
+func (f *Feed) compareRestored(ctx context.Context, rv uint64) (at uint64, err error) {
 	if !f.reaches(ctx, rv, settleStream) {
 		end, err := f.turns.wait(ctx)
 		if err != nil {
-			return err
+			return rv, err
 		}
 		defer end()
 		if err := f.sideWatch(ctx, rv); err != nil {
-			return err
+			return rv, err
 		}
 	}
 	list, at, err := f.client.metadata(ctx, f.cache.Resource(), rv)
 	switch {
 	case err != nil:
-		return err
+		return rv, err
 	case list.Continue != "":
-		return errPartial
+		return rv, errPartial
 	case !f.reaches(ctx, at, settleStream):
-		return fmt.Errorf("%w: it is not at %d", errInconclusive, at)
+		return at, fmt.Errorf("%w: it is not at %d", errInconclusive, at)
 	}
 	ours, err := f.cache.SnapshotAt(at)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errInconclusive, err)
+		return at, fmt.Errorf("%w: %w", errInconclusive, err)
 	}
 	same := ours.Len() == len(list.Items)
 	for i := range list.Items {
 		is, err := f.stateOf(&list.Items[i])
 		if err != nil {
-			return err
+			return at, err
 		}
 		o := ours.Get(is.Key)
 		same = same && o != nil && o.UID() == is.UID && o.ResourceVersion() == is.ResourceVersion
 	}
 	if !same {
-		return fmt.Errorf("%w at %d", errDiffers, at)
+		return at, fmt.Errorf("%w at %d", errDiffers, at)
 	}
-	return nil
+	return at, nil
 }

@@ -32,6 +32,7 @@ func TestSelfCheck(t *testing.T) {
 				feeds := start(t, f)
 				cache := open(t, feeds)
 				epoch := cache.Stats().Epoch
+				synctest.Wait() // the stream follows
 				c.spoil(f)
 				feeds.check(feeds.list()[0])
 				if got := testutil.ToFloat64(feeds.metrics.checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
