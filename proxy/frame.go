@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"sync"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -62,3 +63,11 @@ func (all *frames) forget() {
 		all.ready[i].delta = watchcache.Delta{}
 	}
 }
+
+// scratch is what a turn needs, and has no use for afterwards.
+type scratch struct {
+	deltas [deltasMax]watchcache.Delta
+	frames frames
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}

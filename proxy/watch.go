@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -289,14 +288,6 @@ func (a *alarm) set(at time.Time) {
 		a.Reset(time.Until(at))
 	}
 }
-
-// scratch is what a turn needs, and has no use for afterwards.
-type scratch struct {
-	deltas [deltasMax]watchcache.Delta
-	frames frames
-}
-
-var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // deliver appends what has happened since the last time, or writes it if it is one event.
 // There may be more at once. The position is only good if there is not.

@@ -177,19 +177,6 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 	return f, nil
 }
 
-// Lost tells, without waiting, for how long upstream could not be reached, if there is a feed of
-// the resource that cannot reach it.
-func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	for _, encoding := range []watchcache.Encoding{watchcache.JSON, watchcache.Protobuf} {
-		if f := fs.mu.feeds[feedKey{gvr, encoding}]; f != nil {
-			age = max(age, f.unreachable())
-		}
-	}
-	return age
-}
-
 // Caches tells, without waiting, whether there may be a feed of a resource: false for
 // those that are excluded or have just been found not to be cacheable.
 func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // failed notes that the stream was lost. If it had been silent, that has been so for as long.
@@ -71,4 +74,17 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 			f.unanswered.Store(0)
 		}
 	}
+}
+
+// Lost tells, without waiting, for how long upstream could not be reached, if there is a feed of
+// the resource that cannot reach it.
+func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, encoding := range []watchcache.Encoding{watchcache.JSON, watchcache.Protobuf} {
+		if f := fs.mu.feeds[feedKey{gvr, encoding}]; f != nil {
+			age = max(age, f.unreachable())
+		}
+	}
+	return age
 }
