@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -28,7 +30,8 @@ const (
 	tinyObjects = 100
 	tinyBytes   = 128 << 10
 	// smallObjects and smallBytes bound a collection that is listed if the stream
-	// does not bring what the probe has seen.
+	// does not bring what the probe has seen. If a list showed that only others had
+	// written since, the next run does not probe first: it would come to the same.
 	smallObjects = 500
 	smallBytes   = 1 << 20
 	// confirmObjects bounds a collection whose metadata is listed to confirm that
@@ -76,6 +79,7 @@ type freshness struct {
 	recent float64   // readers, those of a second ago count for a third
 	last   time.Time // when the last probe was sent
 
+	quiet   atomic.Bool   // by the last list, upstream's revision grows by what others write
 	helping chan struct{} // holds a token while a run catches up
 	rested  time.Time     // when metadata may be listed again; for the holder of the token
 	running sync.WaitGroup
@@ -113,6 +117,7 @@ func (f *Feed) ServesConsistent() bool { return !f.options.ForwardConsistent }
 // acknowledged before is in it. It shares the work with all other callers.
 //
 //	tiny collection: list it, fast-forward the cache ────────────► answer
+//	small and quiet when last listed: the same
 //	probe ─► the cache is there ─────────────────────────────────► answer
 //	      └► the stream gets there in a moment ──────────────────► answer
 //	      └► small collection: list it, fast-forward the cache ──► answer
@@ -229,7 +234,7 @@ func (f *Feed) ask(ctx context.Context) (rv uint64, outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	before := f.cache.Stats()
-	if before.Objects <= tinyObjects && before.Bytes <= tinyBytes {
+	if isTiny(before) || isSmall(before) && f.fresh.quiet.Load() {
 		outcome = "list"
 		rv, err = f.fastForward(ctx, 0)
 	} else {
@@ -253,7 +258,7 @@ func (f *Feed) reach(ctx context.Context, rv uint64) (outcome string, err error)
 	if stats.Newest >= rv {
 		return "current", nil
 	}
-	small := stats.Objects <= smallObjects && stats.Bytes <= smallBytes
+	small := isSmall(stats)
 	patience := largePatience
 	if small {
 		patience = streamPatience
@@ -294,6 +299,10 @@ func (f *Feed) reach(ctx context.Context, rv uint64) (outcome string, err error)
 	return "side-watch", f.sideWatch(ctx, rv)
 }
 
+func isTiny(s watchcache.Stats) bool { return s.Objects <= tinyObjects && s.Bytes <= tinyBytes }
+
+func isSmall(s watchcache.Stats) bool { return s.Objects <= smallObjects && s.Bytes <= smallBytes }
+
 func (f *Feed) reaches(ctx context.Context, rv uint64, patience time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -305,6 +314,7 @@ func (f *Feed) reaches(ctx context.Context, rv uint64, patience time.Duration) b
 // that is not older, which upstream's cache has already.
 func (f *Feed) fastForward(ctx context.Context, rv uint64) (at uint64, err error) {
 	_, epoch := f.standing()
+	before := f.cache.Stats()
 	query := url.Values{}
 	if rv > 0 {
 		query = url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}}
@@ -318,6 +328,8 @@ func (f *Feed) fastForward(ctx context.Context, rv uint64) (at uint64, err error
 	case p.next != "":
 		return 0, errPartial
 	}
+	f.fresh.quiet.Store(p.rv > before.Newest && len(p.changes) == before.Objects &&
+		!slices.ContainsFunc(p.changes, func(c watchcache.Change) bool { return c.Object.ResourceVersion() > before.Newest }))
 	err = f.write(epoch, func() error { return f.cache.FastForward(compact(p.changes), p.rv) })
 	if errors.Is(err, watchcache.ErrDiverged) {
 		f.interrupt(err) // for a relist

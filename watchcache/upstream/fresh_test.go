@@ -125,6 +125,43 @@ func TestFreshListsASmallCollection(t *testing.T) {
 	}
 }
 
+// Where only others write a probe says no more than that: small collections are listed at once then, until a list shows
+// that nothing was written at all, or something in them.
+func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, tinyObjects+10)
+		feed := openFeed(t, f)
+		nobody, others, own := func() {}, f.elsewhere, func() { f.set("o001", "changed"); synctest.Wait() }
+		stalled := func() { f.stall(true); f.set("o002", "changed") }
+		for i, step := range []struct {
+			write         func()
+			probes, lists int
+		}{
+			{others, 1, 1},
+			{others, 0, 1},
+			{others, 0, 1},
+			{nobody, 0, 1},
+			{nobody, 1, 0},
+			{others, 1, 1},
+			{stalled, 0, 1},
+			{others, 1, 1},
+			{others, 0, 1},
+			{own, 0, 1},
+			{own, 1, 0},
+		} {
+			step.write()
+			probes, lists := f.count("probe"), f.count("list")
+			same(t, f, fresh(t, f, feed))
+			if probes, lists = f.count("probe")-probes, f.count("list")-lists; probes != step.probes || lists != step.lists {
+				t.Errorf("run %d: %d probes and %d lists, want %d and %d", i, probes, lists, step.probes, step.lists)
+			}
+			f.stall(false)
+			synctest.Wait()
+		}
+	})
+}
+
 func TestFreshConfirmsALargeCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
