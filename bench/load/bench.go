@@ -41,8 +41,9 @@ type bench struct {
 	nginx         *nginx
 	direct        *server // kube-apiserver
 	secure, plain pair
-	written       int    // updates of pods
-	dir           string // for files, removed at the end
+	forwarder     *server // nginx, in front of the apiserver
+	written       int     // updates of pods
+	dir           string  // for files, removed at the end
 }
 
 // pair is the proxy and nginx, both by TLS or both without.
@@ -127,11 +128,14 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.plain.proxy, err = b.startProxy(ctx, false); err != nil {
 		return err
 	}
-	if b.nginx, err = startNginx(ctx, b.options.nginx); err != nil {
+	if b.nginx, err = startNginx(ctx, b.options.nginx, b.direct.url.Host); err != nil {
 		return err
 	}
 	pid := b.nginx.cmd.Process.Pid
 	if b.secure.nginx, err = newServer(theFloor, b.nginx.secure, b.nginx.ca, "", b.nginx.cpu, pid); err != nil {
+		return err
+	}
+	if b.forwarder, err = newServer(theFloor, b.nginx.forwarder, b.nginx.ca, b.api.Token, b.nginx.cpu, pid); err != nil {
 		return err
 	}
 	b.plain.nginx, err = newServer(theFloor, b.nginx.plain, nil, "", b.nginx.cpu, pid)

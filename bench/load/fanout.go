@@ -46,6 +46,10 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	}
 	delay := row{Scenario: r.Scenario + ": ms until an event has come, p50", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
 	late := row{Scenario: r.Scenario + ": p99", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
+	meanwhile := row{
+		Scenario: r.Scenario + ": p99 of one more watcher, at kube-apiserver, meanwhile", Clients: watchers, Unit: "ms",
+		Value: map[string]float64{},
+	}
 	last := row{Scenario: r.Scenario + ": longest", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
 	if secure {
 		r.Target.LessThanAPIServer, late.Target.LessThanAPIServer = 2.5, 2
@@ -61,7 +65,7 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	}
 	writeFloor := func(ctx context.Context, _ int) error { return f.write(ctx, frame) }
 	delays := delays{}
-	for round := range fanOutRounds {
+	for range fanOutRounds {
 		for _, s := range []struct {
 			*server
 			write func(context.Context, int) error
@@ -69,13 +73,12 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 			if s.server == nil {
 				continue
 			}
-			if round == 0 { // what the writes themselves cost the server, which is taken off
-				alone, acknowledged, err := b.writes(ctx, s.server, rate, s.write)
-				if err != nil {
-					return err
-				}
-				delays.of(s.name).alone = alone / time.Duration(len(acknowledged))
+			// What the writes themselves cost the server is taken off.
+			alone, acknowledged, err := b.writes(ctx, s.server, rate, s.write)
+			if err != nil {
+				return err
 			}
+			delays.of(s.name).alone = alone / time.Duration(len(acknowledged))
 			got, err := b.deliver(ctx, s.server, watchers, rate, s.write, delays.of(s.name))
 			if err != nil {
 				return err
@@ -84,10 +87,13 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 		}
 	}
 	for name, d := range delays {
-		delay.Value[name], late.Value[name], last.Value[name] = d.percentiles()
+		delay.Value[name], late.Value[name], last.Value[name] = percentiles(d.all)
+		if len(d.upstream) > 0 {
+			_, meanwhile.Value[name], _ = percentiles(d.upstream)
+		}
 	}
 	b.add(r)
-	b.report.Rows = append(b.report.Rows, delay, late, last)
+	b.report.Rows = append(b.report.Rows, delay, late, meanwhile, last)
 	return nil
 }
 
@@ -95,8 +101,9 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 type delays map[string]*delay
 
 type delay struct {
-	alone time.Duration // processor time of a write without a watch
-	all   []float64     // ms from when a write was acknowledged until its event came
+	alone    time.Duration // processor time of a write without a watch
+	all      []float64     // ms from when a write was acknowledged until its event came
+	upstream []float64     // ms until it could come to the proxy at the earliest
 }
 
 func (d delays) of(server string) *delay {
@@ -107,10 +114,10 @@ func (d delays) of(server string) *delay {
 }
 
 // percentiles are the median, the 99th percentile and the longest.
-func (d *delay) percentiles() (p50, p99, longest float64) {
-	slices.Sort(d.all)
-	n := len(d.all)
-	return d.all[n/2], d.all[n*99/100], d.all[n-1]
+func percentiles(ms []float64) (p50, p99, longest float64) {
+	slices.Sort(ms)
+	n := len(ms)
+	return ms[n/2], ms[n*99/100], ms[n-1]
 }
 
 // deliver makes writes while there are watches of all pods.
@@ -125,6 +132,13 @@ func (b *bench) deliver(ctx context.Context, s *server, watchers, rate int, writ
 		return got, err
 	}
 	defer c.close()
+	one := &crowd{}
+	if s.name == ours {
+		if one, err = b.direct.watch(ctx, 1, func(int) string { return path }); err != nil {
+			return got, err
+		}
+		defer one.close()
+	}
 	const settle = time.Second
 	time.Sleep(settle)
 	before, err := s.cpu()
@@ -144,6 +158,8 @@ func (b *bench) deliver(ctx context.Context, s *server, watchers, rate int, writ
 		return got, err
 	}
 	c.close()
+	one.close()
+	d.upstream = append(d.upstream, one.delays(acknowledged)...)
 	d.all = append(d.all, c.delays(acknowledged)...)
 	took := after - before - d.alone*time.Duration(len(acknowledged))
 	return spent{Units: deliveries, Seconds: took.Seconds()}, nil

@@ -18,14 +18,15 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// nginx serves files: ready bytes, by a server that many take for the fastest there is.
+// nginx serves files: ready bytes, by a server that many take for the fastest there is. It forwards, too.
 type nginx struct {
-	dir    string
-	cmd    *exec.Cmd
-	ended  chan struct{}
-	ca     []byte
-	plain  string // http://127.0.0.1:PORT
-	secure string // https://127.0.0.1:PORT
+	dir       string
+	cmd       *exec.Cmd
+	ended     chan struct{}
+	ca        []byte
+	plain     string // http://127.0.0.1:PORT
+	secure    string // https://127.0.0.1:PORT
+	forwarder string // https://127.0.0.1:PORT, in front of the apiserver
 }
 
 // nginxConfig is for one process, so that its processor time is all that nginx takes.
@@ -56,10 +57,26 @@ http {
     ssl_certificate_key {{.Dir}}/tls.key;
     ssl_protocols TLSv1.3;
   }
+  upstream apiserver {
+    server {{.Upstream}};
+    keepalive 16;
+  }
+  server {
+    listen {{.Forwarder}} ssl;
+    ssl_certificate {{.Dir}}/tls.crt;
+    ssl_certificate_key {{.Dir}}/tls.key;
+    ssl_protocols TLSv1.3;
+    location / {
+      proxy_pass https://apiserver;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+    }
+  }
 }
 `))
 
-func startNginx(ctx context.Context, binary string) (n *nginx, err error) {
+// startNginx starts it in front of the apiserver at host:port.
+func startNginx(ctx context.Context, binary, upstream string) (n *nginx, err error) {
 	n = &nginx{ended: make(chan struct{})}
 	if n.dir, err = os.MkdirTemp("", "nginx-"); err != nil {
 		return nil, err
@@ -74,13 +91,13 @@ func startNginx(ctx context.Context, binary string) (n *nginx, err error) {
 		return nil, fmt.Errorf("certificate of nginx: %w", err)
 	}
 	n.ca = certificate
-	settings := struct{ Dir, Plain, Secure string }{Dir: n.dir}
-	for _, address := range []*string{&settings.Plain, &settings.Secure} {
+	settings := struct{ Dir, Plain, Secure, Forwarder, Upstream string }{Dir: n.dir, Upstream: upstream}
+	for _, address := range []*string{&settings.Plain, &settings.Secure, &settings.Forwarder} {
 		if *address, err = freeAddress(); err != nil {
 			return nil, err
 		}
 	}
-	n.plain, n.secure = "http://"+settings.Plain, "https://"+settings.Secure
+	n.plain, n.secure, n.forwarder = "http://"+settings.Plain, "https://"+settings.Secure, "https://"+settings.Forwarder
 	config, err := os.Create(filepath.Join(n.dir, "nginx.conf"))
 	if err != nil {
 		return nil, err
