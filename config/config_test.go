@@ -64,6 +64,10 @@ cache:
   - {name: pods}
   - {name: ""}
   log: {maxEvents: 0}
+upstream:
+  context: a
+  contexts: [b, b, ""]
+  servers: ["https://10.0.0.1:6443", "10.0.0.2:6443", "https://10.0.0.1:6443", "https://user@host"]
 `)
 	if err == nil {
 		t.Fatal("accepted")
@@ -71,7 +75,8 @@ cache:
 	for _, field := range []string{
 		"listen:", "authentication.mode:", "limits.maxURIBytes:", "limits.readTimeout:", "limits.maxConnections:",
 		"authorization.watchRecheckInterval:", "drain:", "cache.exclude[0]:", "cache.resources[0].consistentReads:", "cache.resources[1].name:",
-		"cache.resources[2].name:", "cache.log.maxEvents:",
+		"cache.resources[2].name:", "cache.log.maxEvents:", "upstream.contexts:", "upstream.contexts[1]:", "upstream.contexts[2]:",
+		"upstream.servers[1]:", "upstream.servers[2]:", "upstream.servers[3]:",
 	} {
 		if !strings.Contains(err.Error(), field) {
 			t.Errorf("%s is not named: %v", field, err)

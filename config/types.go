@@ -70,6 +70,15 @@ type Upstream struct {
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 	// Context is the context of the kubeconfig to use, if not its current one.
 	Context string `json:"context,omitempty"`
+	// Contexts are contexts of the kubeconfig whose servers are apiservers of the same
+	// cluster, each with its own credentials and authority. The first is asked until it
+	// fails, then the next that is fit: one that answers /readyz, is of the same cluster
+	// and does not lag behind. It excludes context and servers.
+	Contexts []string `json:"contexts,omitempty"`
+	// Servers are URLs of apiservers of the same cluster, like contexts, but all with the
+	// credentials and the authority of one context or of the service account. They take
+	// the place of its own address.
+	Servers []string `json:"servers,omitempty"`
 }
 
 // Cache configures the watch caches.

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -38,6 +39,7 @@ func (c *ProxyConfiguration) Validate() error {
 	if !slices.Contains(logLevels, c.LogLevel) {
 		errs = append(errs, field.NotSupported(field.NewPath("logLevel"), c.LogLevel, logLevels))
 	}
+	errs = append(errs, c.Upstream.validate(field.NewPath("upstream"))...)
 	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)
 	return errs.ToAggregate()
 }
@@ -55,6 +57,32 @@ func (t *TLS) validate(path *field.Path) (errs field.ErrorList) {
 	}
 	if t.PrivateKeyFile == "" {
 		errs = append(errs, field.Required(path.Child("privateKeyFile"), both))
+	}
+	return errs
+}
+
+func (u *Upstream) validate(path *field.Path) (errs field.ErrorList) {
+	if len(u.Contexts) > 0 && (u.Context != "" || len(u.Servers) > 0) {
+		errs = append(errs, field.Forbidden(path.Child("contexts"), "must not be used together with context or servers"))
+	}
+	for i, name := range u.Contexts {
+		at := path.Child("contexts").Index(i)
+		if name == "" {
+			errs = append(errs, field.Required(at, "the name of a context"))
+		}
+		if slices.Contains(u.Contexts[:i], name) {
+			errs = append(errs, field.Duplicate(at, name))
+		}
+	}
+	for i, address := range u.Servers {
+		at := path.Child("servers").Index(i)
+		if parsed, err := url.Parse(address); err != nil || parsed.Host == "" || parsed.Scheme != "https" && parsed.Scheme != "http" ||
+			parsed.RawQuery != "" || parsed.Fragment != "" || parsed.User != nil {
+			errs = append(errs, field.Invalid(at, address, "must be a URL of a server: https://host:port"))
+		}
+		if slices.Contains(u.Servers[:i], address) {
+			errs = append(errs, field.Duplicate(at, address))
+		}
 	}
 	return errs
 }

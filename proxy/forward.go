@@ -34,31 +34,39 @@ type Forwarder struct {
 // HTTP/1.1 for upgrades, which HTTP/2 does not have.
 type transports struct{ plain, upgrade http.RoundTripper }
 
-// NewForwarder returns a forwarder to the server of a client configuration.
-func NewForwarder(config *rest.Config) (*Forwarder, error) {
+// Adaptation makes a client configuration one for a particular use, as a copy.
+type Adaptation func(*rest.Config) *rest.Config
+
+// NewForwarder returns a forwarder to the server of a client configuration. The ways there are made by
+// transport, so that there can be several servers; each of their configurations has to be adapted alike.
+func NewForwarder(config *rest.Config, transport func(Adaptation) (http.RoundTripper, error)) (*Forwarder, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("upstream address %q: %w", config.Host, err)
 	}
 	f := &Forwarder{base: base, actsAs: config.Impersonate.UserName != ""}
-	if f.own, err = newTransports(config); err != nil {
+	if f.own, err = newTransports(rest.CopyConfig, transport); err != nil {
 		return nil, err
 	}
-	f.anonymous, err = newTransports(rest.AnonymousClientConfig(config))
+	f.anonymous, err = newTransports(rest.AnonymousClientConfig, transport)
 	return f, err
 }
 
-func newTransports(config *rest.Config) (t transports, err error) {
-	config = rest.CopyConfig(config)
-	config.DisableCompression = true // bodies pass as they are
-	if t.plain, err = rest.TransportFor(config); err != nil {
-		return t, fmt.Errorf("upstream transport: %w", err)
+func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTripper, error)) (t transports, err error) {
+	asIs := func(config *rest.Config) *rest.Config {
+		config = identity(config)
+		config.DisableCompression = true // bodies pass as they are
+		return config
 	}
-	config.NextProtos = []string{"http/1.1"}
-	if t.upgrade, err = rest.TransportFor(config); err != nil {
-		return t, fmt.Errorf("upstream transport: %w", err)
+	if t.plain, err = transport(asIs); err != nil {
+		return t, err
 	}
-	return t, nil
+	t.upgrade, err = transport(func(config *rest.Config) *rest.Config {
+		config = asIs(config)
+		config.NextProtos = []string{"http/1.1"}
+		return config
+	})
+	return t, err
 }
 
 // forward sends a request upstream. When the client leaves, the upstream

@@ -43,7 +43,7 @@ func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Ser
 	t.Helper()
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
-	forwards, err := NewForwarder(&rest.Config{Host: behind.URL})
+	forwards, err := forwarderTo(&rest.Config{Host: behind.URL})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func newRawWorld(tb testing.TB) *rawWorld {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	forwards, err := NewForwarder(&rest.Config{
+	forwards, err := forwarderTo(&rest.Config{
 		Host: "http://127.0.0.1:1",
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", upstream.Addr().String())
@@ -248,4 +248,9 @@ func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 		feeds[resource.GVR] = &rawFeed{cache}
 	}
 	return feeds
+}
+
+// forwarderTo forwards to one server.
+func forwarderTo(config *rest.Config) (*Forwarder, error) {
+	return NewForwarder(config, func(adapt Adaptation) (http.RoundTripper, error) { return rest.TransportFor(adapt(config)) })
 }

@@ -20,6 +20,7 @@ type Options struct {
 	Dir       string   // its state, kept by Close; empty: a temporary directory, removed by Close
 	TokenFile string   // further users, one per line: token,user,uid,"group1,group2"
 	AuditLog  string   // file for one JSON line per request
+	Etcd      string   // another server's, which must outlive this one; empty: one of its own
 	Flags     []string // further flags for kube-apiserver
 	// Grace is how long requests may go on once the server is told to stop; 0 for kubeapi's default, which is short.
 	Grace time.Duration
@@ -33,6 +34,7 @@ type APIServer struct {
 	Kubeconfig string // path; the user is in system:masters
 	Token      string // that user's
 	CA         []byte // PEM; ca.key in Dir belongs to it
+	Etcd       string // URL
 
 	opts      Options
 	temporary bool
@@ -69,8 +71,17 @@ func (s *APIServer) firstStart(ctx context.Context) error {
 		return err
 	}
 	s.Token = string(token)
-	s.CA, err = os.ReadFile(filepath.Join(s.Dir, "ca.crt"))
-	return err
+	if s.CA, err = os.ReadFile(filepath.Join(s.Dir, "ca.crt")); err != nil {
+		return err
+	}
+	if s.Etcd = s.opts.Etcd; s.Etcd == "" {
+		etcd, err := os.ReadFile(filepath.Join(s.Dir, "etcd.url"))
+		if err != nil {
+			return err
+		}
+		s.Etcd = string(etcd)
+	}
+	return nil
 }
 
 // Start starts the server again after Stop or Kill.
@@ -92,6 +103,9 @@ func (s *APIServer) start(ctx context.Context, listen string) error {
 	}
 	if s.opts.AuditLog != "" {
 		args = append(args, "--audit-log", s.opts.AuditLog)
+	}
+	if s.opts.Etcd != "" {
+		args = append(args, "--etcd", s.opts.Etcd)
 	}
 	if s.opts.Grace > 0 {
 		args = append(args, "--shutdown-grace", s.opts.Grace.String())

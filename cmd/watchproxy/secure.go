@@ -24,7 +24,7 @@ const secureLimit = 30 * time.Second
 
 // secure sets the options by which clients are told apart and the listener speaks TLS.
 // Their sources are followed until stop is called; wait waits for the end of that.
-func secure(ctx context.Context, c *config.ProxyConfiguration, rc *rest.Config, options *proxy.Options,
+func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver, options *proxy.Options,
 	registry prometheus.Registerer, log *zap.Logger,
 ) (wait, stop func(), err error) {
 	klog.SetLogger(zapr.NewLogger(log.WithOptions(zap.IncreaseLevel(zap.WarnLevel), zap.WrapCore(seldom))))
@@ -38,6 +38,10 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, rc *rest.Config, 
 	}()
 	var ca *access.ClientCA
 	if c.Authentication.Mode == config.Delegated {
+		rc, err := behind.config()
+		if err != nil {
+			return nil, nil, err
+		}
 		ctx, cancel := context.WithTimeout(ctx, secureLimit)
 		defer cancel()
 		if err := access.CheckRights(ctx, rc); err != nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,7 +16,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
@@ -108,20 +108,19 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 	defer log.Sync() //nolint:errcheck // standard error cannot always be synced
 
 	tuneMemory(log)
-	rc, err := restConfig(c.Upstream)
-	if err != nil {
-		return err
-	}
-	if err := reach(ctx, rc); err != nil {
-		return err
-	}
-	forwards, err := proxy.NewForwarder(rc)
-	if err != nil {
-		return err
-	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	client, err := newClient(rc, upstream.NewMetrics(registry))
+	metrics := upstream.NewMetrics(registry)
+	behind, err := connect(ctx, c.Upstream, metrics, log)
+	if err != nil {
+		return err
+	}
+	defer inBackground(ctx, behind.run)()
+	forwards, err := proxy.NewForwarder(behind.configs[0], behind.transport)
+	if err != nil {
+		return err
+	}
+	client, err := behind.client(metrics)
 	if err != nil {
 		return err
 	}
@@ -146,7 +145,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 		Limits:       limits(c.Limits),
 	}
 	_, options.AnyHost = config.UnixSocket(c.Listen)
-	secured, stop, err := secure(ctx, c, rc, &options, registry, log)
+	secured, stop, err := secure(ctx, c, behind, &options, registry, log)
 	if err != nil {
 		return err
 	}
@@ -156,7 +155,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 	if err != nil {
 		return err
 	}
-	admin := proxy.NewAdmin(registry, func() any { return statusOf(rc.Host, feeds) }, c.Profiling)
+	admin := proxy.NewAdmin(registry, func() any { return statusOf(behind.host(), feeds) }, c.Profiling)
 	return run(ctx, c, server, admin, log)
 }
 
@@ -223,17 +222,16 @@ func feedOptions(c config.Cache) upstream.Options {
 	return o
 }
 
-// newClient is the feeds' way upstream: as the proxy.
-func newClient(rc *rest.Config, metrics *upstream.Metrics) (*upstream.Client, error) {
-	base, _, err := rest.DefaultServerUrlFor(rc)
-	if err != nil {
-		return nil, fmt.Errorf("upstream address %q: %w", rc.Host, err)
+// inBackground lets something run until the returned function is called, which waits for its end. A signal does not
+// end it: there is a drain to come.
+func inBackground(ctx context.Context, do func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { do(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
 	}
-	transport, err := rest.TransportFor(rc)
-	if err != nil {
-		return nil, fmt.Errorf("upstream transport: %w", err)
-	}
-	return upstream.NewClient(base, transport, metrics), nil
 }
 
 func newLogger(level string) (*zap.Logger, error) {

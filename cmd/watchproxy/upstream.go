@@ -6,18 +6,146 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
+	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/watchproxy/watchproxy/config"
+	"github.com/watchproxy/watchproxy/proxy"
+	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// restConfig finds the upstream apiserver: the given kubeconfig, else the pod's
-// service account, else the usual kubeconfig.
-func restConfig(u config.Upstream) (*rest.Config, error) {
-	if u.Kubeconfig == "" && u.Context == "" {
+// apiserver is upstream: one server or several of the same cluster.
+type apiserver struct {
+	configs []*rest.Config // of each server
+	bases   []*url.URL
+	servers *upstream.Servers // nil if there is only one
+}
+
+// connect finds upstream and asks it, so that a wrong address or credential is told at start and not by
+// every client.
+func connect(ctx context.Context, u config.Upstream, metrics *upstream.Metrics, log *zap.Logger) (*apiserver, error) {
+	configs, err := restConfigs(u)
+	if err != nil {
+		return nil, err
+	}
+	a := &apiserver{configs: configs}
+	for _, rc := range configs {
+		base, _, err := rest.DefaultServerUrlFor(rc)
+		if err != nil {
+			return nil, fmt.Errorf("upstream address %q: %w", rc.Host, err)
+		}
+		if len(a.bases) > 0 && strings.TrimSuffix(base.Path, "/") != strings.TrimSuffix(a.bases[0].Path, "/") {
+			return nil, fmt.Errorf("upstream servers %s and %s differ in their paths, which forwarded requests cannot", a.bases[0], base)
+		}
+		a.bases = append(a.bases, base)
+	}
+	if len(configs) == 1 {
+		return a, reach(ctx, configs[0])
+	}
+	servers := make([]upstream.Server, len(configs))
+	for i, rc := range configs {
+		servers[i].Base = a.bases[i]
+		if servers[i].Transport, err = transportFor(rc); err != nil {
+			return nil, err
+		}
+	}
+	if a.servers, err = upstream.NewServers(ctx, servers, metrics, log); err != nil {
+		return nil, fmt.Errorf("none of the upstream servers can be asked: %w", err)
+	}
+	return a, nil
+}
+
+// transport is the way to whichever server is asked at the time.
+func (a *apiserver) transport(adapt proxy.Adaptation) (http.RoundTripper, error) {
+	ways := make([]http.RoundTripper, len(a.configs))
+	for i, rc := range a.configs {
+		var err error
+		if ways[i], err = transportFor(adapt(rc)); err != nil {
+			return nil, err
+		}
+	}
+	if a.servers == nil {
+		return ways[0], nil
+	}
+	return a.servers.Transport(ways), nil
+}
+
+// config is for client-go's clients, as the proxy.
+func (a *apiserver) config() (*rest.Config, error) {
+	if a.servers == nil {
+		return a.configs[0], nil
+	}
+	transport, err := a.transport(rest.CopyConfig)
+	return &rest.Config{Host: a.bases[0].String(), Transport: transport}, err
+}
+
+// client is the feeds' way, as the proxy.
+func (a *apiserver) client(metrics *upstream.Metrics) (*upstream.Client, error) {
+	transport, err := a.transport(rest.CopyConfig)
+	return upstream.NewClient(a.bases[0], transport, metrics), err
+}
+
+// run follows how the servers are until ctx ends.
+func (a *apiserver) run(ctx context.Context) {
+	if a.servers != nil {
+		a.servers.Run(ctx)
+	}
+}
+
+// host is the address of the server that is asked.
+func (a *apiserver) host() string {
+	if a.servers == nil {
+		return a.configs[0].Host
+	}
+	return a.servers.Current()
+}
+
+func transportFor(rc *rest.Config) (http.RoundTripper, error) {
+	transport, err := rest.TransportFor(rc)
+	if err != nil {
+		return nil, fmt.Errorf("upstream transport: %w", err)
+	}
+	return transport, nil
+}
+
+// restConfigs finds the servers: the contexts that are named, or the addresses with the credentials of
+// one context, or that one's own address.
+func restConfigs(u config.Upstream) ([]*rest.Config, error) {
+	if len(u.Contexts) > 0 {
+		var configs []*rest.Config
+		for i, name := range u.Contexts {
+			rc, err := restConfig(u.Kubeconfig, name)
+			if err != nil {
+				return nil, fmt.Errorf("upstream.contexts[%d]: %w", i, err)
+			}
+			configs = append(configs, rc)
+		}
+		return configs, nil
+	}
+	rc, err := restConfig(u.Kubeconfig, u.Context)
+	if err != nil {
+		return nil, err
+	}
+	if len(u.Servers) == 0 {
+		return []*rest.Config{rc}, nil
+	}
+	configs := make([]*rest.Config, len(u.Servers))
+	for i, address := range u.Servers {
+		configs[i] = rest.CopyConfig(rc)
+		configs[i].Host = address
+	}
+	return configs, nil
+}
+
+// restConfig is that of a context of the given kubeconfig, else of the pod's service account, else of
+// the usual kubeconfig.
+func restConfig(kubeconfig, name string) (*rest.Config, error) {
+	if kubeconfig == "" && name == "" {
 		rc, err := rest.InClusterConfig()
 		if err == nil {
 			return rc, nil
@@ -27,8 +155,8 @@ func restConfig(u config.Upstream) (*rest.Config, error) {
 		}
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = u.Kubeconfig
-	rc, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: u.Context}).ClientConfig()
+	rules.ExplicitPath = kubeconfig
+	rc, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)
 	}
@@ -37,8 +165,7 @@ func restConfig(u config.Upstream) (*rest.Config, error) {
 
 const reachTimeout = 10 * time.Second
 
-// reach asks upstream for its version, so that a wrong address or credential is
-// told at start and not by every client.
+// reach asks a server for its version.
 func reach(ctx context.Context, rc *rest.Config) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout, fmt.Errorf("no answer within %s", reachTimeout))
 	defer cancel()

@@ -18,6 +18,7 @@ type Metrics struct {
 	saves    *prometheus.CounterVec
 	restores *prometheus.CounterVec
 	checks   *prometheus.CounterVec
+	servers  serverMetrics
 }
 
 var resourceLabels = []string{"group", "version", "resource"}
@@ -61,8 +62,32 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		Name: "watchproxy_self_checks_total",
 		Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (it was read anew), inconclusive.",
 	}, append(resourceLabels, "outcome"))
-	r.MustRegister(m.checks, m.saves, m.restores, m.requests, m.relists, m.runs, m.readers, m.seconds)
+	m.servers = serverMetrics{
+		usable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "watchproxy_upstream_server_usable",
+			Help: "1 if the upstream server may be asked by its last check, else 0. Only if there are several.",
+		}, []string{"server"}),
+		failovers: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watchproxy_upstream_failovers_total",
+			Help: "Times that another upstream server was asked from then on, as the one before was not fit to be.",
+		}),
+	}
+	r.MustRegister(m.servers.usable, m.servers.failovers, m.checks, m.saves, m.restores, m.requests, m.relists, m.runs, m.readers, m.seconds)
 	return m
+}
+
+// serverMetrics are about several upstream servers.
+type serverMetrics struct {
+	usable    *prometheus.GaugeVec
+	failovers prometheus.Counter
+}
+
+func (m *serverMetrics) note(server string, usable bool) {
+	value := 0.0
+	if usable {
+		value = 1
+	}
+	m.usable.WithLabelValues(server).Set(value)
 }
 
 func (m *Metrics) freshRun(gvr schema.GroupVersionResource, outcome string, readers int, took time.Duration) {

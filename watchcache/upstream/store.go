@@ -127,20 +127,31 @@ func (c *Client) origin(ctx context.Context) (o origin, err error) {
 	if err := c.read(ctx, schema.GroupVersionResource{}, "/version", &version); err != nil {
 		return o, err
 	}
-	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	cluster, err := c.cluster(ctx)
+	if err != nil {
+		return o, err
+	}
+	if cluster == "" {
+		cluster = c.base.String()
+	}
+	return origin{cluster, version.GitVersion}, nil
+}
+
+var namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+
+// cluster is what no two clusters have in common, the uid of the namespace kube-system; empty if the
+// proxy may not look for it.
+func (c *Client) cluster(ctx context.Context) (uid string, err error) {
 	var system struct {
 		Metadata struct {
 			UID string `json:"uid"`
 		} `json:"metadata"`
 	}
 	err = c.read(ctx, namespaces, resourcePath(namespaces, "")+"/kube-system", &system)
-	switch {
-	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
-		return origin{c.base.String(), version.GitVersion}, nil
-	case err != nil:
-		return o, err
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return "", nil
 	}
-	return origin{system.Metadata.UID, version.GitVersion}, nil
+	return system.Metadata.UID, err
 }
 
 // header is that of a feed's file. A feed is not saved if nobody could tell later whether its

@@ -11,7 +11,7 @@ import (
 // etcdQuota is the size, in bytes, at which etcd refuses writes: the largest that etcd recommends.
 const etcdQuota = 8 << 30
 
-// etcd is a cluster of one member, reachable on loopback only.
+// etcd is a cluster of one member, reachable on loopback only. Its zero value is none at all.
 type etcd struct{ *embed.Etcd }
 
 // startEtcd returns when the member answers clients.
@@ -48,6 +48,20 @@ func startEtcd(ctx context.Context, dir *stateDir) (etcd, error) {
 	case <-ctx.Done():
 		server.Close()
 		return etcd{}, context.Cause(ctx)
+	}
+}
+
+// failed delivers why etcd stopped by itself.
+func (e etcd) failed() <-chan error {
+	if e.Etcd == nil {
+		return nil
+	}
+	return e.Err()
+}
+
+func (e etcd) close() {
+	if e.Etcd != nil {
+		e.Close()
 	}
 }
 

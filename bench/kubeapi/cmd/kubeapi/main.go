@@ -1,8 +1,8 @@
 // Command kubeapi runs a real kube-apiserver and a real etcd in one process, on loopback: the upstream that
 // watchproxy is tested against.
 //
-//	kubeapi --dir DIR [--listen 127.0.0.1:6443] [--token-file FILE] [--audit-log FILE] [--shutdown-grace 300ms]
-//	    [-- kube-apiserver flags]
+//	kubeapi --dir DIR [--listen 127.0.0.1:6443] [--token-file FILE] [--audit-log FILE] [--etcd URL]
+//	    [--shutdown-grace 300ms] [-- kube-apiserver flags]
 //
 // When the server is ready it prints one line on standard output, and nothing else ever:
 //
@@ -21,6 +21,7 @@
 //	ca.crt, ca.key    signs the server's certificate and is the CA for client certificates: sign one with the user as
 //	                  common name and the groups as organizations, and the server knows its bearer
 //	etcd/             etcd's data
+//	etcd.url          where etcd listens, for --etcd of further apiservers; not with --etcd itself
 //	apiserver.crt, apiserver.key, sa.key, tokens.csv, audit-policy.yaml, lock   used by the server itself
 //
 // # What differs from a production apiserver
@@ -88,22 +89,30 @@ func run(ctx context.Context, opts options) error {
 		return err
 	}
 
-	etcd, err := startEtcd(ctx, dir)
-	if err != nil {
-		return stoppedOr(ctx, err)
+	var own etcd
+	endpoint := opts.etcd
+	if endpoint == "" {
+		if own, err = startEtcd(ctx, dir); err != nil {
+			return stoppedOr(ctx, err)
+		}
+		endpoint = own.endpoint()
+		if err := dir.write("etcd.url", []byte(endpoint), 0o644); err != nil {
+			own.close()
+			return err
+		}
 	}
 	serverCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stopped := make(chan error, 1)
-	go func() { stopped <- runAPIServer(serverCtx, dir, ln, etcd.endpoint(), opts) }()
+	go func() { stopped <- runAPIServer(serverCtx, dir, ln, endpoint, opts) }()
 	ready := make(chan error, 1)
 	go func() { ready <- waitReady(serverCtx, ln.url(), creds) }()
 
-	err = watchOver(ctx, ready, etcd.Err(), stopped, func() { fmt.Printf("kubeapi ready: %s\n", ln.url()) })
+	err = watchOver(ctx, ready, own.failed(), stopped, func() { fmt.Printf("kubeapi ready: %s\n", ln.url()) })
 	cancel()
 	select {
 	case <-stopped:
-		etcd.Close()
+		own.close()
 	case <-time.After(opts.grace + shutdownLimit):
 		// An apiserver that was interrupted while it started can wait for its own hooks without end. etcd would in turn
 		// wait for it to hang up; its data are as safe as at any other moment.

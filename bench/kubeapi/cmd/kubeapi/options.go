@@ -16,6 +16,7 @@ Runs a real kube-apiserver and etcd in one process, on loopback, for tests.
   --listen ADDRESS    loopback host:port to serve on; port 0 chooses a free one (default 127.0.0.1:6443)
   --token-file FILE   further users, in kube-apiserver's static token format: token,user,uid,"group1,group2"
   --audit-log FILE    append one JSON line per request: who asked for what, and the answer's code
+  --etcd URL          use this etcd, of another kubeapi, and start none: apiservers of one cluster
   --shutdown-grace D  how long requests may go on after a signal before they are cut (default 300ms)
 `
 
@@ -25,6 +26,7 @@ type options struct {
 	listen    string
 	tokenFile string // empty: no users besides admin
 	auditLog  string // empty: no audit log
+	etcd      string // empty: one of its own
 	grace     time.Duration
 	extra     []string
 }
@@ -38,6 +40,7 @@ func parseOptions(args []string) (options, error) {
 	fs.StringVar(&o.listen, "listen", "127.0.0.1:6443", "")
 	fs.StringVar(&o.tokenFile, "token-file", "", "")
 	fs.StringVar(&o.auditLog, "audit-log", "", "")
+	fs.StringVar(&o.etcd, "etcd", "", "")
 	fs.DurationVar(&o.grace, "shutdown-grace", shutdownGrace, "")
 	if err := fs.Parse(args); err != nil {
 		return options{}, err

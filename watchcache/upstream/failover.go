@@ -1,0 +1,114 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+)
+
+// Transport returns a way to whichever server is asked at the time. The ways to each of them
+// are in the order of the servers; they are given requests for the address of any.
+func (s *Servers) Transport(ways []http.RoundTripper) http.RoundTripper {
+	t := &failover{servers: s, ways: map[*server]http.RoundTripper{}}
+	for i, one := range s.servers {
+		t.ways[one] = ways[i]
+	}
+	return t
+}
+
+// failover sends requests to the server of the moment, and once more to another if the first
+// cannot be connected to.
+type failover struct {
+	servers *Servers
+	ways    map[*server]http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *failover) RoundTrip(req *http.Request) (*http.Response, error) {
+	one := t.servers.servers[t.servers.current.Load()]
+	for range t.servers.servers {
+		resp, err := t.send(one, req)
+		if err == nil || req.Context().Err() != nil {
+			return resp, err
+		}
+		if !unconnected(err) {
+			t.servers.suspect(one)
+			return nil, err
+		}
+		instead, ok := t.servers.failed(one, err)
+		if !ok || req.Body != nil && req.Body != http.NoBody { // its body is closed by now
+			return nil, err
+		}
+		one = instead
+	}
+	return nil, errDead // each of them, while this went on
+}
+
+// send sends a request to one server. It ends when that is given up.
+func (t *failover) send(one *server, req *http.Request) (*http.Response, error) {
+	life := one.life.Load()
+	ctx, cancel := context.WithCancel(req.Context())
+	stop := context.AfterFunc(life, cancel)
+	done := func() {
+		stop()
+		cancel()
+	}
+	out := req.WithContext(ctx)
+	address := *req.URL
+	address.Scheme, address.Host = one.Base.Scheme, one.Base.Host
+	out.URL, out.Host = &address, ""
+	resp, err := t.ways[one].RoundTrip(out)
+	if err != nil {
+		done()
+		if life.Err() != nil && req.Context().Err() == nil {
+			err = errDead
+		}
+		return nil, err
+	}
+	body := &bounded{ReadCloser: resp.Body, life: life, done: done}
+	resp.Body = body
+	if w, ok := body.ReadCloser.(io.Writer); ok { // the connection was upgraded
+		resp.Body = struct {
+			*bounded
+			io.Writer
+		}{body, w}
+	}
+	return resp, nil
+}
+
+// unconnected tells that a request was not sent, as there was no connection for it.
+func unconnected(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return true
+	}
+	_, ok := errors.AsType[*tls.CertificateVerificationError](err)
+	return ok
+}
+
+// bounded is a body that ends with the life of its server.
+type bounded struct {
+	io.ReadCloser
+	life   *life
+	done   func()
+	closed atomic.Bool
+}
+
+// Read implements io.Reader.
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && b.life.Err() != nil && !b.closed.Load() {
+		err = errDead
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *bounded) Close() error {
+	b.closed.Store(true)
+	defer b.done()
+	return b.ReadCloser.Close()
+}

@@ -1,0 +1,292 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap"
+)
+
+// apiserver is one of several, as far as checks look at it.
+type apiserver struct {
+	*httptest.Server
+	name     string
+	cluster  atomic.Pointer[string]
+	rv       atomic.Int64
+	ready    atomic.Bool
+	stalled  atomic.Bool // answers nothing
+	requests atomic.Int64
+}
+
+func newAPIServer(t *testing.T, name string) *apiserver {
+	t.Helper()
+	a := &apiserver{name: name}
+	cluster := "one"
+	a.cluster.Store(&cluster)
+	a.rv.Store(100)
+	a.ready.Store(true)
+	over := make(chan struct{})
+	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a.stalled.Load() {
+			select {
+			case <-over:
+			case <-r.Context().Done():
+			}
+			return
+		}
+		switch r.URL.Path {
+		case "/readyz":
+			if !a.ready.Load() {
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+		case "/api/v1/namespaces/kube-system":
+			fmt.Fprintf(w, `{"metadata":{"uid":%q}}`, *a.cluster.Load())
+		case "/api/v1/namespaces":
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, a.rv.Load())
+		case "/stream":
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		default:
+			a.requests.Add(1)
+			fmt.Fprint(w, a.name)
+		}
+	}))
+	t.Cleanup(a.Close)
+	t.Cleanup(func() { close(over) })
+	return a
+}
+
+// serversOf follows some servers until the test ends.
+func serversOf(t *testing.T, of ...*apiserver) (*Servers, http.RoundTripper) {
+	t.Helper()
+	s, err := openServers(t, of...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	ways := make([]http.RoundTripper, len(of))
+	for i := range of {
+		transport := &http.Transport{}
+		t.Cleanup(transport.CloseIdleConnections)
+		ways[i] = transport
+	}
+	return s, s.Transport(ways)
+}
+
+func openServers(t *testing.T, of ...*apiserver) (*Servers, error) {
+	t.Helper()
+	var servers []Server
+	for _, a := range of {
+		base, err := url.Parse(a.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport := &http.Transport{}
+		t.Cleanup(transport.CloseIdleConnections)
+		servers = append(servers, Server{Base: base, Transport: transport})
+	}
+	return NewServers(t.Context(), servers, NewMetrics(prometheus.NewRegistry()), zap.NewNop())
+}
+
+// says asks and returns which server answered.
+func says(t *testing.T, way http.RoundTripper, method, body string) (string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://any.invalid/who", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body == "" {
+		req.Body = http.NoBody
+	}
+	resp, err := way.RoundTrip(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	name, err := io.ReadAll(resp.Body)
+	return string(name), err
+}
+
+func wantAnswer(t *testing.T, way http.RoundTripper, want string) {
+	t.Helper()
+	if got, err := says(t, way, http.MethodGet, ""); err != nil || got != want {
+		t.Errorf("%q answers, error %v, want %s", got, err, want)
+	}
+}
+
+// checked has a server checked until a condition holds.
+func checked(t *testing.T, s *Servers, i int, holds func() bool) {
+	t.Helper()
+	for began := time.Now(); !holds(); time.Sleep(time.Millisecond) {
+		s.suspect(s.servers[i])
+		if time.Since(began) > longEnough {
+			t.Fatal("no check came to what was wanted")
+		}
+	}
+}
+
+func TestNextServerIfOneCannotBeConnectedTo(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	s, way := serversOf(t, a, b)
+	wantAnswer(t, way, "a")
+	a.Close()
+	wantAnswer(t, way, "b")
+	if _, err := says(t, way, http.MethodPost, "new"); err != nil || b.requests.Load() != 2 {
+		t.Errorf("error %v, %d requests, want 2", err, b.requests.Load())
+	}
+	if n := testutil.ToFloat64(s.metrics.failovers); n != 1 {
+		t.Errorf("%v failovers counted", n)
+	}
+	if !strings.HasSuffix(b.URL, s.Current()) {
+		t.Errorf("%s is asked, want %s", s.Current(), b.URL)
+	}
+}
+
+// What cannot be sent twice is not: its sender is told.
+func TestBodyIsNotSentTwice(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	_, way := serversOf(t, a, b)
+	a.Close()
+	if got, err := says(t, way, http.MethodPost, "new"); err == nil {
+		t.Errorf("%s took it", got)
+	}
+	if b.requests.Load() != 0 {
+		t.Error("it was sent to the second server")
+	}
+	wantAnswer(t, way, "b")
+}
+
+func TestServerThatIsNotReadyIsLeft(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	s, way := serversOf(t, a, b)
+	a.ready.Store(false)
+	checked(t, s, 0, func() bool { return s.Current() != host(t, a) })
+	wantAnswer(t, way, "b")
+	a.ready.Store(true)
+	checked(t, s, 0, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(host(t, a))) == 1 })
+	wantAnswer(t, way, "b") // there is no reason to go back
+	b.ready.Store(false)
+	checked(t, s, 1, func() bool { return s.Current() != host(t, b) })
+	wantAnswer(t, way, "a")
+}
+
+func TestServerOfAnotherClusterIsNeverAsked(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	other := "other"
+	b.cluster.Store(&other)
+	_, way := serversOf(t, a, b)
+	a.Close()
+	if got, err := says(t, way, http.MethodGet, ""); err == nil {
+		t.Errorf("%s was asked", got)
+	}
+}
+
+func TestServerThatLagsIsSkipped(t *testing.T) {
+	a, b, c := newAPIServer(t, "a"), newAPIServer(t, "b"), newAPIServer(t, "c")
+	b.rv.Store(99)
+	_, way := serversOf(t, a, b, c)
+	a.Close()
+	wantAnswer(t, way, "c")
+}
+
+func TestServerThatLagsIsWaitedFor(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	b.rv.Store(99)
+	s, way := serversOf(t, a, b)
+	a.Close()
+	if got, err := says(t, way, http.MethodGet, ""); err == nil {
+		t.Errorf("%s answered", got)
+	}
+	b.rv.Store(100)
+	checked(t, s, 1, func() bool { return s.Current() == host(t, b) })
+	wantAnswer(t, way, "b")
+}
+
+// All of them are at an earlier state and stay there: etcd was restored. Feeds start anew then.
+func TestRestoreIsBelievedAfterAWhile(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	s, way := serversOf(t, a, b)
+	a.rv.Store(50)
+	b.rv.Store(50)
+	checked(t, s, 0, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(host(t, a))) == 0 })
+	checked(t, s, 1, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(host(t, b))) == 0 })
+	if _, err := says(t, way, http.MethodGet, ""); err != nil {
+		t.Errorf("while nothing else is there, the one of before is asked: %v", err)
+	}
+	checked(t, s, 0, func() bool { return s.before() == 50 })
+	wantAnswer(t, way, "a")
+}
+
+// A server that does not answer at all has its streams cut, so that they go on elsewhere.
+func TestStreamsOfADeadServerAreCut(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	s, way := serversOf(t, a, b)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://any.invalid/stream", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := way.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	a.stalled.Store(true)
+	for range lostAfter {
+		s.note(s.servers[0], standingAt{err: &url.Error{Op: "Get", Err: context.DeadlineExceeded}})
+	}
+	if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errDead) {
+		t.Errorf("the stream ended with %v", err)
+	}
+	wantAnswer(t, way, "b")
+}
+
+// A client that leaves is not taken for a server that does not answer.
+func TestOnesOwnCancellationIsNoFailure(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	s, way := serversOf(t, a, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://any.invalid/who", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := way.RoundTrip(req); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, %v", resp, err)
+	}
+	if s.Current() != host(t, a) {
+		t.Errorf("%s is asked", s.Current())
+	}
+}
+
+func TestNoServerIsFit(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	a.ready.Store(false)
+	b.Close()
+	_, err := openServers(t, a, b)
+	if err == nil || !strings.Contains(err.Error(), host(t, a)+": /readyz: 500") || !strings.Contains(err.Error(), host(t, b)) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func host(t *testing.T, a *apiserver) string {
+	t.Helper()
+	return strings.TrimPrefix(a.URL, "http://")
+}
