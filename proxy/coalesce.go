@@ -180,6 +180,18 @@ func (nobody) interrupt()                                {}
 
 var errLong = errors.New("answer is too long to be shared")
 
+// gatherMax bounds what is read of a forwarded answer before the first of it is written, in bytes. Upstream does
+// not tell the length of what takes it more than 2 KiB, and writes it in one go: piece by piece each would be a write of
+// its own here, and wake the client up anew.
+const gatherMax = 64 << 10
+
+// gather reads a short answer to its end, so that it is written at once.
+func (r *response) gather(method string) {
+	if method != http.MethodHead && r.status != http.StatusNoContent && r.status != http.StatusNotModified {
+		_ = r.buffer(gatherMax) // what is too long is written as it comes
+	}
+}
+
 // buffer reads a response of up to limit bytes into memory. A longer one, or one
 // that breaks, can still be read as before.
 func (r *response) buffer(limit int64) error {

@@ -256,6 +256,9 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 		if resp.lasts = lasting(rt); resp.tunnel != nil {
 			admitted() // it may last
 		}
+		if rt.plain && !resp.lasts {
+			resp.gather(req.method)
+		}
 		return resp
 	}
 	counted, refusal := s.admitWatch(req)
