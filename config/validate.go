@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -39,6 +40,9 @@ func (c *ProxyConfiguration) Validate() error {
 	if !slices.Contains(logLevels, c.LogLevel) {
 		errs = append(errs, field.NotSupported(field.NewPath("logLevel"), c.LogLevel, logLevels))
 	}
+	if q := c.MemoryBudget; q != nil && !q.IsZero() && q.Cmp(leastMemory) < 0 {
+		errs = append(errs, field.Invalid(field.NewPath("memoryBudget"), q.String(), "must be 0 or at least "+leastMemory.String()))
+	}
 	errs = append(errs, c.Upstream.validate(field.NewPath("upstream"))...)
 	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)
 	return errs.ToAggregate()
@@ -46,6 +50,9 @@ func (c *ProxyConfiguration) Validate() error {
 
 // goawayMax is kube-apiserver's: with more, clients do little but connect.
 const goawayMax = 0.02
+
+// leastMemory is what the process needs without any cache, and some.
+var leastMemory = resource.MustParse("64Mi")
 
 func (t *TLS) validate(path *field.Path) (errs field.ErrorList) {
 	if t == nil {

@@ -48,7 +48,7 @@ func (i *identity) actsAsAnother() bool { return i != nil && i.actsAs != nil }
 // authenticate finds out who sent a request. Without a refusal, req.identity tells.
 func (s *Server) authenticate(ctx context.Context, req *request) (refusal *response) {
 	asked := req.asHTTP(ctx)
-	caller, err := s.options.Access.Authenticate(asked)
+	caller, err := s.options.Load().Access.Authenticate(asked)
 	switch {
 	case errors.Is(err, access.ErrUnavailable):
 		return req.fail(reviewFailed(), fromProxy)
@@ -65,7 +65,7 @@ func (s *Server) authenticate(ctx context.Context, req *request) (refusal *respo
 	if !req.impersonates() {
 		return nil
 	}
-	as, refused := s.options.Access.Impersonate(caller, asked)
+	as, refused := s.options.Load().Access.Impersonate(caller, asked)
 	if refused != nil {
 		resp := newResponse(refused.Code, fromProxy)
 		resp.header, resp.bytes = refused.Header, refused.Body
@@ -115,7 +115,7 @@ func (s *Server) authorize(ctx context.Context, r *read) (refusal *response, err
 		return nil, nil
 	}
 	attributes := r.attributes(r.identity.User)
-	decision, reason, err := s.options.Access.Authorize(ctx, attributes)
+	decision, reason, err := s.options.Load().Access.Authorize(ctx, attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
 		return nil, nil
@@ -133,14 +133,14 @@ var errRevoked = errors.New("access was revoked")
 // reviewAgain tells whether the client of an open watch may go on. Errors other than
 // errRevoked say that nobody could tell.
 func (s *Server) reviewAgain(ctx context.Context, r *read) error {
-	caller, err := s.options.Access.Authenticate(r.asHTTP(ctx))
+	caller, err := s.options.Load().Access.Authenticate(r.asHTTP(ctx))
 	switch {
 	case errors.Is(err, access.ErrUnavailable):
 		return err
 	case err != nil:
 		return fmt.Errorf("%w: %w", errRevoked, err)
 	}
-	decision, _, err := s.options.Access.Authorize(ctx, r.attributes(caller.User))
+	decision, _, err := s.options.Load().Access.Authorize(ctx, r.attributes(caller.User))
 	switch {
 	case decision == authorizer.DecisionAllow:
 		return nil

@@ -60,7 +60,9 @@ type read struct {
 	choice   wire.Choice
 	form     wire.Form
 	derived  *Derived
-	warnings []string
+	// workspace is for what is made for this read alone.
+	workspace *workspace
+	warnings  []string
 }
 
 // cached answers a read from the cache, or returns errForward.
@@ -72,7 +74,7 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 	if err != nil {
 		return nil, err
 	}
-	r := &read{request: req, route: rt, params: p, derived: s.derived}
+	r := &read{request: req, route: rt, params: p, derived: s.derived, workspace: s.workspace}
 	if !r.answerable() {
 		return nil, errForward
 	}
@@ -152,7 +154,7 @@ func (s *Server) open(ctx context.Context, r *read, choices []wire.Choice) error
 // upstream writes it. Custom resources have no such feed, but their metadata can
 // be written so.
 func (s *Server) openFeed(ctx context.Context, r *read) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.options.SyncTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.options.Load().SyncTimeout)
 	defer cancel()
 	if r.choice.Encoding == wire.Protobuf {
 		r.feed, err = s.feeds.Open(ctx, r.gvr, watchcache.Protobuf)

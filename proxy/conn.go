@@ -283,7 +283,7 @@ type listener struct {
 	net.Listener
 	tls  *tls.Config   // nil for none
 	open *atomic.Int64 // how many connections there are
-	most int64         // how many there should be
+	most func() int64  // how many there should be
 }
 
 // crowdMax is how many connections more than there should be are told so. Further
@@ -298,14 +298,14 @@ func (l listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		open := l.open.Add(1)
-		if open > l.most+crowdMax {
+		if open > l.most()+crowdMax {
 			l.open.Add(-1)
 			_ = accepted.Close() // it was not used
 			continue
 		}
 		bare := newSocket(accepted)
 		c := &conn{Conn: bare, socket: bare, release: sync.OnceFunc(func() { l.open.Add(-1) })}
-		c.crowded.Store(open > l.most)
+		c.crowded.Store(open > l.most())
 		if l.tls != nil {
 			c.Conn = tls.Server(bare, l.tls)
 		}

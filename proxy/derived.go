@@ -24,9 +24,9 @@ import (
 // replaced page was compressed a dozen times, and more as time went on
 // (TestChurnCostsOneMakeEach).
 type Derived struct {
-	limit int64
-	mu    struct {
+	mu struct {
 		sync.Mutex
+		limit   int64
 		entries map[derivedKey]*list.Element // of *entry
 		recent  *list.List                   // the one read last in front
 		cost    int64
@@ -63,7 +63,6 @@ func (p *piece) cost() int64 {
 // NewDerived returns an empty store of up to limit bytes.
 func NewDerived(limit int64, r prometheus.Registerer) *Derived {
 	d := &Derived{
-		limit: limit,
 		hits: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watchproxy_derived_hits_total",
 			Help: "Runs of list items that were wanted compressed or as metadata only, and had been made before.",
@@ -73,6 +72,7 @@ func NewDerived(limit int64, r prometheus.Registerer) *Derived {
 			Help: "Runs of list items that had to be compressed or cut to their metadata.",
 		}),
 	}
+	d.mu.limit = limit
 	d.mu.entries, d.mu.recent = map[derivedKey]*list.Element{}, list.New()
 	r.MustRegister(d.hits, d.misses, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_derived_bytes",
@@ -187,12 +187,24 @@ func (d *Derived) replace(key derivedKey, p *piece) {
 }
 
 func (d *Derived) addLocked(key derivedKey, p *piece) {
-	if p.cost() > d.limit {
+	if p.cost() > d.mu.limit {
 		return
 	}
 	d.mu.entries[key] = d.mu.recent.PushFront(&entry{key, p})
 	d.mu.cost += p.cost()
-	for d.mu.cost > d.limit {
+	d.fitLocked()
+}
+
+// SetLimit changes how many bytes are kept at most.
+func (d *Derived) SetLimit(limit int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.limit = limit
+	d.fitLocked()
+}
+
+func (d *Derived) fitLocked() {
+	for d.mu.cost > d.mu.limit {
 		d.dropLocked(d.mu.recent.Back())
 	}
 }

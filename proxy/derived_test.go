@@ -73,8 +73,8 @@ func TestChurnCostsOneMakeEach(t *testing.T) {
 	if makes > 2*steps {
 		t.Errorf("%d updates cost %d makes", steps, makes)
 	}
-	if d.mu.cost > d.limit || len(d.mu.entries) != d.mu.recent.Len() {
-		t.Errorf("%d of %d bytes, %d entries of %d", d.mu.cost, d.limit, len(d.mu.entries), d.mu.recent.Len())
+	if d.mu.cost > d.mu.limit || len(d.mu.entries) != d.mu.recent.Len() {
+		t.Errorf("%d of %d bytes, %d entries of %d", d.mu.cost, d.mu.limit, len(d.mu.entries), d.mu.recent.Len())
 	}
 }
 
@@ -88,7 +88,7 @@ func TestDerivedWithinBudget(t *testing.T) {
 		if err != nil || !bytes.Equal(p.plain, want) {
 			t.Fatalf("%d: %d bytes, %v", i, len(p.plain), err)
 		}
-		if d.mu.cost > d.limit {
+		if d.mu.cost > d.mu.limit {
 			t.Fatalf("%d bytes are kept", d.mu.cost)
 		}
 	}

@@ -23,7 +23,7 @@ func (r *read) get(ctx context.Context) (*response, error) {
 	case err != nil:
 		return nil, errForward
 	case r.choice.Rendered():
-		return r.rendered(body)
+		return r.workspace.made(int64(len(body)), r.choiceWork(), func() (*response, error) { return r.rendered(body) })
 	case r.compresses(int64(len(body))):
 		return r.compressedObject(snapshot, key, body)
 	}

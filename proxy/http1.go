@@ -19,7 +19,7 @@ import (
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	began := time.Now()
 	c := fctx.Conn().(*conn)
-	c.stall = s.options.Limits.Write
+	c.stall = s.options.Load().Limits.Write
 	req := s.newRequest(fctx)
 	resp := misread(&fctx.Request.Header, req.header)
 	rt := parseRoute(req.method, req.path)
@@ -60,7 +60,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *request {
 	}
 	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
 		req.body = &body{from: fctx.RequestBodyStream(), cut: &c.eof, length: length}
-		req.body.extend = func() { c.extend(s.options.Limits.Read) }
+		req.body.extend = func() { c.extend(s.options.Load().Limits.Read) }
 	} else {
 		c.unlimited() // fasthttp's deadline was for the headers
 	}
@@ -180,7 +180,7 @@ func (s *Server) runStream(c *conn, rt route, resp *response, old bool) {
 	defer open.Dec()
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	c.stall = s.options.Stall
+	c.stall = s.options.Load().Stall
 	if !beginStream(c, resp, old) {
 		cancel()
 	}

@@ -33,14 +33,14 @@ const (
 func (s *Server) newHTTP2() error {
 	s.http2.base = &http.Server{
 		Handler:        http.HandlerFunc(s.serveHTTP2),
-		MaxHeaderBytes: s.options.Limits.HeaderBytes,
-		IdleTimeout:    s.options.Limits.Idle,
+		MaxHeaderBytes: s.options.Load().Limits.HeaderBytes,
+		IdleTimeout:    s.options.Load().Limits.Idle,
 		ErrorLog:       zap.NewStdLog(zap.NewNop()),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: http2Streams,
 			SendPingTimeout:      pingAfter,
 			PingTimeout:          pingTimeout,
-			WriteByteTimeout:     s.options.Stall,
+			WriteByteTimeout:     s.options.Load().Stall,
 		},
 	}
 	s.http2.server = &http2.Server{}                           //nolint:staticcheck // net/http has no entry for a connection that is there already
@@ -73,7 +73,7 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 	began := time.Now()
 	req := s.newHTTP2Request(w, hr)
 	rt := parseRoute(req.method, req.path)
-	if s.draining.Err() != nil || rand.Float64() < s.options.GoawayChance {
+	if s.draining.Err() != nil || rand.Float64() < s.options.Load().GoawayChance {
 		w.Header().Set("Connection", "close") // the library turns it into GOAWAY
 	}
 	resp := s.guarded(hr.Context(), req, &rt)
@@ -88,7 +88,7 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 	case resp.list != nil:
 		setLength(w, resp, resp.length)
 		w.WriteHeader(resp.status)
-		_, _ = buffered{resp.list}.WriteTo(s.stalling(w, s.options.Limits.Write)) // the client may be gone
+		_, _ = buffered{resp.list}.WriteTo(s.stalling(w, s.options.Load().Limits.Write)) // the client may be gone
 	case resp.reader != nil:
 		s.copyHTTP2(w, resp)
 	case resp.tunnel != nil:
@@ -97,7 +97,7 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 	default:
 		setLength(w, resp, int64(len(resp.bytes)))
 		w.WriteHeader(resp.status)
-		_, _ = s.stalling(w, s.options.Limits.Write).Write(resp.bytes) // the client may be gone
+		_, _ = s.stalling(w, s.options.Load().Limits.Write).Write(resp.bytes) // the client may be gone
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func (s *Server) newHTTP2Request(w http.ResponseWriter, hr *http.Request) *reque
 	if hr.ContentLength != 0 {
 		req.body = &body{from: hr.Body, length: hr.ContentLength}
 		control := http.NewResponseController(w)
-		req.body.extend = func() { _ = control.SetReadDeadline(time.Now().Add(s.options.Limits.Read)) }
+		req.body.extend = func() { _ = control.SetReadDeadline(time.Now().Add(s.options.Load().Limits.Read)) }
 	}
 	return req
 }
@@ -148,7 +148,7 @@ func (c *http2Client) interrupt() {
 // copyHTTP2 passes a forwarded answer on.
 func (s *Server) copyHTTP2(w http.ResponseWriter, resp *response) {
 	defer resp.reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
-	out := s.stalling(w, s.options.Limits.Write)
+	out := s.stalling(w, s.options.Load().Limits.Write)
 	out.flushes = resp.length < 0
 	if resp.lasts {
 		out.stall = 0 // who reads a log may stop to read it
@@ -201,7 +201,7 @@ func (w *stallStream) Write(p []byte) (int, error) {
 
 // streamHTTP2 begins an endless response, and returns what writes the rest.
 func (s *Server) streamHTTP2(ctx context.Context, w http.ResponseWriter, rt route, resp *response) func() {
-	out := s.stalling(w, s.options.Stall)
+	out := s.stalling(w, s.options.Load().Stall)
 	out.flushes = true
 	w.WriteHeader(resp.status)
 	if _, err := out.Write(nil); err != nil {

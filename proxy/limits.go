@@ -61,7 +61,7 @@ func (s *Server) admit(req *request) (refusal *response) {
 	if req.conn.crowded.Load() {
 		return s.tooMany(req, "connections", "too many connections are open")
 	}
-	if !req.conn.holdAs(name, func() (func(), bool) { return s.connections.take(name, s.options.Limits.UserConnections) }) {
+	if !req.conn.holdAs(name, func() (func(), bool) { return s.connections.take(name, s.options.Load().Limits.UserConnections) }) {
 		return s.tooMany(req, "user_connections", fmt.Sprintf("user %q has too many connections open", name))
 	}
 	return nil
@@ -70,7 +70,7 @@ func (s *Server) admit(req *request) (refusal *response) {
 // admitWatch counts an open watch of the request's user.
 func (s *Server) admitWatch(req *request) (done func(), refusal *response) {
 	name := req.identity.name()
-	done, ok := s.watches.take(name, s.options.Limits.UserWatches)
+	done, ok := s.watches.take(name, s.options.Load().Limits.UserWatches)
 	if !ok {
 		return nil, s.tooMany(req, "user_watches", fmt.Sprintf("user %q has too many watches open", name))
 	}
@@ -95,7 +95,7 @@ func (s *Server) admitForward(ctx context.Context, req *request, rt route) (done
 	}
 	name, most := req.identity.name(), math.MaxInt
 	if req.identity != nil {
-		most = max(1, s.options.Limits.Forwards/2)
+		most = max(1, s.options.Load().Limits.Forwards/2)
 	}
 	mine, ok := s.forwarding.take(name, most)
 	if !ok {

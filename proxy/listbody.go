@@ -29,21 +29,44 @@ func (l *listItems) size() int64 {
 	return l.bytes + int64(max(l.count-1, 0)*len(l.separator))
 }
 
-// renderMax bounds the lists that are written for people, in bytes of JSON: it takes
-// many times as much memory, and upstream can do it as well.
-const renderMax = 8 << 20
-
 // render writes a list in the form that was negotiated.
 //
 //	kept items, plain      straight from the cache, nothing is copied
 //	kept items, gzip       a compressed segment of each page, made once
 //	metadata only          a piece of each page, made once, plain or compressed
 //	selected, gzip         compressed for this request
+//	selected, metadata     made for this request
 //	YAML, indented         made for this request
 func (r *read) render(meta wire.ListMeta, items *listItems) (*response, error) {
-	if r.choice.Rendered() && items.size() > renderMax {
-		return nil, errForward
+	if work := r.work(items); work > 0 {
+		return r.workspace.made(items.size(), work, func() (*response, error) { return r.write(meta, items) })
 	}
+	return r.write(meta, items)
+}
+
+// work is how many times as much memory it takes to make a list's body, 0 if that is shared with others.
+func (r *read) work(items *listItems) int64 {
+	switch {
+	case r.choice.Rendered():
+		return r.choiceWork()
+	case r.filter.Selective() && r.compresses(items.size()):
+		return gzipWork
+	case r.filter.Selective() && !r.form.Kept():
+		return cutWork
+	}
+	return 0
+}
+
+// choiceWork is that of a body for people.
+func (r *read) choiceWork() int64 {
+	if r.choice.Encoding == wire.YAML {
+		return yamlWork
+	}
+	return indentWork
+}
+
+// write makes the body of a list.
+func (r *read) write(meta wire.ListMeta, items *listItems) (*response, error) {
 	body := &listBody{separator: items.separator}
 	if r.form.Kept() {
 		body.spans, body.length = items.spans, items.size()

@@ -24,7 +24,7 @@ func (s *Server) tolerate(r *read) error {
 	switch {
 	case !lost || age < lostGrace:
 		return nil
-	case s.options.FailOnLoss, s.options.MaxStaleness > 0 && age > s.options.MaxStaleness, r.mostRecent():
+	case s.options.Load().FailOnLoss, s.options.Load().MaxStaleness > 0 && age > s.options.Load().MaxStaleness, r.mostRecent():
 		return errLost
 	}
 	text := fmt.Sprintf("watchproxy has not reached the apiserver for %s: this may be out of date", age.Truncate(time.Second))

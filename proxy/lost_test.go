@@ -41,7 +41,9 @@ func TestTolerate(t *testing.T) {
 			if c.change != nil {
 				c.change(r)
 			}
-			err := (&Server{options: c.options}).tolerate(r)
+			s := &Server{}
+			s.options.Store(&c.options)
+			err := s.tolerate(r)
 			if errors.Is(err, errLost) != c.fails || !c.fails && err != nil {
 				t.Errorf("%v", err)
 			}

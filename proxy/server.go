@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -48,6 +49,9 @@ type Options struct {
 	Recheck time.Duration
 	// Limits bound what clients may take.
 	Limits Limits
+	// Workspace bounds the memory of answers that are made for one request each, in bytes; 0
+	// is 128 MiB. What does not fit is forwarded.
+	Workspace int64
 	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes
 	// its connection take no further ones, so that clients spread over replicas.
 	GoawayChance float64
@@ -57,6 +61,7 @@ const (
 	// bodyAhead is how much of a request body is read before it is forwarded;
 	// the rest is streamed.
 	bodyAhead     = 64 << 10
+	workspaceSize = 128 << 20
 	keepaliveTime = 30 * time.Second
 	// drainGrace is how long after the drain time connections may finish.
 	drainGrace = 2 * time.Second
@@ -67,7 +72,7 @@ type Server struct {
 	feeds    Feeds
 	forwards *Forwarder
 	derived  *Derived
-	options  Options
+	options  atomic.Pointer[Options]
 	metrics  *Metrics
 	log      *zap.Logger
 
@@ -80,6 +85,8 @@ type Server struct {
 	flights  flights
 	pump     pump
 	stale    stale
+	// workspace is for answers that are made for one request each.
+	workspace *workspace
 	// What users have open.
 	connections, watches, forwarding holdings
 	places                           chan struct{} // of forwarded requests
@@ -96,10 +103,12 @@ type Server struct {
 
 // NewServer returns a server; Serve runs it.
 func NewServer(feeds Feeds, forwards *Forwarder, derived *Derived, options Options, metrics *Metrics, log *zap.Logger) (*Server, error) {
-	s := &Server{feeds: feeds, forwards: forwards, derived: derived, options: options, metrics: metrics, log: log}
+	s := &Server{feeds: feeds, forwards: forwards, derived: derived, metrics: metrics, log: log}
+	s.options.Store(&options)
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	s.pump.log, s.pump.most = log, runtime.GOMAXPROCS(0)
 	s.stale = newStale(staleReads, staleWatches)
+	s.workspace = newWorkspace(cmp.Or(options.Workspace, workspaceSize))
 	s.places = make(chan struct{}, options.Limits.Forwards)
 	s.draining, s.drain = context.WithCancel(s.ctx)
 	s.http = &fasthttp.Server{
@@ -128,6 +137,17 @@ func NewServer(feeds Feeds, forwards *Forwarder, derived *Derived, options Optio
 	return s, nil
 }
 
+// SetOptions changes what can be changed while the server runs: all but TLS, Access, AnyHost, Stall, Workspace and of
+// the limits HeaderBytes, Read, Idle and Forwards. What is open goes on as it was.
+func (s *Server) SetOptions(o Options) {
+	now := *s.options.Load()
+	o.TLS, o.Access, o.AnyHost, o.Stall, o.Workspace = now.TLS, now.Access, now.AnyHost, now.Stall, now.Workspace
+	o.Limits.HeaderBytes, o.Limits.Read, o.Limits.Idle, o.Limits.Forwards = now.Limits.HeaderBytes, now.Limits.Read, now.Limits.Idle, now.Limits.Forwards
+	s.options.Store(&o)
+}
+
+func (s *Server) connectionsMax() int64 { return int64(s.options.Load().Limits.Connections) }
+
 // quiet takes fasthttp's log: broken connections are daily bread.
 type quiet struct{ log *zap.Logger }
 
@@ -139,7 +159,7 @@ func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(form
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.cut()
 	failed := make(chan error, 1)
-	accepting := listener{Listener: l, tls: s.options.TLS, open: &s.accepted, most: int64(s.options.Limits.Connections)}
+	accepting := listener{Listener: l, tls: s.options.Load().TLS, open: &s.accepted, most: s.connectionsMax}
 	go func() { failed <- s.http.Serve(accepting) }()
 	select {
 	case err := <-failed:
@@ -152,7 +172,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	stage("draining: no new connections, ending watches")
 	s.drain()
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.Drain+drainGrace)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.Load().Drain+drainGrace)
 	defer cancel()
 	// Once the time is up, whatever is left is cut.
 	stop := context.AfterFunc(limit, s.cut)
@@ -218,14 +238,14 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 
 // enter refuses requests that are answered to nobody, or not to who sent them.
 func (s *Server) enter(ctx context.Context, req *request) (refusal *response) {
-	if most := s.options.Limits.URIBytes; len(req.target) > most {
+	if most := s.options.Load().Limits.URIBytes; len(req.target) > most {
 		return req.fail(uriTooLong(most), fromProxy)
 	}
 	if req.hidesIdentity() {
 		return req.fail(badRequest("the Connection header must not name headers that tell who sends the request"), fromProxy)
 	}
-	if s.options.Access == nil {
-		if !s.options.AnyHost && !loopbackHost(req.host) {
+	if s.options.Load().Access == nil {
+		if !s.options.Load().AnyHost && !loopbackHost(req.host) {
 			return noRequest(forbiddenHost(req.host))
 		}
 	} else if refusal = s.authenticate(ctx, req); refusal != nil {
@@ -238,7 +258,7 @@ func (s *Server) enter(ctx context.Context, req *request) (refusal *response) {
 // watch ends with the drain time as those from the cache do.
 func (s *Server) forward(ctx context.Context, req *request, rt route, done func()) *response {
 	if rt.subresource != "proxy" && req.body != nil {
-		most := s.options.Limits.BodyBytes
+		most := s.options.Load().Limits.BodyBytes
 		if req.body.length > most {
 			done()
 			return req.fail(bodyTooLarge(most), fromProxy)
@@ -279,7 +299,7 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 
 // drainShare is how long into the drain time one watch goes on. They are spread
 // over it, so that not all clients reconnect at once.
-func (s *Server) drainShare() time.Duration { return rand.N(s.options.Drain + 1) }
+func (s *Server) drainShare() time.Duration { return rand.N(s.options.Load().Drain + 1) }
 
 // loopbackHost tells whether a Host header names this machine to itself.
 func loopbackHost(host string) bool {

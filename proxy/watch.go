@@ -114,7 +114,7 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	}
 	w.done = done
 	if r.identity != nil {
-		w.recheck = newRecheck(s.options.Recheck, func(ctx context.Context) error { return s.reviewAgain(ctx, r) })
+		w.recheck = newRecheck(s.options.Load().Recheck, func(ctx context.Context) error { return s.reviewAgain(ctx, r) })
 	}
 	resp := r.respond()
 	resp.header.Set("Content-Type", r.form.StreamType())

@@ -34,7 +34,7 @@ var (
 // one goroutine at a time. All others may be called by anyone at any time.
 type Cache struct {
 	resource  Resource
-	limits    Limits
+	limits    atomic.Pointer[Limits]
 	view      atomic.Pointer[view] // nil until the first Reset and after End
 	interests interests
 	waiters   waiters
@@ -47,13 +47,17 @@ type Cache struct {
 
 // New returns an empty cache that is not ready until its first Reset.
 func New(resource Resource, limits Limits) *Cache {
-	c := &Cache{resource: resource, limits: limits, ended: make(chan struct{})}
+	c := &Cache{resource: resource, ended: make(chan struct{})}
+	c.SetLimits(limits)
 	c.interests.resource = &c.resource
 	return c
 }
 
 // Limits are those of the log.
-func (c *Cache) Limits() Limits { return c.limits }
+func (c *Cache) Limits() Limits { return *c.limits.Load() }
+
+// SetLimits changes those of the log. What is too much by them goes with the next event, or with [Cache.Trim].
+func (c *Cache) SetLimits(l Limits) { c.limits.Store(&l) }
 
 // Resource tells what the cache holds.
 func (c *Cache) Resource() *Resource { return &c.resource }
@@ -215,7 +219,7 @@ func (t tree) change(change Change) (Event, error) {
 // events could concern are marked before and signalled after.
 func (c *Cache) commit(v, next *view, now time.Time) {
 	trimmed := *next // marks must reach those, too, whom the log leaves behind
-	trimmed.trim(c.limits, now)
+	trimmed.trim(c.Limits(), now)
 	if trimmed.rv >= trimmed.ahead.rv {
 		trimmed.ahead = Snapshot{}
 	}

@@ -64,7 +64,7 @@ func applyPods(t *testing.T, c *Cache, between func(), pods ...Pod) {
 		next.append(e)
 	}
 	trimmed := next
-	trimmed.trim(c.limits, Noon)
+	trimmed.trim(c.Limits(), Noon)
 	publish := func() {
 		between()
 		c.publish(&trimmed)

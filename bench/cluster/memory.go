@@ -24,6 +24,15 @@ func MemoryOf(pid int) (resident, peak int64, err error) {
 	return resident, peak, nil
 }
 
+// ProgramOf returns how much of a process's resident memory is its program's file, in bytes.
+func ProgramOf(pid int) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, fmt.Errorf("cannot read the memory of process %d: %w", pid, err)
+	}
+	return parseStatus(string(status), "RssFile:")
+}
+
 // parseStatus finds a size in /proc/PID/status (proc_pid_status(5)): in kB, by which it means 1,024 bytes.
 func parseStatus(status, line string) (int64, error) {
 	const kB = 1 << 10

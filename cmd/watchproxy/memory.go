@@ -2,11 +2,13 @@ package main
 
 import (
 	"errors"
+	"math"
 	"os"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 const (
@@ -18,11 +20,18 @@ const (
 	memoryRatio = 0.9
 )
 
-// tuneMemory sets the garbage collector up for a cache, and for the container's limit if
-// there is one. What GOGC and GOMEMLIMIT say takes precedence.
-func tuneMemory(log *zap.Logger) {
+// tuneMemory sets the garbage collector up for a cache and for a budget in bytes. If that is nil it is the
+// container's limit, if there is one, or what GOMEMLIMIT says. It returns the budget, 0 for none.
+func tuneMemory(budget *resource.Quantity, log *zap.Logger) int64 {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
+	}
+	if budget != nil {
+		if budget.IsZero() {
+			return 0
+		}
+		debug.SetMemoryLimit(budget.Value())
+		return budget.Value()
 	}
 	limit, err := memlimit.Set(memlimit.WithRatio(memoryRatio), memlimit.WithProvider(memlimit.FromCgroup))
 	switch {
@@ -32,4 +41,8 @@ func tuneMemory(log *zap.Logger) {
 	default:
 		log.Debug("memory limit of the garbage collector", zap.Int64("bytes", limit))
 	}
+	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
+		return limit
+	}
+	return 0
 }

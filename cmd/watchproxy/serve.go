@@ -42,7 +42,7 @@ func newServe() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return serve(cmd.Context(), c)
+			return serve(cmd.Context(), c, f.config, f.configuration)
 		},
 	}
 	flags := cmd.Flags()
@@ -100,14 +100,16 @@ func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
 	return c, nil
 }
 
-func serve(ctx context.Context, c *config.ProxyConfiguration) error {
-	log, err := newLogger(c.LogLevel)
+// serve serves until ctx ends. What can change while it runs follows the file, unless that is empty, by
+// reading the configuration again.
+func serve(ctx context.Context, c *config.ProxyConfiguration, file string, read func() (*config.ProxyConfiguration, error)) error {
+	log, level, err := newLogger(c.LogLevel)
 	if err != nil {
 		return err
 	}
 	defer log.Sync() //nolint:errcheck // standard error cannot always be synced
 
-	tuneMemory(log)
+	memory := &budget{limit: tuneMemory(c.MemoryBudget, log), log: log}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics := upstream.NewMetrics(registry)
@@ -134,16 +136,12 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 	defer save()
 
 	derived := proxy.NewDerived(c.Cache.Derived.MaxBytes.Value(), registry)
-	options := proxy.Options{
-		SyncTimeout:  c.Cache.SyncTimeout.Duration,
-		FailOnLoss:   c.Cache.OnUpstreamLoss == config.Fail,
-		MaxStaleness: c.Cache.MaxStaleness.Duration,
-		Drain:        c.Drain.Duration,
-		Stall:        c.Cache.Log.MaxAge.Duration,
-		GoawayChance: c.GoawayChance,
-		Recheck:      c.Authorization.WatchRecheckInterval.Duration,
-		Limits:       limits(c.Limits),
-	}
+	memory.feeds, memory.derived = feeds, derived
+	memory.derivedMax.Store(c.Cache.Derived.MaxBytes.Value())
+	memory.register(registry)
+	defer inBackground(ctx, memory.run)()
+	options := serverOptions(c)
+	options.Workspace = memory.workspace()
 	_, options.AnyHost = config.UnixSocket(c.Listen)
 	secured, stop, err := secure(ctx, c, behind, &options, registry, log)
 	if err != nil {
@@ -155,6 +153,17 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 	if err != nil {
 		return err
 	}
+	reloads := &reloader{
+		file: file, read: read, running: c, log: log, metrics: newReloadMetrics(registry),
+		apply: func(c *config.ProxyConfiguration) {
+			level.SetLevel(logLevel(c.LogLevel))
+			memory.derivedMax.Store(c.Cache.Derived.MaxBytes.Value())
+			derived.SetLimit(c.Cache.Derived.MaxBytes.Value())
+			feeds.SetOptions(feedOptions(c.Cache))
+			server.SetOptions(serverOptions(c))
+		},
+	}
+	defer inBackground(ctx, reloads.run)()
 	admin := proxy.NewAdmin(registry, func() any { return statusOf(behind.host(), feeds) }, c.Profiling)
 	return run(ctx, c, server, admin, log)
 }
@@ -199,6 +208,19 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 	return err
 }
 
+func serverOptions(c *config.ProxyConfiguration) proxy.Options {
+	return proxy.Options{
+		SyncTimeout:  c.Cache.SyncTimeout.Duration,
+		FailOnLoss:   c.Cache.OnUpstreamLoss == config.Fail,
+		MaxStaleness: c.Cache.MaxStaleness.Duration,
+		Drain:        c.Drain.Duration,
+		Stall:        c.Cache.Log.MaxAge.Duration,
+		GoawayChance: c.GoawayChance,
+		Recheck:      c.Authorization.WatchRecheckInterval.Duration,
+		Limits:       limits(c.Limits),
+	}
+}
+
 func feedOptions(c config.Cache) upstream.Options {
 	o := upstream.Options{
 		Limits: watchcache.Limits{
@@ -234,14 +256,15 @@ func inBackground(ctx context.Context, do func(context.Context)) (stop func()) {
 	}
 }
 
-func newLogger(level string) (*zap.Logger, error) {
-	l, err := zapcore.ParseLevel(level)
+// newLogger returns a logger whose level can be changed.
+func newLogger(level string) (*zap.Logger, zap.AtomicLevel, error) {
+	l, err := zap.ParseAtomicLevel(level)
 	if err != nil {
-		return nil, fmt.Errorf("logLevel: %w", err)
+		return nil, l, fmt.Errorf("logLevel: %w", err)
 	}
 	encoder := zap.NewProductionEncoderConfig()
 	encoder.EncodeTime = zapcore.ISO8601TimeEncoder
-	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(encoder), zapcore.Lock(os.Stderr), l)), nil
+	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(encoder), zapcore.Lock(os.Stderr), l)), l, nil
 }
 
 // opener shows the feeds to the server.

@@ -221,7 +221,9 @@ func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool)
 		for _, name := range slices.Sorted(maps.Keys(f.mu.objects)) {
 			first = append(first, `{"type":"ADDED","object":`+f.mu.objects[name]+`}`)
 		}
-		first = append(first, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, true)+`}`)
+		if !f.mu.stalled { // or the state is not complete
+			first = append(first, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, true)+`}`)
+		}
 		from = f.mu.rev
 	case from < f.mu.oldest:
 		first = []string{tooOld(from, f.mu.oldest), ""}

@@ -40,7 +40,7 @@ var (
 type Feed struct {
 	gvr      schema.GroupVersionResource
 	encoding watchcache.Encoding
-	options  ResourceOptions
+	options  atomic.Pointer[ResourceOptions]
 	client   *Client
 	turns    turns
 	limits   watchcache.Limits
@@ -150,7 +150,7 @@ func (f *Feed) standing() (rv, epoch uint64) {
 
 // describe finds out how upstream serves the resource, and where it stands.
 func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64, err error) {
-	found, err := f.client.discover(ctx, f.gvr, f.options.Aggregated)
+	found, err := f.client.discover(ctx, f.gvr, f.options.Load().Aggregated)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -51,7 +52,7 @@ var (
 // for its resource.
 type Feeds struct {
 	client  *Client
-	options Options
+	options atomic.Pointer[Options]
 	log     *zap.Logger
 	metrics *Metrics
 	ctx     context.Context
@@ -68,6 +69,7 @@ type Feeds struct {
 		refused map[feedKey]refusal
 		// forbidden are the resources that upstream was last seen to forbid.
 		forbidden map[schema.GroupVersionResource]struct{}
+		shed      Shed
 	}
 }
 
@@ -104,7 +106,8 @@ type refusal struct {
 
 // NewFeeds returns an empty set. Stop ends it.
 func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
-	fs := &Feeds{client: client, options: options, log: log, metrics: client.metrics}
+	fs := &Feeds{client: client, log: log, metrics: client.metrics}
+	fs.options.Store(&options)
 	fs.turns = make(turns, openingMax)
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
 	fs.mu.feeds = map[feedKey]*Feed{}
@@ -180,7 +183,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 // Caches tells, without waiting, whether there may be a feed of a resource: false for
 // those that are excluded or have just been found not to be cacheable.
 func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
-	if slices.Contains(fs.options.Excluded, gvr.GroupResource()) {
+	if fs.options.Load().excludes(feedKey{gvr: gvr}) {
 		return false
 	}
 	fs.mu.Lock()
@@ -198,11 +201,11 @@ func (f *Feed) Warnings() []string { return f.warnings }
 
 // feed returns the running feed of a resource or starts one.
 func (fs *Feeds) feed(key feedKey) (*Feed, error) {
-	if slices.Contains(fs.options.Excluded, key.gvr.GroupResource()) {
-		return nil, ErrExcluded
-	}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
+	if fs.options.Load().excludes(key) {
+		return nil, ErrExcluded
+	}
 	if f := fs.mu.feeds[key]; f != nil {
 		return f, nil
 	}
@@ -215,6 +218,9 @@ func (fs *Feeds) feed(key feedKey) (*Feed, error) {
 	if r, ok := fs.mu.refused[key]; ok && time.Now().Before(r.until) {
 		return nil, r.err
 	}
+	if fs.mu.shed.NoNewFeeds {
+		return nil, ErrNoMemory
+	}
 	delete(fs.mu.refused, key)
 	f := fs.newFeed(key)
 	fs.mu.feeds[key] = f
@@ -223,16 +229,17 @@ func (fs *Feeds) feed(key feedKey) (*Feed, error) {
 }
 
 func (fs *Feeds) newFeed(key feedKey) *Feed {
-	gvr := key.gvr
+	gvr, options := key.gvr, fs.options.Load()
 	f := &Feed{
-		gvr: gvr, encoding: key.encoding, options: fs.options.Resources[gvr.GroupResource()],
-		client: fs.client, turns: fs.turns, limits: fs.options.Limits, metrics: fs.metrics,
+		gvr: gvr, encoding: key.encoding,
+		client: fs.client, turns: fs.turns, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
 		log: fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
 			zap.Stringer("encoding", key.encoding)),
 		defined: fs.defined,
 		store:   fs.store, settled: make(chan struct{}),
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
+	f.setOptions(options.Resources[gvr.GroupResource()])
 	f.lastUsed.Store(time.Now().UnixNano())
 	return f
 }
@@ -297,13 +304,16 @@ func (fs *Feeds) redefined(name string, now definitionVersion) {
 	}
 }
 
-func (fs *Feeds) abandon(f *Feed) {
+func (fs *Feeds) abandon(f *Feed) { fs.giveUp(f, errRedefined, settling) }
+
+// giveUp ends a feed at once, for a reason that holds for a while.
+func (fs *Feeds) giveUp(f *Feed, reason error, pause time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.abandon(f.stop)
 	if fs.mu.feeds[f.key()] == f {
 		delete(fs.mu.feeds, f.key())
-		fs.refuseLocked(f.key(), errRedefined, settling)
+		fs.refuseLocked(f.key(), reason, pause)
 	}
 }
 
@@ -342,11 +352,19 @@ func notForUs(err error) bool {
 
 // retireIdle stops feeds that nobody has used for a while.
 func (fs *Feeds) retireIdle() {
-	idle := fs.options.IdleTimeout
-	if idle <= 0 {
-		return
-	}
-	for sleep(fs.ctx, idle/10) {
+	const often = time.Minute
+	for {
+		idle := fs.options.Load().IdleTimeout
+		pause := often
+		if idle > 0 {
+			pause = min(often, idle/10)
+		}
+		if !sleep(fs.ctx, pause) {
+			return
+		}
+		if idle <= 0 {
+			continue
+		}
 		for _, f := range fs.list() {
 			if f.cache == nil || f.cache.Stats().Cursors > 0 {
 				f.lastUsed.Store(time.Now().UnixNano())
@@ -381,23 +399,4 @@ func (fs *Feeds) list() []*Feed {
 		return slices.Compare(a.key().sorted(), b.key().sorted())
 	})
 	return feeds
-}
-
-// FeedStatus is one feed at a glance.
-type FeedStatus struct {
-	GVR      schema.GroupVersionResource
-	Encoding watchcache.Encoding
-	Lost     time.Duration // for how long upstream could not be reached; 0 while it can
-	LastSign time.Time
-	watchcache.Stats
-}
-
-// Status returns the feeds at a glance, in a stable order.
-func (fs *Feeds) Status() []FeedStatus {
-	var all []FeedStatus
-	for _, f := range fs.list() {
-		lost, _ := f.Lost()
-		all = append(all, FeedStatus{f.gvr, f.encoding, lost, time.Unix(0, f.lastSign.Load()), f.cache.Stats()})
-	}
-	return all
 }

@@ -111,7 +111,7 @@ func (s *freshness) end() {
 
 // ServesConsistent tells whether reads of the most recent state are for the cache,
 // and not left to upstream by configuration.
-func (f *Feed) ServesConsistent() bool { return !f.options.ForwardConsistent }
+func (f *Feed) ServesConsistent() bool { return !f.options.Load().ForwardConsistent }
 
 // Fresh returns a state that is not older than the call: what was written and
 // acknowledged before is in it. It shares the work with all other callers.

@@ -166,7 +166,7 @@ func (s *Store) header(f *Feed) (h savedHeader, ok bool) {
 		h.Definition = fmt.Sprintf("%s/%d", f.definition.uid, f.definition.generation)
 	}
 	// An aggregated API has revisions and a version of its own.
-	return h, !r.NoWatchCache && r.SelfDescribing == f.custom() && !f.options.Aggregated
+	return h, !r.NoWatchCache && r.SelfDescribing == f.custom() && !f.options.Load().Aggregated
 }
 
 // path is a feed's file.

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/proxy"
+	"github.com/watchproxy/watchproxy/watchcache/upstream"
+)
+
+// Of the budget, what is in use may be the part without which a quarter of garbage (gcPercent) fits as well. From
+// the first of these shares on there is less and less of what can be made again; then of the logs, so that
+// watches which come back late have to read a state anew; at the last there are no more caches.
+const (
+	derivedFrom, derivedTo = 0.60, 0.70
+	logsFrom, logsTo       = 0.65, 0.78
+	feedsShut, feedsOpen   = 0.78, 0.70
+	leastLogs              = 1.0 / 16
+)
+
+// budget keeps the process's memory within bounds by doing without what can be done without.
+type budget struct {
+	limit      int64 // bytes; 0 for none
+	derivedMax atomic.Int64
+	derived    *proxy.Derived
+	feeds      *upstream.Feeds
+	log        *zap.Logger
+
+	inUse atomic.Int64 // bytes
+	shut  atomic.Bool  // no new feeds
+	logs  float64
+}
+
+// workspace is for answers that are made for one request each, 0 for the usual.
+func (b *budget) workspace() int64 {
+	const share, usual = 8, 128 << 20
+	if b.limit == 0 {
+		return 0
+	}
+	return min(b.limit/share, usual)
+}
+
+// run looks now and then until ctx ends.
+func (b *budget) run(ctx context.Context) {
+	if b.limit == 0 {
+		return
+	}
+	b.logs = 1
+	for tick := time.NewTicker(lookEvery); ; {
+		b.look()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		}
+	}
+}
+
+// look measures and draws the conclusions.
+func (b *budget) look() {
+	inUse, collected := memoryInUse()
+	if part(inUse, b.limit) >= derivedFrom && time.Since(collected) > collectEvery {
+		runtime.GC() // what was let go of counts until then
+		inUse, _ = memoryInUse()
+	}
+	b.inUse.Store(inUse)
+	used := part(inUse, b.limit)
+	b.derived.SetLimit(int64(float64(b.derivedMax.Load()) * (1 - between(used, derivedFrom, derivedTo))))
+	shut := used >= feedsShut || b.shut.Load() && used >= feedsOpen
+	logs := max(leastLogs, 1-between(used, logsFrom, logsTo))
+	logs = min(logs, b.logs+logsRecovery)
+	if !shut && !b.shut.Load() && logs == b.logs {
+		return
+	}
+	// Again and again while it is shut: a feed may have been about to start.
+	if shut != b.shut.Load() {
+		b.log.Warn("memory budget", zap.Bool("newCaches", !shut), zap.Int64("bytesInUse", inUse), zap.Int64("bytes", b.limit))
+	}
+	b.shut.Store(shut)
+	b.logs = logs
+	b.feeds.SetShed(upstream.Shed{Logs: logs, NoNewFeeds: shut})
+}
+
+// lookEvery is how often memory is looked at, logsRecovery how much more of their bounds logs may have then
+// than before.
+const (
+	lookEvery    = 250 * time.Millisecond
+	logsRecovery = 0.0025
+)
+
+// collectEvery is how long the last collection may be ago while memory is short.
+const collectEvery = 5 * time.Second
+
+func part(of, all int64) float64 { return float64(of) / float64(all) }
+
+// between is how far v has come from one value to another, from 0 to 1.
+func between(v, from, to float64) float64 { return min(1, max(0, (v-from)/(to-from))) }
+
+// memoryInUse is what is in use, as of the last garbage collection, in bytes, and when that was: live objects and what Go
+// needs beside the heap.
+func memoryInUse() (bytes int64, collected time.Time) {
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/live:bytes"},
+		{Name: "/memory/classes/heap/stacks:bytes"},
+		{Name: "/memory/classes/metadata/mcache/inuse:bytes"},
+		{Name: "/memory/classes/metadata/mspan/inuse:bytes"},
+		{Name: "/memory/classes/metadata/other:bytes"},
+		{Name: "/memory/classes/os-stacks:bytes"},
+		{Name: "/memory/classes/other:bytes"},
+	}
+	metrics.Read(samples)
+	for _, s := range samples {
+		bytes += int64(s.Value.Uint64())
+	}
+	var stats debug.GCStats
+	debug.ReadGCStats(&stats)
+	return bytes, stats.LastGC
+}
+
+// register shows how the budget stands.
+func (b *budget) register(r prometheus.Registerer) {
+	gauge := func(name, help string, value func() float64) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+	}
+	gauge("watchproxy_memory_budget_bytes", "Memory that the process keeps to, 0 if there is no bound.", func() float64 { return float64(b.limit) })
+	gauge("watchproxy_memory_in_use_bytes", "Memory in use as of the last garbage collection. From 60 % of the budget on there is less that is derived, "+
+		"from 65 % less log, from 78 % no new cache.", func() float64 {
+		inUse, _ := memoryInUse()
+		return float64(inUse)
+	})
+	gauge("watchproxy_memory_short", "1 if there is no memory for new caches, whose requests are forwarded, else 0.", func() float64 {
+		if b.shut.Load() {
+			return 1
+		}
+		return 0
+	})
+}

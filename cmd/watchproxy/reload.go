@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/watchproxy/watchproxy/config"
+)
+
+// reloader follows the configuration file: what can change is changed while the proxy runs. A file with
+// anything wrong in it, or with a change that needs a restart, changes nothing.
+type reloader struct {
+	file    string // empty for none
+	read    func() (*config.ProxyConfiguration, error)
+	running *config.ProxyConfiguration
+	apply   func(*config.ProxyConfiguration)
+	log     *zap.Logger
+	metrics *reloadMetrics
+}
+
+type reloadMetrics struct {
+	reloads *prometheus.CounterVec
+	failing prometheus.Gauge
+}
+
+func newReloadMetrics(r prometheus.Registerer) *reloadMetrics {
+	m := &reloadMetrics{
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_config_reloads_total",
+			Help: "Times that the configuration file was read again, by outcome: applied, refused (all stays as it was).",
+		}, []string{"outcome"}),
+		failing: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "watchproxy_config_refused",
+			Help: "1 if the configuration file is not in effect as it is, since it was refused, else 0.",
+		}),
+	}
+	r.MustRegister(m.reloads, m.failing)
+	return m
+}
+
+// lookForChanges is how often the file is read. The kubelet brings a changed ConfigMap within a minute or so.
+const lookForChanges = 5 * time.Second
+
+// run reloads when the file changes, and at each SIGHUP, until ctx ends.
+func (r *reloader) run(ctx context.Context) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	tick := time.NewTicker(lookForChanges)
+	defer tick.Stop()
+	known, _ := os.ReadFile(r.file)
+	for {
+		asked := false
+		select {
+		case <-hangups:
+			asked = true
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		// A file that is just being replaced is there a moment later.
+		if r.file == "" {
+			if asked {
+				r.log.Info("there is no configuration file to read again")
+			}
+			continue
+		}
+		now, err := os.ReadFile(r.file)
+		if !asked && (err != nil || bytes.Equal(now, known)) {
+			continue
+		}
+		known = now
+		r.reload()
+	}
+}
+
+func (r *reloader) reload() {
+	wanted, err := r.read()
+	if err != nil {
+		r.refuse("configuration is not reloaded, all stays as it was", zap.Error(err))
+		return
+	}
+	if fixed := config.Fixed(r.running, wanted); len(fixed) > 0 {
+		r.refuse("configuration is not reloaded, all stays as it was: restart watchproxy for what cannot change while it runs",
+			zap.String("fields", strings.Join(fixed, ", ")))
+		return
+	}
+	r.apply(wanted)
+	r.running = wanted
+	r.metrics.reloads.WithLabelValues("applied").Inc()
+	r.metrics.failing.Set(0)
+	r.log.Info("configuration reloaded", zap.String("file", r.file))
+}
+
+func (r *reloader) refuse(why string, field zapcore.Field) {
+	r.metrics.reloads.WithLabelValues("refused").Inc()
+	r.metrics.failing.Set(1)
+	r.log.Error(why, zap.String("file", r.file), field)
+}
+
+// logLevel is one that was validated.
+func logLevel(name string) zapcore.Level {
+	l, err := zapcore.ParseLevel(name)
+	if err != nil {
+		panic("BUG: logLevel: " + err.Error())
+	}
+	return l
+}

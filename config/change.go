@@ -1,0 +1,57 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// Fixed names the fields in which two configurations differ that cannot change while a proxy runs, by their
+// paths.
+func Fixed(running, wanted *ProxyConfiguration) []string {
+	masked := *wanted
+	masked.LogLevel, masked.Drain, masked.GoawayChance = running.LogLevel, running.Drain, running.GoawayChance
+	masked.Authorization.WatchRecheckInterval = running.Authorization.WatchRecheckInterval
+	l, r := &masked.Limits, &running.Limits
+	l.MaxURIBytes, l.MaxRequestBodyBytes, l.WriteTimeout = r.MaxURIBytes, r.MaxRequestBodyBytes, r.WriteTimeout
+	l.MaxConnections, l.MaxConnectionsPerIdentity, l.MaxWatchesPerIdentity = r.MaxConnections, r.MaxConnectionsPerIdentity, r.MaxWatchesPerIdentity
+	persistence, selfCheck := masked.Cache.Persistence, masked.Cache.SelfCheckInterval
+	masked.Cache = running.Cache
+	masked.Cache.Persistence, masked.Cache.SelfCheckInterval = persistence, selfCheck
+	return differences("", fields(running), fields(&masked))
+}
+
+// fields are those of a configuration as they stand in a file.
+func fields(c *ProxyConfiguration) map[string]any {
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(fmt.Sprintf("BUG: configuration: %v", err))
+	}
+	var all map[string]any
+	if err := json.Unmarshal(text, &all); err != nil {
+		panic(fmt.Sprintf("BUG: configuration: %v", err))
+	}
+	return all
+}
+
+func differences(path string, a, b map[string]any) (paths []string) {
+	names := maps.Clone(a)
+	maps.Copy(names, b)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		at := name
+		if path != "" {
+			at = path + "." + name
+		}
+		inA, aHasMore := a[name].(map[string]any)
+		inB, bHasMore := b[name].(map[string]any)
+		switch {
+		case aHasMore && bHasMore:
+			paths = append(paths, differences(at, inA, inB)...)
+		case !reflect.DeepEqual(a[name], b[name]):
+			paths = append(paths, at)
+		}
+	}
+	return paths
+}

@@ -1,0 +1,40 @@
+package config
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestFixed(t *testing.T) {
+	for text, want := range map[string][]string{
+		"":                   nil,
+		"drain: 7s":          nil,
+		"logLevel: debug":    nil,
+		"goawayChance: 0.01": nil,
+		"limits: {maxURIBytes: 1Ki, maxRequestBodyBytes: 1Ki, writeTimeout: 7s, maxConnections: 7}":                            nil,
+		"limits: {maxWatchesPerIdentity: 7, maxConnectionsPerIdentity: 7}":                                                     nil,
+		"authorization: {watchRecheckInterval: 7s}":                                                                            nil,
+		"cache: {exclude: [pods], resources: [{name: nodes, aggregated: true}], log: {maxEvents: 7, maxAge: 7s, maxBytes: 7}}": nil,
+		"cache: {syncTimeout: 7s, idleTimeout: 7s, onUpstreamLoss: fail, maxStaleness: 7s, derived: {maxBytes: 7}}":            nil,
+		"listen: 127.0.0.1:7\nadminListen: 127.0.0.1:8":                                                                        {"adminListen", "listen"},
+		"tls: {certFile: a, privateKeyFile: b}":                                                                                {"tls"},
+		"upstream: {context: a}":                                                                                               {"upstream"},
+		"limits: {maxHeaderBytes: 8Ki}":                                                                                        {"limits.maxHeaderBytes"},
+		"limits: {readTimeout: 7s, maxURIBytes: 1Ki}":                                                                          {"limits.readTimeout"},
+		"cache: {persistence: {directory: /x}}":                                                                                {"cache.persistence.directory"},
+		"cache: {selfCheckInterval: 7s}\ndrain: 7s":                                                                            {"cache.selfCheckInterval"},
+		"memoryBudget: 1Gi": {"memoryBudget"},
+		"authorization: {webhook: {cacheAuthorizedTTL: 7s}}": {"authorization.webhook.cacheAuthorizedTTL"},
+	} {
+		wanted, err := load(t, head+text+"\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Fixed(Default(), wanted); !slices.Equal(got, want) {
+			t.Errorf("%q: %q cannot change, want %q", text, got, want)
+		}
+		if got := Fixed(wanted, Default()); len(want) == 0 && len(got) != 0 {
+			t.Errorf("%q, taken back: %q cannot change", text, got)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package upstream
+
+import (
+	"errors"
+	"slices"
+)
+
+// errReconfigured says that a feed ended as its resource is to be cached in another way.
+var errReconfigured = errors.New("the resource is cached in another way now")
+
+// SetOptions changes them while feeds run, all but SelfCheck. Feeds of resources that are excluded from now on
+// end, and so do their watches; those of a resource that may be an aggregated one from now on, or may not, begin
+// anew. All others go on.
+func (fs *Feeds) SetOptions(options Options) {
+	options.SelfCheck = fs.options.Load().SelfCheck
+	fs.mu.Lock()
+	fs.options.Store(&options)
+	for _, f := range fs.mu.feeds {
+		fs.running.Go(func() { fs.reconfigure(f, &options) })
+	}
+	fs.mu.Unlock()
+	fs.applyShed() // which sets the limits of the logs
+}
+
+// reconfigure makes a feed what its options say, once it has something to abandon.
+func (fs *Feeds) reconfigure(f *Feed, options *Options) {
+	select {
+	case <-f.started:
+	case <-fs.ctx.Done():
+		return
+	}
+	if f.cache == nil {
+		return
+	}
+	of := options.Resources[f.gvr.GroupResource()]
+	switch {
+	case options.excludes(f.key()):
+		fs.giveUp(f, ErrExcluded, 0)
+		<-f.done
+		fs.forgetSaved(f.key())
+	case of.Aggregated != f.options.Load().Aggregated:
+		fs.giveUp(f, errReconfigured, 0)
+	default:
+		f.setOptions(of)
+	}
+}
+
+func (o *Options) excludes(key feedKey) bool {
+	return slices.Contains(o.Excluded, key.gvr.GroupResource())
+}
+
+func (f *Feed) setOptions(o ResourceOptions) { f.options.Store(&o) }

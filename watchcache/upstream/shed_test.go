@@ -1,0 +1,87 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// Without memory for more, what is cached goes on, and what is not is left to upstream.
+func TestNoNewFeeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, 3)
+		feeds := start(t, f)
+		feed, err := feeds.Open(t.Context(), configmaps, watchcache.JSON)
+		if err != nil {
+			t.Fatal(err)
+		}
+		feeds.SetShed(Shed{Logs: 1, NoNewFeeds: true})
+		if _, err := feeds.Open(t.Context(), configmaps, watchcache.Protobuf); !errors.Is(err, ErrNoMemory) {
+			t.Errorf("another feed: %v", err)
+		}
+		f.set("new", "1")
+		same(t, f, fresh(t, f, feed))
+		feeds.SetShed(Shed{Logs: 1})
+		if _, err := feeds.Open(t.Context(), configmaps, watchcache.Protobuf); errors.Is(err, ErrNoMemory) {
+			t.Errorf("there is memory again: %v", err)
+		}
+	})
+}
+
+// A feed whose first state turns out too large is given up, and not tried again at once.
+func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, 3)
+		f.stall(true) // its state does not come to an end
+		feeds := start(t, f)
+		opened := make(chan error)
+		go func() {
+			_, err := feeds.Open(t.Context(), configmaps, watchcache.JSON)
+			opened <- err
+		}()
+		time.Sleep(time.Second)
+		feeds.SetShed(Shed{Logs: 1, NoNewFeeds: true})
+		if err := <-opened; err == nil {
+			t.Error("its cache was handed out")
+		}
+		feeds.SetShed(Shed{Logs: 1})
+		f.stall(false)
+		if _, err := feeds.Open(t.Context(), configmaps, watchcache.JSON); !errors.Is(err, ErrNoMemory) {
+			t.Errorf("opened again at once: %v", err)
+		}
+		time.Sleep(noMemoryPause)
+		if _, err := feeds.Open(t.Context(), configmaps, watchcache.JSON); err != nil {
+			t.Errorf("after a while: %v", err)
+		}
+	})
+}
+
+// A log that has to be shorter is so at once, and that of a feed that starts later, too.
+func TestLogsAreShed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, 3)
+		feeds := start(t, f)
+		feed, err := feeds.Open(t.Context(), configmaps, watchcache.JSON)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2000 {
+			f.set("o001", fmt.Sprint(i))
+		}
+		synctest.Wait()
+		before := feed.Cache().Stats()
+		feeds.SetShed(Shed{Logs: 100 / float64(feeds.options.Load().Limits.Events)})
+		after := feed.Cache().Stats()
+		if before.LogEvents < 2000 || after.LogEvents > 300 || after.Since <= before.Since || after.ResourceVersion != before.ResourceVersion {
+			t.Errorf("from %+v to %+v", before, after)
+		}
+		same(t, f, fresh(t, f, feed))
+	})
+}
