@@ -148,7 +148,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 	if err != nil {
 		return nil, err
 	}
-	f.lastUsed.Store(time.Now().UnixNano())
+	f.lastUsed.Store(watchcache.Moment(time.Now()))
 	select {
 	case <-f.started:
 	case <-ctx.Done():
@@ -233,7 +233,7 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 		store:   fs.store, settled: make(chan struct{}),
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
-	f.lastUsed.Store(time.Now().UnixNano())
+	f.lastUsed.Store(watchcache.Moment(time.Now()))
 	return f
 }
 
@@ -349,9 +349,9 @@ func (fs *Feeds) retireIdle() {
 	for sleep(fs.ctx, idle/10) {
 		for _, f := range fs.list() {
 			if f.cache == nil || f.cache.Stats().Cursors > 0 {
-				f.lastUsed.Store(time.Now().UnixNano())
+				f.lastUsed.Store(watchcache.Moment(time.Now()))
 			}
-			if time.Since(time.Unix(0, f.lastUsed.Load())) > idle {
+			if sinceMoment(f.lastUsed.Load()) > idle {
 				f.log.Info("stopping idle feed")
 				fs.mu.Lock()
 				f.stop()
@@ -397,7 +397,7 @@ func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
 	for _, f := range fs.list() {
 		lost, _ := f.Lost()
-		all = append(all, FeedStatus{f.gvr, f.encoding, lost, time.Unix(0, f.lastSign.Load()), f.cache.Stats()})
+		all = append(all, FeedStatus{f.gvr, f.encoding, lost, time.Now().Add(-f.quiet()), f.cache.Stats()})
 	}
 	return all
 }
