@@ -60,7 +60,7 @@ faults: kubeapi ## everything that can go wrong, 39 ways, with 500 watchers: ben
 	$(FAULTS) -run TestFaults -everything -watchers 500
 
 restarts: kubeapi ## the proxy and the apiserver restart under 2,000 informers: bench/results/restarts.md
-	$(FAULTS) -run TestRestarts -informers 2000
+	$(FAULTS) -run TestRestarts -everything -informers 2000
 
 kills: kubeapi ## the proxy is killed 100 times at random moments, caches saved: bench/results/kills.md
 	$(FAULTS) -run TestKills -kills 100

@@ -18,7 +18,8 @@ type audit struct {
 	file *os.File
 	rest *bufio.Reader
 	// open are the watches of some resources that have begun and not ended, by id.
-	open map[string]string
+	open    map[string]string
+	earlier asked
 }
 
 func openAudit(path string) (*audit, error) {
@@ -37,6 +38,7 @@ type asked struct {
 
 // since tells what was asked since the last time.
 func (a *audit) since() (sum asked, err error) {
+	sum, a.earlier = a.earlier, asked{}
 	for {
 		line, err := a.rest.ReadBytes('\n')
 		if errors.Is(err, io.EOF) && len(line) == 0 {
@@ -47,6 +49,13 @@ func (a *audit) since() (sum asked, err error) {
 		}
 		a.count(&sum, gjson.ParseBytes(line))
 	}
+}
+
+// ended notes that the apiserver has ended, with or without saying of each watch that it has.
+func (a *audit) ended() (err error) {
+	a.earlier, err = a.since()
+	clear(a.open)
+	return err
 }
 
 func (a *audit) count(sum *asked, e gjson.Result) {

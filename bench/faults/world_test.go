@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
@@ -30,7 +32,11 @@ var (
 	reportFile = flag.String("report", "", "write the table to a `FILE`")
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	klog.LogToStderr(false) // informers tell of each watch that ends
+	klog.SetOutput(io.Discard)
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+}
 
 // world is an apiserver, a proxy, and a relay on either side of it.
 type world struct {
