@@ -1,8 +1,10 @@
 package faults
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -46,7 +48,7 @@ type fleet struct {
 	// What was asked of the proxy since the last time that somebody looked.
 	states  atomic.Int64 // lists, and watches that begin with the state: syncs
 	resumed atomic.Int64 // watches from a resourceVersion
-	gone    atomic.Int64 // answers with 410, be it as an event
+	gone    atomic.Int64 // answers with 410, and watches that ended with an ERROR
 	failed  atomic.Int64 // requests without an answer
 
 	mu struct {
@@ -145,12 +147,29 @@ func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch query := req.URL.Query(); {
 	case resp.StatusCode != http.StatusOK:
 		c.failed.Add(1)
+		return resp, err
 	case query.Get("watch") == "" || query.Get("sendInitialEvents") == "true":
 		c.states.Add(1)
 	default:
 		c.resumed.Add(1)
 	}
+	resp.Body = &listening{resp.Body, c.fleet}
 	return resp, err
+}
+
+// listening hears whether a watch ends with an ERROR, which the proxy writes in one piece.
+type listening struct {
+	io.ReadCloser
+	*fleet
+}
+
+// Read implements io.Reader.
+func (l *listening) Read(p []byte) (n int, err error) {
+	n, err = l.ReadCloser.Read(p)
+	if bytes.Contains(p[:n], []byte(`{"type":"ERROR"`)) {
+		l.gone.Add(1)
+	}
+	return n, err
 }
 
 // forget begins to count anew.

@@ -142,10 +142,12 @@ func (r *restart) judge(t *testing.T) {
 	feeds := len(followed)
 	switch {
 	case r.saved:
-		if r.states+r.gone > 0 || r.asked.syncs > 0 || r.lists > 0 || r.asked.forwarded > 0 {
+		// Some informers may begin anew by themselves: client-go reads the state again if its connection was reset while it
+		// asked, and not if it was refused.
+		if r.gone > 0 || r.asked.syncs > 0 || r.lists > 0 || r.asked.forwarded > 0 {
 			t.Error("a restart from saved caches was seen")
 		}
-	case r.name[0] == 'p':
+	case strings.HasPrefix(r.name, "proxy"):
 		if r.asked.syncs > feeds || r.lists > 0 {
 			t.Error("more than one sync of a resource")
 		}
@@ -162,7 +164,7 @@ func (r *restart) judge(t *testing.T) {
 	}
 }
 
-const restartHead = `| what | s down | s until all are up to date | informers that began anew | answers 410 | watches resumed | lists upstream | of metadata | probes | syncs | watches opened | forwarded | watches open after | MiB resident |
+const restartHead = `| what | s down | s until all are up to date | informers that began anew | told so by 410 | watches resumed | lists upstream | of metadata | probes | syncs | watches opened | forwarded | watches open after | MiB resident |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|`
 
 func (r *restart) row() string {

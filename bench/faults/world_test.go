@@ -33,7 +33,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	klog.LogToStderr(false) // informers tell of each watch that ends
+	var logging flag.FlagSet // informers tell of each watch that ends
+	klog.InitFlags(&logging)
+	for name, value := range map[string]string{"logtostderr": "false", "stderrthreshold": "FATAL"} {
+		if err := logging.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
 	klog.SetOutput(io.Discard)
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
