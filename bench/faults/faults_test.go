@@ -90,6 +90,10 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 	if err := w.awaken(ctx, w.client(t), namespace); err != nil {
 		t.Fatal(err)
 	}
+	var trails []*trail
+	if s.long {
+		trails = startTrails(ctx, t, w, namespace)
+	}
 	changing := startWriters(ctx, w.dynamic, w.of, namespace, seed)
 	w.writers = changing
 	defer changing.end()
@@ -151,6 +155,10 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 		switch {
 		case w.trails != nil:
 			refs[i], err = w.trails[i].upTo(ctx, last[i])
+		case trails != nil:
+			if refs[i], err = trails[i].upTo(ctx, last[i]); err == nil {
+				refs[i].Since = first // from which on nothing was there
+			}
 		case s.forgets:
 			states[i] = present(t, direct, w.of, namespace, i)
 		default:

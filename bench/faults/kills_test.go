@@ -42,6 +42,7 @@ func TestKills(t *testing.T) {
 	const each = 5 * time.Second
 	s := scenario{
 		name: fmt.Sprintf("proxy killed %d times at random moments, caches saved", *kills), settings: persistent,
+		long:  true,
 		limit: scenarioLimit + time.Duration(*kills)*each,
 		disturb: func(t *testing.T, w *world) {
 			k.world = w

@@ -14,7 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// trail follows a selection at the apiserver itself, with nothing in between, from when etcd was restored.
+// trail follows a selection at the apiserver itself, with nothing in between.
 type trail struct {
 	body    io.Closer
 	running sync.WaitGroup
@@ -46,6 +46,24 @@ func startTrail(ctx context.Context, s server, of resource, namespace string, se
 		}
 	})
 	return o, nil
+}
+
+// startTrails follows each selection, until the test ends.
+func startTrails(ctx context.Context, t *testing.T, w *world, namespace string) (trails []*trail) {
+	t.Helper()
+	direct := w.direct(t)
+	for i := range selections {
+		o, err := startTrail(ctx, direct, w.of, namespace, i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			o.body.Close()
+			o.running.Wait()
+		})
+		trails = append(trails, o)
+	}
+	return trails
 }
 
 func (o *trail) note(e conformance.Event, err error) (on bool) {
@@ -121,20 +139,9 @@ func restoreEtcd(t *testing.T, w *world) {
 	o.acked.Store(0)
 	o.era.Add(1)
 	start()
-	direct := w.direct(t)
-	for i := range selections {
-		trail, err := startTrail(t.Context(), direct, w.of, o.namespace, i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			trail.body.Close()
-			trail.running.Wait()
-		})
-		if ref, err := trail.upTo(t.Context(), 0); err != nil || ref.Since >= lost {
-			t.Fatalf("restored to %+v, %v: nothing that was acknowledged (%d) is lost", ref, err, lost)
-		}
-		w.trails = append(w.trails, trail)
+	w.trails = startTrails(t.Context(), t, w, o.namespace)
+	if ref, err := w.trails[0].upTo(t.Context(), 0); err != nil || ref.Since >= lost {
+		t.Fatalf("restored to %+v, %v: nothing that was acknowledged (%d) is lost", ref, err, lost)
 	}
 }
 

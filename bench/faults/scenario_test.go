@@ -26,14 +26,16 @@ type scenario struct {
 	// custom is for those that need a custom resource, clock for those that set the proxy's.
 	custom, clock bool
 	limit         time.Duration // if it takes longer than others
+	// long tells that the apiserver will not remember all of it, so that it is written down meanwhile.
+	long bool
 }
 
 const persistent = "cache: {persistence: {directory: %q, interval: 1s}}\n"
 
 // lasting is how long what is wrong stays wrong.
 const (
-	lasting = 3 * time.Second
-	long    = 20 * time.Second
+	lasting     = 3 * time.Second
+	lastingLong = 20 * time.Second
 )
 
 // repeated does something a few times.
@@ -126,8 +128,8 @@ func scenarios() []scenario {
 		},
 		scenario{name: "etcd restored", short: true, own: &cluster.Options{}, again: true, relists: 2, disturb: restoreEtcd},
 		scenario{name: "definition changed, deleted, made again", short: true, custom: true, forgets: true, again: true, relists: 3, disturb: churn},
-		scenario{name: "apiserver suspended for 20 s", own: &cluster.Options{}, disturb: func(_ *testing.T, w *world) { suspend(w.api.PID(), long) }},
-		scenario{name: "proxy suspended for 20 s", disturb: func(_ *testing.T, w *world) { suspend(w.proxy.PID(), long) }},
+		scenario{name: "apiserver suspended for 20 s", own: &cluster.Options{}, disturb: func(_ *testing.T, w *world) { suspend(w.api.PID(), lastingLong) }},
+		scenario{name: "proxy suspended for 20 s", disturb: func(_ *testing.T, w *world) { suspend(w.proxy.PID(), lastingLong) }},
 		scenario{name: "proxy's clock jumps", clock: true, disturb: jump},
 		scenario{name: "proxy's clock set back, proxy restarted, caches saved", clock: true, settings: persistent, disturb: func(t *testing.T, w *world) {
 			setClock(t, time.Hour)
