@@ -11,7 +11,7 @@ FUZZTIME ?= 30s
 LINT := go tool -modfile=.tools/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build kubeapi kubectl lint fmt test tiers forms linearizability demo bench bench-growth bench-sync faults fuzz clean
+.PHONY: help build kubeapi kubectl lint fmt test tiers forms linearizability demo bench bench-growth bench-sync faults restarts kills stalled soak fuzz clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,9 +54,23 @@ forms: kubeapi ## the differential suite, each row in every form: encodings, gzi
 linearizability: kubeapi ## consistent reads against acknowledged writes, a minute in each of six settings, reads/s
 	go test -v -run TestLinearizable -timeout 15m -count 1 ./bench/clients -linearize 60s
 
-faults: kubeapi ## everything that can go wrong, 33 ways, with 500 watchers: bench/results/faults.md
-	@mkdir -p bench/results
-	go test -v -count 1 -timeout 40m -run TestFaults ./bench/faults -everything -watchers 500 -report $(CURDIR)/bench/results/faults.md
+FAULTS = @mkdir -p bench/results; go test -v -count 1 -timeout 60m ./bench/faults -report $(CURDIR)/bench/results/$@.md
+
+faults: kubeapi ## everything that can go wrong, 39 ways, with 500 watchers: bench/results/faults.md
+	$(FAULTS) -run TestFaults -everything -watchers 500
+
+restarts: kubeapi ## the proxy and the apiserver restart under 2,000 informers: bench/results/restarts.md
+	$(FAULTS) -run TestRestarts -everything -informers 2000
+
+kills: kubeapi ## the proxy is killed 100 times at random moments, caches saved: bench/results/kills.md
+	$(FAULTS) -run TestKills -kills 100
+
+stalled: kubeapi ## what one stalled client does to 1,000 others, by turns: bench/results/stalled.md
+	$(FAULTS) -run TestStalled -crowd 1000 -rounds 5 -round 20s
+
+SOAK ?= 30m
+soak: kubeapi ## churning clients under 200 events/s for SOAK (30m), and what the proxy holds: bench/results/soak.md
+	$(FAULTS) -run 'TestSoak$$' -soak $(SOAK) -sample $(if $(filter 30m,$(SOAK)),1m,10s)
 
 demo: build kubeapi kubectl ## 200 informers through the proxy, live figures; Ctrl-C ends it
 	@go build -o bin/demo ./bench/demo

@@ -38,6 +38,18 @@ func (r *read) expired(err *watchcache.TooOldError) metav1.Status {
 	return failure(http.StatusGone, metav1.StatusReasonExpired, message)
 }
 
+// appendEnd tells why the watch cannot go on, if its client could not find out by coming back: the cache began anew, and
+// may get to the client's resourceVersion by another history.
+func (w *watching) appendEnd(out *chunkWriter, err error) {
+	now, gone := w.cache.Snapshot()
+	if !errors.Is(err, watchcache.ErrEnded) || gone != nil {
+		return
+	}
+	status := w.expired(&watchcache.TooOldError{From: w.start, Oldest: now.ResourceVersion()})
+	buf := out.pending()
+	*buf = w.form.AppendError(*buf, &status)
+}
+
 // unreachable says that a request could not be forwarded.
 func unreachable(err error) metav1.Status {
 	var timeout interface{ Timeout() bool }

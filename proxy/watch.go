@@ -231,6 +231,7 @@ func (w *watching) turn(ctx context.Context, out *chunkWriter, s *scratch) (on, 
 	attend := w.attend.Swap(false) // before anything is looked at
 	position, behind, err := w.deliver(out, s)
 	if err != nil {
+		w.appendEnd(out, err)
 		_ = out.flush() // what came before
 		return false, false
 	}

@@ -65,3 +65,30 @@ func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
 		t.Errorf("%d bookmarks instead of %d", got, want)
 	}
 }
+
+// When the cache begins anew, a watch is told that it cannot go on from where it is; when the cache ends, nothing: its
+// client finds out by coming back.
+func TestWatchOfAnEpochThatIsOver(t *testing.T) {
+	for what, over := range map[string]func(*watchcache.Cache){
+		"begun anew": func(c *watchcache.Cache) { c.Reset(nil, 1) },
+		"ended":      (*watchcache.Cache).End,
+	} {
+		t.Run(what, func(t *testing.T) {
+			r, initial := pageOf(t, 1, 0)
+			r.watchSeconds = 200
+			cursor, err := r.cache.WatchAfter(r.filter, initial)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var written bytes.Buffer
+			w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}, start: 2}
+			over(r.cache)
+			w.run(t.Context(), &chunkWriter{w: &written})
+			expired := bytes.Contains(written.Bytes(), []byte(`{"type":"ERROR","object":{"kind":"Status"`)) &&
+				bytes.Contains(written.Bytes(), []byte(`"message":"too old resource version: 2 (1)","reason":"Expired","code":410}`))
+			if expired != (what == "begun anew") || !expired && written.Len() > 0 {
+				t.Errorf("it got %q", written.Bytes())
+			}
+		})
+	}
+}

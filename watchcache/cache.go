@@ -145,6 +145,7 @@ func (c *Cache) Reset(objects []*Object, rv uint64) {
 	next.base = next.tree
 	if v := c.view.Load(); v != nil {
 		next.epoch = v.epoch + 1
+		next.abandoned = max(v.abandoned, v.newest().rv)
 		// A cursor that is just being made may hold marks of the epoch before.
 		// Sequence numbers go on, so that they cannot be taken for new ones.
 		next.first, next.end = v.end, v.end
@@ -171,7 +172,7 @@ func (c *Cache) Apply(changes []Change, now time.Time) error {
 		if e, err = next.tree.change(change); err != nil {
 			break
 		}
-		e.at = now.UnixNano()
+		e.at = Moment(now)
 		next.append(e)
 	}
 	c.commit(v, &next, now)

@@ -140,7 +140,7 @@ func (c *client) fatalf(format string, args ...any) {
 func (c *client) open(rv uint64, state map[string]*watchcache.Object) bool {
 	c.t.Helper()
 	stats := c.m.cache.Stats()
-	refuse := rv < stats.Since || c.m.inGap(rv)
+	refuse := rv < stats.Since || c.m.inGap(rv) || rv > stats.Newest && rv <= c.m.abandoned
 	cursor, err := c.m.cache.Watch(c.selection.filter, rv)
 	if err != nil {
 		if !refuse || !errors.Is(err, watchcache.ErrTooOld) {

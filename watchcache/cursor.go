@@ -91,7 +91,9 @@ func (c *Cache) watch(filter *Filter, from, epoch uint64) (*Cursor, error) {
 	case epoch != 0 && epoch != v.epoch:
 		err = ErrEnded
 	case from < v.since:
-		err = &TooOldError{From: from, Oldest: v.since}
+		err = &TooOldError{From: from, Oldest: v.since, Gap: from <= v.abandoned}
+	case from > v.newest().rv && from <= v.abandoned:
+		err = &TooOldError{From: from, Oldest: v.rv, Gap: true}
 	case v.inGap(from):
 		err = &TooOldError{From: from, Oldest: v.rv, Gap: true}
 	}
@@ -109,8 +111,8 @@ func (c *Cache) watch(filter *Filter, from, epoch uint64) (*Cursor, error) {
 // TooOldError says from where on the log can serve watches. It is an [ErrTooOld].
 type TooOldError struct {
 	From, Oldest uint64
-	// Gap tells that From lies where a relist made up the order of events:
-	// nobody else can continue from there, either.
+	// Gap tells that From lies where a relist made up the order of events, or in an
+	// epoch that is over: nobody else can continue from there, either.
 	Gap bool
 }
 

@@ -48,6 +48,11 @@
 // that had started beyond the cache's resourceVersion, and so turns out to have
 // started inside a gap, ends.
 //
+// Upstream may be restored to an earlier state. A cache that begins anew keeps in mind how
+// far it had got: a watch from a resourceVersion that only the lost history had is
+// refused. Once the new history has passed it, nobody can tell the two apart; so
+// watches that are open then are told at once.
+//
 // A consistent read needs a state, not the changes that led to it. A state that
 // upstream was asked for while the watch lags is therefore published beside the
 // log ([Cache.FastForward]), not into it: readers have it at once, cursors still

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 // Dump writes what Restore needs to be where the cache is: the oldest state that it knows,
@@ -16,7 +17,7 @@ import (
 //
 //	since rv bookmark
 //	objects: count, each its bytes, in key order
-//	events:  count, each its type, time (Unix nanoseconds) and object, in order
+//	events:  count, each its type, time (see Moment) and object, in order
 //	gaps:    count, each its two ends
 func (c *Cache) Dump(to io.Writer) error {
 	v := c.view.Load()
@@ -88,7 +89,7 @@ const dumpMax = 64 << 20
 // called, which must be before the first Reset: whoever has the dump may want to check
 // that it is whole, and where it ends. It reads to the end of the dump and no further.
 func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err error) {
-	l := loader{from: from, resource: &c.resource}
+	l := loader{from: from, resource: &c.resource, now: Moment(time.Now())}
 	v := &view{epoch: 1, first: 1, end: 1}
 	v.since, v.rv = l.number(), l.number()
 	newest := v.rv
@@ -142,6 +143,7 @@ func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err erro
 type loader struct {
 	from     *bufio.Reader
 	resource *Resource
+	now      int64
 	err      error
 }
 
@@ -206,6 +208,6 @@ func (l *loader) event(v *view) {
 		l.fail("event of type %d of %s at %d: %v", kind, o.key, o.rv, err)
 		return
 	}
-	e.at = at
+	e.at = min(at, l.now) // of another process, before somebody set the clock back
 	v.append(e)
 }

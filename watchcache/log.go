@@ -90,6 +90,8 @@ type view struct {
 	segments []*segment
 	gaps     []gap
 	ahead    Snapshot // see FastForward; of no meaning at or below rv
+	// abandoned is how far the epochs before this one had got: who goes on from there saw what is no more.
+	abandoned uint64
 }
 
 // event returns the event with sequence number seq, first ≤ seq < end.
@@ -150,7 +152,7 @@ func (e *Event) cost() int64 {
 // trim drops the oldest segments of a view that is not published yet until the
 // log is within its bounds. The newest segment stays.
 func (v *view) trim(limits Limits, now time.Time) {
-	oldest := now.Add(-limits.Age).UnixNano()
+	oldest := Moment(now.Add(-limits.Age))
 	drop := 0
 	for ; drop < len(v.segments)-1; drop++ {
 		last := v.event(v.segments[drop+1].base - 1)

@@ -18,16 +18,18 @@ import (
 // model drives a cache by random operations beside an upstream that remembers
 // everything, and many clients that check what they see against it.
 type model struct {
-	t       testing.TB
-	r       *rand.Rand
-	up      *upstream
-	cache   *watchcache.Cache
-	now     time.Time
-	epoch   int
-	lost    bool        // nothing comes from upstream
-	gaps    [][2]uint64 // what relists jumped over, exclusive at both ends
-	clients []*client
-	counts  map[string]int
+	t     testing.TB
+	r     *rand.Rand
+	up    *upstream
+	cache *watchcache.Cache
+	now   time.Time
+	epoch int
+	lost  bool        // nothing comes from upstream
+	gaps  [][2]uint64 // what relists jumped over, exclusive at both ends
+	// abandoned is the newest state of all epochs before this one.
+	abandoned uint64
+	clients   []*client
+	counts    map[string]int
 }
 
 func (m *model) inGap(rv uint64) bool {
@@ -207,6 +209,7 @@ func (m *model) sharedRevision(after, upTo uint64) bool {
 }
 
 func (m *model) reset() {
+	m.abandoned = max(m.abandoned, m.cache.Stats().Newest)
 	m.cache.Reset(m.up.now.list(), m.up.rv)
 	m.epoch++
 	m.gaps = nil
@@ -247,6 +250,7 @@ func (m *model) restart() {
 		m.t.Fatalf("Restore to %d, dumped at %d", rv, before.ResourceVersion)
 	}
 	publish()
+	m.abandoned = 0
 	after := m.cache.Stats()
 	if after.ResourceVersion != before.ResourceVersion || after.Since != before.Since || after.LogEvents != before.LogEvents || after.LogBytes != before.LogBytes {
 		m.t.Fatalf("restored %+v, dumped %+v", after, before)

@@ -47,7 +47,7 @@ func (c *Cache) Replace(objects []*Object, rv uint64, now time.Time) error {
 		if err != nil {
 			panic("BUG: " + err.Error())
 		}
-		e.at = now.UnixNano()
+		e.at = Moment(now)
 		next.append(e)
 	}
 	next.rv = rv

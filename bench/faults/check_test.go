@@ -14,8 +14,8 @@ import (
 type verdict struct {
 	watchers, events, connections         int
 	lost, duplicated, reordered, invented int
-	expired                               int // watches that were told to begin anew
-	answered, failed, stale               int // reads of the most recent state
+	expired                               int64 // watches that were told to begin anew
+	answered, failed, stale               int   // reads of the most recent state
 	relists, lists                        float64
 	fresh                                 float64 // seconds from the end of the disturbance
 	found                                 []string
@@ -30,8 +30,8 @@ func (v *verdict) complain(format string, args ...any) {
 }
 
 // reference reads what the apiserver itself tells of a selection after a resourceVersion at which there was nothing.
-func reference(ctx context.Context, s server, namespace string, selection int, first, last uint64) (*conformance.Reference, error) {
-	resp, err := s.open(ctx, target(namespace, selections[selection], fmt.Sprintf("resourceVersion=%d&timeoutSeconds=30", first)))
+func reference(ctx context.Context, s server, of resource, namespace string, selection int, first, last uint64) (*conformance.Reference, error) {
+	resp, err := s.open(ctx, of.watch(namespace, selections[selection], fmt.Sprintf("resourceVersion=%d&timeoutSeconds=30", first)))
 	if err != nil {
 		return nil, err
 	}
@@ -139,10 +139,10 @@ func (v *verdict) sound(w *watcher, want map[string]uint64) {
 }
 
 // present is what a selection holds at the apiserver.
-func present(t *testing.T, s server, namespace string, selection int) map[string]uint64 {
+func present(t *testing.T, s server, of resource, namespace string, selection int) map[string]uint64 {
 	t.Helper()
 	query := "resourceVersion=0&timeoutSeconds=20"
-	resp, err := s.open(t.Context(), target(namespace, selections[selection], query))
+	resp, err := s.open(t.Context(), of.watch(namespace, selections[selection], query))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,8 +165,8 @@ func present(t *testing.T, s server, namespace string, selection int) map[string
 	}
 }
 
-// reads holds lists of the most recent state against the reference of everything.
-func (v *verdict) reads(r *reader, ref *conformance.Reference) {
+// reads holds lists of the most recent state against the reference of everything in an era.
+func (v *verdict) reads(r *reader, ref *conformance.Reference, era int64) {
 	v.answered += r.answered
 	v.failed += r.failed
 	v.stale += len(r.stale)
@@ -177,7 +177,14 @@ func (v *verdict) reads(r *reader, ref *conformance.Reference) {
 		return
 	}
 	for _, s := range r.seen {
+		if s.era != era {
+			continue // nobody can tell any more
+		}
 		want := map[string]string{}
+		for _, e := range ref.State {
+			_, name, _ := cut(e.Key)
+			want[name] = fmt.Sprint(e.RV)
+		}
 		for _, e := range ref.Events {
 			if e.RV > s.rv {
 				break

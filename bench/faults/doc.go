@@ -6,6 +6,10 @@
 // connection half-open, and comes with a server of its own. Processes are stopped, killed, suspended and started again.
 //
 // Each scenario counts what a watcher must not see: events lost, duplicated, reordered, invented; and reads of the most
-// recent state that lacked something which was acknowledged before. `make faults` runs all scenarios and writes the table
-// of bench/results; `make test` a few.
+// recent state that lacked something which was acknowledged before. Where upstream itself forgets, watchers are held
+// against themselves and against what is there in the end; where it goes back in time, against what it tells since.
+// `make faults` runs all scenarios and writes the table of bench/results; `make test` a few.
+//
+// Beside the scenarios: restarts under thousands of informers (TestRestarts), kills at random moments (TestKills), a
+// client that does not read (TestStalled), and clients that come and go for as long as one likes (TestSoak).
 package faults

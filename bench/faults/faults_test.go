@@ -43,7 +43,14 @@ func TestFaults(t *testing.T) {
 			if s.own != nil {
 				api = cluster.APIServerT(t, *s.own)
 			}
-			w := newWorld(t, api, s.settings)
+			of, binary := configMaps, ""
+			if s.custom {
+				of = gadgets
+			}
+			if s.clock {
+				binary = clockProxy(t)
+			}
+			w := newWorld(t, api, of, s.settings, binary)
 			v := s.run(t, w, fmt.Sprintf("f-%d", i), seed+uint64(i))
 			fmt.Fprintln(&table, v.row(s.name))
 			t.Log(v.row(s.name))
@@ -53,7 +60,7 @@ func TestFaults(t *testing.T) {
 			if v.expired > 0 && !s.again {
 				t.Errorf("%d watches were told to begin anew", v.expired)
 			}
-			if v.relists > 0 && !s.forgets {
+			if v.relists > s.relists {
 				t.Errorf("%.0f relists", v.relists)
 			}
 			if v.events == 0 || v.answered == 0 {
@@ -61,8 +68,14 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
+	report(t, table.String())
+}
+
+// report writes the file that was asked for.
+func report(t *testing.T, text string) {
+	t.Helper()
 	if *reportFile != "" {
-		if err := os.WriteFile(*reportFile, []byte(table.String()), 0o644); err != nil {
+		if err := os.WriteFile(*reportFile, []byte(text), 0o644); err != nil {
 			t.Error(err)
 		}
 	}
@@ -71,20 +84,25 @@ func TestFaults(t *testing.T) {
 // run runs a scenario.
 func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v verdict) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), scenarioLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), max(s.limit, scenarioLimit))
 	defer cancel()
 	first := w.namespace(t, namespace)
 	if err := w.awaken(ctx, w.client(t), namespace); err != nil {
 		t.Fatal(err)
 	}
-	changing := startWriters(ctx, w.admin, namespace, seed)
+	var trails []*trail
+	if s.long {
+		trails = startTrails(ctx, t, w, namespace)
+	}
+	changing := startWriters(ctx, w.dynamic, w.of, namespace, seed)
+	w.writers = changing
 	defer changing.end()
 
 	due := make([]atomic.Uint64, len(selections))
 	watchers, errs := make([]*watcher, *watching), make([]error, *watching)
 	var watched, read sync.WaitGroup
 	for i := range watchers {
-		watchers[i] = &watcher{selection: i % len(selections)}
+		watchers[i] = &watcher{of: w.of, selection: i % len(selections)}
 		client := w.client(t)
 		ctx, stop := context.WithCancel(ctx)
 		watchers[i].stop = stop
@@ -103,6 +121,13 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 	s.disturb(t, w)
 	v.fresh = w.untilFresh(ctx, t, changing)
 	time.Sleep(before)
+	if w.trails != nil {
+		for _, o := range watchers { // up to where they are says nothing before
+			for o.expired.Load() == 0 && ctx.Err() == nil {
+				pause(ctx)
+			}
+		}
+	}
 	changing.end()
 	stopReading()
 	read.Wait()
@@ -127,9 +152,19 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 	refs := make([]*conformance.Reference, len(selections))
 	states := make([]map[string]uint64, len(selections))
 	for i := range selections {
-		if s.forgets {
-			states[i] = present(t, direct, namespace, i)
-		} else if refs[i], err = reference(ctx, direct, namespace, i, first, last[i]); err != nil {
+		switch {
+		case w.trails != nil:
+			refs[i], err = w.trails[i].upTo(ctx, last[i])
+		case trails != nil:
+			if refs[i], err = trails[i].upTo(ctx, last[i]); err == nil {
+				refs[i].Since = first // from which on nothing was there
+			}
+		case s.forgets:
+			states[i] = present(t, direct, w.of, namespace, i)
+		default:
+			refs[i], err = reference(ctx, direct, w.of, namespace, i, first, last[i])
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -139,21 +174,24 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 			v.complain("%v", errs[i])
 			continue
 		}
-		v.expired += o.expired
+		v.expired += o.expired.Load()
 		for _, h := range o.histories {
 			for _, c := range h.Connections {
 				v.connections++
 				v.events += len(c.Events)
 			}
 		}
-		if s.forgets {
+		switch {
+		case w.trails != nil:
+			v.restored(o, refs[o.selection])
+		case s.forgets:
 			v.sound(o, states[o.selection])
-		} else {
+		default:
 			v.exact(o, refs[o.selection])
 		}
 	}
 	for _, o := range readers {
-		v.reads(o, refs[0])
+		v.reads(o, refs[0], changing.era.Load())
 	}
 	return v
 }
@@ -168,7 +206,7 @@ func (w *world) untilFresh(ctx context.Context, t *testing.T, o *writers) float6
 			pause(ctx)
 			continue
 		}
-		if got, err := readList(ctx, client, o.namespace); err == nil && got.rv >= rv {
+		if got, err := readList(ctx, client, w.of, o.namespace); err == nil && got.rv >= rv {
 			return time.Since(began).Seconds()
 		}
 		pause(ctx)

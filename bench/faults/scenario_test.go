@@ -19,14 +19,24 @@ type scenario struct {
 	settings string
 	// forgets tells that upstream's history is lost on the way: what happened meanwhile comes as a difference.
 	forgets bool
+	// relists is how many there may be.
+	relists float64
 	// again tells that watches may be told to begin anew.
 	again bool
+	// custom is for those that need a custom resource, clock for those that set the proxy's.
+	custom, clock bool
+	limit         time.Duration // if it takes longer than others
+	// long tells that the apiserver will not remember all of it, so that it is written down meanwhile.
+	long bool
 }
 
 const persistent = "cache: {persistence: {directory: %q, interval: 1s}}\n"
 
 // lasting is how long what is wrong stays wrong.
-const lasting = 3 * time.Second
+const (
+	lasting     = 3 * time.Second
+	lastingLong = 20 * time.Second
+)
 
 // repeated does something a few times.
 func repeated(times int, every time.Duration, do func(*world)) func(*testing.T, *world) {
@@ -91,25 +101,47 @@ func scenarios() []scenario {
 		})},
 		scenario{name: "apiserver suspended", own: &cluster.Options{}, disturb: func(_ *testing.T, w *world) { suspend(w.api.PID(), lasting) }},
 		scenario{name: "proxy suspended", disturb: func(_ *testing.T, w *world) { suspend(w.proxy.PID(), lasting) }},
-		scenario{name: "apiserver restarted", own: &cluster.Options{}, forgets: true, disturb: restartServer(false)},
-		scenario{name: "apiserver killed", own: &cluster.Options{}, forgets: true, disturb: restartServer(true)},
-		scenario{name: "apiserver killed twice", own: &cluster.Options{}, forgets: true, disturb: func(t *testing.T, w *world) {
+		scenario{name: "apiserver restarted", own: &cluster.Options{}, forgets: true, relists: 1, disturb: restartServer(false)},
+		scenario{name: "apiserver killed", own: &cluster.Options{}, forgets: true, relists: 1, disturb: restartServer(true)},
+		scenario{name: "apiserver killed twice", own: &cluster.Options{}, forgets: true, relists: 2, disturb: func(t *testing.T, w *world) {
 			restartServer(true)(t, w)
 			time.Sleep(time.Second)
 			restartServer(true)(t, w)
 		}},
 		scenario{
-			name: "upstream away, history compacted", own: &cluster.Options{Flags: []string{"--etcd-compaction-interval=1s"}}, forgets: true,
+			name: "upstream away, history compacted", own: &cluster.Options{Flags: []string{"--etcd-compaction-interval=1s"}}, forgets: true, relists: 1,
 			disturb: during(
 				func(w *world) { w.up.refuse(true); w.up.end(false) },
 				func(w *world) { w.up.refuse(false) },
 			),
 		},
+		scenario{
+			name: "upstream away, history compacted, apiserver restarted", own: &cluster.Options{Flags: []string{"--etcd-compaction-interval=1s"}},
+			forgets: true, relists: 1, disturb: func(t *testing.T, w *world) {
+				w.up.refuse(true)
+				w.up.end(false)
+				time.Sleep(lasting)
+				restartServer(false)(t, w)
+				time.Sleep(lasting)
+				w.up.refuse(false)
+			},
+		},
+		scenario{name: "etcd restored", short: true, own: &cluster.Options{}, again: true, relists: 2, disturb: restoreEtcd},
+		scenario{name: "definition changed, deleted, made again", short: true, custom: true, forgets: true, again: true, relists: 3, disturb: churn},
+		scenario{name: "apiserver suspended for 20 s", own: &cluster.Options{}, disturb: func(_ *testing.T, w *world) { suspend(w.api.PID(), lastingLong) }},
+		scenario{name: "proxy suspended for 20 s", disturb: func(_ *testing.T, w *world) { suspend(w.proxy.PID(), lastingLong) }},
+		scenario{name: "proxy's clock jumps", clock: true, disturb: jump},
+		scenario{name: "proxy's clock set back, proxy restarted, caches saved", clock: true, settings: persistent, disturb: func(t *testing.T, w *world) {
+			setClock(t, time.Hour)
+			w.awaitSave(t)
+			time.Sleep(lasting)
+			setClock(t, -time.Hour)
+			restartProxy(2, false)(t, w)
+		}},
 		scenario{name: "proxy restarted", again: true, disturb: restartProxy(1, false)},
 		scenario{name: "proxy killed", again: true, disturb: restartProxy(1, true)},
 		scenario{name: "proxy restarted, caches saved", short: true, settings: persistent, disturb: restartProxy(3, false)},
 		scenario{name: "proxy killed, caches saved", short: true, settings: persistent, disturb: restartProxy(3, true)},
-		scenario{name: "proxy killed ten times, caches saved", settings: persistent, disturb: restartProxy(10, true)},
 		scenario{name: "proxy restarted while upstream is slow, caches saved", settings: persistent, disturb: func(t *testing.T, w *world) {
 			w.up.slow(50*time.Millisecond, 500<<10)
 			restartProxy(2, false)(t, w)

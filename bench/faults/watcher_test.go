@@ -20,20 +20,12 @@ import (
 // selections are what watchers ask for.
 var selections = []string{"", "labelSelector=colour%3Dred", "labelSelector=colour!%3Dred", "fieldSelector=metadata.name%3D" + pinned}
 
-// target is a watch of a selection.
-func target(namespace, selection, query string) string {
-	t := "/api/v1/namespaces/" + namespace + "/configmaps?watch=true&allowWatchBookmarks=true&" + query
-	if selection != "" {
-		t += "&" + selection
-	}
-	return t
-}
-
 // watcher watches, and goes on where it was when its watch ends.
 type watcher struct {
+	of        resource
 	selection int
 	histories []conformance.History // another one each time that it had to begin anew
-	expired   int                   // how often it was told so
+	expired   atomic.Int64          // how often it was told so
 	at        atomic.Uint64         // up to where it has seen everything
 	stop      context.CancelFunc
 	refused   map[string]int
@@ -87,7 +79,8 @@ func (w *watcher) run(ctx context.Context, s server, namespace string, from uint
 			last := conn.Events[n-1]
 			conn.Events = conn.Events[:n-1]
 			if gjson.GetBytes(last.Line, "object.code").Int() == http.StatusGone {
-				w.expired++
+				w.expired.Add(1)
+				w.at.Store(0)
 				from, state = conn.Last(), true
 				if len(conn.Events) > 0 {
 					h.Connections = append(h.Connections, conn)
@@ -95,6 +88,9 @@ func (w *watcher) run(ctx context.Context, s server, namespace string, from uint
 				continue
 			}
 			w.refused[string(last.Line)]++
+			if state && strings.Contains(string(last.Line), "ResourceVersionTooLarge") {
+				from = 0 // as client-go does, which then takes what there is
+			}
 			pause(ctx)
 		}
 		if state && !begun(&conn) { // it ended before all of the state was there
@@ -124,9 +120,11 @@ func begun(c *conformance.Connection) bool {
 	return false
 }
 
-func pause(ctx context.Context) {
+func pause(ctx context.Context) { lull(ctx, 100*time.Millisecond) }
+
+func lull(ctx context.Context, d time.Duration) {
 	select {
-	case <-time.After(100 * time.Millisecond):
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }
@@ -135,12 +133,15 @@ func pause(ctx context.Context) {
 func (w *watcher) connect(ctx context.Context, s server, namespace string, conn *conformance.Connection, due *atomic.Uint64) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	query := "resourceVersion=" + strconv.FormatUint(conn.From, 10)
+	query := "resourceVersion="
+	if conn.From > 0 {
+		query += strconv.FormatUint(conn.From, 10)
+	}
 	if conn.State {
 		query += "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 	}
 	answered := time.AfterFunc(openLimit, cancel)
-	resp, err := s.open(ctx, target(namespace, selections[w.selection], query))
+	resp, err := s.open(ctx, w.of.watch(namespace, selections[w.selection], query))
 	answered.Stop()
 	if err != nil {
 		return false, err
@@ -182,63 +183,3 @@ const (
 	openLimit = 15 * time.Second
 	silence   = 8 * time.Second
 )
-
-// reader makes reads of the most recent state.
-type reader struct {
-	answered, failed int
-	stale            []string
-	seen             []sight
-	slowest          time.Duration
-}
-
-// sight is a list that was read.
-type sight struct {
-	rv    uint64
-	state map[string]string // name to resourceVersion
-}
-
-const readLimit = 12 * time.Second
-
-// run reads until ctx ends.
-func (r *reader) run(ctx context.Context, s server, w *writers) {
-	for ctx.Err() == nil {
-		floor, began := w.acked.Load(), time.Now()
-		got, err := readList(ctx, s, w.namespace)
-		r.slowest = max(r.slowest, time.Since(began))
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			r.failed++
-			pause(ctx)
-		default:
-			if r.answered++; got.rv < floor {
-				r.stale = append(r.stale, fmt.Sprintf("a list at %d lacks what was acknowledged at %d", got.rv, floor))
-			}
-			r.seen = append(r.seen, got)
-		}
-	}
-}
-
-func readList(ctx context.Context, s server, namespace string) (got sight, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readLimit)
-	defer cancel()
-	resp, err := s.open(ctx, "/api/v1/namespaces/"+namespace+"/configmaps")
-	if err != nil {
-		return got, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return got, err
-	}
-	list := gjson.ParseBytes(body)
-	if got.rv, err = strconv.ParseUint(list.Get("metadata.resourceVersion").Str, 10, 64); err != nil {
-		return got, err
-	}
-	got.state = map[string]string{}
-	list.Get("items").ForEach(func(_, item gjson.Result) bool {
-		got.state[strings.Clone(item.Get("metadata.name").Str)] = strings.Clone(item.Get("metadata.resourceVersion").Str)
-		return true
-	})
-	return got, nil
-}

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,7 +17,9 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
@@ -25,19 +28,35 @@ var (
 	everything = flag.Bool("everything", false, "all scenarios, not the short set")
 	watching   = flag.Int("watchers", 60, "how many watchers a scenario has")
 	seedFlag   = flag.Uint64("seed", 0, "of the random writes; 0 takes one from the clock")
+	kills      = flag.Int("kills", 10, "how often TestKills kills the proxy")
 	reportFile = flag.String("report", "", "write the table to a `FILE`")
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	var logging flag.FlagSet // informers tell of each watch that ends
+	klog.InitFlags(&logging)
+	for name, value := range map[string]string{"logtostderr": "false", "stderrthreshold": "FATAL"} {
+		if err := logging.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+	klog.SetOutput(io.Discard)
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+}
 
 // world is an apiserver, a proxy, and a relay on either side of it.
 type world struct {
 	api      *cluster.APIServer
 	admin    *kubernetes.Clientset
-	up, down *relay // upstream of the proxy, and downstream
+	dynamic  dynamic.Interface
+	of       resource
+	writers  *writers
+	trails   []*trail // of each selection, once etcd was restored
+	up, down *relay   // upstream of the proxy, and downstream
 	proxy    *cluster.Proxy
 	config   string
 	args     []string
+	binary   string // of the proxy, empty for the usual one
 	dir      string // of saved caches
 	// persistent tells that there are any.
 	persistent bool
@@ -48,10 +67,13 @@ type world struct {
 
 const header = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\ndrain: 500ms\n"
 
-func newWorld(t *testing.T, api *cluster.APIServer, settings string) *world {
+func newWorld(t *testing.T, api *cluster.APIServer, of resource, settings, binary string) *world {
 	t.Helper()
-	w := &world{api: api, dir: t.TempDir()}
+	w := &world{api: api, of: of, dir: t.TempDir(), binary: binary}
 	var err error
+	if w.dynamic, err = dynamic.NewForConfig(w.api.RESTConfig()); err != nil {
+		t.Fatal(err)
+	}
 	if w.admin, err = kubernetes.NewForConfig(w.api.RESTConfig()); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +100,7 @@ func newWorld(t *testing.T, api *cluster.APIServer, settings string) *world {
 // start starts a proxy, again at the address that it had.
 func (w *world) start(t *testing.T, listen string) {
 	t.Helper()
-	w.proxy = cluster.ProxyT(t, cluster.ProxyOptions{Listen: listen, Args: w.args})
+	w.proxy = cluster.ProxyT(t, cluster.ProxyOptions{Binary: w.binary, Listen: listen, Args: w.args})
 	w.started++
 }
 
@@ -102,8 +124,9 @@ func (w *world) count(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.relists += m.Sum("watchproxy_feed_relists_total", `resource="configmaps"`)
-	w.lists += m.Sum("watchproxy_feed_requests_total", `resource="configmaps"`, `verb="list"`)
+	of := fmt.Sprintf("resource=%q", w.of.Resource)
+	w.relists += m.Sum("watchproxy_feed_relists_total", of)
+	w.lists += m.Sum("watchproxy_feed_requests_total", of, `verb="list"`)
 }
 
 // awaitSave waits until a cache was saved: before that, a restart is one without.
@@ -154,11 +177,15 @@ func (w *world) namespace(t *testing.T, name string) uint64 {
 	if _, err := w.admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	if w.of == gadgets {
+		w.of.define(t.Context(), t, w)
+	}
 	// The apiserver knows of its history only from the oldest event that it has kept.
-	if _, err := w.admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "anchor-" + name}}, metav1.CreateOptions{}); err != nil {
+	anchor := w.of.object("anchor-"+name, colours[0], "0")
+	if _, err := w.dynamic.Resource(w.of.GroupVersionResource).Namespace("default").Create(t.Context(), anchor, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := readList(t.Context(), w.direct(t), name)
+	got, err := readList(t.Context(), w.direct(t), w.of, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +195,7 @@ func (w *world) namespace(t *testing.T, name string) uint64 {
 // awaken makes the proxy follow the resource.
 func (w *world) awaken(ctx context.Context, s server, namespace string) error {
 	for {
-		_, err := readList(ctx, s, namespace)
+		_, err := readList(ctx, s, w.of, namespace)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}

@@ -9,11 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 )
 
 var colours = []string{"red", "green", "blue"}
@@ -21,8 +20,11 @@ var colours = []string{"red", "green", "blue"}
 // writers change objects of a namespace, straight at the apiserver.
 type writers struct {
 	namespace string
-	admin     *kubernetes.Clientset
+	of        resource
+	objects   dynamic.ResourceInterface
 	acked     atomic.Uint64 // the largest resourceVersion that was acknowledged
+	era       atomic.Int64  // counts how often that went back
+	paused    sync.RWMutex
 	writes    atomic.Int64
 	running   sync.WaitGroup
 	stop      context.CancelFunc
@@ -35,8 +37,8 @@ const (
 	writeTimeout = 5 * time.Second
 )
 
-func startWriters(ctx context.Context, admin *kubernetes.Clientset, namespace string, seed uint64) *writers {
-	w := &writers{namespace: namespace, admin: admin}
+func startWriters(ctx context.Context, client dynamic.Interface, of resource, namespace string, seed uint64) *writers {
+	w := &writers{namespace: namespace, of: of, objects: client.Resource(of.GroupVersionResource).Namespace(namespace)}
 	ctx, w.stop = context.WithCancel(ctx)
 	for i := range writerCount {
 		random := rand.New(rand.NewPCG(seed, uint64(i)))
@@ -48,10 +50,6 @@ func startWriters(ctx context.Context, admin *kubernetes.Clientset, namespace st
 func (w *writers) end() {
 	w.stop()
 	w.running.Wait()
-}
-
-func (w *writers) configs() typedcorev1.ConfigMapInterface {
-	return w.admin.CoreV1().ConfigMaps(w.namespace)
 }
 
 // write changes one object after another. What the apiserver does not acknowledge is left as it is.
@@ -66,11 +64,13 @@ func (w *writers) write(ctx context.Context, me int, random *rand.Rand) {
 }
 
 func (w *writers) change(ctx context.Context, name string, n int, random *rand.Rand) {
+	w.paused.RLock()
+	defer w.paused.RUnlock()
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	const deletions = 6 // one write in as many
 	if random.IntN(deletions) == 0 {
-		if err := w.configs().Delete(ctx, name, metav1.DeleteOptions{}); err == nil {
+		if err := w.objects.Delete(ctx, name, metav1.DeleteOptions{}); err == nil {
 			w.writes.Add(1)
 		}
 		return
@@ -80,16 +80,17 @@ func (w *writers) change(ctx context.Context, name string, n int, random *rand.R
 
 // put creates or updates an object, and tells at which resourceVersion.
 func (w *writers) put(ctx context.Context, name, colour string, n int) (rv uint64, err error) {
-	object := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"colour": colour}},
-		Data:       map[string]string{"n": strconv.Itoa(n)},
+	object := w.of.object(name, colour, strconv.Itoa(n))
+	patch, err := object.MarshalJSON()
+	if err != nil {
+		return 0, err
 	}
-	got, err := w.configs().Update(ctx, object, metav1.UpdateOptions{})
+	got, err := w.objects.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {
-		got, err = w.configs().Create(ctx, object, metav1.CreateOptions{})
+		got, err = w.objects.Create(ctx, object, metav1.CreateOptions{})
 	}
 	if err == nil {
-		rv, err = strconv.ParseUint(got.ResourceVersion, 10, 64)
+		rv, err = strconv.ParseUint(got.GetResourceVersion(), 10, 64)
 	}
 	if err != nil {
 		return 0, err

@@ -17,7 +17,8 @@
 //
 // # What upstream sees
 //
-// Per feed: one discovery request, one probe, one watch. The probe is a
+// Per feed: one discovery request, one probe, one watch; and a probe before a watch that
+// goes on where one was lost. The probe is a
 // list that matches nothing; its revision is a linearizable read, and the form
 // of its body tells built-in types (kind first, list items without kind) from
 // custom resources (sorted keys, items with kind), which an empty list shows as
@@ -73,6 +74,12 @@
 // feed is abandoned as soon as the change is seen, requests wait for upstream to
 // settle, and a watch of a custom resource that ends before its time leads to a
 // relist that compares bytes.
+//
+// An etcd that was restored to an earlier state brings the same resourceVersions again, with
+// another meaning. kube-apiserver accepts a watch from one that is to come, and is silent
+// until it gets there: who goes on with such a watch misses what has happened on the way.
+// So a feed asks where upstream stands first. Should upstream have overtaken the
+// cache by then, the changes that do not fit, and the self-check, have to show it.
 //
 // After its own restart, kube-apiserver 1.36 answers a watch from any earlier
 // resourceVersion with "too old", because its history begins anew: a restart

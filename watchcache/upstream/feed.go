@@ -59,11 +59,11 @@ type Feed struct {
 
 	definition definitionVersion // of a custom resource
 	warnings   []string          // Warning headers that belong to every response
-	lost       atomic.Int64      // unix nanoseconds of when the stream was lost; 0 while it is there
+	lost       atomic.Int64      // moment at which the stream was lost; 0 while it is there
 	refused    atomic.Bool       // upstream has said so itself
-	unanswered atomic.Int64      // unix nanoseconds of the first probe that had no answer, 0 if the last had one
-	lastSign   atomic.Int64      // unix nanoseconds of upstream's last sign of life
-	lastUsed   atomic.Int64      // unix nanoseconds
+	unanswered atomic.Int64      // moment of the first probe that had no answer, 0 if the last had one
+	lastSign   atomic.Int64      // moment of upstream's last sign of life
+	lastUsed   atomic.Int64      // moment
 
 	writing struct {
 		sync.Mutex                         // held by whoever writes to the cache
@@ -257,6 +257,10 @@ func (f *Feed) sync(ctx context.Context) error {
 
 // watch follows the changes after the cache's resourceVersion.
 func (f *Feed) watch(ctx context.Context) error {
+	if _, lost := f.Lost(); lost && f.wentBack(ctx) {
+		// Upstream would accept the watch, and be silent until it got there by another history.
+		return errWentBack
+	}
 	rv, epoch := f.standing()
 	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch)
 }
@@ -355,7 +359,7 @@ func (f *Feed) alive() {
 	f.unanswered.Store(0)
 }
 
-func (f *Feed) touch() { f.lastSign.Store(time.Now().UnixNano()) }
+func (f *Feed) touch() { f.lastSign.Store(watchcache.Moment(time.Now())) }
 
 // sleep waits, and tells whether it was not interrupted.
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -151,7 +151,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 	if err != nil {
 		return nil, err
 	}
-	f.lastUsed.Store(time.Now().UnixNano())
+	f.lastUsed.Store(watchcache.Moment(time.Now()))
 	select {
 	case <-f.started:
 	case <-ctx.Done():
@@ -240,7 +240,7 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
 	f.setOptions(options.Resources[gvr.GroupResource()])
-	f.lastUsed.Store(time.Now().UnixNano())
+	f.lastUsed.Store(watchcache.Moment(time.Now()))
 	return f
 }
 
@@ -367,9 +367,9 @@ func (fs *Feeds) retireIdle() {
 		}
 		for _, f := range fs.list() {
 			if f.cache == nil || f.cache.Stats().Cursors > 0 {
-				f.lastUsed.Store(time.Now().UnixNano())
+				f.lastUsed.Store(watchcache.Moment(time.Now()))
 			}
-			if time.Since(time.Unix(0, f.lastUsed.Load())) > idle {
+			if sinceMoment(f.lastUsed.Load()) > idle {
 				f.log.Info("stopping idle feed")
 				fs.mu.Lock()
 				f.stop()

@@ -14,7 +14,7 @@ import (
 
 // failed notes that the stream was lost. If it had been silent, that has been so for as long.
 func (f *Feed) failed(err error) {
-	since := time.Now().UnixNano()
+	since := watchcache.Moment(time.Now())
 	if errors.Is(err, errSilent) {
 		since = f.lastSign.Load()
 	}
@@ -38,10 +38,15 @@ func (f *Feed) unreachable() (age time.Duration) {
 func (f *Feed) Lost() (age time.Duration, lost bool) {
 	for _, since := range []int64{f.lost.Load(), f.unanswered.Load()} {
 		if since != 0 {
-			age, lost = max(age, time.Since(time.Unix(0, since))), true
+			age, lost = max(age, sinceMoment(since)), true
 		}
 	}
 	return age, lost
+}
+
+// sinceMoment is how long ago a moment was.
+func sinceMoment(at int64) time.Duration {
+	return time.Duration(watchcache.Moment(time.Now()) - at)
 }
 
 // answered notes what came of asking upstream where it stands. If nobody answered, reads
@@ -50,7 +55,7 @@ func (f *Feed) answered(ctx context.Context, began time.Time, err error) {
 	switch {
 	case err == nil:
 		f.unanswered.Store(0)
-	case noAnswer(err) && ctx.Err() == nil && f.unanswered.CompareAndSwap(0, began.UnixNano()):
+	case noAnswer(err) && ctx.Err() == nil && f.unanswered.CompareAndSwap(0, watchcache.Moment(began)):
 		f.fresh.running.Go(func() { f.awaitAnswer(ctx) })
 	}
 }

@@ -22,7 +22,7 @@ func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
 	for _, f := range fs.list() {
 		lost, _ := f.Lost()
-		all = append(all, FeedStatus{f.gvr, f.encoding, lost, time.Unix(0, f.lastSign.Load()), f.cache.Stats()})
+		all = append(all, FeedStatus{f.gvr, f.encoding, lost, time.Now().Add(-f.quiet()), f.cache.Stats()})
 	}
 	return all
 }

@@ -1,0 +1,162 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/workload"
+)
+
+// mishaps are what the proxy logs about saved caches that it cannot use. After a kill there must be none: what is saved is
+// there as a whole, or not at all.
+var mishaps = []string{"saved cache", "saved caches", "neither restored nor saved", "could not be saved", "DATA RACE", "panic:"}
+
+// killer kills the proxy at random moments, and looks at each that starts after.
+type killer struct {
+	*world
+	random                             *rand.Rand
+	midStart, restored, compared, rows int
+}
+
+// Whenever the proxy is killed, be it while it starts or saves its caches: the next one starts from a cache that is
+// whole, and what it answers is what upstream has. Clients go on as if nothing had been.
+func TestKills(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-seed %d", seed)
+	k := &killer{random: rand.New(rand.NewPCG(seed, 1))}
+	const each = 5 * time.Second
+	s := scenario{
+		name: fmt.Sprintf("proxy killed %d times at random moments, caches saved", *kills), settings: persistent,
+		long:  true,
+		limit: scenarioLimit + time.Duration(*kills)*each,
+		disturb: func(t *testing.T, w *world) {
+			k.world = w
+			k.fill(t)
+			w.awaitSave(t)
+			for range *kills {
+				k.kill(t)
+			}
+		},
+	}
+	w := newWorld(t, cluster.APIServerT(t, cluster.Options{}), configMaps, s.settings, "")
+	v := s.run(t, w, "kills", seed)
+	summary := fmt.Sprintf("%s, seed %d.\n\n%s\n%s\n\nBefore they were ready, %d more were killed. %d started from a saved cache. "+
+		"%d comparisons with upstream, of %d objects, byte for byte.\n", time.Now().UTC().Format(time.DateOnly), seed,
+		tableHead, v.row(s.name), k.midStart, k.restored, k.compared, k.rows)
+	t.Log(summary)
+	report(t, summary)
+	if v.lost+v.duplicated+v.reordered+v.invented+v.stale > 0 || v.expired > 0 || v.relists > 0 {
+		t.Errorf("%+v\n%s", v, strings.Join(v.found, "\n"))
+	}
+	if v.events == 0 || v.answered == 0 || k.restored == 0 || k.rows == 0 {
+		t.Error("nothing was seen, so nothing was shown")
+	}
+}
+
+// fill makes what is saved large enough that it takes a while.
+func (k *killer) fill(t *testing.T) {
+	t.Helper()
+	const objects, size, parallel = 1000, 4 << 10, 8
+	ballast := k.dynamic.Resource(k.of.GroupVersionResource).Namespace("default")
+	err := workload.Parallel(t.Context(), objects, parallel, func(ctx context.Context, i int) error {
+		_, err := ballast.Create(ctx, k.of.object(fmt.Sprintf("ballast-%d", i), "red", strings.Repeat("n", size)), metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kill kills the proxy, and another one or two before they are ready.
+func (k *killer) kill(t *testing.T) {
+	t.Helper()
+	const longest, aStart = 1500, 400 // ms: a save a second
+	time.Sleep(time.Duration(k.random.IntN(longest)) * time.Millisecond)
+	k.count(t)
+	k.examine(t, k.proxy.Log())
+	listen := k.proxy.URL[len("http://"):]
+	k.proxy.Kill()
+	for k.random.IntN(3) == 0 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(k.random.IntN(aStart))*time.Millisecond)
+		early, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Binary: k.binary, Listen: listen, Args: k.args})
+		cancel()
+		if err == nil {
+			early.Kill()
+			err = fmt.Errorf("%s", early.Log())
+			early.Close()
+		}
+		k.midStart++
+		k.examine(t, err.Error())
+	}
+	k.start(t, listen)
+	k.compare(t)
+	if strings.Contains(k.proxy.Log(), `"msg":"restored"`) {
+		k.restored++
+	}
+}
+
+func (k *killer) examine(t *testing.T, log string) {
+	t.Helper()
+	for _, what := range mishaps {
+		if at := strings.Index(log, what); at >= 0 {
+			t.Errorf("the proxy's log has %q: %.500s", what, log[at:])
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(k.dir, ".*"))
+	if err != nil || len(left) > 1 { // one is being written
+		t.Errorf("%v, %v are left in %s", err, left, k.dir)
+	}
+}
+
+// compare holds all that the new proxy has against upstream's state at the same resourceVersion, byte for byte.
+func (k *killer) compare(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), readLimit)
+	defer cancel()
+	path := k.of.root + "/" + k.of.Resource
+	ours, err := body(ctx, k.client(t), path+"?resourceVersion=0")
+	if err != nil {
+		t.Fatalf("the new proxy: %v", err)
+	}
+	at := gjson.GetBytes(ours, "metadata.resourceVersion").Str
+	theirs, err := body(ctx, k.direct(t), path+"?resourceVersionMatch=Exact&resourceVersion="+at)
+	if err != nil {
+		t.Fatalf("upstream at %s: %v", at, err)
+	}
+	k.compared++
+	k.rows += int(gjson.GetBytes(ours, "items.#").Int())
+	if !bytes.Equal(ours, theirs) {
+		dir, err := os.MkdirTemp("", "kills-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = os.WriteFile(filepath.Join(dir, "proxy.json"), ours, 0o600)
+		_ = os.WriteFile(filepath.Join(dir, "upstream.json"), theirs, 0o600)
+		t.Errorf("the state at %s is another one than upstream's: see %s", at, dir)
+	}
+}
+
+// body reads an answer.
+func body(ctx context.Context, s server, target string) ([]byte, error) {
+	resp, err := s.open(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return io.ReadAll(resp.Body)
+}

@@ -1,0 +1,74 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+)
+
+// reader makes reads of the most recent state.
+type reader struct {
+	answered, failed int
+	stale            []string
+	seen             []sight
+	slowest          time.Duration
+}
+
+// sight is a list that was read.
+type sight struct {
+	era   int64 // see writers
+	rv    uint64
+	state map[string]string // name to resourceVersion
+}
+
+const readLimit = 12 * time.Second
+
+// run reads until ctx ends.
+func (r *reader) run(ctx context.Context, s server, w *writers) {
+	for ctx.Err() == nil {
+		era, floor, began := w.era.Load(), w.acked.Load(), time.Now()
+		got, err := readList(ctx, s, w.of, w.namespace)
+		r.slowest = max(r.slowest, time.Since(began))
+		switch {
+		case ctx.Err() != nil, w.era.Load() != era:
+		case err != nil:
+			r.failed++
+			pause(ctx)
+		default:
+			if r.answered++; got.rv < floor {
+				r.stale = append(r.stale, fmt.Sprintf("a list at %d lacks what was acknowledged at %d", got.rv, floor))
+			}
+			got.era = era
+			r.seen = append(r.seen, got)
+		}
+	}
+}
+
+func readList(ctx context.Context, s server, of resource, namespace string) (got sight, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	resp, err := s.open(ctx, of.list(namespace))
+	if err != nil {
+		return got, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return got, err
+	}
+	list := gjson.ParseBytes(body)
+	if got.rv, err = strconv.ParseUint(list.Get("metadata.resourceVersion").Str, 10, 64); err != nil {
+		return got, err
+	}
+	got.state = map[string]string{}
+	list.Get("items").ForEach(func(_, item gjson.Result) bool {
+		got.state[strings.Clone(item.Get("metadata.name").Str)] = strings.Clone(item.Get("metadata.resourceVersion").Str)
+		return true
+	})
+	return got, nil
+}

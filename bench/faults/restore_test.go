@@ -1,0 +1,161 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/conformance"
+)
+
+// trail follows a selection at the apiserver itself, with nothing in between.
+type trail struct {
+	body    io.Closer
+	running sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		ref conformance.Reference
+		at  uint64 // up to where it has come; 0 until the state is complete
+		err error
+	}
+}
+
+func startTrail(ctx context.Context, s server, of resource, namespace string, selection int) (*trail, error) {
+	resp, err := s.open(ctx, of.watch(namespace, selections[selection], "resourceVersion=&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"))
+	if err != nil {
+		return nil, err
+	}
+	o := &trail{body: resp.Body}
+	o.running.Go(func() {
+		for body := bufio.NewReader(resp.Body); ; {
+			line, err := body.ReadBytes('\n')
+			var e conformance.Event
+			if err == nil {
+				e, err = conformance.ParseEvent(line)
+			}
+			if !o.note(e, err) {
+				return
+			}
+		}
+	})
+	return o, nil
+}
+
+// startTrails follows each selection, until the test ends.
+func startTrails(ctx context.Context, t *testing.T, w *world, namespace string) (trails []*trail) {
+	t.Helper()
+	direct := w.direct(t)
+	for i := range selections {
+		o, err := startTrail(ctx, direct, w.of, namespace, i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			o.body.Close()
+			o.running.Wait()
+		})
+		trails = append(trails, o)
+	}
+	return trails
+}
+
+func (o *trail) note(e conformance.Event, err error) (on bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ref := &o.mu.ref
+	switch {
+	case err != nil:
+		o.mu.err = err
+		return false
+	case e.InitialEnd:
+		ref.Since, o.mu.at = e.RV, e.RV
+	case e.Type == "BOOKMARK":
+	case o.mu.at == 0:
+		ref.State = append(ref.State, e)
+	default:
+		ref.Events = append(ref.Events, e)
+		o.mu.at = e.RV
+	}
+	return true
+}
+
+// upTo waits until the trail has come somewhere, and returns what it has seen.
+func (o *trail) upTo(ctx context.Context, rv uint64) (*conformance.Reference, error) {
+	for {
+		o.mu.Lock()
+		at, err, ref := o.mu.at, o.mu.err, o.mu.ref
+		o.mu.Unlock()
+		switch {
+		case at > 0 && at >= rv:
+			return &ref, nil
+		case err != nil:
+			return nil, fmt.Errorf("the apiserver's own watch: %w", err)
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		}
+		pause(ctx)
+	}
+}
+
+// restoreEtcd has etcd go on from where it was some seconds before. What was written since is no more, and its
+// resourceVersions come again.
+func restoreEtcd(t *testing.T, w *world) {
+	data, kept := filepath.Join(w.api.Dir, "etcd"), filepath.Join(w.api.Dir, "etcd-before")
+	stop := func() {
+		if err := w.api.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	start := func() {
+		if err := w.api.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	if err := os.CopyFS(kept, os.DirFS(data)); err != nil {
+		t.Fatal(err)
+	}
+	start()
+	time.Sleep(lasting)
+
+	o := w.writers
+	o.paused.Lock()
+	defer o.paused.Unlock()
+	lost := o.acked.Load()
+	stop()
+	if err := os.RemoveAll(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(kept, data); err != nil {
+		t.Fatal(err)
+	}
+	o.acked.Store(0)
+	o.era.Add(1)
+	start()
+	w.trails = startTrails(t.Context(), t, w, o.namespace)
+	if ref, err := w.trails[0].upTo(t.Context(), 0); err != nil || ref.Since >= lost {
+		t.Fatalf("restored to %+v, %v: nothing that was acknowledged (%d) is lost", ref, err, lost)
+	}
+}
+
+// restored holds what a watcher saw since it was told of the end of its history against what has been since. Before, it
+// must have been told.
+func (v *verdict) restored(w *watcher, ref *conformance.Reference) {
+	if w.expired.Load() == 0 {
+		v.invented++
+		v.complain("a watcher of %q was not told that its history is no more", selections[w.selection])
+		return
+	}
+	h := w.histories[len(w.histories)-1]
+	for _, violation := range conformance.Check(ref, &h) {
+		v.complain("%s: %v", h.Name, violation)
+		v.lost++
+	}
+}

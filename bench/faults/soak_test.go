@@ -1,0 +1,338 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/conformance"
+	"github.com/watchproxy/watchproxy/bench/workload"
+)
+
+var (
+	soaking   = flag.Duration("soak", 6*time.Second, "how long TestSoak lasts")
+	soakEvery = flag.Duration("sample", time.Second, "how often TestSoak looks at what the proxy holds")
+)
+
+const (
+	soakSetting  = "cache: {persistence: {directory: %q, interval: 10s}, log: {maxAge: 1m}}\n"
+	soakRate     = 200 // events/s
+	soakObjects  = 400
+	soakWriters  = 16 // in flight
+	soakWatchers = 60
+	soakSlow     = 5 // watchers that read slowly
+	soakPace     = 4 << 10
+	soakReaders  = 4
+	soakLife     = 20 * time.Second // of a client at most
+)
+
+// soak is a proxy under clients that come and go.
+type soak struct {
+	*world
+	namespace                       string
+	writes, events, clients         atomic.Int64
+	lists, pages, resumed, begun    atomic.Int64
+	refused, disordered, incomplete atomic.Int64
+
+	mu struct {
+		sync.Mutex
+		wrong []string
+	}
+}
+
+// sample is what the proxy holds at a time.
+type sample struct {
+	at                                      time.Duration
+	goroutines, files, resident, heap       float64
+	watches, logged, events, clients, reads int64
+}
+
+// For as long as one likes, clients come and go under writes: none sees anything amiss, and what the proxy holds is told.
+// Whether that grows is for the reader of the table.
+func TestSoak(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-seed %d", seed)
+	o := &soak{world: newWorld(t, cluster.APIServerT(t, cluster.Options{}), configMaps, soakSetting, ""), namespace: "soak"}
+	o.world.namespace(t, o.namespace)
+	if err := o.awaken(t.Context(), o.straight(t), o.namespace); err != nil {
+		t.Fatal(err)
+	}
+	objects := o.dynamic.Resource(o.of.GroupVersionResource).Namespace(o.namespace)
+	w := &writers{namespace: o.namespace, of: o.of, objects: objects}
+	var samples []sample
+	err := workload.During(t.Context(), soakRate, soakWriters, func(ctx context.Context, i int) error {
+		random := rand.New(rand.NewPCG(seed, uint64(i)))
+		w.change(ctx, fmt.Sprintf("o-%d", random.IntN(soakObjects)), i, random)
+		return nil
+	}, func(ctx context.Context) error {
+		samples = o.run(ctx, t, seed, w)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := o.table(samples, w.writes.Load())
+	t.Log("\n" + text)
+	report(t, text)
+	for _, wrong := range o.mu.wrong {
+		t.Error(wrong)
+	}
+	if o.events.Load() == 0 || o.lists.Load() == 0 || o.pages.Load() == 0 || o.resumed.Load() == 0 || len(samples) == 0 {
+		t.Error("nothing was done, so nothing was shown")
+	}
+}
+
+// run keeps clients going, and takes samples.
+func (o *soak) run(ctx context.Context, t *testing.T, seed uint64, w *writers) (samples []sample) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, *soaking)
+	defer cancel()
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	number := uint64(1) << 32 // apart from the writers'
+	client := func(n int, live func(context.Context, server, *rand.Rand) error) {
+		for range n {
+			number++
+			random := rand.New(rand.NewPCG(seed, number))
+			clients.Go(func() {
+				for ctx.Err() == nil {
+					if err := o.live(ctx, random, live); err != nil {
+						o.complain(err)
+						pause(ctx)
+					}
+				}
+			})
+		}
+	}
+	client(soakWatchers, func(ctx context.Context, s server, random *rand.Rand) error { return o.watch(ctx, s, random, 0) })
+	client(soakSlow, func(ctx context.Context, s server, random *rand.Rand) error { return o.watch(ctx, s, random, soakPace) })
+	client(soakReaders, o.read)
+	client(soakReaders, o.walk)
+	began := time.Now()
+	for ; ctx.Err() == nil; lull(ctx, *soakEvery) {
+		s, err := o.sample(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			o.complain(err)
+			continue
+		}
+		s.at, s.events = time.Since(began), w.writes.Load()
+		samples = append(samples, s)
+	}
+	return samples
+}
+
+func (o *soak) complain(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.mu.wrong) < shown {
+		o.mu.wrong = append(o.mu.wrong, err.Error())
+	}
+}
+
+// live is the life of a client, with connections of its own.
+func (o *soak) live(ctx context.Context, random *rand.Rand, do func(context.Context, server, *rand.Rand) error) error {
+	o.clients.Add(1)
+	ctx, cancel := context.WithTimeout(ctx, time.Second+rand.N(min(soakLife, *soaking/2)))
+	defer cancel()
+	tr := &http.Transport{DisableCompression: true}
+	defer tr.CloseIdleConnections()
+	err := do(ctx, server{url: o.proxy.URL, http: &http.Client{Transport: tr}}, random)
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // it was time to go
+	}
+	return err
+}
+
+// watch watches from the state on, and goes on where it was when it has gone away in between. A pace in bytes/s makes it
+// slow.
+func (o *soak) watch(ctx context.Context, s server, random *rand.Rand, pace int) error {
+	at, since := uint64(0), "resourceVersion=&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+	for ctx.Err() == nil {
+		part, cancel := context.WithTimeout(ctx, time.Duration(1+random.IntN(5))*time.Second)
+		resp, err := s.open(part, o.of.watch(o.namespace, selections[random.IntN(2)], since))
+		if err == nil {
+			at, err = o.follow(resp.Body, pace, at)
+			resp.Body.Close()
+		}
+		left := part.Err() != nil
+		cancel()
+		switch {
+		case err != nil && !left && ctx.Err() == nil && pace == 0:
+			return err
+		case at == 0 || pace > 0: // nothing to go on from
+			continue
+		}
+		o.resumed.Add(1)
+		since = fmt.Sprintf("resourceVersion=%d", at)
+	}
+	return nil
+}
+
+// follow reads events, which must come in order once the state is complete.
+func (o *soak) follow(body io.Reader, pace int, at uint64) (uint64, error) {
+	complete := at > 0
+	for r := bufio.NewReader(body); ; {
+		line, err := r.ReadBytes('\n')
+		if err != nil {
+			return at, nil //nolint:nilerr // the end of a watch, or of the client
+		}
+		if pace > 0 {
+			time.Sleep(time.Duration(len(line)) * time.Second / time.Duration(pace))
+		}
+		e, err := conformance.ParseEvent(line)
+		switch {
+		case err != nil:
+			return at, err
+		case e.Type == "ERROR":
+			return at, fmt.Errorf("a watch that stands at %d: %s", at, e.Line)
+		case complete && (e.RV < at || e.RV == at && e.Type != "BOOKMARK"):
+			return at, fmt.Errorf("%v came after %d", e, at)
+		}
+		o.events.Add(1)
+		if complete = complete || e.InitialEnd; complete {
+			at = e.RV
+		}
+	}
+}
+
+// read lists, by turns the most recent state and any.
+func (o *soak) read(ctx context.Context, s server, random *rand.Rand) error {
+	for ctx.Err() == nil {
+		query := []string{"", "?resourceVersion=0", "?labelSelector=colour%3Dred"}[random.IntN(3)]
+		if _, err := body(ctx, s, o.of.list(o.namespace)+query); err != nil {
+			return err
+		}
+		o.lists.Add(1)
+		lull(ctx, time.Duration(random.IntN(500))*time.Millisecond)
+	}
+	return nil
+}
+
+// walk reads pages to their end. All are of one state, so no object comes twice.
+func (o *soak) walk(ctx context.Context, s server, random *rand.Rand) error {
+	for ctx.Err() == nil {
+		seen, token := map[string]bool{}, ""
+		for {
+			page, err := body(ctx, s, o.of.list(o.namespace)+"?limit=50&continue="+token)
+			if err != nil {
+				return err
+			}
+			o.pages.Add(1)
+			twice := ""
+			gjson.GetBytes(page, "items.#.metadata.name").ForEach(func(_, name gjson.Result) bool {
+				if seen[name.Str] {
+					twice = name.Str
+				}
+				seen[name.Str] = true
+				return true
+			})
+			if twice != "" {
+				return fmt.Errorf("pages show %s twice", twice)
+			}
+			if token = gjson.GetBytes(page, "metadata.continue").Str; token == "" {
+				break
+			}
+			lull(ctx, time.Duration(random.IntN(200))*time.Millisecond)
+		}
+	}
+	return nil
+}
+
+func (o *soak) sample(ctx context.Context) (s sample, err error) {
+	m, err := o.proxy.Metrics(ctx)
+	if err != nil {
+		return s, err
+	}
+	files, err := os.ReadDir(filepath.Join("/proc", fmt.Sprint(o.proxy.PID()), "fd"))
+	if err != nil {
+		return s, err
+	}
+	resident, _, err := cluster.MemoryOf(o.proxy.PID())
+	return sample{
+		goroutines: m.Sum("go_goroutines"), files: float64(len(files)), resident: float64(resident) / (1 << 20),
+		heap:    m.Sum("go_memstats_heap_inuse_bytes") / (1 << 20),
+		watches: int64(m.Sum("watchproxy_feed_watches")), logged: int64(m.Sum("watchproxy_feed_log_events")),
+		clients: o.clients.Load(), reads: o.lists.Load() + o.pages.Load(),
+	}, err
+}
+
+func (o *soak) table(samples []sample, writes int64) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %v, %.0f events/s, %d clients at a time: %d watchers, %d slow ones, %d that list, %d that page. "+
+		"%d clients came and went, with %d watches resumed, %d lists and %d pages; %d events were seen.\n\n",
+		time.Now().UTC().Format(time.DateOnly), *soaking, float64(writes)/soaking.Seconds(), soakWatchers+soakSlow+2*soakReaders,
+		soakWatchers, soakSlow, soakReaders, soakReaders, o.clients.Load(), o.resumed.Load(), o.lists.Load(), o.pages.Load(), o.events.Load())
+	b.WriteString("| after | events | clients so far | reads so far | watches | events in the log | goroutines | file descriptors | MiB resident | MiB of heap |\n" +
+		"|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, s := range samples {
+		fmt.Fprintf(&b, "| %v | %d | %d | %d | %d | %d | %.0f | %.0f | %.1f | %.1f |\n", s.at.Round(time.Second), s.events, s.clients, s.reads,
+			s.watches, s.logged, s.goroutines, s.files, s.resident, s.heap)
+	}
+	b.WriteString("\nOver the second half, by the straight line that fits best, of the mean:")
+	half := samples[len(samples)/2:]
+	for _, what := range []struct {
+		name string
+		of   func(sample) float64
+	}{
+		{"goroutines", func(s sample) float64 { return s.goroutines }},
+		{"file descriptors", func(s sample) float64 { return s.files }},
+		{"resident", func(s sample) float64 { return s.resident }},
+		{"heap", func(s sample) float64 { return s.heap }},
+	} {
+		fmt.Fprintf(&b, " %s %+.1f %%", what.name, 100*drift(half, what.of))
+	}
+	b.WriteString(".\n")
+	return b.String()
+}
+
+// drift is how much a figure changes from the first sample to the last, by the line that fits them best, as a share of its
+// mean.
+func drift(samples []sample, of func(sample) float64) float64 {
+	var n, t, y, tt, ty float64
+	for _, s := range samples {
+		x := s.at.Seconds()
+		n, t, y, tt, ty = n+1, t+x, y+of(s), tt+x*x, ty+x*of(s)
+	}
+	if n < 2 || y == 0 {
+		return 0
+	}
+	slope := (n*ty - t*y) / (n*tt - t*t)
+	return slope * (samples[len(samples)-1].at - samples[0].at).Seconds() / (y / n)
+}
+
+// A line is found in what goes up and down.
+func TestDrift(t *testing.T) {
+	var up, flat []sample
+	for i := range 11 {
+		at := time.Duration(i) * time.Minute
+		up = append(up, sample{at: at, heap: 95 + float64(i)})
+		flat = append(flat, sample{at: at, heap: 100 + float64(i%2)})
+	}
+	heap := func(s sample) float64 { return s.heap }
+	if got := drift(up, heap); got < 0.099 || got > 0.101 {
+		t.Errorf("from 95 to 105 is %v", got)
+	}
+	if got := drift(flat, heap); got < -0.001 || got > 0.001 {
+		t.Errorf("up and down is %v", got)
+	}
+}

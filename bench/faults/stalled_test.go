@@ -1,0 +1,342 @@
+package faults
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+var (
+	crowding    = flag.Int("crowd", 60, "how many watchers TestStalled has beside the one that stalls")
+	stallRounds = flag.Int("rounds", 1, "how often TestStalled measures with and without it")
+	stallTime   = flag.Duration("round", 12*time.Second, "how long it measures")
+)
+
+const (
+	stallRate  = 10 // events/s that the crowd sees
+	noiseRate  = 50 // and that only the one sees, which stalls
+	noiseSize  = 32 << 10
+	stalledLog = "cache: {log: {maxAge: 5s, maxBytes: 8Mi}}\n"
+	timeKey    = `"at":"`
+	// stalledLogMost is what the log may hold: its bound, and the segment that is being filled.
+	stalledLogMost = 9 << 20
+)
+
+// stall is a crowd of watchers of one namespace, and a watcher of everything, which is much more.
+type stall struct {
+	*world
+	crowd  []*onlooker
+	events atomic.Int64 // written for the crowd
+}
+
+// onlooker notes how late events come.
+type onlooker struct {
+	came   atomic.Int64
+	mu     sync.Mutex
+	delays []time.Duration
+}
+
+// phase is what was seen while the one read, or did not.
+type phase struct {
+	p50, p99         time.Duration
+	delivered        int
+	resident, growth int64 // bytes of the proxy
+	held             int64 // bytes that lay in the kernel for the one, at most
+	logged           int64 // bytes of the log
+	cut              bool
+}
+
+// One watcher that does not read what it asked for takes from the others nothing but its share of the log: they get
+// everything, and the proxy holds no more for it than the kernel's buffers do. How late the others are is measured, with
+// and without it by turns, and not judged.
+func TestStalled(t *testing.T) {
+	var table strings.Builder
+	fmt.Fprintf(&table, "%s, %d watchers see %d events/s; one more sees %d/s of %d KiB beside, or stalls. %v each by turns.\n\n"+
+		"| round | the one | p50 | p99 | deliveries | MiB resident | MiB grown | KiB in the log | KiB held by the kernel for the one | cut |\n|---|---|---|---|---|---|---|---|---|---|\n",
+		time.Now().UTC().Format(time.DateOnly), *crowding, stallRate, noiseRate, noiseSize>>10, *stallTime)
+	s := newStall(t)
+	var reading, stalled []time.Duration
+	for round := range *stallRounds {
+		for _, stalls := range []bool{false, true} {
+			p := s.phase(t, stalls)
+			what := "reads"
+			if stalls {
+				what = "stalls"
+				stalled = append(stalled, p.p99)
+			} else {
+				reading = append(reading, p.p99)
+			}
+			fmt.Fprintf(&table, "| %d | %s | %v | %v | %d | %d | %d | %d | %d | %t |\n", round+1, what, p.p50.Round(10*time.Microsecond),
+				p.p99.Round(10*time.Microsecond), p.delivered, p.resident>>20, p.growth>>20, p.logged>>10, p.held>>10, p.cut)
+			if most := kernelMost(t); p.held > most || stalls && p.held == 0 {
+				t.Errorf("%d bytes lay in the kernel for who did not read them, of at most %d", p.held, most)
+			}
+			if p.logged > stalledLogMost {
+				t.Errorf("%d bytes are in the log", p.logged)
+			}
+			if stalls && !p.cut {
+				t.Error("it was not cut, though the log has left it behind")
+			}
+		}
+	}
+	middle := func(all []time.Duration) time.Duration {
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	without, with := middle(reading), middle(stalled)
+	fmt.Fprintf(&table, "\np99 of the others: %v with one that stalls, %v without: %.2f ×.\n", with, without, float64(with)/float64(without))
+	t.Log("\n" + table.String())
+	report(t, table.String())
+}
+
+func newStall(t *testing.T) *stall {
+	t.Helper()
+	s := &stall{world: newWorld(t, cluster.APIServerT(t, cluster.Options{}), configMaps, "", "")}
+	// Not by the relay: what is held up must be held up by the proxy.
+	if err := s.proxy.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.config, []byte(header+stalledLog), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t, "")
+	for _, name := range []string{"noise", "crowd"} {
+		if _, err := s.admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.awaken(t.Context(), s.straight(t), "crowd"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		watching.Wait()
+	})
+	for range *crowding {
+		o := &onlooker{}
+		s.crowd = append(s.crowd, o)
+		client := s.straight(t)
+		resp, err := client.open(ctx, s.of.watch("crowd", "", "resourceVersion=0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		watching.Go(func() {
+			defer resp.Body.Close()
+			o.look(resp.Body)
+		})
+	}
+	return s
+}
+
+// straight is the proxy without a relay, on connections of its own.
+func (w *world) straight(t *testing.T) server {
+	t.Helper()
+	c := w.client(t)
+	c.url = w.proxy.URL
+	return c
+}
+
+func (o *onlooker) look(body io.Reader) {
+	const buffer = 8 << 10
+	for r := bufio.NewReaderSize(body, buffer); ; {
+		line, err := r.ReadSlice('\n')
+		if err != nil {
+			return
+		}
+		_, at, found := bytes.Cut(line, []byte(timeKey))
+		if !found {
+			continue
+		}
+		at, _, _ = bytes.Cut(at, []byte(`"`))
+		wrote, err := strconv.ParseInt(string(at), 10, 64)
+		if err != nil {
+			continue
+		}
+		late := time.Since(time.Unix(0, wrote))
+		o.came.Add(1)
+		o.mu.Lock()
+		o.delays = append(o.delays, late)
+		o.mu.Unlock()
+	}
+}
+
+// take returns the delays since the last time.
+func (o *onlooker) take() []time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delays := o.delays
+	o.delays = nil
+	return delays
+}
+
+// phase writes for a while, and looks at what came.
+func (s *stall) phase(t *testing.T, stalls bool) (p phase) {
+	t.Helper()
+	const smallest = 4 << 10 // of a socket's buffer
+	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if !stalls {
+			return nil
+		}
+		return errors.Join(c.Control(func(fd uintptr) {
+			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, smallest)
+		}), err)
+	}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", s.proxy.URL[len("http://"):])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET %s/%s?watch=true&resourceVersion=0 HTTP/1.1\r\nHost: x\r\n\r\n", s.of.root, s.of.Resource)
+	var reading sync.WaitGroup
+	if !stalls {
+		reading.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+	}
+	before, _, err := cluster.MemoryOf(s.proxy.PID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range s.crowd {
+		o.take()
+	}
+	sampling, stop := context.WithCancel(t.Context())
+	defer stop()
+	reading.Go(func() {
+		for ; sampling.Err() == nil; pause(sampling) {
+			p.held = max(p.held, unsent(s.proxy.URL, conn.LocalAddr()))
+		}
+	})
+	s.write(t)
+	var delays []time.Duration
+	for _, o := range s.crowd {
+		for end := time.Now().Add(scenarioLimit); o.came.Load() < s.events.Load(); pause(t.Context()) {
+			if time.Now().After(end) {
+				t.Fatalf("a watcher has seen %d events of %d", o.came.Load(), s.events.Load())
+			}
+		}
+		delays = append(delays, o.take()...)
+	}
+	if p.resident, _, err = cluster.MemoryOf(s.proxy.PID()); err != nil {
+		t.Fatal(err)
+	}
+	p.growth = p.resident - before
+	slices.Sort(delays)
+	p.delivered, p.p50, p.p99 = len(delays), delays[len(delays)/2], delays[len(delays)*99/100]
+	m, err := s.proxy.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.logged = int64(m.Sum("watchproxy_feed_log_bytes"))
+	if stalls {
+		_ = conn.SetReadDeadline(time.Now().Add(stallPatience))
+		_, err = io.Copy(io.Discard, conn)
+		p.cut = !errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	stop()
+	conn.Close()
+	reading.Wait()
+	return p
+}
+
+// stallPatience is how long whoever comes back waits for the end of what it did not read.
+const stallPatience = 2 * time.Second
+
+// write makes events for the crowd and noise beside, for the time of a round and until a write that stalls is given up.
+func (s *stall) write(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), *stallTime)
+	defer cancel()
+	var writing sync.WaitGroup
+	every := func(rate int, do func(i int) error) {
+		writing.Go(func() {
+			tick := time.NewTicker(time.Second / time.Duration(rate))
+			defer tick.Stop()
+			for i := 0; ctx.Err() == nil; i++ {
+				if err := do(i); err != nil {
+					t.Error(err)
+					return
+				}
+				<-tick.C
+			}
+		})
+	}
+	put := func(namespace, name string, data map[string]string) error {
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
+		configs := s.admin.CoreV1().ConfigMaps(namespace)
+		_, err := configs.Update(t.Context(), object, metav1.UpdateOptions{})
+		if err != nil {
+			_, err = configs.Create(t.Context(), object, metav1.CreateOptions{})
+		}
+		return err
+	}
+	every(stallRate, func(i int) error {
+		err := put("crowd", fmt.Sprintf("event-%d", i%10), map[string]string{"at": strconv.FormatInt(time.Now().UnixNano(), 10)})
+		if err == nil {
+			s.events.Add(1)
+		}
+		return err
+	})
+	ballast := strings.Repeat("n", noiseSize)
+	every(noiseRate, func(i int) error {
+		return put("noise", fmt.Sprintf("noise-%d", i%10), map[string]string{"n": strconv.Itoa(i), "ballast": ballast})
+	})
+	writing.Wait()
+}
+
+// kernelMost is how much of what is written to a connection the kernel takes at most.
+func kernelMost(t *testing.T) int64 {
+	t.Helper()
+	b, err := os.ReadFile("/proc/sys/net/ipv4/tcp_wmem") // tcp(7): the least, the usual, the most
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := strings.Fields(string(b))
+	most, err := strconv.ParseInt(sizes[len(sizes)-1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return most
+}
+
+// unsent is how many bytes the kernel holds of what a server has written to a client, 0 if there is no such connection.
+func unsent(serverURL string, client net.Addr) int64 {
+	port := func(address string) string {
+		_, port, _ := net.SplitHostPort(address)
+		n, _ := strconv.Atoi(port)
+		return fmt.Sprintf(":%04X", n)
+	}
+	table, err := os.ReadFile("/proc/net/tcp") // proc_pid_net(5)
+	if err != nil {
+		return 0
+	}
+	from, to := port(strings.TrimPrefix(serverURL, "http://")), port(client.String())
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) > 4 && strings.HasSuffix(fields[1], from) && strings.HasSuffix(fields[2], to) {
+			queue, _, _ := strings.Cut(fields[4], ":")
+			n, _ := strconv.ParseInt(queue, 16, 64)
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,77 @@
+package watchcache_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// A process that ran with its clock ahead leaves events of the future. They age from when they are read.
+func TestRestoreFromTheFuture(t *testing.T) {
+	limits := watchcache.Limits{Age: time.Minute, Events: 1 << 20, Bytes: 1 << 30}
+	before := watchcache.New(*watchcache.Pods, limits)
+	before.Reset(nil, 1)
+	future := time.Now().Add(time.Hour)
+	const events = 1000 // the log is trimmed by segments
+	for rv := uint64(2); rv < 2+events; rv++ {
+		if err := before.Apply([]watchcache.Change{pod("x", rv).Set()}, future); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var dump bytes.Buffer
+	if err := before.Dump(&dump); err != nil {
+		t.Fatal(err)
+	}
+	c := watchcache.New(*watchcache.Pods, limits)
+	_, publish, err := c.Restore(bufio.NewReader(&dump))
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish()
+	if n := c.Stats().LogEvents; n != events {
+		t.Fatalf("%d events were restored", n)
+	}
+	c.Trim(time.Now().Add(2 * time.Minute))
+	if n := c.Stats().LogEvents; n > events/2 {
+		t.Errorf("%d events are still there two minutes later", n)
+	}
+}
+
+// What is measured by two moments is what the monotonic clock tells, whatever the wall clock says.
+func TestMomentNeedsNoWallClock(t *testing.T) {
+	now := time.Now()
+	if got := watchcache.Moment(now.Add(time.Hour)) - watchcache.Moment(now); got != int64(time.Hour) {
+		t.Errorf("an hour is %v", time.Duration(got))
+	}
+	if got := time.Duration(watchcache.Moment(now) - now.UnixNano()).Abs(); got > time.Minute {
+		t.Errorf("now is %v away", got)
+	}
+}
+
+// Upstream was restored to an earlier state. Who saw later ones cannot go on: resourceVersions that come again have
+// another meaning.
+func TestWatchFromAnAbandonedEpoch(t *testing.T) {
+	c := filled(10, pod("x", 5))
+	apply(t, c, pod("x", 30).Set())
+	c.Reset([]*watchcache.Object{pod("x", 5).Object()}, 20)
+	for from, gone := range map[uint64]bool{10: true, 19: true, 20: false, 21: true, 30: true, 31: false} {
+		cursor, err := c.Watch(everything(t), from)
+		tooOld, _ := errors.AsType[*watchcache.TooOldError](err)
+		if (err != nil) != gone || gone && (tooOld == nil || !tooOld.Gap) {
+			t.Errorf("from %d: %v", from, err)
+		}
+		if err == nil {
+			cursor.Close()
+		}
+	}
+	apply(t, c, pod("x", 40).Set())
+	cursor, err := c.Watch(everything(t), 35)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cursor.Close()
+}
