@@ -108,7 +108,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 	defer log.Sync() //nolint:errcheck // standard error cannot always be synced
 
 	tuneMemory(log)
-	rc, err := restConfig(c.Upstream)
+	rc, err := restConfig(c.Upstream, c.Listen)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -15,8 +17,9 @@ import (
 )
 
 // restConfig finds the upstream apiserver: the given kubeconfig, else the pod's
-// service account, else the usual kubeconfig.
-func restConfig(u config.Upstream) (*rest.Config, error) {
+// service account, else the usual kubeconfig. One that leads to the proxy's own
+// address is read as it was before 'watchproxy kubeconfig' made it do so.
+func restConfig(u config.Upstream, listen string) (*rest.Config, error) {
 	if u.Kubeconfig == "" && u.Context == "" {
 		rc, err := rest.InClusterConfig()
 		if err == nil {
@@ -28,11 +31,52 @@ func restConfig(u config.Upstream) (*rest.Config, error) {
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = u.Kubeconfig
-	rc, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: u.Context}).ClientConfig()
+	all, err := rules.Load()
 	if err != nil {
 		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)
 	}
+	for name, c := range all.Clusters {
+		if !isSelf(c.Server, listen) {
+			continue
+		}
+		if err := revert(c, true); err != nil && !errors.Is(err, errNotRedirected) {
+			return nil, fmt.Errorf("upstream.kubeconfig: cluster %q: %w", name, err)
+		}
+	}
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: u.Context}
+	rc, err := clientcmd.NewNonInteractiveClientConfig(*all, u.Context, overrides, rules).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)
+	}
+	if isSelf(rc.Host, listen) {
+		return nil, fmt.Errorf("upstream.kubeconfig: %s is the address that this proxy listens on", rc.Host)
+	}
 	return rc, nil
+}
+
+// isSelf tells whether a server's URL leads to the address that the proxy is about to listen on.
+func isSelf(server, listen string) bool {
+	u, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil || u.Port() != port {
+		return false
+	}
+	own, of := address(host), address(u.Hostname())
+	if host == "" || own.IsUnspecified() {
+		return of.IsLoopback()
+	}
+	return own != nil && own.Equal(of)
+}
+
+// address is nil for other names than localhost.
+func address(host string) net.IP {
+	if host == "localhost" {
+		return net.IPv4(127, 0, 0, 1)
+	}
+	return net.ParseIP(host)
 }
 
 const reachTimeout = 10 * time.Second
