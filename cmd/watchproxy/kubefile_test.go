@@ -181,3 +181,19 @@ func TestInPlaceRespectsLock(t *testing.T) {
 		t.Error("it changed all the same")
 	}
 }
+
+// A kubeconfig can be made of one that was changed in its place: it goes back to the same, by its own paths.
+func TestCopyOfRedirected(t *testing.T) {
+	path := writeConfiguration(t)
+	inPlace(t, path, "--in-place", "--server", "https://proxy.example")
+	copied := writeFile(t, filepath.Join(t.TempDir(), "copy"), inPlace(t, path, "--server", "https://other.example"))
+	inPlace(t, copied, "--undo")
+	c, err := clientcmd.LoadFromFile(copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := endpointOf(c.Clusters["one"])
+	if want := filepath.Join(filepath.Dir(path), "pki/ca.crt"); got.Server != "https://one.example:6443" || got.CertificateAuthority != want {
+		t.Errorf("got %+v", got)
+	}
+}

@@ -7,10 +7,12 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"path/filepath"
 	"reflect"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
@@ -185,7 +187,8 @@ func revert(c *clientcmdapi.Cluster, force bool) error {
 	return nil
 }
 
-// redirectionOf reads a cluster's extension, if it has one.
+// redirectionOf reads a cluster's extension, if it has one. Paths in it are resolved as those of the cluster are: if it is
+// known which file they are relative to.
 func redirectionOf(c *clientcmdapi.Cluster) (r redirection, ok bool, err error) {
 	extension, ok := c.Extensions[extensionName]
 	if !ok {
@@ -200,6 +203,16 @@ func redirectionOf(c *clientcmdapi.Cluster) (r redirection, ok bool, err error) 
 	}
 	if r.From.Server == "" {
 		return redirection{}, false, fmt.Errorf("extension %s: from.server is missing; remove the extension and set the cluster's server by hand", extensionName)
+	}
+	if c.LocationOfOrigin == "" {
+		return r, true, nil
+	}
+	base, err := filepath.Abs(filepath.Dir(c.LocationOfOrigin))
+	if err == nil {
+		err = clientcmd.ResolvePaths([]*string{&r.From.CertificateAuthority, &r.To.CertificateAuthority}, base)
+	}
+	if err != nil {
+		return redirection{}, false, fmt.Errorf("extension %s: %w", extensionName, err)
 	}
 	return r, true, nil
 }
