@@ -48,7 +48,7 @@ as if it were the apiserver. Everything else is forwarded unchanged.`,
 		Args:          cobra.NoArgs,
 		RunE:          help,
 	}
-	root.AddCommand(newServe(), newKubeconfig(), newConfig(), newVersion())
+	root.AddCommand(newServe(), newKubeconfig(), newStatus(), newConfig(), newVersion())
 	return root
 }
 

@@ -156,7 +156,8 @@ func serve(ctx context.Context, c *config.ProxyConfiguration) error {
 	if err != nil {
 		return err
 	}
-	admin := proxy.NewAdmin(registry, func() any { return statusOf(rc.Host, feeds) }, c.Profiling)
+	began := time.Now()
+	admin := proxy.NewAdmin(registry, func() (any, error) { return statusOf(rc.Host, began, feeds.Status(), registry) }, c.Profiling)
 	return run(ctx, c, server, admin, log)
 }
 
