@@ -17,9 +17,9 @@ import (
 
 // kubeconfigFlags are the flags of kubeconfig.
 type kubeconfigFlags struct {
-	kubeconfig, context                    string
+	kubeconfig, context                         string
 	server, certificateAuthority, tlsServerName string
-	inPlace, undo, force                   bool
+	inPlace, undo, force                        bool
 }
 
 func newKubeconfig() *cobra.Command {

@@ -49,6 +49,7 @@ as if it were the apiserver. Everything else is forwarded unchanged.`,
 		RunE:          help,
 	}
 	root.AddCommand(newServe(), newKubeconfig(), newStatus(), newConfig(), newVersion())
+	completeFlags(root)
 	return root
 }
 
