@@ -23,7 +23,7 @@ func certificate(t *testing.T) []byte {
 	return pem
 }
 
-// configuration is a kubeconfig with two clusters and every kind of user. %CA% is a certificate.
+// configuration is a kubeconfig with several clusters and every kind of user. %CA% is a certificate.
 const configuration = `# kept by hand
 apiVersion: v1
 kind: Config
@@ -67,8 +67,14 @@ func writeFile(t *testing.T, path, content string) string {
 
 func writeConfiguration(t *testing.T) string {
 	t.Helper()
-	data := base64.StdEncoding.EncodeToString(certificate(t))
-	return writeFile(t, filepath.Join(t.TempDir(), "config"), strings.ReplaceAll(configuration, "%CA%", data))
+	pem := certificate(t)
+	data := base64.StdEncoding.EncodeToString(pem)
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "pki"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "pki/ca.crt"), string(pem))
+	return writeFile(t, filepath.Join(dir, "config"), strings.ReplaceAll(configuration, "%CA%", data))
 }
 
 // execute runs a command of watchproxy.
@@ -146,11 +152,13 @@ func TestKubeconfigOverTLS(t *testing.T) {
 	}{
 		"an authority of its own": {
 			[]string{"--context", "two", "--certificate-authority", ca},
-			endpoint{Server: server, CertificateAuthorityData: pem}, "",
+			endpoint{Server: server, CertificateAuthorityData: pem},
+			"",
 		},
 		"the cluster's authority": {
 			[]string{"--context", "two"},
-			endpoint{Server: server, CertificateAuthorityData: two.Clusters["two"].CertificateAuthorityData}, "verified by the cluster's",
+			endpoint{Server: server, CertificateAuthorityData: two.Clusters["two"].CertificateAuthorityData},
+			"verified by the cluster's",
 		},
 		"the cluster's in a file, its proxy-url, another name": {
 			[]string{"--tls-server-name", "proxy"},
@@ -159,15 +167,18 @@ func TestKubeconfigOverTLS(t *testing.T) {
 		},
 		"plugin": {
 			[]string{"--certificate-authority", ca},
-			endpoint{Server: server, CertificateAuthorityData: pem, ProxyURL: "socks5://bastion.example:1080"}, "provideClusterInfo",
+			endpoint{Server: server, CertificateAuthorityData: pem, ProxyURL: "socks5://bastion.example:1080"},
+			"provideClusterInfo",
 		},
 		"not verified": {
 			[]string{"--context", "lax"},
-			endpoint{Server: server, InsecureSkipTLSVerify: true}, "insecure-skip-tls-verify",
+			endpoint{Server: server, InsecureSkipTLSVerify: true},
+			"insecure-skip-tls-verify",
 		},
 		"verified after all": {
 			[]string{"--context", "lax", "--certificate-authority", ca},
-			endpoint{Server: server, CertificateAuthorityData: pem}, "",
+			endpoint{Server: server, CertificateAuthorityData: pem},
+			"",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +192,7 @@ func TestKubeconfigOverTLS(t *testing.T) {
 				t.Errorf("it says %q", stderr)
 			}
 			// client-go takes it.
-			if _, err := clientcmd.NewDefaultClientConfig(*c, nil).RawConfig(); err != nil {
+			if _, err := clientcmd.NewDefaultClientConfig(*c, &clientcmd.ConfigOverrides{}).ClientConfig(); err != nil {
 				t.Error(err)
 			}
 		})

@@ -50,9 +50,15 @@ func TestStatusCounts(t *testing.T) {
 		"nothing yet": {},
 		"everything": {
 			rows: []requestRow{
-				{"list", "pods", "cache", 50}, {"watch", "pods", "cache", 30}, {"get", "pods", "cache", 10},
-				{"get", "pods", "upstream", 10}, {"get", "pods/log", "upstream", 5}, {"create", "pods", "upstream", 4},
-				{"get", "", "upstream", 3}, {"list", "", "upstream", 1}, {"list", "", "proxy", 7},
+				{"list", "pods", "cache", 50},
+				{"watch", "pods", "cache", 30},
+				{"get", "pods", "cache", 10},
+				{"get", "pods", "upstream", 10},
+				{"get", "pods/log", "upstream", 5},
+				{"create", "pods", "upstream", 4},
+				{"get", "", "upstream", 3},
+				{"list", "", "upstream", 1},
+				{"list", "", "proxy", 7},
 			},
 			others: map[string]float64{
 				"watchproxy_forwards_shared_total": 6, "watchproxy_feed_requests_total": 8, "watchproxy_reviews_total": 2,
