@@ -52,7 +52,7 @@ func (r release) writeBOM(path string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(cdx.NewBOMEncoder(out, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom), out.Close())
+	return errors.Join(cdx.NewBOMEncoder(out, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6), out.Close())
 }
 
 // components are the modules of a binary. Where one was replaced, its replacement is what was linked.

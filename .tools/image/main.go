@@ -52,8 +52,8 @@ func run(args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if r.version == "" || r.name == "" || output == "" || sbom == "" {
-		return errors.New("-version, -name, -output and -sbom are needed")
+	if r.version == "" || r.commit == "" || r.name == "" || output == "" || sbom == "" {
+		return errors.New("-version, -commit, -name, -output and -sbom are needed")
 	}
 	var err error
 	if r.created, err = time.Parse(time.RFC3339, created); err != nil {

@@ -68,7 +68,7 @@ func TestBOM(t *testing.T) {
 }
 
 func TestRefusesArguments(t *testing.T) {
-	good := []string{"-version", "v1", "-created", "2026-01-02T03:04:05Z", "-name", "n:v1", "-output", "/dev/null", "-sbom", "/dev/null"}
+	good := []string{"-version", "v1", "-commit", "abc", "-created", "2026-01-02T03:04:05Z", "-name", "n:v1", "-output", "/dev/null", "-sbom", "/dev/null"}
 	for name, test := range map[string]struct {
 		args []string
 		says string

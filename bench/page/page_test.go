@@ -19,7 +19,7 @@ import (
 // limit bounds every wait for something that ought to happen soon, on a machine that is busy with other things.
 const limit = 30 * time.Second
 
-// browser starts one with an empty profile.
+// browser starts one with an empty profile. What its pages complain of fails the test.
 func browser(t *testing.T) context.Context {
 	t.Helper()
 	path := filepath.Join(cluster.Root(), "bin", "chromium")
@@ -37,6 +37,10 @@ func browser(t *testing.T) context.Context {
 	t.Cleanup(release)
 	ctx, cancel := chromedp.NewContext(allocated)
 	t.Cleanup(cancel)
+	// The browser lives as long as the context of what is done first.
+	if err := chromedp.Listen(ctx, func(event any) { complain(t, event) }); err != nil {
+		t.Fatal(err)
+	}
 	return ctx
 }
 
@@ -93,10 +97,6 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := browser(t)
-	// The browser lives as long as the context of what is done first.
-	if err := chromedp.Listen(ctx, func(event any) { complain(t, event) }); err != nil {
-		t.Fatal(err)
-	}
 	run(ctx, t, "resize", chromedp.EmulateViewport(1280, 900))
 	run(ctx, t, "open the page", chromedp.Navigate(proxy.AdminURL+"/"))
 
