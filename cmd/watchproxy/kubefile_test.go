@@ -43,25 +43,25 @@ const proxyServer = "http://127.0.0.1:8001"
 
 // A kubeconfig is changed in its place, however often, and becomes again what it was to the byte.
 func TestInPlaceAndBack(t *testing.T) {
-	real := writeConfiguration(t)
-	was := content(t, real)
+	kept := writeConfiguration(t)
+	was := content(t, kept)
 	path := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(real, path); err != nil {
+	if err := os.Symlink(kept, path); err != nil {
 		t.Fatal(err)
 	}
 
 	inPlace(t, path, "--in-place", "--server", proxyServer)
-	once := content(t, real)
+	once := content(t, kept)
 	if out := inPlace(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "already") {
 		t.Errorf("the second time: %s", out)
 	}
-	if content(t, real) != once {
+	if content(t, kept) != once {
 		t.Error("the second time changes it")
 	}
 	inPlace(t, path, "--in-place", "--server", "https://proxy.example")
 	inPlace(t, path, "--in-place", "--server", "https://proxy.example", "--context", "two")
 
-	for file, mode := range map[string]fs.FileMode{real: 0o640, real + backupSuffix: 0o600} {
+	for file, mode := range map[string]fs.FileMode{kept: 0o640, kept + backupSuffix: 0o600} {
 		info, err := os.Stat(file)
 		if err != nil {
 			t.Fatal(err)
@@ -73,10 +73,10 @@ func TestInPlaceAndBack(t *testing.T) {
 	if info, err := os.Lstat(path); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		t.Errorf("the link is none any more: %v", err)
 	}
-	if content(t, real+backupSuffix) != was {
+	if content(t, kept+backupSuffix) != was {
 		t.Error("the copy is not of the file as it was at first")
 	}
-	c, err := clientcmd.LoadFromFile(real)
+	c, err := clientcmd.LoadFromFile(kept)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,20 +85,20 @@ func TestInPlaceAndBack(t *testing.T) {
 	}
 
 	inPlace(t, path, "--undo")
-	if got := serverOf(t, real, "one"); got != "https://one.example:6443" {
+	if got := serverOf(t, kept, "one"); got != "https://one.example:6443" {
 		t.Errorf("one leads to %s", got)
 	}
-	if got := serverOf(t, real, "two"); got != "https://proxy.example" {
+	if got := serverOf(t, kept, "two"); got != "https://proxy.example" {
 		t.Errorf("two leads to %s", got)
 	}
 	if _, _, err := execute("kubeconfig", "--kubeconfig", path, "--undo"); !errors.Is(err, errNotRedirected) || !strings.Contains(err.Error(), `"two"`) {
 		t.Errorf("undone twice: %v", err)
 	}
 	inPlace(t, path, "--undo", "--context", "two")
-	if content(t, real) != was {
-		t.Errorf("it is not what it was:\n%s", content(t, real))
+	if content(t, kept) != was {
+		t.Errorf("it is not what it was:\n%s", content(t, kept))
 	}
-	left, err := os.ReadDir(filepath.Dir(real))
+	left, err := os.ReadDir(filepath.Dir(kept))
 	if err != nil || len(left) != 2 { // config and pki
 		t.Errorf("files left: %v, %v", left, err)
 	}

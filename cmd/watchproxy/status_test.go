@@ -20,14 +20,14 @@ import (
 func counted(t *testing.T, rows []requestRow, others map[string]float64) *prometheus.Registry {
 	t.Helper()
 	r := prometheus.NewRegistry()
-	total := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "watchproxy_requests_total"},
+	total := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "watchproxy_requests_total", Help: "As the proxy has it."},
 		[]string{"verb", "group", "version", "resource", "code", "source"})
 	r.MustRegister(total)
 	for _, row := range rows {
 		total.WithLabelValues(row.verb, "", "v1", row.resource, "200", row.source).Add(row.n)
 	}
 	for name, n := range others {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name})
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: "As the proxy has it."})
 		c.Add(n)
 		r.MustRegister(c)
 	}

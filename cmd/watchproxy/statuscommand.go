@@ -105,9 +105,9 @@ func fetchStatus(ctx context.Context, base string) (*status, error) {
 
 // follow prints until ctx ends. A proxy that does not answer is told of, and asked again.
 func (f *statusFlags) follow(ctx context.Context, base string, stdout, stderr io.Writer) {
-	clear := ""
+	wipe := ""
 	if f.output == "" && isTerminal(stdout) {
-		clear = "\x1b[H\x1b[2J"
+		wipe = "\x1b[H\x1b[2J"
 	}
 	ticks := time.NewTicker(statusEvery)
 	defer ticks.Stop()
@@ -117,7 +117,7 @@ func (f *statusFlags) follow(ctx context.Context, base string, stdout, stderr io
 			return
 		}
 		if err == nil {
-			fmt.Fprint(stdout, clear)
+			fmt.Fprint(stdout, wipe)
 			err = f.print(stdout, s)
 		}
 		if err != nil {
@@ -128,7 +128,7 @@ func (f *statusFlags) follow(ctx context.Context, base string, stdout, stderr io
 			return
 		case <-ticks.C:
 		}
-		if f.output == "" && clear == "" {
+		if f.output == "" && wipe == "" {
 			fmt.Fprintln(stdout)
 		}
 	}
