@@ -2,6 +2,12 @@
 
 SHELL := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+# Releases carry the time of their commit, so that the same commit makes the same bytes.
+EPOCH = $(shell git log -1 --format=%ct)
+RELEASE := bin/release
+IMAGE ?= ghcr.io/watchproxy/watchproxy
 # kube-apiserver's version, which the test upstream reports as its own. The Go module does not tell the commit.
 KUBE_VERSION := v1.36.3
 KUBE_LDFLAGS := -s -w $(foreach pkg,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
@@ -9,15 +15,17 @@ KUBE_LDFLAGS := -s -w $(foreach pkg,k8s.io/component-base/version k8s.io/client-
 KUBE_SOURCES := $(shell find bench/kubeapi -name '*.go' -o -name 'go.*')
 FUZZTIME ?= 30s
 LINT := go tool -modfile=.tools/go.mod golangci-lint
+LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(CURDIR)/.golangci.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help build kubeapi kubectl lint fmt test tiers forms linearizability demo bench bench-growth bench-sync faults restarts kills stalled soak fuzz clean
+.PHONY: help build image image-test release screenshot always kubeapi kubectl lint fmt test tiers forms linearizability demo bench bench-growth \
+	bench-sync faults restarts kills stalled soak fuzz clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## bin/watchproxy
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/watchproxy ./cmd/watchproxy
+	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/watchproxy ./cmd/watchproxy
 
 kubeapi: bin/kubeapi ## bin/kubeapi: a real kube-apiserver and etcd in one process, for tests and the demo
 
@@ -31,18 +39,21 @@ bin/kubeapi bin/kubectl: bin/%: $(KUBE_SOURCES)
 # type-check all of Kubernetes.
 lint: ## formatters and linters
 	$(LINT) run
+	cd bench/page && $(LINT_ABOVE) run
+	cd .tools/image && $(LINT_ABOVE) run
 	$(LINT) fmt --diff bench/kubeapi
 
 fmt: ## format everything
-	$(LINT) fmt . bench/kubeapi
+	$(LINT) fmt . bench/kubeapi .tools/image
 
 # Everything is compiled in parallel first, then run, two packages at a time: those with an apiserver, a proxy and hundreds
 # of clients fill two cores by themselves now and then, and wait for half of their time. The one that takes longest begins.
-test: lint kubeapi kubectl ## lint, then all tests, with the race detector; the apiserver runs as a process
+test: lint kubeapi kubectl bin/chromium ## lint, then all tests, with the race detector; the apiserver runs as a process
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./...
 	go test -race -run '^$$' ./... >/dev/null
 	go test -race -shuffle=on -timeout 15m -p 2 ./bench/conformance ./...
 	go test -run Allocation ./proxy
+	cd bench/page && go test -timeout 5m .
 	go test -shuffle=on -timeout 5m -run '^Test(Lists|PageWalks|Gets|Watches|LargeState|Methods|SchemaChange)$$' ./bench/conformance -tiers 2 -plain
 
 tiers: kubeapi ## the whole differential suite through two proxies, one behind the other
@@ -50,6 +61,9 @@ tiers: kubeapi ## the whole differential suite through two proxies, one behind t
 
 forms: kubeapi ## the differential suite, each row in every form: encodings, gzip, HTTP/2; half an hour
 	go test -shuffle=on -timeout 60m -count 1 ./bench/conformance -all-forms
+
+screenshot: kubeapi bin/chromium ## bench/results/page.png: the status page after half a minute of work
+	cd bench/page && go test -count 1 -run TestPicture . -picture $(CURDIR)/bench/results/page.png
 
 linearizability: kubeapi ## consistent reads against acknowledged writes, a minute in each of six settings, reads/s
 	go test -v -run TestLinearizable -timeout 15m -count 1 ./bench/clients -linearize 60s
@@ -93,6 +107,42 @@ bin/nginx:
 	@mkdir -p bin; if command -v nginx >/dev/null; then ln -sf "$$(command -v nginx)" $@; else \
 		dir=$$(mktemp -d) && cd $$dir && { apt-get download -q nginx || { apt-get update -q && apt-get download -q nginx; }; } && \
 		dpkg-deb -x nginx_*.deb . && mv usr/sbin/nginx $(CURDIR)/$@; rm -rf $$dir; fi
+
+$(RELEASE)/%/watchproxy: always
+	CGO_ENABLED=0 GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) \
+		go build -buildvcs=false -trimpath -ldflags "$(LDFLAGS)" -o $@ ./cmd/watchproxy
+
+image: $(foreach arch,amd64 arm64,$(RELEASE)/linux-$(arch)/watchproxy) ## bin/release/image.tar: an OCI image for amd64 and arm64, and what is in it; prints its digest
+	cd .tools/image && go run -buildvcs=false . -version "$(VERSION)" -commit "$(COMMIT)" -created "$$(date -u -d @$(EPOCH) +%FT%TZ)" \
+		-name "$(IMAGE):$(VERSION)" -output $(CURDIR)/$(RELEASE)/image.tar -sbom $(CURDIR)/$(RELEASE)/sbom.cdx.json \
+		$(foreach arch,amd64 arm64,linux/$(arch)=$(CURDIR)/$(RELEASE)/linux-$(arch)/watchproxy)
+
+image-test: image ## run the image's binary as the image's user in the image's root; compiles everything twice
+	cd .tools/image && go vet . && go test -count 1 . -image $(CURDIR)/$(RELEASE)/image.tar
+
+release: image $(foreach arch,amd64 arm64,$(RELEASE)/darwin-$(arch)/watchproxy) ## bin/release: archives for Linux and macOS, the image, checksums
+	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/watchproxy ./cmd/watchproxy
+	@set -e; for platform in linux-amd64 linux-arm64 darwin-amd64 darwin-arm64; do \
+		name=watchproxy-$(VERSION)-$$platform; dir=$(RELEASE)/$$name; rm -rf $$dir; mkdir -p $$dir/completions; \
+		cp LICENSE README.md CHANGELOG.md $(RELEASE)/$$platform/watchproxy $$dir; \
+		for shell in bash zsh fish powershell; do bin/watchproxy completion $$shell >$$dir/completions/watchproxy.$$shell; done; \
+		tar -C $(RELEASE) --sort=name --mtime=@$(EPOCH) --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -c $$name | gzip -9n >$$dir.tar.gz; \
+		rm -r $$dir; done
+	cd $(RELEASE) && sha256sum watchproxy-$(VERSION)-*.tar.gz image.tar sbom.cdx.json >SHA256SUMS && cat SHA256SUMS
+
+# Debian's, with all that it needs and that is not there, which need not be installed: bin/chromium.d/root. Where a Chromium
+# is installed, that one.
+bin/chromium:
+	@mkdir -p bin; for name in chromium chromium-headless-shell google-chrome; do \
+		if command -v $$name >/dev/null; then ln -sf "$$(command -v $$name)" $@; exit; fi; done; \
+	rm -rf $@.d && mkdir -p $@.d/partial && cd $@.d && \
+	get="apt-get install -qqy --no-install-recommends --download-only -o Debug::NoLocking=1 -o Dir::Cache::archives=$$PWD \
+		chromium-headless-shell fontconfig-config fonts-dejavu-core" && { $$get || { apt-get update -q && $$get; }; } && \
+	for package in *.deb; do dpkg-deb -x $$package root && rm $$package || exit; done && \
+	printf '%s\n' '#!/bin/sh' 'root=$$(dirname "$$(readlink -f "$$0")")/chromium.d/root; lib=$$root/usr/lib/$$(uname -m)-linux-gnu' \
+		'export LD_LIBRARY_PATH=$$lib:$$lib/pulseaudio:$$lib/nss:$$root/lib/$$(uname -m)-linux-gnu XDG_DATA_HOME=$$root/usr/share' \
+		'[ -e /etc/fonts/fonts.conf ] || export FONTCONFIG_PATH=$$root/etc/fonts' \
+		'exec $$root/usr/lib/chromium/chromium-headless-shell "$$@"' >../chromium.new && chmod +x ../chromium.new && mv ../chromium.new $(CURDIR)/$@
 
 fuzz: ## every fuzz target for FUZZTIME (30s) each
 	@set -e; for pkg in $$(go list ./...); do \

@@ -37,7 +37,7 @@ type ProxyConfiguration struct {
 	// makes its connection take no further ones. What is under way is not harmed; the
 	// client opens another connection, possibly to another replica.
 	GoawayChance float64 `json:"goawayChance,omitempty"`
-	// AdminListen is the address of /metrics, /livez, /readyz and /status.
+	// AdminListen is the address of the status page, /status, /metrics, /livez and /readyz.
 	AdminListen string `json:"adminListen,omitempty"`
 	// Upstream is the apiserver to stand in front of.
 	Upstream Upstream `json:"upstream,omitzero"`

@@ -11,11 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Admin answers operators and probes: /metrics, /livez, /readyz, /status. It
-// shows names of resources and figures, and no other data of the cluster.
+// Admin answers operators and probes: /metrics, /livez, /readyz, /status, and a page
+// that shows the latter at /. It shows names of resources and figures, and no other data of the cluster.
 type Admin struct {
 	ready  atomic.Bool
-	status func() any
+	status func() (any, error)
 	mux    *http.ServeMux
 }
 
@@ -23,7 +23,7 @@ const adminHeaderTimeout = 10 * time.Second
 
 // NewAdmin returns the admin handler. Status is shown as JSON at /status, and Go's
 // profiles at /debug/pprof if profiling is asked for.
-func NewAdmin(metrics prometheus.Gatherer, status func() any, profiling bool) *Admin {
+func NewAdmin(metrics prometheus.Gatherer, status func() (any, error), profiling bool) *Admin {
 	a := &Admin{status: status, mux: http.NewServeMux()}
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { ok(w) })
@@ -35,11 +35,17 @@ func NewAdmin(metrics prometheus.Gatherer, status func() any, profiling bool) *A
 		ok(w)
 	})
 	a.mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		s, err := a.status()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
-		_ = e.Encode(a.status()) // the client may be gone
+		_ = e.Encode(s) // the client may be gone
 	})
+	servePage(a.mux)
 	if profiling {
 		a.mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		a.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

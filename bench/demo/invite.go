@@ -34,7 +34,7 @@ To try it, in another terminal:
   bin/kubectl get pods -n NAMESPACE --watch
   bin/kubectl delete pod -n NAMESPACE POD     # while that runs
   bin/kubectl get --raw '/api/v1/pods?resourceVersion=0' | wc -c     # from the cache
-  curl -s ADMIN/status
+  bin/watchproxy status --admin ADMIN --watch     # or ADMIN/ in a browser
 
 Ctrl-C ends the demo and leaves nothing running.
 `))

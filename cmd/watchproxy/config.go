@@ -13,9 +13,10 @@ func newConfig() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Check configuration files and show defaults", Args: cobra.NoArgs, RunE: help}
 	cmd.AddCommand(
 		&cobra.Command{
-			Use:   "validate FILE",
-			Short: "Report everything that is wrong with a configuration file",
-			Args:  cobra.ExactArgs(1),
+			Use:               "validate FILE",
+			Short:             "Report everything that is wrong with a configuration file",
+			Args:              cobra.ExactArgs(1),
+			ValidArgsFunction: flagValues["config"],
 			RunE: func(cmd *cobra.Command, args []string) error {
 				c, err := config.Load(args[0])
 				if err != nil {

@@ -48,7 +48,8 @@ as if it were the apiserver. Everything else is forwarded unchanged.`,
 		Args:          cobra.NoArgs,
 		RunE:          help,
 	}
-	root.AddCommand(newServe(), newConfig(), newVersion())
+	root.AddCommand(newServe(), newKubeconfig(), newStatus(), newConfig(), newVersion())
+	completeFlags(root)
 	return root
 }
 

@@ -113,7 +113,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, file string, read 
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics := upstream.NewMetrics(registry)
-	behind, err := connect(ctx, c.Upstream, metrics, log)
+	behind, err := connect(ctx, c.Upstream, c.Listen, metrics, log)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,8 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, file string, read 
 		},
 	}
 	defer inBackground(ctx, reloads.run)()
-	admin := proxy.NewAdmin(registry, func() any { return statusOf(behind.host(), feeds) }, c.Profiling)
+	began := time.Now()
+	admin := proxy.NewAdmin(registry, func() (any, error) { return statusOf(behind.host(), began, feeds.Status(), registry) }, c.Profiling)
 	return run(ctx, c, server, admin, log)
 }
 

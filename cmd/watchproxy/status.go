@@ -1,16 +1,58 @@
 package main
 
 import (
+	"math"
+	"runtime/debug"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// status is what /status shows.
+// status is what /status shows. What it counts, it counts since the proxy's start.
 type status struct {
-	Version  string       `json:"version"`
-	Upstream string       `json:"upstream"`
-	Feeds    []feedStatus `json:"feeds"`
+	Version       string       `json:"version"`
+	Upstream      string       `json:"upstream"`
+	UptimeSeconds float64      `json:"uptimeSeconds"`
+	CPUSeconds    float64      `json:"cpuSeconds"` // of all processors
+	Memory        memory       `json:"memory"`
+	Requests      requests     `json:"requests"`
+	ToUpstream    toUpstream   `json:"upstreamRequests"`
+	Watches       int          `json:"watches"` // open ones that the cache serves
+	Feeds         []feedStatus `json:"feeds"`
+}
+
+// memory is in bytes. The parts of the cache are within what is resident.
+type memory struct {
+	Resident int64 `json:"residentBytes"` // of the process; 0 where the system does not tell
+	Objects  int64 `json:"objectBytes"`   // of the objects in the caches, as upstream sent them
+	Log      int64 `json:"logBytes"`      // that only the event logs keep
+	Derived  int64 `json:"derivedBytes"`  // made of pages: compressed, metadata only, selected
+	Limit    int64 `json:"limitBytes"`    // that the garbage collector keeps to; 0 for none
+}
+
+// requests are those of clients, by where their answers came from. A watch is one request.
+type requests struct {
+	Cache     int64 `json:"cache"`
+	Forwarded int64 `json:"forwarded"` // Shared ones among them
+	Shared    int64 `json:"shared"`    // answered by another one's request upstream
+	Refused   int64 `json:"refused"`   // by the proxy: access, limits, malformed requests
+	// HitRatio is the part of gets, lists and watches of resources that the cache has answered, from 0 to 1; null before
+	// the first of them. Subresources, writes, discovery and what upstream answered with an error are left out: no
+	// cache could have them.
+	HitRatio *float64 `json:"hitRatio"`
+}
+
+// toUpstream are the requests that upstream got.
+type toUpstream struct {
+	Forwarded int64 `json:"forwarded"` // those of clients, shared ones left out
+	Feeds     int64 `json:"feeds"`     // lists, watches, probes: what caching costs
+	Reviews   int64 `json:"reviews"`   // of tokens and access: what authentication and authorization cost
+	Total     int64 `json:"total"`     // of the three
+	// Saved is how many more there would be if all requests that the cache or another one's request has answered had
+	// gone upstream, and there were no feeds and reviews. It is negative while these are still more than those.
+	Saved int64 `json:"saved"`
 }
 
 type feedStatus struct {
@@ -23,7 +65,7 @@ type feedStatus struct {
 	LostSeconds     float64 `json:"lostSeconds"`
 	ResourceVersion uint64  `json:"resourceVersion"`
 	OldestVersion   uint64  `json:"oldestResourceVersion"`
-	LastSignSeconds float64 `json:"lastSignSeconds"`
+	LastSignSeconds float64 `json:"lastSignSeconds"` // since an event, a bookmark or an answer of upstream's
 	Objects         int     `json:"objects"`
 	ObjectBytes     int64   `json:"objectBytes"`
 	LogEvents       int     `json:"logEvents"`
@@ -33,9 +75,12 @@ type feedStatus struct {
 	Delivered       uint64  `json:"eventsDelivered"`
 }
 
-func statusOf(host string, feeds *upstream.Feeds) status {
-	s := status{Version: version, Upstream: host, Feeds: []feedStatus{}}
-	for _, f := range feeds.Status() {
+func statusOf(host string, began time.Time, feeds []upstream.FeedStatus, metrics prometheus.Gatherer) (status, error) {
+	s := status{Version: buildOf().Version, Upstream: host, UptimeSeconds: time.Since(began).Seconds(), Feeds: []feedStatus{}}
+	for _, f := range feeds {
+		s.Watches += f.Cursors
+		s.Memory.Objects += f.Bytes
+		s.Memory.Log += f.LogBytes
 		s.Feeds = append(s.Feeds, feedStatus{
 			Group: f.GVR.Group, Version: f.GVR.Version, Resource: f.GVR.Resource, Encoding: f.Encoding.String(),
 			Synced: f.Ready, Failing: f.Lost > 0, LostSeconds: f.Lost.Seconds(),
@@ -46,5 +91,36 @@ func statusOf(host string, feeds *upstream.Feeds) status {
 			Watches: f.Cursors, Events: f.Events, Delivered: f.Delivered,
 		})
 	}
-	return s
+	m, err := gather(metrics)
+	if err != nil {
+		return status{}, err
+	}
+	s.CPUSeconds = m.sum("process_cpu_seconds_total")
+	s.Memory.Resident = int64(m.sum("process_resident_memory_bytes"))
+	s.Memory.Derived = int64(m.sum("watchproxy_derived_bytes"))
+	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
+		s.Memory.Limit = limit
+	}
+	s.count(m)
+	return s, nil
+}
+
+// count fills in the requests, on both sides.
+func (s *status) count(m families) {
+	r, u := &s.Requests, &s.ToUpstream
+	const total = "watchproxy_requests_total"
+	r.Cache = int64(m.sum(total, source("cache")))
+	r.Forwarded = int64(m.sum(total, source("upstream")))
+	r.Refused = int64(m.sum(total, source("proxy")))
+	r.Shared = int64(m.sum("watchproxy_forwards_shared_total"))
+	hits, misses := m.sum(total, source("cache"), read), m.sum(total, source("upstream"), read)
+	if reads := hits + misses; reads > 0 {
+		ratio := hits / reads
+		r.HitRatio = &ratio
+	}
+	u.Forwarded = r.Forwarded - r.Shared
+	u.Feeds = int64(m.sum("watchproxy_feed_requests_total"))
+	u.Reviews = int64(m.sum("watchproxy_reviews_total"))
+	u.Total = u.Forwarded + u.Feeds + u.Reviews
+	u.Saved = r.Cache + r.Forwarded - u.Total
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -28,8 +29,8 @@ type apiserver struct {
 
 // connect finds upstream and asks it, so that a wrong address or credential is told at start and not by
 // every client.
-func connect(ctx context.Context, u config.Upstream, metrics *upstream.Metrics, log *zap.Logger) (*apiserver, error) {
-	configs, err := restConfigs(u)
+func connect(ctx context.Context, u config.Upstream, listen string, metrics *upstream.Metrics, log *zap.Logger) (*apiserver, error) {
+	configs, err := restConfigs(u, listen)
 	if err != nil {
 		return nil, err
 	}
@@ -115,11 +116,11 @@ func transportFor(rc *rest.Config) (http.RoundTripper, error) {
 
 // restConfigs finds the servers: the contexts that are named, or the addresses with the credentials of
 // one context, or that one's own address.
-func restConfigs(u config.Upstream) ([]*rest.Config, error) {
+func restConfigs(u config.Upstream, listen string) ([]*rest.Config, error) {
 	if len(u.Contexts) > 0 {
 		var configs []*rest.Config
 		for i, name := range u.Contexts {
-			rc, err := restConfig(u.Kubeconfig, name)
+			rc, err := restConfig(u.Kubeconfig, name, listen)
 			if err != nil {
 				return nil, fmt.Errorf("upstream.contexts[%d]: %w", i, err)
 			}
@@ -127,7 +128,7 @@ func restConfigs(u config.Upstream) ([]*rest.Config, error) {
 		}
 		return configs, nil
 	}
-	rc, err := restConfig(u.Kubeconfig, u.Context)
+	rc, err := restConfig(u.Kubeconfig, u.Context, listen)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +144,9 @@ func restConfigs(u config.Upstream) ([]*rest.Config, error) {
 }
 
 // restConfig is that of a context of the given kubeconfig, else of the pod's service account, else of
-// the usual kubeconfig.
-func restConfig(kubeconfig, name string) (*rest.Config, error) {
+// the usual kubeconfig. One that leads to the proxy's own address is read as it was before 'watchproxy kubeconfig' made
+// it do so.
+func restConfig(kubeconfig, name, listen string) (*rest.Config, error) {
 	if kubeconfig == "" && name == "" {
 		rc, err := rest.InClusterConfig()
 		if err == nil {
@@ -156,11 +158,52 @@ func restConfig(kubeconfig, name string) (*rest.Config, error) {
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
-	rc, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
+	all, err := rules.Load()
 	if err != nil {
 		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)
 	}
+	for name, c := range all.Clusters {
+		if !isSelf(c.Server, listen) {
+			continue
+		}
+		if err := revert(c, true); err != nil && !errors.Is(err, errNotRedirected) {
+			return nil, fmt.Errorf("upstream.kubeconfig: cluster %q: %w", name, err)
+		}
+	}
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: name}
+	rc, err := clientcmd.NewNonInteractiveClientConfig(*all, name, overrides, rules).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)
+	}
+	if isSelf(rc.Host, listen) {
+		return nil, fmt.Errorf("upstream.kubeconfig: %s is the address that this proxy listens on", rc.Host)
+	}
 	return rc, nil
+}
+
+// isSelf tells whether a server's URL leads to the address that the proxy is about to listen on.
+func isSelf(server, listen string) bool {
+	u, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil || u.Port() != port {
+		return false
+	}
+	own, of := address(host), address(u.Hostname())
+	if host == "" || own.IsUnspecified() {
+		return of.IsLoopback()
+	}
+	return own != nil && own.Equal(of)
+}
+
+// address is nil for other names than localhost.
+func address(host string) net.IP {
+	if host == "localhost" {
+		return net.IPv4(127, 0, 0, 1)
+	}
+	return net.ParseIP(host)
 }
 
 const reachTimeout = 10 * time.Second

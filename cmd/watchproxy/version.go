@@ -1,22 +1,92 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"runtime"
+	"runtime/debug"
+	"sync"
 
 	"github.com/spf13/cobra"
 )
 
-// version is set at link time.
-var version = "dev"
+// version and commit are set at link time. Without, what Go knows of the build is told.
+var version, commit string
+
+// build is what is known of this binary.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit"` // empty if unknown
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+var buildOf = sync.OnceValue(func() build {
+	info, _ := debug.ReadBuildInfo()
+	return describe(version, commit, info)
+})
+
+// describe prefers what was stamped to what Go has noted: the module's version, if it was built as one, and the commit.
+func describe(version, commit string, info *debug.BuildInfo) build {
+	b := build{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info != nil && b.Version == "" && info.Main.Version != "(devel)" {
+		b.Version = info.Main.Version
+	}
+	if info != nil && b.Commit == "" {
+		var modified bool
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				b.Commit = s.Value
+			case "vcs.modified":
+				modified = s.Value == "true"
+			}
+		}
+		if modified && b.Commit != "" {
+			b.Commit += "-dirty"
+		}
+	}
+	if b.Version == "" {
+		b.Version = "dev"
+	}
+	return b
+}
 
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	var output string
+	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version",
+		Short: "Print version, commit, Go version and platform",
 		Args:  cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintf(cmd.OutOrStdout(), "watchproxy %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b := buildOf()
+			switch output {
+			case outputJSON:
+				e := json.NewEncoder(cmd.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(b)
+			case "":
+				known := ""
+				if b.Commit != "" {
+					known = "commit " + b.Commit + ", "
+				}
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "watchproxy %s (%s%s, %s)\n", b.Version, known, b.Go, b.Platform)
+				return err
+			}
+			return unknownOutput(output)
 		},
 	}
+	outputFlag(cmd, &output)
+	return cmd
+}
+
+const outputJSON = "json"
+
+// outputFlag adds -o.
+func outputFlag(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "", "`FORMAT`: json, or text if not given")
+}
+
+func unknownOutput(output string) error {
+	return fmt.Errorf("--output %q: must be json, or not given", output)
 }

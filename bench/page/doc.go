@@ -1,0 +1,3 @@
+// Package page looks at the proxy's status page through a real browser: headless Chromium, which `make test` fetches from
+// Debian without installing it. It is a module of its own, so that the proxy does not depend on the browser's driver.
+package page

@@ -1,0 +1,100 @@
+package page
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+)
+
+// colours puts the page before a reader who prefers dark or light.
+func colours(scheme string) chromedp.Action[cdp.Empty] {
+	return func(ctx context.Context, target *chromedp.Target) (cdp.Empty, error) {
+		preference := &emulation.MediaFeature{Name: "prefers-color-scheme", Value: scheme}
+		return cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{preference}})
+	}
+}
+
+// tree is what assistive technology gets to see.
+func tree(ctx context.Context, target *chromedp.Target) (accessibility.GetFullAXTreeResult, error) {
+	return cdp.Call(ctx, target, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+}
+
+// looks holds the page to its colours and widths.
+func looks(ctx context.Context, t *testing.T) {
+	grounds := map[string]string{}
+	for _, scheme := range []string{"light", "dark"} {
+		run(ctx, t, scheme, colours(scheme))
+		grounds[scheme] = evaluate[string](ctx, t, `getComputedStyle(document.body).backgroundColor`)
+		for _, selector := range []string{"body", ".note", "header p", "thead th", "tbody th", "td.synced", "#connection", "a"} {
+			if ratio := evaluate[float64](ctx, t, fmt.Sprintf(contrast, selector)); ratio < enough {
+				t.Errorf("%s: %s has a contrast of %.1f to 1, less than %v", scheme, selector, ratio, enough)
+			}
+		}
+	}
+	if grounds["light"] == grounds["dark"] {
+		t.Errorf("light and dark are the same: %v", grounds)
+	}
+	for _, width := range []int64{320, 390, 768, 1280} {
+		run(ctx, t, "resize", chromedp.EmulateViewport(width, 844))
+		if got := evaluate[int64](ctx, t, `document.documentElement.scrollWidth`); got > width {
+			t.Errorf("%d pixels wide, it is scrolled over %d", width, got)
+		}
+		// Nothing is hidden to that end.
+		if got := evaluate[int](ctx, t, `[...document.querySelectorAll("tbody th, tbody td")].filter(e => e.getClientRects().length === 0).length`); got != 0 {
+			t.Errorf("%d pixels wide, %d cells are not shown", width, got)
+		}
+	}
+}
+
+// enough is what WCAG 2.2 asks of text (1.4.3, level AA).
+const enough = 4.5
+
+// contrast is the ratio between the colours of an element's text and of what is behind it.
+const contrast = `(() => {
+	const element = document.querySelector(%q);
+	const channels = (colour) => colour.match(/[\d.]+/g).map(Number);
+	const luminance = (colour) => channels(colour).slice(0, 3).map(c => c / 255)
+		.map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+	let behind = element;
+	while (channels(getComputedStyle(behind).backgroundColor)[3] === 0) behind = behind.parentElement;
+	const both = [luminance(getComputedStyle(element).color), luminance(getComputedStyle(behind).backgroundColor)].sort((a, b) => b - a);
+	return (both[0] + 0.05) / (both[1] + 0.05);
+})()`
+
+// accessible holds the page to what a screen reader is told: a table with headers of rows and columns, however narrow
+// the page is.
+func accessible(ctx context.Context, t *testing.T) {
+	for _, width := range []int64{390, 1280} {
+		run(ctx, t, "resize", chromedp.EmulateViewport(width, 844))
+		roles := map[string]int{}
+		names := map[string]bool{}
+		for _, n := range run(ctx, t, "accessibility tree", tree).Nodes {
+			if n.Ignored || n.Role == nil {
+				continue
+			}
+			role := strings.Trim(string(n.Role.Value), `"`)
+			roles[role]++
+			if n.Name != nil {
+				names[role+" "+strings.Trim(string(n.Name.Value), `"`)] = true
+			}
+		}
+		rows := evaluate[int](ctx, t, `document.querySelectorAll("#feeds tr").length`)
+		if roles["table"] != 1 || roles["row"] != rows+1 || roles["rowheader"] != rows || roles["cell"] != rows*(columns-1) || roles["columnheader"] != columns {
+			t.Errorf("%d pixels wide: %d rows, roles %v", width, rows, roles)
+		}
+		for _, name := range []string{"table Feeds", "heading watchproxy", "columnheader Objects", "rowheader limitranges v1 protobuf"} {
+			if !names[name] {
+				t.Errorf("%d pixels wide: no %q in %v", width, name, names)
+			}
+		}
+	}
+}
+
+// columns is how many the table of feeds has.
+const columns = 10

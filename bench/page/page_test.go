@@ -1,0 +1,144 @@
+package page
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// limit bounds every wait for something that ought to happen soon, on a machine that is busy with other things.
+const limit = 30 * time.Second
+
+// browser starts one with an empty profile. What its pages complain of fails the test.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	path := filepath.Join(cluster.Root(), "bin", "chromium")
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: make bin/chromium", err)
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path),
+		chromedp.NoSandbox, // which root may not use; the page is our own
+		chromedp.UserDataDir(t.TempDir()),
+		chromedp.WSURLReadTimeout(limit),
+		chromedp.Flag("disable-dev-shm-usage", true),
+	)
+	allocated, release := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(release)
+	ctx, cancel := chromedp.NewContext(allocated)
+	t.Cleanup(cancel)
+	// The browser lives as long as the context of what is done first.
+	if err := chromedp.Listen(ctx, func(event any) { complain(t, event) }); err != nil {
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+// complain fails a test whose page throws exceptions or writes to its console.
+func complain(t *testing.T, event any) {
+	t.Helper()
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		t.Errorf("exception in the page: %v", e.ExceptionDetails)
+	case *runtime.EventConsoleAPICalled:
+		t.Errorf("the page says %s: %v", e.Type, e.Args)
+	}
+}
+
+// run does something in the browser, in a bounded time.
+func run[T any](ctx context.Context, t *testing.T, what string, action chromedp.Action[T]) T {
+	t.Helper()
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	value, err := chromedp.Run(bounded, action)
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	return value
+}
+
+func evaluate[T any](ctx context.Context, t *testing.T, expression string) T {
+	t.Helper()
+	return run(ctx, t, expression, chromedp.Evaluate[T](expression))
+}
+
+// until waits for a JavaScript expression to be true.
+func until(ctx context.Context, t *testing.T, expression string) {
+	t.Helper()
+	const pause = 50 * time.Millisecond
+	for end := time.Now().Add(limit); !evaluate[bool](ctx, t, expression); time.Sleep(pause) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s\n%s", limit, expression, evaluate[string](ctx, t, "document.body.innerText"))
+		}
+	}
+}
+
+// cell is the text of a feed's cell, by the resource and the column.
+func cell(resource, column string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll("#feeds tr")].find(r => r.firstChild.firstChild.textContent === %q)?.querySelector("[data-label='%s']").textContent`, resource, column)
+}
+
+func TestPage(t *testing.T) {
+	api := cluster.APIServerT(t, cluster.Options{})
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig})
+	config := proxy.RESTConfig()
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := browser(t)
+	run(ctx, t, "resize", chromedp.EmulateViewport(1280, 900))
+	run(ctx, t, "open the page", chromedp.Navigate(proxy.AdminURL+"/"))
+
+	until(ctx, t, `document.getElementById("connection").textContent === "live"`)
+	if !evaluate[bool](ctx, t, `!document.getElementById("empty").hidden && document.querySelector("table").hidden`) {
+		t.Error("without feeds it does not say so")
+	}
+
+	// A feed appears, and follows what happens.
+	create(t, client, 3)
+	list(t, client)
+	until(ctx, t, cell("limitranges", "Objects")+` === "3"`)
+	until(ctx, t, cell("limitranges", "State")+` === "synced"`)
+	newest := create(t, client, 2)
+	until(ctx, t, cell("limitranges", "Objects")+` === "5"`)
+	if !evaluate[bool](ctx, t, fmt.Sprintf("Number(%s) >= %s", cell("limitranges", "resourceVersion"), newest)) {
+		t.Errorf("its resourceVersion is before %s", newest)
+	}
+	watch(t, client)
+	until(ctx, t, `document.getElementById("watches").textContent === "1"`)
+	if ratio := evaluate[string](ctx, t, `document.getElementById("ratio").textContent`); !strings.HasSuffix(ratio, " %") {
+		t.Errorf("hit ratio %q", ratio)
+	}
+
+	t.Run("for eyes", func(t *testing.T) { looks(ctx, t) })
+	t.Run("for assistive technology", func(t *testing.T) { accessible(ctx, t) })
+	t.Run("alone", func(t *testing.T) {
+		if got := evaluate[[]string](ctx, t, `performance.getEntriesByType("resource").map(e => new URL(e.name).host).filter(h => h !== location.host)`); len(got) != 0 {
+			t.Errorf("it loads from %v", got)
+		}
+		// Its policy lets no other script run.
+		if evaluate[bool](ctx, t, `(() => { const s = document.createElement("script"); s.textContent = "window.intruder = true"; document.head.append(s); return "intruder" in window })()`) {
+			t.Error("a script that is not its own runs")
+		}
+	})
+
+	proxy.Kill()
+	until(ctx, t, `document.getElementById("connection").textContent.startsWith("connection lost; figures of ")`)
+	if evaluate[string](ctx, t, `getComputedStyle(document.querySelector("main")).opacity`) == "1" {
+		t.Error("old figures look like new ones")
+	}
+	if got := evaluate[string](ctx, t, cell("limitranges", "Objects")); got != "5" {
+		t.Errorf("the figures are gone: %q", got)
+	}
+}

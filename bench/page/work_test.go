@@ -1,0 +1,41 @@
+package page
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// create creates objects of a resource that an apiserver has none of by itself, and returns the last one's resourceVersion.
+func create(t *testing.T, client kubernetes.Interface, n int) (resourceVersion string) {
+	t.Helper()
+	for range n {
+		object := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{GenerateName: "seen-"}}
+		created, err := client.CoreV1().LimitRanges(metav1.NamespaceDefault).Create(t.Context(), object, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resourceVersion = created.ResourceVersion
+	}
+	return resourceVersion
+}
+
+// list starts their feed.
+func list(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	if _, err := client.CoreV1().LimitRanges("").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// watch watches them until the test ends.
+func watch(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	w, err := client.CoreV1().LimitRanges("").Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// families are metrics by name.
+type families map[string]*dto.MetricFamily
+
+func gather(from prometheus.Gatherer) (families, error) {
+	all, err := from.Gather()
+	if err != nil {
+		return nil, fmt.Errorf("gather metrics: %w", err)
+	}
+	m := families{}
+	for _, f := range all {
+		m[f.GetName()] = f
+	}
+	return m, nil
+}
+
+// selects tells by its labels whether a metric is wanted.
+type selects func(label func(name string) string) bool
+
+func source(is string) selects {
+	return func(label func(string) string) bool { return label("source") == is }
+}
+
+// read selects gets, lists and watches of resources that a cache could have: no subresources, and no requests of which it
+// is not known what they named.
+func read(label func(string) string) bool {
+	switch label("verb") {
+	case "get", "list", "watch":
+		resource := label("resource")
+		return resource != "" && !strings.Contains(resource, "/")
+	}
+	return false
+}
+
+// sum adds up the counters and gauges of a name that are wanted. What does not exist counts nothing.
+func (m families) sum(name string, wanted ...selects) (sum float64) {
+metrics:
+	for _, metric := range m[name].GetMetric() {
+		label := func(name string) string {
+			for _, l := range metric.GetLabel() {
+				if l.GetName() == name {
+					return l.GetValue()
+				}
+			}
+			return ""
+		}
+		for _, wants := range wanted {
+			if !wants(label) {
+				continue metrics
+			}
+		}
+		sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
+	}
+	return sum
+}

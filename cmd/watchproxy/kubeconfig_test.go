@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
+)
+
+// certificate is one in PEM, its own authority.
+func certificate(t *testing.T) []byte {
+	t.Helper()
+	pem, _, err := cert.GenerateSelfSignedCertKey("proxy.example", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem
+}
+
+// configuration is a kubeconfig with several clusters and every kind of user. %CA% is a certificate.
+const configuration = `# kept by hand
+apiVersion: v1
+kind: Config
+current-context: dev
+clusters:
+- name: one
+  cluster:
+    server: https://one.example:6443
+    certificate-authority: pki/ca.crt
+    tls-server-name: apiserver
+    proxy-url: socks5://bastion.example:1080
+    disable-compression: true
+    extensions:
+    - name: client.authentication.k8s.io/exec
+      extension: {audience: one}
+- name: two
+  cluster: {server: "https://two.example:6443", certificate-authority-data: %CA%}
+- name: lax
+  cluster: {server: "https://lax.example:6443", insecure-skip-tls-verify: true}
+contexts:
+- {name: dev, context: {cluster: one, user: plugin, namespace: team}}
+- {name: ops, context: {cluster: one, user: certificate}}
+- {name: two, context: {cluster: two, user: token}}
+- {name: lax, context: {cluster: lax, user: token}}
+- {name: broken, context: {cluster: missing, user: token}}
+users:
+- name: plugin
+  user:
+    exec: {apiVersion: client.authentication.k8s.io/v1, command: ./bin/plugin, interactiveMode: Never, provideClusterInfo: true}
+- {name: certificate, user: {client-certificate: pki/user.crt, client-key: pki/user.key}}
+- {name: token, user: {token: secret}}
+`
+
+func writeFile(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func writeConfiguration(t *testing.T) string {
+	t.Helper()
+	pem := certificate(t)
+	data := base64.StdEncoding.EncodeToString(pem)
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "pki"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "pki/ca.crt"), string(pem))
+	return writeFile(t, filepath.Join(dir, "config"), strings.ReplaceAll(configuration, "%CA%", data))
+}
+
+// execute runs a command of watchproxy.
+func execute(args ...string) (stdout, stderr string, err error) {
+	var out, errs bytes.Buffer
+	cmd := newCommand()
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	err = cmd.Execute()
+	return out.String(), errs.String(), err
+}
+
+// redirected runs watchproxy kubeconfig and reads what it writes.
+func redirected(t *testing.T, args ...string) (*clientcmdapi.Config, string) {
+	t.Helper()
+	stdout, stderr, err := execute(append([]string{"kubeconfig"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := clientcmd.Load([]byte(stdout))
+	if err != nil {
+		t.Fatalf("%v in:\n%s", err, stdout)
+	}
+	return c, stderr
+}
+
+func TestKubeconfigOverHTTP(t *testing.T) {
+	path := writeConfiguration(t)
+	dir := filepath.Dir(path)
+	c, stderr := redirected(t, "--kubeconfig", path, "--server", "http://127.0.0.1:8001")
+
+	if len(c.Clusters) != 1 || len(c.Contexts) != 2 || len(c.AuthInfos) != 2 || c.CurrentContext != "dev" {
+		t.Fatalf("clusters %v, contexts %v, users %v, current %q", c.Clusters, c.Contexts, c.AuthInfos, c.CurrentContext)
+	}
+	one := c.Clusters["one"]
+	if got, want := endpointOf(one), (endpoint{Server: "http://127.0.0.1:8001"}); !got.equal(want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if !one.DisableCompression || one.Extensions["client.authentication.k8s.io/exec"] == nil {
+		t.Errorf("lost: %+v", one)
+	}
+	if at := c.Contexts["dev"]; at.Namespace != "team" || at.AuthInfo != "plugin" {
+		t.Errorf("context: %+v", at)
+	}
+	if got, want := c.AuthInfos["plugin"].Exec.Command, filepath.Join(dir, "bin/plugin"); got != want {
+		t.Errorf("plugin %q, want %q", got, want)
+	}
+	if got, want := c.AuthInfos["certificate"].ClientKey, filepath.Join(dir, "pki/user.key"); got != want {
+		t.Errorf("key %q, want %q", got, want)
+	}
+	for _, says := range []string{`user "certificate": clients do not send its client certificate`, `user "plugin": clients do not send its exec plugin's`} {
+		if !strings.Contains(stderr, says) {
+			t.Errorf("no %q in:\n%s", says, stderr)
+		}
+	}
+	if strings.Contains(stderr, `"token"`) {
+		t.Errorf("a user of another cluster: %s", stderr)
+	}
+}
+
+func TestKubeconfigOverTLS(t *testing.T) {
+	path := writeConfiguration(t)
+	pem := certificate(t)
+	ca := writeFile(t, filepath.Join(t.TempDir(), "ca.crt"), string(pem))
+	const server = "https://proxy.example:6443"
+	two, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		args []string
+		want endpoint
+		says string
+	}{
+		"an authority of its own": {
+			[]string{"--context", "two", "--certificate-authority", ca},
+			endpoint{Server: server, CertificateAuthorityData: pem},
+			"",
+		},
+		"the cluster's authority": {
+			[]string{"--context", "two"},
+			endpoint{Server: server, CertificateAuthorityData: two.Clusters["two"].CertificateAuthorityData},
+			"verified by the cluster's",
+		},
+		"the cluster's in a file, its proxy-url, another name": {
+			[]string{"--tls-server-name", "proxy"},
+			endpoint{Server: server, TLSServerName: "proxy", CertificateAuthority: filepath.Join(filepath.Dir(path), "pki/ca.crt"), ProxyURL: "socks5://bastion.example:1080"},
+			"through the cluster's proxy-url",
+		},
+		"plugin": {
+			[]string{"--certificate-authority", ca},
+			endpoint{Server: server, CertificateAuthorityData: pem, ProxyURL: "socks5://bastion.example:1080"},
+			"provideClusterInfo",
+		},
+		"not verified": {
+			[]string{"--context", "lax"},
+			endpoint{Server: server, InsecureSkipTLSVerify: true},
+			"insecure-skip-tls-verify",
+		},
+		"verified after all": {
+			[]string{"--context", "lax", "--certificate-authority", ca},
+			endpoint{Server: server, CertificateAuthorityData: pem},
+			"",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, stderr := redirected(t, append([]string{"--kubeconfig", path, "--server", server}, test.args...)...)
+			for _, cluster := range c.Clusters {
+				if got := endpointOf(cluster); !got.equal(test.want) {
+					t.Errorf("got %+v, want %+v", got, test.want)
+				}
+			}
+			if !strings.Contains(stderr, test.says) || test.says == "" && stderr != "" {
+				t.Errorf("it says %q", stderr)
+			}
+			// client-go takes it.
+			if _, err := clientcmd.NewDefaultClientConfig(*c, &clientcmd.ConfigOverrides{}).ClientConfig(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// $KUBECONFIG lists are merged: what comes first holds.
+func TestKubeconfigList(t *testing.T) {
+	first, second := writeConfiguration(t), writeConfiguration(t)
+	writeFile(t, first, `{apiVersion: v1, kind: Config, current-context: two, contexts: [{name: mine, context: {cluster: two, user: token}}]}`)
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "missing")+string(filepath.ListSeparator)+first+string(filepath.ListSeparator)+second)
+	c, _ := redirected(t, "--server", "http://localhost:8001")
+	if c.CurrentContext != "two" || c.Contexts["mine"] == nil || c.Contexts["two"] == nil || c.Contexts["dev"] != nil || c.AuthInfos["token"].Token != "secret" {
+		t.Errorf("%+v", c)
+	}
+
+	// The file that has the cluster is the one to change.
+	before, err := os.ReadFile(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := execute("kubeconfig", "--in-place", "--server", "http://localhost:8001"); err != nil {
+		t.Fatal(err)
+	}
+	after, err := os.ReadFile(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed, err := clientcmd.LoadFromFile(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(before, after) || changed.Clusters["two"].Server != "http://localhost:8001" || changed.CurrentContext != "dev" {
+		t.Errorf("the first is now\n%s, the second %+v", after, changed)
+	}
+}
+
+func TestKubeconfigRefuses(t *testing.T) {
+	path := writeConfiguration(t)
+	dir := t.TempDir()
+	noPEM := writeFile(t, filepath.Join(dir, "no.pem"), "nonsense")
+	empty := writeFile(t, filepath.Join(dir, "empty"), "")
+	nowhere := writeFile(t, filepath.Join(dir, "nowhere"), "{contexts: [{name: a, context: {cluster: b}}]}")
+	foreign := writeFile(t, filepath.Join(dir, "foreign"), `{current-context: a, contexts: [{name: a, context: {cluster: b}}],
+clusters: [{name: b, cluster: {server: "http://a", extensions: [{name: watchproxy.dev, extension: {nonsense: 1}}]}}]}`)
+	const local = "http://127.0.0.1:8001"
+	for name, test := range map[string]struct {
+		args []string
+		says []string
+	}{
+		"no server":            {nil, []string{"server", "undo"}},
+		"Unix socket":          {[]string{"--server", "unix:///run/p.sock"}, []string{"--server", "Unix socket", "--listen 127.0.0.1:8001"}},
+		"no scheme":            {[]string{"--server", "127.0.0.1:8001"}, []string{"--server", `"127.0.0.1:8001"`}},
+		"no host":              {[]string{"--server", "http://"}, []string{"--server", "host"}},
+		"another scheme":       {[]string{"--server", "ftp://a"}, []string{"--server", "http"}},
+		"credentials":          {[]string{"--server", "https://u:p@a"}, []string{"--server", "credentials"}},
+		"query":                {[]string{"--server", "https://a?b"}, []string{"--server", "query"}},
+		"authority of http":    {[]string{"--server", local, "--certificate-authority", noPEM}, []string{"--certificate-authority", "https"}},
+		"no PEM":               {[]string{"--server", "https://a", "--certificate-authority", noPEM}, []string{noPEM, "PEM"}},
+		"no authority":         {[]string{"--server", "https://a", "--certificate-authority", "/no/such"}, []string{"--certificate-authority", "/no/such"}},
+		"unknown context":      {[]string{"--server", local, "--context", "prod"}, []string{`"prod"`, `"dev"`, `"ops"`, `"two"`}},
+		"unknown cluster":      {[]string{"--server", local, "--context", "broken"}, []string{`"broken"`, `"missing"`, `"one"`}},
+		"no such file":         {[]string{"--server", local, "--kubeconfig", "/no/such"}, []string{"/no/such"}},
+		"empty file":           {[]string{"--server", local, "--kubeconfig", empty}, []string{empty, "no contexts"}},
+		"no YAML":              {[]string{"--server", local, "--kubeconfig", noPEM}, []string{noPEM}},
+		"no current context":   {[]string{"--server", local, "--kubeconfig", nowhere}, []string{"--context", `"a"`}},
+		"unknown extension":    {[]string{"--server", local, "--kubeconfig", foreign}, []string{"watchproxy.dev", "from.server"}},
+		"undo of an extension": {[]string{"--undo", "--kubeconfig", foreign}, []string{"watchproxy.dev", "from.server"}},
+		"nothing to undo":      {[]string{"--undo"}, []string{`"one"`, path, "does not lead to a proxy"}},
+		"undo to a server":     {[]string{"--undo", "--server", local}, []string{"undo", "server"}},
+		"force alone":          {[]string{"--force", "--server", local}, []string{"--force", "--undo"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"kubeconfig"}, test.args...)
+			if !strings.Contains(strings.Join(args, " "), "--kubeconfig") {
+				args = append(args, "--kubeconfig", path)
+			}
+			stdout, _, err := execute(args...)
+			if err == nil || stdout != "" {
+				t.Fatalf("it writes %q", stdout)
+			}
+			for _, what := range test.says {
+				if !strings.Contains(err.Error(), what) {
+					t.Errorf("no %q in: %v", what, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func content(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// serverOf is where a cluster of a kubeconfig file leads.
+func serverOf(t *testing.T, path, cluster string) string {
+	t.Helper()
+	c, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Clusters[cluster].Server
+}
+
+func inPlace(t *testing.T, path string, args ...string) string {
+	t.Helper()
+	stdout, _, err := execute(append([]string{"kubeconfig", "--kubeconfig", path}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stdout
+}
+
+const proxyServer = "http://127.0.0.1:8001"
+
+// A kubeconfig is changed in its place, however often, and becomes again what it was to the byte.
+func TestInPlaceAndBack(t *testing.T) {
+	kept := writeConfiguration(t)
+	was := content(t, kept)
+	path := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(kept, path); err != nil {
+		t.Fatal(err)
+	}
+
+	inPlace(t, path, "--in-place", "--server", proxyServer)
+	once := content(t, kept)
+	if out := inPlace(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "already") {
+		t.Errorf("the second time: %s", out)
+	}
+	if content(t, kept) != once {
+		t.Error("the second time changes it")
+	}
+	inPlace(t, path, "--in-place", "--server", "https://proxy.example")
+	inPlace(t, path, "--in-place", "--server", "https://proxy.example", "--context", "two")
+
+	for file, mode := range map[string]fs.FileMode{kept: 0o640, kept + backupSuffix: 0o600} {
+		info, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != mode {
+			t.Errorf("%s has mode %v, want %v", file, info.Mode(), mode)
+		}
+	}
+	if info, err := os.Lstat(path); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		t.Errorf("the link is none any more: %v", err)
+	}
+	if content(t, kept+backupSuffix) != was {
+		t.Error("the copy is not of the file as it was at first")
+	}
+	c, err := clientcmd.LoadFromFile(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.AuthInfos["certificate"].ClientKey; got != "pki/user.key" || len(c.Contexts) != 5 {
+		t.Errorf("the rest of the file changed: %q, %d contexts", got, len(c.Contexts))
+	}
+
+	inPlace(t, path, "--undo")
+	if got := serverOf(t, kept, "one"); got != "https://one.example:6443" {
+		t.Errorf("one leads to %s", got)
+	}
+	if got := serverOf(t, kept, "two"); got != "https://proxy.example" {
+		t.Errorf("two leads to %s", got)
+	}
+	if _, _, err := execute("kubeconfig", "--kubeconfig", path, "--undo"); !errors.Is(err, errNotRedirected) || !strings.Contains(err.Error(), `"two"`) {
+		t.Errorf("undone twice: %v", err)
+	}
+	inPlace(t, path, "--undo", "--context", "two")
+	if content(t, kept) != was {
+		t.Errorf("it is not what it was:\n%s", content(t, kept))
+	}
+	left, err := os.ReadDir(filepath.Dir(kept))
+	if err != nil || len(left) != 2 { // config and pki
+		t.Errorf("files left: %v, %v", left, err)
+	}
+}
+
+// What was changed elsewhere in the file since stays.
+func TestUndoKeepsLaterEdits(t *testing.T) {
+	path := writeConfiguration(t)
+	was := content(t, path)
+	inPlace(t, path, "--in-place", "--server", proxyServer)
+	writeFile(t, path, strings.ReplaceAll(content(t, path), "namespace: team", "namespace: other"))
+	if out := inPlace(t, path, "--undo"); !strings.Contains(out, path+backupSuffix+" stays") {
+		t.Errorf("it says %s", out)
+	}
+	c, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := endpoint{
+		Server: "https://one.example:6443", CertificateAuthority: "pki/ca.crt", TLSServerName: "apiserver",
+		ProxyURL: "socks5://bastion.example:1080",
+	}
+	if got := endpointOf(c.Clusters["one"]); !got.equal(want) || c.Contexts["dev"].Namespace != "other" || len(redirectedClusters(c)) != 0 {
+		t.Errorf("got %+v, %+v", got, c.Contexts["dev"])
+	}
+	if content(t, path+backupSuffix) != was {
+		t.Error("the copy changed")
+	}
+}
+
+// A cluster that was made to lead elsewhere since is not touched unless that is asked for.
+func TestUndoRefusesToLoseEdits(t *testing.T) {
+	path := writeConfiguration(t)
+	was := content(t, path)
+	inPlace(t, path, "--in-place", "--server", proxyServer)
+	edited := strings.Replace(content(t, path), "    server: "+proxyServer+"\n  name: one", "    server: https://new.example\n  name: one", 1)
+	if edited == content(t, path) {
+		t.Fatalf("no server to edit in\n%s", edited)
+	}
+	writeFile(t, path, edited)
+	_, _, err := execute("kubeconfig", "--kubeconfig", path, "--undo")
+	if !errors.Is(err, errChangedSince) || !strings.Contains(err.Error(), "https://new.example") || !strings.Contains(err.Error(), "--force") {
+		t.Fatalf("got %v", err)
+	}
+	if content(t, path) != edited {
+		t.Fatal("it changed all the same")
+	}
+	inPlace(t, path, "--undo", "--force")
+	if content(t, path) != was {
+		t.Errorf("it is not what it was:\n%s", content(t, path))
+	}
+}
+
+// A redirection that follows an edit goes back to the edit.
+func TestRedirectAfterEdit(t *testing.T) {
+	path := writeConfiguration(t)
+	inPlace(t, path, "--in-place", "--server", proxyServer, "--context", "lax")
+	edited := strings.Replace(content(t, path), "    server: "+proxyServer+"\n  name: lax", "    server: https://new.example\n  name: lax", 1)
+	writeFile(t, path, edited)
+	inPlace(t, path, "--in-place", "--server", proxyServer, "--context", "lax")
+	if got := serverOf(t, path, "lax"); got != proxyServer {
+		t.Errorf("it leads to %s", got)
+	}
+	inPlace(t, path, "--undo", "--context", "lax")
+	if got := serverOf(t, path, "lax"); got != "https://new.example" {
+		t.Errorf("back, it leads to %s", got)
+	}
+}
+
+// What kubectl config holds locked is left alone.
+func TestInPlaceRespectsLock(t *testing.T) {
+	path := writeConfiguration(t)
+	was := content(t, path)
+	lock := writeFile(t, path+".lock", "")
+	_, _, err := execute("kubeconfig", "--kubeconfig", path, "--in-place", "--server", proxyServer)
+	if err == nil || !strings.Contains(err.Error(), lock) {
+		t.Errorf("got %v", err)
+	}
+	if content(t, path) != was || content(t, lock) != "" {
+		t.Error("it changed all the same")
+	}
+}
+
+// A kubeconfig can be made of one that was changed in its place: it goes back to the same, by its own paths.
+func TestCopyOfRedirected(t *testing.T) {
+	path := writeConfiguration(t)
+	inPlace(t, path, "--in-place", "--server", "https://proxy.example")
+	copied := writeFile(t, filepath.Join(t.TempDir(), "copy"), inPlace(t, path, "--server", "https://other.example"))
+	inPlace(t, copied, "--undo")
+	c, err := clientcmd.LoadFromFile(copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := endpointOf(c.Clusters["one"])
+	if want := filepath.Join(filepath.Dir(path), "pki/ca.crt"); got.Server != "https://one.example:6443" || got.CertificateAuthority != want {
+		t.Errorf("got %+v", got)
+	}
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream"
+)
+
+// counted is a registry in which requests were counted.
+func counted(t *testing.T, rows []requestRow, others map[string]float64) *prometheus.Registry {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	total := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "watchproxy_requests_total", Help: "As the proxy has it."},
+		[]string{"verb", "group", "version", "resource", "code", "source"})
+	r.MustRegister(total)
+	for _, row := range rows {
+		total.WithLabelValues(row.verb, "", "v1", row.resource, "200", row.source).Add(row.n)
+	}
+	for name, n := range others {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: "As the proxy has it."})
+		c.Add(n)
+		r.MustRegister(c)
+	}
+	return r
+}
+
+type requestRow struct {
+	verb, resource, source string
+	n                      float64
+}
+
+func TestStatusCounts(t *testing.T) {
+	ratio := func(of float64) *float64 { return &of }
+	for name, test := range map[string]struct {
+		rows     []requestRow
+		others   map[string]float64
+		requests requests
+		upstream toUpstream
+	}{
+		"nothing yet": {},
+		"everything": {
+			rows: []requestRow{
+				{"list", "pods", "cache", 50},
+				{"watch", "pods", "cache", 30},
+				{"get", "pods", "cache", 10},
+				{"get", "pods", "upstream", 10},
+				{"get", "pods/log", "upstream", 5},
+				{"create", "pods", "upstream", 4},
+				{"get", "", "upstream", 3},
+				{"list", "", "upstream", 1},
+				{"list", "", "proxy", 7},
+			},
+			others: map[string]float64{
+				"watchproxy_forwards_shared_total": 6, "watchproxy_feed_requests_total": 8, "watchproxy_reviews_total": 2,
+			},
+			requests: requests{Cache: 90, Forwarded: 23, Shared: 6, Refused: 7, HitRatio: ratio(0.9)},
+			// 113 would have gone upstream; 17 did, and 10 of the proxy's own.
+			upstream: toUpstream{Forwarded: 17, Feeds: 8, Reviews: 2, Total: 27, Saved: 86},
+		},
+		"at first it costs": {
+			rows:     []requestRow{{"list", "pods", "cache", 1}},
+			others:   map[string]float64{"watchproxy_feed_requests_total": 3},
+			requests: requests{Cache: 1, HitRatio: ratio(1)},
+			upstream: toUpstream{Feeds: 3, Total: 3, Saved: -2},
+		},
+		"writes have no hit ratio": {
+			rows:     []requestRow{{"create", "pods", "upstream", 1}},
+			requests: requests{Forwarded: 1},
+			upstream: toUpstream{Forwarded: 1, Total: 1},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := statusOf("https://upstream", time.Now(), nil, counted(t, test.rows, test.others))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := s.Requests, test.requests
+			if (got.HitRatio == nil) != (want.HitRatio == nil) || got.HitRatio != nil && *got.HitRatio != *want.HitRatio {
+				t.Errorf("hit ratio %v, want %v", got.HitRatio, want.HitRatio)
+			}
+			got.HitRatio, want.HitRatio = nil, nil
+			if got != want || s.ToUpstream != test.upstream {
+				t.Errorf("got %+v, %+v\nwant %+v, %+v", got, s.ToUpstream, want, test.upstream)
+			}
+		})
+	}
+}
+
+var feeds = []upstream.FeedStatus{
+	{
+		GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, LastSign: time.Now(),
+		Stats: watchcache.Stats{Ready: true, ResourceVersion: 123456, Newest: 123456, Since: 100, Objects: 2000, Bytes: 9 << 20, LogEvents: 12, LogBytes: 3 << 10, Cursors: 200, Events: 2100, Delivered: 420000},
+	},
+	{
+		GVR: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, LastSign: time.Now().Add(-2 * time.Hour), Lost: 90 * time.Second,
+		Stats: watchcache.Stats{Ready: true, Objects: 3, Bytes: 100, Cursors: 1},
+	},
+	{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, LastSign: time.Now()},
+}
+
+// admin is the admin address of a proxy with the three feeds.
+func admin(t *testing.T) *httptest.Server {
+	t.Helper()
+	registry := counted(t, []requestRow{{"list", "pods", "cache", 12345}}, map[string]float64{"process_resident_memory_bytes": 100 << 20})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/status" {
+			http.NotFound(w, r)
+			return
+		}
+		s, err := statusOf("https://upstream", time.Now().Add(-time.Hour), feeds, registry)
+		if err != nil {
+			t.Error(err)
+		}
+		json.NewEncoder(w).Encode(s)
+	}))
+	t.Cleanup(func() {
+		s.Close()
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return s
+}
+
+func TestStatusCommand(t *testing.T) {
+	s := admin(t)
+	out, _, err := execute("status", "--admin", strings.TrimPrefix(s.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"in front of https://upstream", "memory     100 MiB resident: objects 9.0 MiB, event logs 3.0 KiB",
+		"requests   12,345 from the cache", "hit ratio  100.0 %", "saved      12,345 requests", "watches    201",
+	} {
+		if !strings.Contains(out, line) {
+			t.Errorf("no %q in\n%s", line, out)
+		}
+	}
+	rows := map[string][]string{}
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) > 0 {
+			rows[f[0]] = f[1:]
+		}
+	}
+	for resource, want := range map[string]string{
+		"pods.v1":             "json synced 2,000 9.0 MiB 12 123456",
+		"deployments.v1.apps": "json lost 1m30s 3 100 B 0 0 2h0m",
+		"nodes.v1":            "json syncing 0 0 B 0 0",
+	} {
+		if got := strings.Join(rows[resource], " "); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q does not begin with %q", resource, got, want)
+		}
+	}
+	width := 0
+	for line := range strings.Lines(out[strings.Index(out, "RESOURCE "):]) {
+		if width != 0 && len(line) != width {
+			t.Errorf("a row of %d characters among those of %d:\n%s", len(line), width, out)
+		}
+		width = len(line)
+	}
+
+	out, _, err = execute("status", "--admin", s.URL, "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got status
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Feeds) != 3 || got.Memory.Objects != 9<<20+100 || got.Watches != 201 {
+		t.Errorf("%v: %+v", err, got)
+	}
+}
+
+// buffer ends a context once enough was written.
+type buffer struct {
+	strings.Builder
+	lines int
+	full  context.CancelFunc
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	n, err := b.Builder.Write(p)
+	if strings.Count(b.String(), "\n") >= b.lines {
+		b.full()
+	}
+	return n, err
+}
+
+// One JSON object a line, until it is interrupted; that is no failure.
+func TestStatusWatch(t *testing.T) {
+	s := admin(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &buffer{lines: 2, full: cancel}
+	cmd := newCommand()
+	cmd.SetArgs([]string{"status", "--admin", s.URL, "-o", "json", "--watch"})
+	cmd.SetOut(out)
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		var got status
+		if err := json.Unmarshal([]byte(line), &got); err != nil || len(got.Feeds) != 3 {
+			t.Errorf("%v in %s", err, line)
+		}
+	}
+}
+
+func TestStatusRefuses(t *testing.T) {
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	kubernetes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"kind":"Status"}`)) }))
+	defer kubernetes.Close()
+	for name, test := range map[string]struct {
+		args []string
+		says []string
+	}{
+		"not there":      {[]string{"--admin", gone.URL}, []string{gone.URL, "refused", "--admin", "adminListen"}},
+		"another server": {[]string{"--admin", other.URL}, []string{other.URL, "404", "adminListen and not listen"}},
+		"the listener":   {[]string{"--admin", kubernetes.URL}, []string{kubernetes.URL, "adminListen and not listen"}},
+		"no URL":         {[]string{"--admin", "ftp://a"}, []string{"--admin", `"ftp://a"`}},
+		"unknown format": {[]string{"-o", "yaml"}, []string{"--output", `"yaml"`, "json"}},
+	} {
+		out, _, err := execute(append([]string{"status"}, test.args...)...)
+		if err == nil || out != "" {
+			t.Errorf("%s: %v, %s", name, err, out)
+			continue
+		}
+		for _, what := range test.says {
+			if !strings.Contains(err.Error(), what) {
+				t.Errorf("%s: no %q in: %v", name, what, err)
+			}
+		}
+	}
+}
+
+func TestUnits(t *testing.T) {
+	for got, want := range map[string]string{
+		size(0): "0 B", size(1023): "1023 B", size(1 << 10): "1.0 KiB", size(10<<20 + 1): "10 MiB", size(3 << 30): "3.0 GiB",
+		count(0): "0", count(999): "999", count(-1000): "-1,000", count(1234567): "1,234,567",
+		age(0.04): "0s", age(1.234): "1.2s", age(75.4): "1m15s", age(7230): "2h1m", age(90000): "1d1h",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watchproxy/watchproxy/config"
+)
+
+const (
+	statusTimeout = 10 * time.Second
+	statusMax     = 64 << 20 // bytes; a feed takes some 500
+	statusEvery   = time.Second
+)
+
+// statusFlags are the flags of status.
+type statusFlags struct {
+	admin, output string
+	watch         bool
+}
+
+func newStatus() *cobra.Command {
+	var f statusFlags
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what a running proxy caches, and what that saves",
+		Long: `status shows the feeds of a running proxy, its memory, and what it spares
+upstream. The hit ratio is that of gets, lists and watches of resources; saved are
+the requests that upstream would have got without the proxy, less those that it
+got from the proxy. All is counted since the proxy's start.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.output != "" && f.output != outputJSON {
+				return unknownOutput(f.output)
+			}
+			base, err := adminURL(f.admin)
+			if err != nil {
+				return err
+			}
+			if f.watch {
+				f.follow(cmd.Context(), base, cmd.OutOrStdout(), cmd.ErrOrStderr())
+				return nil
+			}
+			s, err := fetchStatus(cmd.Context(), base)
+			if err != nil {
+				return err
+			}
+			return f.print(cmd.OutOrStdout(), s)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.admin, "admin", "http://"+config.Default().AdminListen, "`URL` of the proxy's admin address")
+	flags.BoolVarP(&f.watch, "watch", "w", false, "go on once a second, until interrupted")
+	outputFlag(cmd, &f.output)
+	return cmd
+}
+
+func adminURL(admin string) (string, error) {
+	text := admin
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return "", fmt.Errorf("--admin %q: must be the URL of a proxy's admin address, as in http://127.0.0.1:8002", admin)
+	}
+	return strings.TrimSuffix(u.String(), "/"), nil
+}
+
+// fetchStatus asks a proxy. Errors say what to check.
+func fetchStatus(ctx context.Context, base string) (*status, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/status", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		var why net.Error
+		if errors.As(err, &why) && why.Timeout() {
+			err = fmt.Errorf("no answer within %s", statusTimeout)
+		}
+		return nil, fmt.Errorf("admin address %s cannot be reached: %w; check that the proxy runs, and that --admin names its adminListen, which it prints at start (in a cluster: kubectl port-forward)", base, err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	var s status
+	err = json.NewDecoder(io.LimitReader(resp.Body, statusMax)).Decode(&s)
+	if resp.StatusCode != http.StatusOK || err != nil || s.Upstream == "" {
+		return nil, fmt.Errorf("%s answers %s, but not as the admin address of a proxy; check that --admin names adminListen and not listen", base, resp.Status)
+	}
+	return &s, nil
+}
+
+// follow prints until ctx ends. A proxy that does not answer is told of, and asked again.
+func (f *statusFlags) follow(ctx context.Context, base string, stdout, stderr io.Writer) {
+	wipe := ""
+	if f.output == "" && isTerminal(stdout) {
+		wipe = "\x1b[H\x1b[2J"
+	}
+	ticks := time.NewTicker(statusEvery)
+	defer ticks.Stop()
+	for {
+		s, err := fetchStatus(ctx, base)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			fmt.Fprint(stdout, wipe)
+			err = f.print(stdout, s)
+		}
+		if err != nil {
+			fmt.Fprintln(stderr, "watchproxy:", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+		if f.output == "" && wipe == "" {
+			fmt.Fprintln(stdout)
+		}
+	}
+}
+
+func (f *statusFlags) print(w io.Writer, s *status) error {
+	if f.output == "" {
+		_, err := io.WriteString(w, statusText(s))
+		return err
+	}
+	e := json.NewEncoder(w)
+	if !f.watch { // a line for each second otherwise
+		e.SetIndent("", "  ")
+	}
+	return e.Encode(s)
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	stat, err := f.Stat()
+	return err == nil && stat.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+}

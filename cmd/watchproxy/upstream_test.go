@@ -1,0 +1,57 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/watchproxy/watchproxy/config"
+)
+
+func TestIsSelf(t *testing.T) {
+	for _, test := range []struct {
+		server, listen string
+		want           bool
+	}{
+		{"http://127.0.0.1:8001", "127.0.0.1:8001", true},
+		{"http://localhost:8001", "127.0.0.1:8001", true},
+		{"https://127.0.0.1:6443", "0.0.0.0:6443", true},
+		{"https://[::1]:6443", ":6443", true},
+		{"https://10.0.0.1:6443", "10.0.0.1:6443", true},
+		{"https://127.0.0.1:6443", "10.0.0.1:6443", false},
+		{"https://10.0.0.1:6443", "0.0.0.0:6443", false},
+		{"http://127.0.0.1:8002", "127.0.0.1:8001", false},
+		{"http://127.0.0.1:8001", "127.0.0.1:0", false},
+		{"https://a.example:443", "b.example:443", false},
+		{"https://a.example:443", ":443", false},
+		{"http://127.0.0.1:8001", "unix:///a", false},
+	} {
+		if got := isSelf(test.server, test.listen); got != test.want {
+			t.Errorf("%s, listening on %s: %v", test.server, test.listen, got)
+		}
+	}
+}
+
+// A kubeconfig that was made to lead to the proxy still tells the proxy where upstream is; other proxies are upstream.
+func TestRestConfigOfRedirected(t *testing.T) {
+	path := writeConfiguration(t)
+	inPlace(t, path, "--in-place", "--server", proxyServer, "--context", "lax")
+	upstream := config.Upstream{Kubeconfig: path, Context: "lax"}
+	for listen, want := range map[string]string{
+		"127.0.0.1:8001": "https://lax.example:6443",
+		"127.0.0.1:9001": proxyServer,
+	} {
+		rc, err := restConfig(upstream.Kubeconfig, upstream.Context, listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rc.Host != want {
+			t.Errorf("listening on %s, upstream is %s, want %s", listen, rc.Host, want)
+		}
+	}
+
+	self := writeFile(t, path, `{current-context: a, contexts: [{name: a, context: {cluster: b}}], clusters: [{name: b, cluster: {server: "http://127.0.0.1:8001"}}]}`)
+	_, err := restConfig(self, "", "127.0.0.1:8001")
+	if err == nil || !strings.Contains(err.Error(), "listens on") {
+		t.Errorf("got %v", err)
+	}
+}
