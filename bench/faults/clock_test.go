@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +59,11 @@ func shifted() (sec int64, nsec int32, mono int64) {
 func clockProxy(t *testing.T) (binary string) {
 	t.Helper()
 	binary = filepath.Join(cluster.Root(), "bin", "watchproxy-clock")
-	dir, std := t.TempDir(), filepath.Join(runtime.GOROOT(), "src", "time")
+	root, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, std := t.TempDir(), filepath.Join(strings.TrimSpace(string(root)), "src", "time")
 	source, err := os.ReadFile(filepath.Join(std, "time.go"))
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -141,13 +140,11 @@ func (k *killer) compare(t *testing.T) {
 	k.compared++
 	k.rows += int(gjson.GetBytes(ours, "items.#").Int())
 	if !bytes.Equal(ours, theirs) {
-		dir, err := os.MkdirTemp("", "kills-")
-		if err != nil {
-			t.Fatal(err)
+		i := 0
+		for i < min(len(ours), len(theirs)) && ours[i] == theirs[i] {
+			i++
 		}
-		_ = os.WriteFile(filepath.Join(dir, "proxy.json"), ours, 0o600)
-		_ = os.WriteFile(filepath.Join(dir, "upstream.json"), theirs, 0o600)
-		t.Errorf("the state at %s is another one than upstream's: see %s", at, dir)
+		t.Errorf("the state at %s is another one than upstream's, from byte %d on:\n%.500s\nwhere upstream has\n%.500s", at, i, ours[i:], theirs[i:])
 	}
 }
 

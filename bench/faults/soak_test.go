@@ -43,10 +43,9 @@ const (
 // soak is a proxy under clients that come and go.
 type soak struct {
 	*world
-	namespace                       string
-	writes, events, clients         atomic.Int64
-	lists, pages, resumed, begun    atomic.Int64
-	refused, disordered, incomplete atomic.Int64
+	namespace             string
+	events, clients       atomic.Int64
+	lists, pages, resumed atomic.Int64
 
 	mu struct {
 		sync.Mutex
