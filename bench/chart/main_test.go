@@ -10,7 +10,11 @@ import (
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if err := goleak.Find(); err != nil {
+	err := shared.close()
+	if err == nil {
+		err = goleak.Find()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
