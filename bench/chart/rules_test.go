@@ -49,6 +49,9 @@ var courses = map[string]course{
 		up{job="other",instance="b"} 1x30`, 15 * time.Minute, `job="watchproxy"`},
 	"WatchproxyUpstreamDown": {`
 		watchproxy_feed_lost_seconds{` + feed + `,encoding="json"} 0x9 0+60x20`, 13 * time.Minute, `instance="a"`},
+	"WatchproxyUpstreamServerUnusable": {`
+		watchproxy_upstream_server_usable{job="watchproxy",instance="a",server="https://10.0.0.1:6443"} 1x30
+		watchproxy_upstream_server_usable{job="watchproxy",instance="a",server="https://10.0.0.2:6443"} 1x4 0x30`, 15 * time.Minute, `server="https://10.0.0.2:6443"`},
 	"WatchproxyReviewsFail": {`
 		watchproxy_reviews_total{job="watchproxy",instance="a",resource="tokenreviews",code="201"} 0+60x40
 		watchproxy_reviews_total{job="watchproxy",instance="a",resource="tokenreviews",code="0"} 0x20 60+60x20`, 27 * time.Minute, `instance="a"`},
