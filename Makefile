@@ -18,8 +18,8 @@ LINT := go tool -modfile=.tools/go.mod golangci-lint
 LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(CURDIR)/.golangci.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help build image image-test release screenshot always kubeapi kubectl lint fmt test tiers forms linearizability demo bench bench-growth \
-	bench-sync faults restarts kills stalled soak fuzz clean
+.PHONY: help build image image-test release screenshot always kubeapi kubectl lint fmt test chart rights tiers forms linearizability \
+	demo bench bench-growth bench-sync faults restarts kills stalled soak fuzz clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,26 +35,34 @@ bin/kubeapi bin/kubectl: bin/%: $(KUBE_SOURCES)
 	@[ -e $@ ] || echo "building $@: the first build compiles Kubernetes, about ten minutes on two cores"
 	cd bench/kubeapi && CGO_ENABLED=0 go build -buildvcs=false -ldflags "$(KUBE_LDFLAGS)" -o ../../$@ ./cmd/$*
 
-# bench/kubeapi is vetted (by test, once it is built) and checked for format, but not linted: the linter would
-# type-check all of Kubernetes.
+# bench/kubeapi and bench/chart are vetted (by test, once they are built) and checked for format, but not linted: the linter
+# would type-check all of Kubernetes, Helm and Prometheus.
 lint: ## formatters and linters
 	$(LINT) run
 	cd bench/page && $(LINT_ABOVE) run
 	cd .tools/image && $(LINT_ABOVE) run
-	$(LINT) fmt --diff bench/kubeapi
+	$(LINT) fmt --diff bench/kubeapi bench/chart
 
 fmt: ## format everything
-	$(LINT) fmt . bench/kubeapi .tools/image
+	$(LINT) fmt . bench/kubeapi bench/chart .tools/image
 
 # Everything is compiled in parallel first, then run, two packages at a time: those with an apiserver, a proxy and hundreds
 # of clients fill two cores by themselves now and then, and wait for half of their time. The one that takes longest begins.
-test: lint kubeapi kubectl bin/chromium ## lint, then all tests, with the race detector; the apiserver runs as a process
+test: lint kubeapi kubectl chart bin/chromium ## lint, then all tests, with the race detector; the apiserver runs as a process
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./...
 	go test -race -run '^$$' ./... >/dev/null
 	go test -race -shuffle=on -timeout 15m -p 2 ./bench/conformance ./...
 	go test -run Allocation ./proxy
 	cd bench/page && go test -timeout 5m .
 	go test -shuffle=on -timeout 5m -run '^Test(Lists|PageWalks|Gets|Watches|LargeState|Methods|SchemaChange)$$' ./bench/conformance -tiers 2 -plain
+
+chart: kubeapi ## the Helm chart: lint, all of its objects shown to a real apiserver, alerts, the proxy with its rights
+	cd bench/chart && go vet ./... && go test -shuffle=on -timeout 5m ./...
+
+rights: kubeapi kubectl ## the differential suite through a proxy with the rights that the chart gives it
+	cd bench/chart && go tool helm template watchproxy ../../charts/watchproxy --namespace watchproxy --kube-version $(KUBE_VERSION) \
+		--set cacheEverything=true --show-only templates/serviceaccount.yaml --show-only templates/rbac.yaml >../../bin/rights.yaml
+	go test -shuffle=on -timeout 15m -count 1 ./bench/conformance -rbac $(CURDIR)/bin/rights.yaml
 
 tiers: kubeapi ## the whole differential suite through two proxies, one behind the other
 	go test -shuffle=on -timeout 15m -count 1 ./bench/conformance -tiers 2

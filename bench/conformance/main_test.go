@@ -63,7 +63,10 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	proxy := proxies[len(proxies)-1]
+	proxy, token := proxies[len(proxies)-1], ""
+	if *rights != "" {
+		token = server.Token
+	}
 
 	for _, s := range []struct {
 		to              **endpoint
@@ -71,7 +74,7 @@ func run(m *testing.M) (code int, err error) {
 		ca              []byte
 	}{
 		{&apiserver, "apiserver", server.URL, server.Token, server.CA},
-		{&proxied, "proxy", proxy.URL, "", proxy.CA},
+		{&proxied, "proxy", proxy.URL, token, proxy.CA},
 		{&admin, "admin", proxy.AdminURL, "", nil},
 	} {
 		e, err := newEndpoint(s.name, s.url, s.auth, s.ca)
@@ -111,6 +114,13 @@ func startTiers(ctx context.Context, server *cluster.APIServer) (proxies []*clus
 	args, err := proxyArgs(server.Dir)
 	if err != nil {
 		return nil, err
+	}
+	if *rights != "" {
+		var more []string
+		if kubeconfig, more, err = restrict(ctx, server); err != nil {
+			return nil, err
+		}
+		args = append(args, more...)
 	}
 	for range *tiers {
 		p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: kubeconfig, TLS: !*plain, Args: args})

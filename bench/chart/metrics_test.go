@@ -1,0 +1,252 @@
+package chart
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/promql/parser"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/proxy"
+	"github.com/watchproxy/watchproxy/watchcache/upstream"
+)
+
+var promQL = parser.NewParser(parser.Options{})
+
+func TestMetrics(t *testing.T) {
+	known := metrics(t)
+	t.Run("named well", func(t *testing.T) { testNames(t, known) })
+	t.Run("asked for", func(t *testing.T) { testQueries(t, known) })
+}
+
+// Every metric's name, type and help are as Prometheus wants them.
+func testNames(t *testing.T, known map[string]*dto.MetricFamily) {
+	var ours []*dto.MetricFamily
+	for name, family := range known {
+		if strings.HasPrefix(name, "watchproxy_") {
+			ours = append(ours, family)
+		}
+	}
+	problems, err := promlint.NewWithMetricFamilies(ours).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// Alerts and dashboard ask for metrics that the proxy serves, and by labels that these have.
+func testQueries(t *testing.T, known map[string]*dto.MetricFamily) {
+	queries := dashboardQueries(t)
+	for _, r := range alerts(t) {
+		queries[r.Alert] = r.Expr
+	}
+	for where, query := range queries {
+		expr, err := promQL.ParseExpr(query)
+		if err != nil {
+			t.Errorf("%s: %v\n%s", where, err, query)
+			continue
+		}
+		checkQuery(t, where, expr, known)
+	}
+}
+
+func checkQuery(t *testing.T, where string, expr parser.Expr, known map[string]*dto.MetricFamily) {
+	t.Helper()
+	parser.Inspect(expr, func(node parser.Node, path []parser.Node) error {
+		selector, ok := node.(*parser.VectorSelector)
+		if !ok {
+			return nil
+		}
+		labels, ok := labelsOf(selector.Name, known)
+		if !ok {
+			t.Errorf("%s: the proxy serves no metric %s", where, selector.Name)
+			return nil
+		}
+		used := map[string]bool{}
+		for _, m := range selector.LabelMatchers {
+			used[m.Name] = m.Name != model.MetricNameLabel
+		}
+		for _, around := range path {
+			if by, ok := around.(*parser.AggregateExpr); ok && !by.Without {
+				for _, name := range by.Grouping {
+					used[name] = true
+				}
+			}
+		}
+		for name, is := range used {
+			if is && !slices.Contains(labels, name) {
+				t.Errorf("%s: metric %s has no label %s, but %v", where, selector.Name, name, labels)
+			}
+		}
+		if !used[model.JobLabel] && !strings.HasPrefix(where, "variable ") {
+			t.Errorf("%s: metric %s of every job is asked for", where, selector.Name)
+		}
+		return nil
+	})
+}
+
+// labelsOf returns the labels of the series of a name, those of the scrape among them.
+func labelsOf(series string, known map[string]*dto.MetricFamily) (labels []string, ok bool) {
+	labels = []string{model.JobLabel, model.InstanceLabel}
+	if series == "up" { // Prometheus' own
+		return labels, true
+	}
+	family, ok := known[series]
+	if !ok {
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if family = known[strings.TrimSuffix(series, suffix)]; family.GetType() == dto.MetricType_HISTOGRAM && strings.HasSuffix(series, suffix) {
+				ok = true
+				break
+			}
+		}
+		if strings.HasSuffix(series, "_bucket") {
+			labels = append(labels, model.BucketLabel)
+		}
+	}
+	for _, m := range family.GetMetric() {
+		for _, l := range m.GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+	}
+	slices.Sort(labels)
+	return slices.Compact(labels), ok
+}
+
+// dashboardQueries are the dashboard's, by the title of their panel.
+func dashboardQueries(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(chartDir(), "dashboards", "watchproxy.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			ID      int    `json:"id"`
+			Type    string `json:"type"`
+			Title   string `json:"title"`
+			GridPos struct{ X, Y, W, H int }
+			Targets []struct{ RefID, Expr string }
+		} `json:"panels"`
+		Templating struct {
+			List []struct{ Name, Definition string } `json:"list"`
+		} `json:"templating"`
+	}
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	queries := map[string]string{}
+	ids, taken := map[int]bool{}, map[[2]int]string{}
+	for _, p := range dashboard.Panels {
+		if ids[p.ID] {
+			t.Errorf("panel %s: another one has the id %d", p.Title, p.ID)
+		}
+		ids[p.ID] = true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other, ok := taken[[2]int{x, y}]; ok {
+					t.Fatalf("panel %s lies over %s", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type != "row" && len(p.Targets) == 0 {
+			t.Errorf("panel %s shows nothing", p.Title)
+		}
+		for _, q := range p.Targets {
+			queries["panel "+p.Title+", "+q.RefID] = q.Expr
+		}
+	}
+	values := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
+	for _, v := range dashboard.Templating.List {
+		if v.Definition == "" {
+			continue
+		}
+		parts := values.FindStringSubmatch(v.Definition)
+		if parts == nil {
+			t.Fatalf("variable %s: %s", v.Name, v.Definition)
+		}
+		queries["variable "+v.Name] = "group by (" + parts[2] + ") (" + parts[1] + ")"
+	}
+	return queries
+}
+
+// metrics are all that the proxy can serve, by name: those of a proxy that has served clients, and those which that one
+// has not counted yet.
+func metrics(t *testing.T) map[string]*dto.MetricFamily {
+	t.Helper()
+	registry := &touching{Registry: prometheus.NewRegistry()}
+	proxy.NewMetrics(registry)
+	proxy.NewDerived(1, registry)
+	upstream.NewMetrics(registry)
+	for _, c := range registry.collectors {
+		touch(t, c)
+	}
+	gathered, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := sharedWorld(t)
+	p := w.proxyWithRights(t, `{persistence: {type: none}}`)
+	if _, err := w.client(t, p).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := p.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	format := expfmt.NewTextParser(model.LegacyValidation)
+	all, err := format.TextToMetricFamilies(strings.NewReader(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range gathered {
+		all[f.GetName()] = f
+	}
+	return all
+}
+
+// touching remembers what is registered.
+type touching struct {
+	*prometheus.Registry
+	collectors []prometheus.Collector
+}
+
+func (r *touching) MustRegister(all ...prometheus.Collector) {
+	r.collectors = append(r.collectors, all...)
+	r.Registry.MustRegister(all...)
+}
+
+// touch has a metric with labels show itself: it does so once it has counted.
+func touch(t *testing.T, c prometheus.Collector) {
+	t.Helper()
+	const most = 10 // labels
+	var labels []string
+	for range most {
+		labels = append(labels, "x")
+		var err error
+		switch c := c.(type) {
+		case *prometheus.CounterVec:
+			_, err = c.GetMetricWithLabelValues(labels...)
+		case *prometheus.GaugeVec:
+			_, err = c.GetMetricWithLabelValues(labels...)
+		case *prometheus.HistogramVec:
+			_, err = c.GetMetricWithLabelValues(labels...)
+		}
+		if err == nil {
+			return
+		}
+	}
+	t.Fatalf("%T has more than %d labels", c, most)
+}

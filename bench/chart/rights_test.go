@@ -1,0 +1,294 @@
+package chart
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+const (
+	proxyIdentity = "system:serviceaccount:" + namespace + ":" + releaseName
+	reader        = "reader"
+)
+
+// limit bounds what a test waits for.
+const limit = time.Minute
+
+// With exactly the rights that the chart renders, the proxy serves from its cache, nothing of its own is denied, and none of
+// the rights to know its upstream is idle.
+func TestRightsSuffice(t *testing.T) {
+	w := sharedWorld(t)
+	caches := t.TempDir()
+	p := w.proxyWithRights(t, fmt.Sprintf(`
+cachedResources: [pods, events, deployments.apps, widgets.example.com]
+persistence: {type: none}
+config: {cache: {persistence: {directory: %s}}}`, caches))
+	w.readThrough(t, p)
+	if err := p.Stop(); err != nil { // which saves
+		t.Fatal(err)
+	}
+	if saved, _ := filepath.Glob(filepath.Join(caches, "*.cache")); len(saved) == 0 {
+		t.Error("no cache was saved")
+	}
+
+	used := map[string]bool{}
+	for _, r := range w.requests(t) {
+		if r.User.Username != proxyIdentity {
+			continue
+		}
+		if r.ResponseStatus.Code == 403 || r.ResponseStatus.Code == 401 {
+			t.Errorf("denied: %s %s: %d", r.Verb, r.RequestURI, r.ResponseStatus.Code)
+		}
+		used[r.Verb+" "+r.ObjectRef.Resource] = true
+	}
+	for _, right := range []string{
+		"get apiservices", "get namespaces", "get customresourcedefinitions", "list customresourcedefinitions", "watch customresourcedefinitions",
+		"create tokenreviews", "create subjectaccessreviews", "get configmaps", "watch pods", "watch widgets",
+	} {
+		if !used[right] {
+			t.Errorf("the proxy has the right to %s, and did not use it", right)
+		}
+	}
+}
+
+// What is not named is forwarded as its client, and not cached.
+func TestRightsAreNoMore(t *testing.T) {
+	w := sharedWorld(t)
+	p := w.proxyWithRights(t, `{cachedResources: [pods], persistence: {type: none}}`)
+	client := w.client(t, p)
+	if _, err := client.CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{ResourceVersion: "0"}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := p.Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := m.Sum("watchproxy_requests_total", `verb="list"`, `resource="configmaps"`, `source="upstream"`); n != 1 {
+		t.Errorf("%v lists were forwarded", n)
+	}
+}
+
+// proxyWithRights applies what gives the proxy its rights, and starts one that has the service account's token and the rendered
+// configuration, but for addresses and certificate.
+func (w *world) proxyWithRights(t *testing.T, values string) *cluster.Proxy {
+	t.Helper()
+	all := render(t, parseValues(t, values))
+	for _, o := range all.of("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding") {
+		if err := w.apply(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Those that it cannot start without, of all kinds of bindings.
+	w.awaitRights(t, proxyIdentity,
+		authorizationv1.ResourceAttributes{Verb: "create", Group: "authentication.k8s.io", Resource: "tokenreviews"},
+		authorizationv1.ResourceAttributes{Verb: "watch", Resource: "pods"},
+		authorizationv1.ResourceAttributes{
+			Verb: "get", Resource: "configmaps", Namespace: metav1.NamespaceSystem, Name: "extension-apiserver-authentication",
+		})
+	dir := t.TempDir()
+	kubeconfig, file := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "config.yaml")
+	if err := w.api.WriteKubeconfig(kubeconfig, w.token(t, releaseName)); err != nil {
+		t.Fatal(err)
+	}
+	text, err := yaml.Marshal(configuration(t, all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return cluster.ProxyT(t, cluster.ProxyOptions{
+		Kubeconfig: kubeconfig, TLS: true,
+		Args: []string{"--config", file, "--authentication", "delegated"},
+	})
+}
+
+// awaitRights waits until the apiserver knows of rights: it learns them in the order in which they were made, each kind by
+// itself.
+func (w *world) awaitRights(t *testing.T, user string, rights ...authorizationv1.ResourceAttributes) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for _, may := range rights {
+		for {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &may}}
+			review, err := w.admin.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatalf("%s may not %s %s: %v", user, may.Verb, may.Resource, err)
+			}
+			if review.Status.Allowed {
+				break
+			}
+		}
+	}
+}
+
+// token is one of a service account, as the kubelet gets it.
+func (w *world) token(t *testing.T, name string) string {
+	t.Helper()
+	request, err := w.admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return request.Status.Token
+}
+
+// clientConfig is that of a client with rights of its own, which comes to the proxy with its token.
+func (w *world) clientConfig(t *testing.T, p *cluster.Proxy) *rest.Config {
+	t.Helper()
+	for _, kind := range []string{
+		`{apiVersion: v1, kind: ServiceAccount, metadata: {name: reader, namespace: proxies}}`,
+		`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: reader}, rules: [
+			{apiGroups: ["", apps, example.com], resources: ["*"], verbs: [get, list, watch, create, delete]}]}`,
+		`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: reader},
+			roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: reader},
+			subjects: [{kind: ServiceAccount, name: reader, namespace: proxies}]}`,
+	} {
+		for _, o := range parseObjects(t, kind) {
+			if err := w.apply(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c := p.RESTConfig()
+	c.BearerToken = w.token(t, reader)
+	return c
+}
+
+// client returns a client that the apiserver lets read. It learns so a moment after it was said.
+func (w *world) client(t *testing.T, p *cluster.Proxy) *kubernetes.Clientset {
+	t.Helper()
+	config := w.clientConfig(t, p)
+	w.awaitRights(t, "system:serviceaccount:"+namespace+":"+reader, authorizationv1.ResourceAttributes{Verb: "create", Resource: "pods"})
+	c, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// readThrough lists and watches through the proxy, and looks at where the answers came from.
+func (w *world) readThrough(t *testing.T, p *cluster.Proxy) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	client := w.client(t, p)
+	custom, err := dynamic.NewForConfig(w.clientConfig(t, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := client.CoreV1().Pods(namespace)
+	events, err := pods.Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
+	if _, err := pods.Create(ctx, examplePod(), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for e := range events.ResultChan() {
+		if e.Type == watch.Added && e.Object.(*corev1.Pod).Name == examplePod().Name {
+			break
+		} else if e.Type == watch.Error {
+			t.Fatal(e.Object)
+		}
+	}
+	for version, want := range map[string]int{"": 1, "0": 1} {
+		list, err := pods.List(ctx, metav1.ListOptions{ResourceVersion: version})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list.Items) != want {
+			t.Errorf("resourceVersion %q: %d pods", version, len(list.Items))
+		}
+	}
+	if err := pods.Delete(ctx, examplePod().Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.AppsV1().Deployments("").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Events("").List(ctx, metav1.ListOptions{ResourceVersion: "0"}); err != nil {
+		t.Fatal(err)
+	}
+	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	if _, err := custom.Resource(widgets).List(ctx, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := p.Metrics(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, labels := range [][]string{
+		{`verb="list"`, `resource="pods"`}, {`verb="watch"`, `resource="pods"`}, {`verb="list"`, `resource="deployments"`},
+		{`verb="list"`, `resource="events"`}, {`verb="list"`, `resource="widgets"`},
+	} {
+		if m.Sum("watchproxy_requests_total", append(labels, `source="cache"`)...) == 0 {
+			t.Errorf("none of %v came from the cache", labels)
+		}
+	}
+}
+
+func examplePod() *corev1.Pod {
+	no, yes := false, true
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "example", Namespace: namespace},
+		Spec: corev1.PodSpec{
+			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			Containers: []corev1.Container{{Name: "c", Image: "i", SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			}}},
+		},
+	}
+}
+
+// auditRecord is the part of a line of the apiserver's log that is of interest.
+type auditRecord struct {
+	Verb             string
+	RequestURI       string
+	User             struct{ Username string }
+	ImpersonatedUser *struct{ Username string }
+	ObjectRef        struct{ Resource string }
+	ResponseStatus   struct{ Code int }
+}
+
+// requests are all that the apiserver has answered so far.
+func (w *world) requests(t *testing.T) (all []auditRecord) {
+	t.Helper()
+	file, err := os.Open(w.audit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var r auditRecord
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			t.Fatalf("%v: %s", err, lines.Bytes())
+		}
+		all = append(all, r)
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

@@ -1,0 +1,136 @@
+package chart
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/config"
+)
+
+// What cannot be is refused by a message that names the field and tells what it has to be.
+func TestBadValues(t *testing.T) {
+	for values, want := range map[string]string{
+		`{replica: 3}`:                                       `additional properties 'replica' not allowed`,
+		`{kind: StatefulSet}`:                                `at '/kind': value must be one of 'Deployment', 'DaemonSet', 'Sidecar'`,
+		`{replicas: two}`:                                    `at '/replicas': got string, want integer`,
+		`{config: {lisen: ":6443"}}`:                         `at '/config': additional properties 'lisen' not allowed`,
+		`{config: {cache: {log: {maxage: 5m}}}}`:             `at '/config/cache/log': additional properties 'maxage' not allowed`,
+		`{config: {drain: 30}}`:                              `at '/config/drain': got number, want string`,
+		`{config: {drain: half a minute}}`:                   `at '/config/drain': 'half a minute' does not match pattern`,
+		`{config: {goawayChance: 0.5}}`:                      `at '/config/goawayChance': maximum: got 0.5, want 0.02`,
+		`{config: {logLevel: verbose}}`:                      `at '/config/logLevel': value must be one of 'debug', 'info', 'warn', 'error'`,
+		`{config: {authentication: {mode: oidc}}}`:           `at '/config/authentication/mode': value must be one of 'delegated', 'none'`,
+		`{config: {cache: {log: {maxBytes: lots}}}}`:         `at '/config/cache/log/maxBytes'`,
+		`{config: {cache: {resources: [{name: Pods}]}}}`:     `at '/config/cache/resources/0/name': 'Pods' does not match pattern`,
+		`{config: {tls: {certFile: /a}}, tls: {mode: none}}`: `at '/config/tls': missing property 'privateKeyFile'`,
+		`{cachedResources: ["*"]}`:                           `at '/cachedResources/0': '*' does not match pattern`,
+		`{cachedResources: [pods, pods]}`:                    `at '/cachedResources': items at 0 and 1 are equal`,
+		`{image: {digest: abc}}`:                             `at '/image/digest': 'abc' does not match pattern`,
+		`{tls: {mode: letsencrypt}}`:                         `at '/tls/mode': value must be one of`,
+		`{service: {port: 70000}}`:                           `at '/service/port': maximum: got 70,000, want 65,535`,
+		`{resources: {limits: {memory: 1 GB}}}`:              `at '/resources/limits/memory'`,
+		`{podLabels: {a: 1}}`:                                `at '/podLabels/a': got number, want string`,
+
+		`{config: {listen: "127.0.0.1:6443"}}`:                                         `config.listen: 127.0.0.1:6443 can only be reached from within the pod`,
+		`{config: {listen: ":0"}}`:                                                     `config.listen: name a port`,
+		`{config: {adminListen: "localhost:8002"}}`:                                    `config.adminListen: the kubelet's probes cannot reach localhost:8002`,
+		`{tls: {mode: none}}`:                                                          `tls.mode: clients of :6443 bring credentials`,
+		`{tls: {mode: secret}}`:                                                        `tls.secret.name: name the Secret`,
+		`{config: {tls: {certFile: /a, privateKeyFile: /b}}}`:                          `config.tls: the chart sets it for tls.mode generated`,
+		`{config: {cache: {persistence: {directory: /a}}}}`:                            `config.cache.persistence.directory: the chart sets it`,
+		`{persistence: {type: pvc, size: 1Gi}}`:                                        `persistence.type: no two proxies may share a claim`,
+		`{persistence: {type: pvc, size: 1Gi}, replicas: 1, kind: DaemonSet}`:          `persistence.type: no two proxies may share a claim`,
+		`{persistence: {type: pvc}, replicas: 1}`:                                      `persistence.size: give the claim a size`,
+		`{kind: DaemonSet, autoscaling: {enabled: true}}`:                              `autoscaling.enabled: a DaemonSet is not scaled`,
+		`{autoscaling: {enabled: true, minReplicas: 9}}`:                               `autoscaling.minReplicas: must not be more than maxReplicas`,
+		`{cachedResources: [secrets]}`:                                                 `cachedResources: secrets are only cached if config.cache.resources names them`,
+		`{config: {cache: {resources: [{name: secrets}]}}}`:                            `config.cache.resources: the proxy may not list and watch secrets`,
+		`{monitoring: {podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}}`: `monitoring: each pod would be scraped twice`,
+		`{monitoring: {prometheusRule: {enabled: true}}}`:                              `monitoring.prometheusRule.job: name the job label`,
+		`{kind: Sidecar}`:                                                              `service.enabled: a Sidecar's clients are in its pod`,
+		`{kind: Sidecar, service: {enabled: false}}`:                                   `serviceAccount.create: a Sidecar runs as the application's`,
+		`{kind: Sidecar, service: {enabled: false}, serviceAccount: {create: false}}`:  `serviceAccount.name: name the application's`,
+		sidecarWith(`networkPolicy: {enabled: true}`):                                  `networkPolicy.enabled: the pods of a Sidecar are the application's`,
+		sidecarWith(`monitoring: {podMonitor: {enabled: true}}`):                       `monitoring.podMonitor.podLabels: name labels`,
+		sidecarWith(`monitoring: {serviceMonitor: {enabled: true}}`):                   `monitoring.serviceMonitor.enabled: there is no Service`,
+	} {
+		_, err := template(loadChart(t), parseValues(t, values))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", values, err, want)
+		}
+	}
+}
+
+func sidecarWith(more string) string {
+	return `{kind: Sidecar, service: {enabled: false}, serviceAccount: {create: false, name: a}, ` + more + `}`
+}
+
+// The schema of config has the fields of ProxyConfiguration, those that the chart itself sets aside.
+func TestSchemaHasAllOfTheConfiguration(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(chartDir(), "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties map[string]schemaNode `json:"properties"`
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	compareFields(t, "config", schema.Properties["config"], reflect.TypeFor[config.ProxyConfiguration](), "apiVersion", "kind")
+}
+
+type schemaNode struct {
+	Properties map[string]schemaNode `json:"properties"`
+	Items      *schemaNode           `json:"items"`
+	Additional any                   `json:"additionalProperties"`
+}
+
+// compareFields compares a schema with the type that it is of.
+func compareFields(t *testing.T, path string, is schemaNode, of reflect.Type, without ...string) {
+	t.Helper()
+	for of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	switch {
+	case of.Kind() == reflect.Slice:
+		if is.Items == nil {
+			t.Errorf("%s has no items in values.schema.json", path)
+			return
+		}
+		compareFields(t, path+"[]", *is.Items, of.Elem())
+		return
+	case of.Kind() != reflect.Struct, of == reflect.TypeFor[metav1.Duration](), of == reflect.TypeFor[resource.Quantity]():
+		return
+	}
+	if is.Additional != false {
+		t.Errorf("%s takes unknown fields: values.schema.json needs additionalProperties: false there", path)
+	}
+	var names []string
+	for field := range of.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if slices.Contains(without, name) {
+			continue
+		}
+		names = append(names, name)
+		node, ok := is.Properties[name]
+		if !ok {
+			t.Errorf("%s.%s is missing in values.schema.json", path, name)
+			continue
+		}
+		compareFields(t, path+"."+name, node, field.Type)
+	}
+	for name := range is.Properties {
+		if !slices.Contains(names, name) {
+			t.Errorf("%s.%s is in values.schema.json, and not in ProxyConfiguration", path, name)
+		}
+	}
+}

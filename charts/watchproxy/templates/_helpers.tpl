@@ -1,0 +1,90 @@
+{{- define "watchproxy.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "watchproxy.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "watchproxy.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "watchproxy.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Names of objects without a namespace: two releases of one name may be in two namespaces. */}}
+{{- define "watchproxy.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "watchproxy.fullname" .) -}}
+{{- end -}}
+
+{{- define "watchproxy.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "watchproxy.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "watchproxy.labels" -}}
+{{ include "watchproxy.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "watchproxy.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "watchproxy.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "watchproxy.subject" -}}
+- kind: ServiceAccount
+  name: {{ include "watchproxy.serviceAccountName" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end -}}
+
+{{- define "watchproxy.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ default $.Chart.AppVersion .tag }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "watchproxy.tlsSecret" -}}
+{{- if eq .Values.tls.mode "secret" -}}
+{{- required "tls.secret.name: name the Secret with tls.crt and tls.key, or let tls.mode be generated or certManager" .Values.tls.secret.name -}}
+{{- else -}}
+{{- include "watchproxy.fullname" . }}-tls
+{{- end -}}
+{{- end -}}
+
+{{/* The names by which clients reach the Service, as a JSON list. */}}
+{{- define "watchproxy.dnsNames" -}}
+{{- $service := include "watchproxy.fullname" . -}}
+{{- $in := printf "%s.%s" $service .Release.Namespace -}}
+{{- list $service $in (printf "%s.svc" $in) (printf "%s.svc.%s" $in .Values.tls.clusterDomain) | concat .Values.tls.dnsNames | uniq | toJson -}}
+{{- end -}}
+
+{{- define "watchproxy.checksum" -}}
+{{- include "watchproxy.configuration" . | sha256sum -}}
+{{- end -}}
+
+{{/* The job label of the proxy's metrics: that of the monitor which makes them, as prometheus-operator sets it. */}}
+{{- define "watchproxy.job" -}}
+{{- $m := .Values.monitoring -}}
+{{- if $m.prometheusRule.job -}}
+{{- $m.prometheusRule.job -}}
+{{- else if $m.podMonitor.enabled -}}
+{{- printf "%s/%s" .Release.Namespace (include "watchproxy.fullname" .) -}}
+{{- else if $m.serviceMonitor.enabled -}}
+{{- include "watchproxy.fullname" . }}-admin
+{{- else -}}
+{{- fail "monitoring.prometheusRule.job: name the job label of the proxy's metrics, or enable monitoring.podMonitor or serviceMonitor" -}}
+{{- end -}}
+{{- end -}}
