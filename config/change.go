@@ -13,6 +13,7 @@ import (
 func Fixed(running, wanted *ProxyConfiguration) []string {
 	masked := *wanted
 	masked.LogLevel, masked.Drain, masked.GoawayChance = running.LogLevel, running.Drain, running.GoawayChance
+	masked.AccessLogSampling = running.AccessLogSampling
 	masked.Authorization.WatchRecheckInterval = running.Authorization.WatchRecheckInterval
 	l, r := &masked.Limits, &running.Limits
 	l.MaxURIBytes, l.MaxRequestBodyBytes, l.WriteTimeout = r.MaxURIBytes, r.MaxRequestBodyBytes, r.WriteTimeout

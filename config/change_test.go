@@ -7,10 +7,12 @@ import (
 
 func TestFixed(t *testing.T) {
 	for text, want := range map[string][]string{
-		"":                   nil,
-		"drain: 7s":          nil,
-		"logLevel: debug":    nil,
-		"goawayChance: 0.01": nil,
+		"":                     nil,
+		"drain: 7s":            nil,
+		"logLevel: debug":      nil,
+		"goawayChance: 0.01":   nil,
+		"accessLogSampling: 1": nil,
+		"logFormat: console":   {"logFormat"},
 		"limits: {maxURIBytes: 1Ki, maxRequestBodyBytes: 1Ki, writeTimeout: 7s, maxConnections: 7}":                            nil,
 		"limits: {maxWatchesPerIdentity: 7, maxConnectionsPerIdentity: 7}":                                                     nil,
 		"authorization: {watchRecheckInterval: 7s}":                                                                            nil,

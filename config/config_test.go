@@ -65,6 +65,8 @@ cache:
   - {name: ""}
   log: {maxEvents: 0}
 memoryBudget: 1Mi
+logFormat: xml
+accessLogSampling: 2
 upstream:
   context: a
   contexts: [b, b, ""]
@@ -76,7 +78,7 @@ upstream:
 	for _, field := range []string{
 		"listen:", "authentication.mode:", "limits.maxURIBytes:", "limits.readTimeout:", "limits.maxConnections:",
 		"authorization.watchRecheckInterval:", "drain:", "cache.exclude[0]:", "cache.resources[0].consistentReads:", "cache.resources[1].name:",
-		"cache.resources[2].name:", "cache.log.maxEvents:", "memoryBudget:", "upstream.contexts:", "upstream.contexts[1]:", "upstream.contexts[2]:",
+		"cache.resources[2].name:", "cache.log.maxEvents:", "memoryBudget:", "logFormat:", "accessLogSampling:", "upstream.contexts:", "upstream.contexts[1]:", "upstream.contexts[2]:",
 		"upstream.servers[1]:", "upstream.servers[2]:", "upstream.servers[3]:",
 	} {
 		if !strings.Contains(err.Error(), field) {
@@ -140,5 +142,21 @@ func TestSecretsAreNamed(t *testing.T) {
 func TestUnknownFieldsAreRefused(t *testing.T) {
 	if _, err := load(t, head+"cache: {resources: [{name: pods, consistent: cache}]}\n"); err == nil || !strings.Contains(err.Error(), "consistent") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// All that is wrong is told at once, whatever kind of wrong it is.
+func TestAllIsToldAtOnce(t *testing.T) {
+	_, err := load(t, "apiVersion: x\nkind: ProxyConfiguration\nfoo: 1\ncache: {bar: 2, exclude: [Pods]}\ndrain: 5s\ndrain: 6s\n")
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, says := range []string{"apiVersion", `"foo"`, `"cache.bar"`, "cache.exclude[0]", `"drain"`} {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("no %s in: %v", says, err)
+		}
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("more than a line: %v", err)
 	}
 }

@@ -23,6 +23,7 @@ func (c *ProxyConfiguration) SetDefaults() {
 	set(&c.AdminListen, "127.0.0.1:8002")
 	setPointer(&c.Drain, metav1.Duration{Duration: 5 * time.Second})
 	set(&c.LogLevel, "info")
+	set(&c.LogFormat, JSON)
 	c.setAccessDefaults()
 	// Nobody caches secrets by writing about something else.
 	if !slices.ContainsFunc(c.Cache.Resources, func(r Resource) bool { return r.Name == secrets }) && !slices.Contains(c.Cache.Exclude, secrets) {

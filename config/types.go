@@ -53,10 +53,25 @@ type ProxyConfiguration struct {
 	MemoryBudget *resource.Quantity `json:"memoryBudget,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`
+	// LogFormat is json or console, which is for people.
+	LogFormat LogFormat `json:"logFormat,omitempty"`
+	// AccessLogSampling is the probability, from 0 to 1, that a request is logged when it
+	// is answered: who asked for which path (without its query), the answer's code and source, and the
+	// Audit-Id, which is the client's if it sent one. 0 logs none.
+	AccessLogSampling float64 `json:"accessLogSampling,omitempty"`
 	// Profiling serves Go's profiles at /debug/pprof on AdminListen. They show memory
 	// addresses and names of functions, and cost CPU while they are taken.
 	Profiling bool `json:"profiling,omitempty"`
 }
+
+// LogFormat is how log lines are written.
+type LogFormat string
+
+// The values of [LogFormat].
+const (
+	JSON    LogFormat = "json"
+	Console LogFormat = "console"
+)
 
 // TLS is how to serve TLS, 1.2 or later.
 type TLS struct {

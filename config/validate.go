@@ -44,6 +44,12 @@ func (c *ProxyConfiguration) Validate() error {
 		errs = append(errs, field.Invalid(field.NewPath("memoryBudget"), q.String(), "must be 0 or at least "+leastMemory.String()))
 	}
 	errs = append(errs, c.Upstream.validate(field.NewPath("upstream"))...)
+	if f := c.LogFormat; f != JSON && f != Console {
+		errs = append(errs, field.NotSupported(field.NewPath("logFormat"), f, []LogFormat{JSON, Console}))
+	}
+	if s := c.AccessLogSampling; s < 0 || s > 1 {
+		errs = append(errs, field.Invalid(field.NewPath("accessLogSampling"), s, "must be from 0 to 1"))
+	}
 	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)
 	return errs.ToAggregate()
 }

@@ -29,7 +29,7 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	if resp == nil {
 		resp = s.guarded(s.ctx, req, &rt)
 	}
-	s.metrics.request(rt, resp, time.Since(began))
+	s.answered(req, rt, resp, time.Since(began))
 	s.render(fctx, req, rt, resp)
 	if resp.close {
 		fctx.SetConnectionClose()

@@ -77,7 +77,7 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 		w.Header().Set("Connection", "close") // the library turns it into GOAWAY
 	}
 	resp := s.guarded(hr.Context(), req, &rt)
-	s.metrics.request(rt, resp, time.Since(began))
+	s.answered(req, rt, resp, time.Since(began))
 	maps.Copy(w.Header(), resp.header)
 	if resp.close {
 		w.Header().Set("Connection", "close")

@@ -49,6 +49,8 @@ type Options struct {
 	Recheck time.Duration
 	// Limits bound what clients may take.
 	Limits Limits
+	// AccessLog is the probability, from 0 to 1, that a request is logged.
+	AccessLog float64
 	// Workspace bounds the memory of answers that are made for one request each, in bytes; 0
 	// is 128 MiB. What does not fit is forwarded.
 	Workspace int64

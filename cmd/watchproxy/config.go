@@ -31,6 +31,15 @@ func newConfig() *cobra.Command {
 			},
 		},
 		&cobra.Command{
+			Use:   "schema",
+			Short: "Print the JSON schema of configuration files, for editors",
+			Args:  cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				_, err := cmd.OutOrStdout().Write(config.Schema())
+				return err
+			},
+		},
+		&cobra.Command{
 			Use:   "defaults",
 			Short: "Print the configuration that an empty file means",
 			Args:  cobra.NoArgs,

@@ -103,7 +103,7 @@ func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
 // serve serves until ctx ends. What can change while it runs follows the file, unless that is empty, by
 // reading the configuration again.
 func serve(ctx context.Context, c *config.ProxyConfiguration, file string, read func() (*config.ProxyConfiguration, error)) error {
-	log, level, err := newLogger(c.LogLevel)
+	log, level, err := newLogger(c.LogLevel, c.LogFormat)
 	if err != nil {
 		return err
 	}
@@ -219,6 +219,7 @@ func serverOptions(c *config.ProxyConfiguration) proxy.Options {
 		GoawayChance: c.GoawayChance,
 		Recheck:      c.Authorization.WatchRecheckInterval.Duration,
 		Limits:       limits(c.Limits),
+		AccessLog:    c.AccessLogSampling,
 	}
 }
 
@@ -258,14 +259,18 @@ func inBackground(ctx context.Context, do func(context.Context)) (stop func()) {
 }
 
 // newLogger returns a logger whose level can be changed.
-func newLogger(level string) (*zap.Logger, zap.AtomicLevel, error) {
+func newLogger(level string, format config.LogFormat) (*zap.Logger, zap.AtomicLevel, error) {
 	l, err := zap.ParseAtomicLevel(level)
 	if err != nil {
 		return nil, l, fmt.Errorf("logLevel: %w", err)
 	}
-	encoder := zap.NewProductionEncoderConfig()
-	encoder.EncodeTime = zapcore.ISO8601TimeEncoder
-	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(encoder), zapcore.Lock(os.Stderr), l)), l, nil
+	settings := zap.NewProductionEncoderConfig()
+	settings.EncodeTime = zapcore.ISO8601TimeEncoder
+	encoder := zapcore.NewJSONEncoder(settings)
+	if format == config.Console {
+		encoder = zapcore.NewConsoleEncoder(settings)
+	}
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), l)), l, nil
 }
 
 // opener shows the feeds to the server.

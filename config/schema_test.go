@@ -1,0 +1,166 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var update = flag.Bool("update", false, "write schema.json and README.md anew")
+
+// The schema and the reference say what the types say: go test ./config -update.
+func TestSchemaAndReferenceAreOfTheTypes(t *testing.T) {
+	g := newGenerator(t)
+	schema := g.object(reflect.TypeFor[ProxyConfiguration](), fields(Default()))
+	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	schema["title"] = Kind
+	schema["required"] = []string{"apiVersion", "kind"}
+	properties := schema["properties"].(map[string]any)
+	for name, only := range map[string]string{"apiVersion": APIVersion, "kind": Kind} {
+		properties[name].(map[string]any)["const"] = only
+	}
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(schema); err != nil {
+		t.Fatal(err)
+	}
+	var reference strings.Builder
+	reference.WriteString("# ProxyConfiguration\n\nThe configuration file of `watchproxy serve --config FILE`, in YAML or JSON. Every field but `apiVersion` and `kind`\n" +
+		"may be left out. `watchproxy config validate FILE` tells everything that is wrong with one, `watchproxy config defaults` prints what an\n" +
+		"empty one means, `watchproxy config schema` the JSON schema of this list ([schema.json](schema.json)) for editors. Both are made of\n" +
+		"the Go types. Durations are written like `1m30s`, sizes like `64Mi`.\n\n| Field | Default | |\n|---|---|---|\n")
+	writeReference(&reference, "", schema)
+	for name, content := range map[string]string{"schema.json": text.String(), "README.md": reference.String()} {
+		if *update {
+			if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if written, err := os.ReadFile(name); err != nil || string(written) != content {
+			t.Errorf("%s is not of the types (%v): go test ./config -update", name, err)
+		}
+	}
+	if string(Schema()) != text.String() && !*update {
+		t.Error("Schema is another one")
+	}
+}
+
+// generator makes schemas of types, with their comments for descriptions.
+type generator struct {
+	t        *testing.T
+	comments map[string]string   // of fields, by Type.Field
+	values   map[string][]string // of string types with constants
+}
+
+func newGenerator(t *testing.T) *generator {
+	t.Helper()
+	g := &generator{t, map[string]string{}, map[string][]string{}}
+	for _, file := range []string{"types.go", "access.go"} {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeSpec:
+				if s, ok := n.Type.(*ast.StructType); ok {
+					for _, f := range s.Fields.List {
+						g.comments[n.Name.Name+"."+f.Names[0].Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
+					}
+				}
+			case *ast.ValueSpec:
+				if of, ok := n.Type.(*ast.Ident); ok {
+					g.values[of.Name] = append(g.values[of.Name], strings.Trim(n.Values[0].(*ast.BasicLit).Value, `"`))
+				}
+			}
+			return true
+		})
+	}
+	return g
+}
+
+// object is the schema of a struct.
+func (g *generator) object(of reflect.Type, defaults map[string]any) map[string]any {
+	g.t.Helper()
+	properties := map[string]any{}
+	for f := range of.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		s := g.schema(f.Type, defaults[name])
+		s["description"] = g.comments[of.Name()+"."+f.Name]
+		if s["description"] == "" || name == "" {
+			g.t.Errorf("%s.%s has no comment or no name", of.Name(), f.Name)
+		}
+		properties[name] = s
+	}
+	return map[string]any{"type": "object", "properties": properties, "additionalProperties": false}
+}
+
+func (g *generator) schema(of reflect.Type, defaults any) map[string]any {
+	g.t.Helper()
+	if of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	s := map[string]any{}
+	switch {
+	case of == reflect.TypeFor[metav1.Duration]():
+		s = map[string]any{"type": "string", "pattern": `^-?([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$`}
+	case of == reflect.TypeFor[resource.Quantity]():
+		s = map[string]any{"type": []string{"string", "number"}, "pattern": `^[0-9]+(\.[0-9]+)?([KMGTPE]i|[mkMGTPE]|[eE][0-9]+)?$`}
+	case of.Kind() == reflect.Struct:
+		within, _ := defaults.(map[string]any)
+		return g.object(of, within)
+	case of.Kind() == reflect.Slice:
+		s = map[string]any{"type": "array", "items": g.schema(of.Elem(), nil)}
+	case of.Kind() == reflect.String:
+		s["type"] = "string"
+		if values := g.values[of.Name()]; len(values) > 0 {
+			s["enum"] = values
+		}
+	case of.Kind() == reflect.Bool:
+		s["type"] = "boolean"
+	case of.Kind() == reflect.Int:
+		s["type"] = "integer"
+	case of.Kind() == reflect.Float64:
+		s["type"] = "number"
+	default:
+		g.t.Fatalf("no schema of %s", of)
+	}
+	if defaults != nil {
+		s["default"] = defaults
+	}
+	return s
+}
+
+func writeReference(to *strings.Builder, path string, object map[string]any) {
+	properties := object["properties"].(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(properties)) {
+		of := properties[name].(map[string]any)
+		value := ""
+		if d, ok := of["default"]; ok {
+			text, _ := json.Marshal(d) // it was read from JSON
+			value = "`" + string(text) + "`"
+		}
+		fmt.Fprintf(to, "| `%s` | %s | %s |\n", path+name, value, of["description"])
+		if items, ok := of["items"].(map[string]any); ok && items["properties"] != nil {
+			writeReference(to, path+name+"[].", items)
+		}
+		if of["properties"] != nil {
+			writeReference(to, path+name+".", of)
+		}
+	}
+}

@@ -1,0 +1,22 @@
+package proxy
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// answered counts a request whose answer is about to be written, and logs it if its lot says so. Of the query
+// nothing is logged: it may hold what is nobody's business.
+func (s *Server) answered(req *request, rt route, resp *response, took time.Duration) {
+	s.metrics.request(rt, resp, took)
+	sampling := s.options.Load().AccessLog
+	if sampling == 0 || rand.Float64() >= sampling {
+		return
+	}
+	s.log.Info("request",
+		zap.String("verb", rt.verb), zap.String("path", req.path), zap.Int("code", resp.status), zap.String("source", string(resp.source)),
+		zap.Duration("latency", took), zap.String("user", req.identity.name()), zap.String("userAgent", req.header.Get("User-Agent")),
+		zap.String("auditID", resp.header.Get("Audit-Id")))
+}
