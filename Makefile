@@ -88,7 +88,7 @@ kills: kubeapi ## the proxy is killed 100 times at random moments, caches saved:
 	$(FAULTS) -run TestKills -kills 100
 
 stalled: kubeapi ## what one stalled client does to 1,000 others, by turns: bench/results/stalled.md
-	$(FAULTS) -run TestStalled -crowd 1000 -rounds 5 -round 20s
+	$(FAULTS) -run TestStalled -crowd 1000 -rounds 9 -round 15s
 
 SOAK ?= 30m
 soak: kubeapi ## churning clients under 200 events/s for SOAK (30m), and what the proxy holds: bench/results/soak.md

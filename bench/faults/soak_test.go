@@ -76,6 +76,7 @@ func TestSoak(t *testing.T) {
 	objects := o.dynamic.Resource(o.of.GroupVersionResource).Namespace(o.namespace)
 	w := &writers{namespace: o.namespace, of: o.of, objects: objects}
 	var samples []sample
+	began := time.Now()
 	err := workload.During(t.Context(), soakRate, soakWriters, func(ctx context.Context, i int) error {
 		random := rand.New(rand.NewPCG(seed, uint64(i)))
 		w.change(ctx, fmt.Sprintf("o-%d", random.IntN(soakObjects)), i, random)
@@ -87,7 +88,7 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := o.table(samples, w.writes.Load())
+	text := o.table(samples, float64(w.writes.Load())/time.Since(began).Seconds())
 	t.Log("\n" + text)
 	report(t, text)
 	for _, wrong := range o.mu.wrong {
@@ -275,11 +276,11 @@ func (o *soak) sample(ctx context.Context) (s sample, err error) {
 	}, err
 }
 
-func (o *soak) table(samples []sample, writes int64) string {
+func (o *soak) table(samples []sample, rate float64) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %v, %.0f events/s, %d clients at a time: %d watchers, %d slow ones, %d that list, %d that page. "+
 		"%d clients came and went, with %d watches resumed, %d lists and %d pages; %d events were seen.\n\n",
-		time.Now().UTC().Format(time.DateOnly), *soaking, float64(writes)/soaking.Seconds(), soakWatchers+soakSlow+2*soakReaders,
+		time.Now().UTC().Format(time.DateOnly), *soaking, rate, soakWatchers+soakSlow+2*soakReaders,
 		soakWatchers, soakSlow, soakReaders, soakReaders, o.clients.Load(), o.resumed.Load(), o.lists.Load(), o.pages.Load(), o.events.Load())
 	b.WriteString("| after | events | clients so far | reads so far | watches | events in the log | goroutines | file descriptors | MiB resident | MiB of heap |\n" +
 		"|---|---|---|---|---|---|---|---|---|---|\n")
