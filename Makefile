@@ -104,7 +104,7 @@ bench-sync: build kubeapi ## how long informers take to sync, at the apiserver, 
 
 bench: build kubeapi bin/nginx ## what reads cost: the apiserver, the proxy and a floor side by side; a quarter of an hour
 	@go build -o bin/bench-load ./bench/load
-	@exec bin/bench-load
+	@mkdir -p bench/results; exec bin/bench-load --results bench/results
 
 bench-growth: build kubeapi bin/nginx ## what they cost at 1,000, 10,000 and 100,000 pods; as long
 	@go build -o bin/bench-load ./bench/load

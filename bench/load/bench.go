@@ -53,7 +53,7 @@ type pair struct {
 }
 
 func measure(ctx context.Context, o *options) (r *report, err error) {
-	b := &bench{options: o, report: &report{Pods: o.pods}, log: os.Stderr}
+	b := &bench{options: o, report: newReport(ctx, o.pods), log: os.Stderr}
 	if len(o.growth) > 0 {
 		o.pods = o.growth[0]
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -25,7 +24,7 @@ const runLimit = time.Hour
 type options struct {
 	pods       int
 	only       string
-	json       string
+	results    string
 	watchproxy string
 	nginx      string
 	enough     time.Duration
@@ -65,7 +64,7 @@ to standard output, progress to standard error.`,
 	flags.DurationVar(&o.enough, "enough", 500*time.Millisecond, "processor `TIME` of a server in each of three rounds")
 	flags.DurationVar(&o.patience, "patience", 10*time.Second, "`TIME` after which less than that has to do")
 	flags.IntSliceVar(&o.growth, "growth", nil, "`SIZES` of the collection, ascending, to measure the proxy alone at instead of all servers at one size")
-	flags.StringVar(&o.json, "json", "", "`FILE` that the table is also written to, as JSON")
+	flags.StringVar(&o.results, "results", "", "`DIR` that the report is also written to: load.txt, load.json, load.svg")
 	flags.StringVar(&o.profiles, "profiles", "", "`DIR` for a CPU profile of the proxy for each scenario")
 	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
 	flags.StringVar(&o.nginx, "nginx", filepath.Join(cluster.Root(), "bin", "nginx"), "`FILE` to run as nginx")
@@ -98,16 +97,8 @@ func (o *options) run(ctx context.Context) error {
 	defer cancel()
 	r, err := measure(ctx, o)
 	r.print(os.Stdout)
-	if o.json != "" {
-		err = errors.Join(err, r.write(o.json))
+	if o.results != "" {
+		err = errors.Join(err, r.write(o.results))
 	}
 	return err
-}
-
-func (r *report) write(path string) error {
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
-	}
-	return os.WriteFile(path, append(b, '\n'), 0o644)
 }

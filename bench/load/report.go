@@ -1,19 +1,58 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 // report is all that was measured.
 type report struct {
-	Pods int   `json:"pods"`
-	Rows []row `json:"rows"`
+	Date    string `json:"date"`
+	Commit  string `json:"commit"`
+	Machine string `json:"machine"`
+	Pods    int    `json:"pods"`
+	Rows    []row  `json:"rows"`
+}
+
+// newReport says when, of what and where it is.
+func newReport(ctx context.Context, pods int) *report {
+	r := &report{Date: time.Now().UTC().Format(time.DateOnly), Commit: "unknown", Pods: pods}
+	git := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*")
+	git.Dir = cluster.Root()
+	if commit, err := git.Output(); err == nil {
+		r.Commit = strings.TrimSpace(string(commit))
+	}
+	r.Machine = fmt.Sprintf("%s/%s, %d processors", runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	return r
+}
+
+// write keeps a report in a directory: as text, as JSON and as a picture.
+func (r *report) write(dir string) error {
+	figures, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "make bench, %s, commit %s, %s.\n", r.Date, r.Commit, r.Machine)
+	r.print(&text)
+	for name, content := range map[string]string{"load.txt": text.String(), "load.json": string(figures) + "\n", "load.svg": r.svg()} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			return fmt.Errorf("report: %w", err)
+		}
+	}
+	return nil
 }
 
 // row is one scenario.
