@@ -46,8 +46,8 @@ func TestReadmeHasAllValues(t *testing.T) {
 // description begins the comment above a value that is a row, as helm-docs has it. What has none is taken apart.
 const description = "# -- "
 
-// types are how the table calls YAML's types.
-var types = map[string]string{"!!str": "string", "!!int": "integer", "!!bool": "boolean", "!!seq": "list", "!!map": "object"}
+// typeNames are how the table calls YAML's types.
+var typeNames = map[string]string{"!!str": "string", "!!int": "integer", "!!bool": "boolean", "!!seq": "list", "!!map": "object"}
 
 // rows are the table's rows of a mapping.
 func rows(t *testing.T, path string, mapping *yaml.Node) (all []string) {
@@ -58,7 +58,7 @@ func rows(t *testing.T, path string, mapping *yaml.Node) (all []string) {
 		_, text, ok := strings.Cut("\n"+key.HeadComment, "\n"+description)
 		switch {
 		case ok:
-			all = append(all, fmt.Sprintf("| `%s` | %s | `%s` | %s |\n", name, types[value.ShortTag()], inline(t, value), strings.ReplaceAll(strings.ReplaceAll(text, "\n# ", " "), "|", `\|`)))
+			all = append(all, fmt.Sprintf("| `%s` | %s | `%s` | %s |\n", name, typeNames[value.ShortTag()], inline(t, value), strings.ReplaceAll(strings.ReplaceAll(text, "\n# ", " "), "|", `\|`)))
 		case value.Kind == yaml.MappingNode && len(value.Content) > 0:
 			all = append(all, rows(t, name+".", value)...)
 		default:

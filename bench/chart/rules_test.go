@@ -54,7 +54,7 @@ var courses = map[string]course{
 		watchproxy_upstream_server_usable{job="watchproxy",instance="a",server="https://10.0.0.2:6443"} 1x4 0x30`, 15 * time.Minute, `server="https://10.0.0.2:6443"`},
 	"WatchproxyReviewsFail": {`
 		watchproxy_reviews_total{job="watchproxy",instance="a",resource="tokenreviews",code="201"} 0+60x40
-		watchproxy_reviews_total{job="watchproxy",instance="a",resource="tokenreviews",code="0"} 0x20 60+60x20`, 27 * time.Minute, `instance="a"`},
+		watchproxy_reviews_total{job="watchproxy",instance="a",resource="tokenreviews",code="0"} 0x20 60+60x20`, 26 * time.Minute, `instance="a"`},
 	"WatchproxyFeedStale": {`
 		watchproxy_feed_synced{` + feed + `,encoding="json"} 1x30
 		watchproxy_feed_last_sign_seconds{` + feed + `,encoding="json"} 10x9 60+60x20
@@ -64,10 +64,10 @@ var courses = map[string]course{
 		watchproxy_feed_synced{` + feed + `,encoding="json"} 1x4 0x30`, 15 * time.Minute, `resource="pods"`},
 	"WatchproxyRelists": {`
 		watchproxy_feed_relists_total{` + feed + `,reason="no-streaming"} 0+5x60
-		watchproxy_feed_relists_total{` + feed + `,reason="expired"} 0x9 1+1x40`, 19 * time.Minute, `resource="pods"`},
+		watchproxy_feed_relists_total{` + feed + `,reason="expired"} 0x9 1+1x40`, 18 * time.Minute, `resource="pods"`},
 	"WatchproxyExpired": {`
 		watchproxy_requests_total{job="watchproxy",verb="list",code="200",source="cache"} 0+600x60
-		watchproxy_requests_total{job="watchproxy",verb="list",code="410",source="cache"} 0x20 60+60x40`, 38 * time.Minute, `job="watchproxy"`},
+		watchproxy_requests_total{job="watchproxy",verb="list",code="410",source="cache"} 0x20 60+60x40`, 36 * time.Minute, `job="watchproxy"`},
 	"WatchproxyMemoryNearLimit": {`
 		go_gc_gomemlimit_bytes{job="watchproxy",instance="a"} 1000x40
 		process_resident_memory_bytes{job="watchproxy",instance="a"} 900x9 960x30
@@ -77,7 +77,7 @@ var courses = map[string]course{
 		watchproxy_watches{job="watchproxy",instance="a",resource="pods"} 500x29 10x30
 		watchproxy_watches{job="watchproxy",instance="b",resource="pods"} 100x29 100x30`, 32 * time.Minute, `job="watchproxy"`},
 	"WatchproxyRequestsLimited": {`
-		watchproxy_limited_total{job="watchproxy",instance="a",limit="user_watches"} 0x9 60+60x30`, 21 * time.Minute, `limit="user_watches"`},
+		watchproxy_limited_total{job="watchproxy",instance="a",limit="user_watches"} 0x9 60+60x30`, 20 * time.Minute, `limit="user_watches"`},
 	"WatchproxyErrors": {`
 		watchproxy_requests_total{job="watchproxy",verb="get",code="200",source="cache"} 0+600x60
 		watchproxy_requests_total{job="watchproxy",verb="get",code="503",source="proxy"} 0x20 60+60x40`, 33 * time.Minute, `source="proxy"`},
@@ -86,9 +86,9 @@ var courses = map[string]course{
 		watchproxy_freshness_runs_total{` + feed + `,outcome="failed"} 0x9 60+60x50`, 22 * time.Minute, `resource="pods"`},
 	"WatchproxyCacheDiffered": {`
 		watchproxy_self_checks_total{` + feed + `,outcome="same"} 1+1x60
-		watchproxy_self_checks_total{` + feed + `,outcome="different"} _x9 1x60`, 10 * time.Minute, `resource="pods"`},
+		watchproxy_self_checks_total{` + feed + `,outcome="different"} _x9 1x60`, 9 * time.Minute, `resource="pods"`},
 	"WatchproxySavesFail": {`
-		watchproxy_cache_saves_total{job="watchproxy",instance="a",outcome="failed"} _x9 1x60`, 20 * time.Minute, `instance="a"`},
+		watchproxy_cache_saves_total{job="watchproxy",instance="a",outcome="failed"} _x9 1x60`, 19 * time.Minute, `instance="a"`},
 }
 
 func TestAlerts(t *testing.T) {
