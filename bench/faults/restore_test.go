@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,7 +17,6 @@ import (
 
 // trail follows a selection at the apiserver itself, with nothing in between.
 type trail struct {
-	body    io.Closer
 	running sync.WaitGroup
 
 	mu struct {
@@ -28,52 +28,82 @@ type trail struct {
 }
 
 func startTrail(ctx context.Context, s server, of resource, namespace string, selection int) (*trail, error) {
-	resp, err := s.open(ctx, of.watch(namespace, selections[selection], "resourceVersion=&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"))
+	open := func(query string) (*http.Response, error) {
+		return s.open(ctx, of.watch(namespace, selections[selection], query))
+	}
+	resp, err := open("resourceVersion=&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
 	if err != nil {
 		return nil, err
 	}
-	o := &trail{body: resp.Body}
+	o := &trail{}
 	o.running.Go(func() {
-		for body := bufio.NewReader(resp.Body); ; {
-			line, err := body.ReadBytes('\n')
-			var e conformance.Event
-			if err == nil {
-				e, err = conformance.ParseEvent(line)
-			}
-			if !o.note(e, err) {
+		for err == nil {
+			at, failed := o.follow(resp.Body)
+			resp.Body.Close()
+			if at == 0 || ctx.Err() != nil {
+				o.fail(failed)
 				return
 			}
+			// The apiserver ends watches that are slow, as this one is where many share a processor.
+			resp, err = open(fmt.Sprintf("resourceVersion=%d", at))
 		}
+		o.fail(err)
 	})
 	return o, nil
+}
+
+// follow reads events to the end of a watch, and tells where it can be gone on with, if anywhere.
+func (o *trail) follow(from io.Reader) (at uint64, err error) {
+	for body := bufio.NewReader(from); ; {
+		line, err := body.ReadBytes('\n')
+		if err != nil {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			return o.mu.at, err
+		}
+		e, err := conformance.ParseEvent(line)
+		if err == nil && e.Type == "ERROR" {
+			err = fmt.Errorf("%s", e.Line)
+		}
+		if err != nil {
+			return 0, err
+		}
+		o.note(e)
+	}
+}
+
+func (o *trail) fail(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.mu.err = err
 }
 
 // startTrails follows each selection, until the test ends.
 func startTrails(ctx context.Context, t *testing.T, w *world, namespace string) (trails []*trail) {
 	t.Helper()
 	direct := w.direct(t)
+	ctx, cancel := context.WithCancel(ctx)
+	t.Cleanup(func() {
+		cancel()
+		for _, o := range trails {
+			o.running.Wait()
+		}
+	})
 	for i := range selections {
 		o, err := startTrail(ctx, direct, w.of, namespace, i)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			o.body.Close()
-			o.running.Wait()
-		})
 		trails = append(trails, o)
 	}
 	return trails
 }
 
-func (o *trail) note(e conformance.Event, err error) (on bool) {
+func (o *trail) note(e conformance.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	ref := &o.mu.ref
 	switch {
-	case err != nil:
-		o.mu.err = err
-		return false
 	case e.InitialEnd:
 		ref.Since, o.mu.at = e.RV, e.RV
 	case e.Type == "BOOKMARK":
@@ -83,7 +113,6 @@ func (o *trail) note(e conformance.Event, err error) (on bool) {
 		ref.Events = append(ref.Events, e)
 		o.mu.at = e.RV
 	}
-	return true
 }
 
 // upTo waits until the trail has come somewhere, and returns what it has seen.
