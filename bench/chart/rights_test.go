@@ -239,8 +239,11 @@ func (w *world) readThrough(t *testing.T, p *cluster.Proxy) {
 		t.Fatal(err)
 	}
 	for _, labels := range [][]string{
-		{`verb="list"`, `resource="pods"`}, {`verb="watch"`, `resource="pods"`}, {`verb="list"`, `resource="deployments"`},
-		{`verb="list"`, `resource="events"`}, {`verb="list"`, `resource="widgets"`},
+		{`verb="list"`, `resource="pods"`},
+		{`verb="watch"`, `resource="pods"`},
+		{`verb="list"`, `resource="deployments"`},
+		{`verb="list"`, `resource="events"`},
+		{`verb="list"`, `resource="widgets"`},
 	} {
 		if m.Sum("watchproxy_requests_total", append(labels, `source="cache"`)...) == 0 {
 			t.Errorf("none of %v came from the cache", labels)
