@@ -56,9 +56,9 @@ func TestImpersonation(t *testing.T) {
 		t.Errorf("the proxy may not impersonate john, and he got %v", err)
 	}
 	for _, r := range w.requests(t) {
-		if r.Verb == "create" && r.ObjectRef.Resource == "configmaps" && r.ResponseStatus.Code == 201 {
-			if r.User.Username != proxyIdentity || r.ImpersonatedUser == nil || r.ImpersonatedUser.Username != "jane" {
-				t.Errorf("it arrived as %v by %v", r.ImpersonatedUser, r.User)
+		if r.Verb == "create" && r.ObjectRef.Resource == "configmaps" && r.ObjectRef.Namespace == namespace && r.ResponseStatus.Code == 201 && r.ImpersonatedUser != nil {
+			if r.User.Username != proxyIdentity || r.ImpersonatedUser.Username != "jane" {
+				t.Errorf("it arrived as %s by %s", r.ImpersonatedUser.Username, r.User.Username)
 			}
 			return
 		}

@@ -36,6 +36,7 @@ const limit = time.Minute
 // the rights to know its upstream is idle.
 func TestRightsSuffice(t *testing.T) {
 	w := sharedWorld(t)
+	before := len(w.requests(t)) // other tests are denied things on purpose
 	caches := t.TempDir()
 	p := w.proxyWithRights(t, fmt.Sprintf(`
 cachedResources: [pods, events, deployments.apps, widgets.example.com]
@@ -50,7 +51,7 @@ config: {cache: {persistence: {directory: %s}}}`, caches))
 	}
 
 	used := map[string]bool{}
-	for _, r := range w.requests(t) {
+	for _, r := range w.requests(t)[before:] {
 		if r.User.Username != proxyIdentity {
 			continue
 		}
@@ -269,7 +270,7 @@ type auditRecord struct {
 	RequestURI       string
 	User             struct{ Username string }
 	ImpersonatedUser *struct{ Username string }
-	ObjectRef        struct{ Resource string }
+	ObjectRef        struct{ Resource, Namespace string }
 	ResponseStatus   struct{ Code int }
 }
 
