@@ -1,6 +1,7 @@
 package config
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -135,6 +136,17 @@ func TestSecretsAreNamed(t *testing.T) {
 		}
 		if !slices.Equal(c.Cache.Exclude, want) {
 			t.Errorf("%q excludes %q, want %q", text, c.Cache.Exclude, want)
+		}
+	}
+}
+
+func TestNoNumberIsNoProbability(t *testing.T) {
+	c := Default()
+	c.GoawayChance, c.AccessLogSampling = math.NaN(), math.NaN()
+	err := c.Validate()
+	for _, field := range []string{"goawayChance:", "accessLogSampling:"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("no %s in %v", field, err)
 		}
 	}
 }

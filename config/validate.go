@@ -29,7 +29,7 @@ func (c *ProxyConfiguration) Validate() error {
 	errs = append(errs, c.TLS.validate(field.NewPath("tls"))...)
 	errs = append(errs, c.validateAccess()...)
 	errs = append(errs, c.Limits.validate(field.NewPath("limits"))...)
-	if c.GoawayChance < 0 || c.GoawayChance > goawayMax {
+	if !(c.GoawayChance >= 0 && c.GoawayChance <= goawayMax) {
 		errs = append(errs, field.Invalid(field.NewPath("goawayChance"), c.GoawayChance, fmt.Sprintf("must be from 0 to %v", goawayMax)))
 	}
 	errs = append(errs, validateAddress(field.NewPath("adminListen"), c.AdminListen)...)
@@ -47,7 +47,7 @@ func (c *ProxyConfiguration) Validate() error {
 	if f := c.LogFormat; f != JSON && f != Console {
 		errs = append(errs, field.NotSupported(field.NewPath("logFormat"), f, []LogFormat{JSON, Console}))
 	}
-	if s := c.AccessLogSampling; s < 0 || s > 1 {
+	if s := c.AccessLogSampling; !(s >= 0 && s <= 1) {
 		errs = append(errs, field.Invalid(field.NewPath("accessLogSampling"), s, "must be from 0 to 1"))
 	}
 	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)

@@ -185,6 +185,12 @@ var errLong = errors.New("answer is too long to be shared")
 // its own here, and wake the client up anew.
 const gatherMax = 64 << 10
 
+// kubernetesOwn tells API groups that kube-apiserver serves itself: an answer is there as a whole. What others serve may
+// be a stream without looking like one.
+func kubernetesOwn(group string) bool {
+	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
+}
+
 // gather reads a short answer to its end, so that it is written at once.
 func (r *response) gather(method string) {
 	if method != http.MethodHead && r.status != http.StatusNoContent && r.status != http.StatusNotModified {

@@ -82,6 +82,10 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*response, error) {
 		return r.rendered(body.bytes())
 	case !r.compresses(body.length):
 		resp := r.respond()
+		if body.pieces != nil && r.filter.Selective() { // made for this request
+			resp.bytes = body.bytes()
+			return resp, nil
+		}
 		resp.list, resp.length = body, body.length
 		return resp, nil
 	case r.filter.Selective():

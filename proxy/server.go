@@ -235,7 +235,11 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 	if errors.Is(err, errLate) {
 		done = joined(done, s.leaveLate)
 	}
-	return s.sharedForward(ctx, req, *rt, done)
+	resp = s.sharedForward(ctx, req, *rt, done)
+	if rt.plain && rt.resource && !resp.lasts && kubernetesOwn(rt.gvr.Group) {
+		resp.gather(req.method)
+	}
+	return resp
 }
 
 // enter refuses requests that are answered to nobody, or not to who sent them.
@@ -277,9 +281,6 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 		resp := s.forwards.forward(ctx, nil, req, done)
 		if resp.lasts = lasting(rt); resp.tunnel != nil {
 			admitted() // it may last
-		}
-		if rt.plain && !resp.lasts {
-			resp.gather(req.method)
 		}
 		return resp
 	}

@@ -16,7 +16,7 @@ const (
 	yamlWork   = 96
 	indentWork = 6
 	gzipWork   = 3
-	cutWork    = 1
+	cutWork    = 2
 )
 
 // workspaceWait is how long a read waits for others to be written: upstream can make the body as well.
@@ -33,7 +33,7 @@ func newWorkspace(size int64) *workspace {
 	return &workspace{size, semaphore.NewWeighted(size)}
 }
 
-// take returns what gives the memory back, or errForward.
+// take returns what gives the memory back, which is to be called once, or errForward.
 func (w *workspace) take(size int64) (giveBack func(), err error) {
 	if size > w.size {
 		return nil, errForward
@@ -43,7 +43,7 @@ func (w *workspace) take(size int64) (giveBack func(), err error) {
 	if w.free.Acquire(ctx, size) != nil {
 		return nil, errForward
 	}
-	return sync.OnceFunc(func() { w.free.Release(size) }), nil
+	return func() { w.free.Release(size) }, nil
 }
 
 // made is a response whose body takes work times the memory of what it is made of.
@@ -52,13 +52,16 @@ func (w *workspace) made(size, work int64, do func() (*response, error)) (*respo
 	if err != nil {
 		return nil, err
 	}
+	defer func() { giveBack() }() // whatever happens
 	resp, err := do()
 	if err != nil || resp.bytes == nil {
-		giveBack()
 		return resp, err
 	}
-	resp.reader, resp.length = &held{bytes.NewReader(resp.bytes), giveBack}, int64(len(resp.bytes))
+	length := int64(len(resp.bytes))
+	keeps := min(length, size*work)
+	resp.reader, resp.length = &held{bytes.NewReader(resp.bytes), sync.OnceFunc(func() { w.free.Release(keeps) })}, length
 	resp.bytes = nil
+	giveBack = func() { w.free.Release(size*work - keeps) } // what making it took
 	return resp, nil
 }
 

@@ -39,6 +39,16 @@ func TestWorkspaceIsGivenBack(t *testing.T) {
 	if _, err := w.made(50, 2, func() (*response, error) { return nil, errForward }); !errors.Is(err, errForward) {
 		t.Errorf("got %v", err)
 	}
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = w.made(50, 2, func() (*response, error) { panic("a body that cannot be made") })
+	}()
+	waiting, err := w.made(50, 2, do) // a client that is slow to read it takes no more than it is long
+	if err != nil || !w.free.TryAcquire(50) || w.free.TryAcquire(1) {
+		t.Errorf("more than the body is taken, or less: %v", err)
+	}
+	w.free.Release(50)
+	_ = waiting.reader.Close()
 	if !w.free.TryAcquire(100) {
 		t.Error("something was not given back")
 	}

@@ -20,6 +20,7 @@ import (
 // anything wrong in it, or with a change that needs a restart, changes nothing.
 type reloader struct {
 	file    string // empty for none
+	known   []byte // what was in it when it was last read, or before
 	read    func() (*config.ProxyConfiguration, error)
 	running *config.ProxyConfiguration
 	apply   func(*config.ProxyConfiguration)
@@ -57,7 +58,7 @@ func (r *reloader) run(ctx context.Context) {
 	defer signal.Stop(hangups)
 	tick := time.NewTicker(lookForChanges)
 	defer tick.Stop()
-	known, _ := os.ReadFile(r.file)
+	pending := r.known
 	for {
 		asked := false
 		select {
@@ -75,10 +76,14 @@ func (r *reloader) run(ctx context.Context) {
 			continue
 		}
 		now, err := os.ReadFile(r.file)
-		if !asked && (err != nil || bytes.Equal(now, known)) {
+		if !asked && (err != nil || bytes.Equal(now, r.known)) {
 			continue
 		}
-		known = now
+		if !asked && !bytes.Equal(now, pending) { // it may be half written
+			pending = now
+			continue
+		}
+		r.known = now
 		r.reload()
 	}
 }

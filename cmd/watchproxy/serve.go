@@ -38,11 +38,12 @@ func newServe() *cobra.Command {
 		Short: "Serve clients from caches of an apiserver",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			known, _ := os.ReadFile(f.config) // before it is read for good: what changes from now on is noticed
 			c, err := f.configuration()
 			if err != nil {
 				return err
 			}
-			return serve(cmd.Context(), c, f.config, f.configuration)
+			return serve(cmd.Context(), c, &reloader{file: f.config, known: known, read: f.configuration})
 		},
 	}
 	flags := cmd.Flags()
@@ -100,9 +101,8 @@ func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
 	return c, nil
 }
 
-// serve serves until ctx ends. What can change while it runs follows the file, unless that is empty, by
-// reading the configuration again.
-func serve(ctx context.Context, c *config.ProxyConfiguration, file string, read func() (*config.ProxyConfiguration, error)) error {
+// serve serves until ctx ends. What can change while it runs is changed by reloads.
+func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader) error {
 	log, level, err := newLogger(c.LogLevel, c.LogFormat)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, file string, read 
 		return err
 	}
 	defer inBackground(ctx, behind.run)()
-	forwards, err := proxy.NewForwarder(behind.configs[0], behind.transport)
+	forwards, err := proxy.NewForwarder(behind.forwarding(), behind.transport)
 	if err != nil {
 		return err
 	}
@@ -153,15 +153,13 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, file string, read 
 	if err != nil {
 		return err
 	}
-	reloads := &reloader{
-		file: file, read: read, running: c, log: log, metrics: newReloadMetrics(registry),
-		apply: func(c *config.ProxyConfiguration) {
-			level.SetLevel(logLevel(c.LogLevel))
-			memory.derivedMax.Store(c.Cache.Derived.MaxBytes.Value())
-			derived.SetLimit(c.Cache.Derived.MaxBytes.Value())
-			feeds.SetOptions(feedOptions(c.Cache))
-			server.SetOptions(serverOptions(c))
-		},
+	reloads.running, reloads.log, reloads.metrics = c, log, newReloadMetrics(registry)
+	reloads.apply = func(c *config.ProxyConfiguration) {
+		level.SetLevel(logLevel(c.LogLevel))
+		memory.derivedMax.Store(c.Cache.Derived.MaxBytes.Value())
+		derived.SetLimit(c.Cache.Derived.MaxBytes.Value())
+		feeds.SetOptions(feedOptions(c.Cache))
+		server.SetOptions(serverOptions(c))
 	}
 	defer inBackground(ctx, reloads.run)()
 	began := time.Now()

@@ -85,6 +85,19 @@ func (a *apiserver) config() (*rest.Config, error) {
 	return &rest.Config{Host: a.bases[0].String(), Transport: transport}, err
 }
 
+// forwarding tells what forwarded requests have to know: the address, and an identity that is impersonated
+// by any of the configurations.
+func (a *apiserver) forwarding() *rest.Config {
+	for _, rc := range a.configs {
+		if rc.Impersonate.UserName != "" {
+			rc = rest.CopyConfig(rc)
+			rc.Host = a.configs[0].Host
+			return rc
+		}
+	}
+	return a.configs[0]
+}
+
 // client is the feeds' way, as the proxy.
 func (a *apiserver) client(metrics *upstream.Metrics) (*upstream.Client, error) {
 	transport, err := a.transport(rest.CopyConfig)
@@ -137,6 +150,9 @@ func restConfigs(u config.Upstream, listen string) ([]*rest.Config, error) {
 	}
 	configs := make([]*rest.Config, len(u.Servers))
 	for i, address := range u.Servers {
+		if isSelf(address, listen) {
+			return nil, fmt.Errorf("upstream.servers[%d]: %s is the address that this proxy listens on", i, address)
+		}
 		configs[i] = rest.CopyConfig(rc)
 		configs[i].Host = address
 	}

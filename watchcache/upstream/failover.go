@@ -31,6 +31,9 @@ type failover struct {
 func (t *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 	one := t.servers.servers[t.servers.current.Load()]
 	for range t.servers.servers {
+		if one.foreign.Load() {
+			return nil, errForeign // and there is no other
+		}
 		resp, err := t.send(one, req)
 		if err == nil || req.Context().Err() != nil {
 			return resp, err
@@ -71,14 +74,28 @@ func (t *failover) send(one *server, req *http.Request) (*http.Response, error) 
 	}
 	body := &bounded{ReadCloser: resp.Body, life: life, done: done}
 	resp.Body = body
-	if w, ok := body.ReadCloser.(io.Writer); ok { // the connection was upgraded
+	if w, ok := body.ReadCloser.(duplex); ok { // the connection was upgraded, and the context is of no use any more
+		unhook := context.AfterFunc(life, func() { _ = w.Close() })
+		body.done = func() {
+			unhook()
+			done()
+		}
 		resp.Body = struct {
 			*bounded
 			io.Writer
-		}{body, w}
+			halfCloser
+		}{body, w, w}
 	}
 	return resp, nil
 }
+
+// duplex is what net/http makes of an upgraded connection.
+type duplex interface {
+	io.ReadWriteCloser
+	halfCloser
+}
+
+type halfCloser interface{ CloseWrite() error }
 
 // unconnected tells that a request was not sent, as there was no connection for it.
 func unconnected(err error) bool {

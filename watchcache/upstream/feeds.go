@@ -61,6 +61,8 @@ type Feeds struct {
 	turns   turns
 	store   *Store // nil if caches are not saved
 
+	shedding sync.Mutex // see shed
+
 	definitions definitions
 
 	mu struct {
@@ -225,6 +227,7 @@ func (fs *Feeds) feed(key feedKey) (*Feed, error) {
 	f := fs.newFeed(key)
 	fs.mu.feeds[key] = f
 	fs.running.Go(func() { fs.own(f) })
+	fs.running.Go(func() { fs.reconfigure(f) })
 	return f, nil
 }
 

@@ -15,15 +15,16 @@ func (fs *Feeds) SetOptions(options Options) {
 	options.SelfCheck = fs.options.Load().SelfCheck
 	fs.mu.Lock()
 	fs.options.Store(&options)
+	clear(fs.mu.refused) // for reasons that may be none any more
 	for _, f := range fs.mu.feeds {
-		fs.running.Go(func() { fs.reconfigure(f, &options) })
+		fs.running.Go(func() { fs.reconfigure(f) })
 	}
 	fs.mu.Unlock()
-	fs.applyShed() // which sets the limits of the logs
 }
 
-// reconfigure makes a feed what its options say, once it has something to abandon.
-func (fs *Feeds) reconfigure(f *Feed, options *Options) {
+// reconfigure makes a feed what the options of now say, once it has something to abandon. Each feed is when it has
+// started, too: they may have changed since it was made.
+func (fs *Feeds) reconfigure(f *Feed) {
 	select {
 	case <-f.started:
 	case <-fs.ctx.Done():
@@ -32,6 +33,7 @@ func (fs *Feeds) reconfigure(f *Feed, options *Options) {
 	if f.cache == nil {
 		return
 	}
+	options := fs.options.Load()
 	of := options.Resources[f.gvr.GroupResource()]
 	switch {
 	case options.excludes(f.key()):
@@ -42,6 +44,7 @@ func (fs *Feeds) reconfigure(f *Feed, options *Options) {
 		fs.giveUp(f, errReconfigured, 0)
 	default:
 		f.setOptions(of)
+		fs.shed(f)
 	}
 }
 

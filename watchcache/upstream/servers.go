@@ -32,7 +32,7 @@ type Server struct {
 // (the namespace kube-system tells), and if a consistent read of it is no older than what any of
 // them has said before: a server that lags behind its etcd, or whose etcd was cut off or restored, is
 // waited for while there is another. If there is none it is asked all the same, as if it were alone;
-// feeds find out for themselves then.
+// feeds find out for themselves then. Only a server of another cluster never is.
 type Servers struct {
 	servers []*server
 	log     *zap.Logger
@@ -50,11 +50,12 @@ type server struct {
 	check  chan struct{} // asks for a check now
 
 	mu struct { // guarded by Servers.mu
-		reason   error // why it is not asked; nil if it may be
-		failures int   // checks in a row without an answer
-		behind   int   // checks in a row that found it behind
+		reason error     // why it is not asked; nil if it may be
+		silent int       // checks in a row that it did not answer at all
+		behind time.Time // since when it is; zero if it is not
 	}
-	life atomic.Pointer[life]
+	foreign atomic.Bool // of another cluster: never asked, though it be the last one
+	life    atomic.Pointer[life]
 }
 
 // life is the time for which a server is thought to answer. What it was asked ends with it.
@@ -80,12 +81,12 @@ const (
 	checkAgain   = 500 * time.Millisecond
 	checkRest    = 100 * time.Millisecond // between two checks, however often they are asked for
 	checkTimeout = 2 * time.Second
-	// lostAfter is how many checks in a row have to be without an answer before the streams of a
-	// server are cut: one may be late under load.
+	// lostAfter is how many checks in a row a server has to leave unanswered before its streams
+	// are cut: one may be late under load. If no other server is any better, streams stay.
 	lostAfter = 2
-	// waitBehind is how many checks a server that is behind is waited for if there is no other:
-	// then it will not come back to where it was.
-	waitBehind = 3
+	// waitBehind is how long a server that is behind is waited for if there is no other: then
+	// it will not come back to where it was.
+	waitBehind = 3 * checkEvery
 )
 
 // NewServers asks each server once, all at the same time. It fails if none of them is fit to be asked.
@@ -168,6 +169,7 @@ type standingAt struct {
 	rv      uint64 // 0 if it may not be read
 	before  uint64 // what one of them had told when it was asked
 	err     error
+	silent  bool // it said nothing whatsoever
 }
 
 // ask checks a server.
@@ -176,6 +178,7 @@ func (one *server) ask(ctx context.Context, before uint64) (found standingAt) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	if found.err = one.ready(ctx); found.err != nil {
+		found.silent = noAnswer(found.err)
 		return found
 	}
 	if found.cluster, found.err = one.client.cluster(ctx); found.err != nil {
@@ -221,12 +224,13 @@ func (s *Servers) note(one *server, found standingAt) {
 	case found.rv != 0 && found.rv < found.before:
 		reason = fmt.Errorf("%w: at %d, they were at %d", errBehind, found.rv, found.before)
 	}
-	if errors.Is(reason, errBehind) {
-		one.mu.behind++
-	} else {
-		one.mu.behind = 0
+	switch {
+	case !errors.Is(reason, errBehind):
+		one.mu.behind = time.Time{}
+	case one.mu.behind.IsZero():
+		one.mu.behind = time.Now()
 	}
-	if one.mu.behind >= waitBehind && !s.usable() {
+	if errors.Is(reason, errBehind) && time.Since(one.mu.behind) >= waitBehind && !s.usable() {
 		s.log.Warn("upstream's resourceVersion went back", zap.String("server", one.Base.Host), zap.Error(reason))
 		s.newest, reason = found.rv, nil
 	}
@@ -236,13 +240,13 @@ func (s *Servers) note(one *server, found standingAt) {
 			s.cluster = found.cluster
 		}
 	}
-	if noAnswer(found.err) {
-		one.mu.failures++
-	} else {
-		one.mu.failures = 0
+	one.mu.silent++
+	if !found.silent {
+		one.mu.silent = 0
 	}
+	one.foreign.Store(errors.Is(reason, errForeign))
 	s.judge(one, reason)
-	if one.mu.failures == lostAfter {
+	if one.foreign.Load() || one.mu.silent >= lostAfter && s.usable() {
 		one.life.Swap(newLife()).end()
 	}
 }

@@ -26,6 +26,7 @@ type apiserver struct {
 	rv       atomic.Int64
 	ready    atomic.Bool
 	stalled  atomic.Bool // answers nothing
+	slow     atomic.Bool // its etcd does not answer
 	requests atomic.Int64
 }
 
@@ -38,7 +39,7 @@ func newAPIServer(t *testing.T, name string) *apiserver {
 	a.ready.Store(true)
 	over := make(chan struct{})
 	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if a.stalled.Load() {
+		if a.stalled.Load() || a.slow.Load() && strings.HasPrefix(r.URL.Path, "/api/") {
 			select {
 			case <-over:
 			case <-r.Context().Done():
@@ -55,6 +56,15 @@ func newAPIServer(t *testing.T, name string) *apiserver {
 		case "/api/v1/namespaces":
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"kind":"NamespaceList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, a.rv.Load())
+		case "/exec":
+			conn, from, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n")
+			_, _ = io.Copy(io.Discard, from)
+			fmt.Fprint(conn, "last words")
 		case "/stream":
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
@@ -250,12 +260,96 @@ func TestStreamsOfADeadServerAreCut(t *testing.T) {
 	defer resp.Body.Close()
 	a.stalled.Store(true)
 	for range lostAfter {
-		s.note(s.servers[0], standingAt{err: &url.Error{Op: "Get", Err: context.DeadlineExceeded}})
+		s.note(s.servers[0], silentStanding)
 	}
 	if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errDead) {
 		t.Errorf("the stream ended with %v", err)
 	}
 	wantAnswer(t, way, "b")
+}
+
+var silentStanding = standingAt{err: &url.Error{Op: "Get", Err: context.DeadlineExceeded}, silent: true}
+
+// A server that answers, whatever its etcd does, keeps its streams; and so does one that does not, if no other is any better.
+func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	s, way := serversOf(t, a, b)
+	resp := upgrade(t, way)
+	defer resp.Body.Close()
+	life := s.servers[0].life.Load()
+	a.slow.Store(true)
+	b.slow.Store(true)
+	for range 2 * lostAfter {
+		for _, one := range s.servers {
+			s.note(one, one.ask(t.Context(), 0))
+		}
+	}
+	for range 2 * lostAfter {
+		for _, one := range s.servers {
+			s.note(one, silentStanding)
+		}
+	}
+	if life.Err() != nil {
+		t.Error("streams were cut, and there is nowhere to go")
+	}
+	b.slow.Store(false)
+	s.note(s.servers[1], s.servers[1].ask(t.Context(), 0))
+	s.note(s.servers[0], silentStanding)
+	if _, err := resp.Body.Read(make([]byte, 1)); err == nil || life.Err() == nil {
+		t.Errorf("the tunnel goes on: %v", err)
+	}
+}
+
+// The end of a client's input is passed on, and what the server says to that comes back.
+func TestHalfClosedTunnel(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	_, way := serversOf(t, a, b)
+	resp := upgrade(t, way)
+	defer resp.Body.Close()
+	tunnel := resp.Body.(interface {
+		io.Writer
+		CloseWrite() error
+	})
+	if _, err := io.WriteString(tunnel, "input"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tunnel.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := io.ReadAll(resp.Body); string(said) != "last words" {
+		t.Errorf("%q, %v", said, err)
+	}
+}
+
+func upgrade(t *testing.T, way http.RoundTripper) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://any.invalid/exec", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "test")
+	resp, err := way.RoundTrip(req)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatal(resp, err)
+	}
+	return resp
+}
+
+// The last server that is left turns out to be of another cluster: an address was given away.
+func TestTheLastServerBecomesForeign(t *testing.T) {
+	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
+	s, way := serversOf(t, a, b)
+	b.Close()
+	wantAnswer(t, way, "a")
+	other := "other"
+	a.cluster.Store(&other)
+	checked(t, s, 0, func() bool { return s.servers[0].foreign.Load() })
+	for range 3 {
+		if got, err := says(t, way, http.MethodPost, "new"); err == nil || a.requests.Load() != 1 {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
 }
 
 // A client that leaves is not taken for a server that does not answer.

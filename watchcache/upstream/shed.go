@@ -30,20 +30,23 @@ func (fs *Feeds) SetShed(shed Shed) {
 	fs.mu.Lock()
 	fs.mu.shed = shed
 	fs.mu.Unlock()
-	fs.applyShed()
+	for _, f := range fs.list() {
+		fs.shed(f)
+	}
 }
 
-func (fs *Feeds) applyShed() {
+// shed has a started feed do without what has to be done without now.
+func (fs *Feeds) shed(f *Feed) {
+	fs.shedding.Lock() // or what was decided first could be done last
+	defer fs.shedding.Unlock()
 	fs.mu.Lock()
 	shed := fs.mu.shed
 	fs.mu.Unlock()
-	for _, f := range fs.list() {
-		f.cache.SetLimits(shed.limits(fs.options.Load().Limits))
-		_ = f.forget() // the feed has ended, or begins anew
-		if shed.NoNewFeeds && !f.cache.Stats().Ready {
-			f.log.Warn("not cached; requests are forwarded", zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
-			fs.giveUp(f, ErrNoMemory, noMemoryPause)
-		}
+	f.cache.SetLimits(shed.limits(fs.options.Load().Limits))
+	_ = f.forget() // the feed has ended, or begins anew
+	if shed.NoNewFeeds && !f.cache.Stats().Ready {
+		f.log.Warn("not cached; requests are forwarded", zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
+		fs.giveUp(f, ErrNoMemory, noMemoryPause)
 	}
 }
 

@@ -85,3 +85,27 @@ func TestLogsAreShed(t *testing.T) {
 		same(t, f, fresh(t, f, feed))
 	})
 }
+
+// What changes while a feed starts holds for it, too.
+func TestStartingFeedIsShed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, 3)
+		feeds := start(t, f)
+		f.locked(func() { f.mu.down = errDown })
+		go func() { _, _ = feeds.Open(t.Context(), configmaps, watchcache.JSON) }()
+		options := *feeds.options.Load()
+		options.Limits.Events = 1000
+		feeds.SetOptions(options)
+		feeds.SetShed(Shed{Logs: 0.5})
+		f.locked(func() { f.mu.down = nil })
+		time.Sleep(time.Minute)
+		feed, err := feeds.Open(t.Context(), configmaps, watchcache.JSON)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := feed.Cache().Limits().Events; got != 500 {
+			t.Errorf("its log holds up to %d events, want 500", got)
+		}
+	})
+}

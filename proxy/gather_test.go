@@ -1,0 +1,73 @@
+package proxy
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+// What kube-apiserver serves itself is written at once; what others serve, as it comes: it may be a stream.
+func TestShortAnswersAreGathered(t *testing.T) {
+	over := make(chan struct{})
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte("first line\n"))
+		w.(http.Flusher).Flush()
+		if r.URL.Query().Has("follow") {
+			select {
+			case <-over:
+			case <-r.Context().Done():
+			}
+		}
+	}))
+	defer behind.Close()
+	defer close(over)
+	forwards, err := forwarderTo(&rest.Config{Host: behind.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewServer(nothingCached{}, forwards, NewDerived(1, prometheus.NewRegistry()),
+		Options{AnyHost: true, Limits: Limits{URIBytes: 1 << 10, HeaderBytes: 1 << 16, Forwards: 10, UserConnections: 10}}, NewMetrics(prometheus.NewRegistry()), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(path, query string) chan *response {
+		answered := make(chan *response, 1)
+		go func() {
+			req := &request{method: http.MethodGet, target: path + "?" + query, path: path, query: query, header: http.Header{}, client: nobody{}, conn: &conn{}}
+			rt := parseRoute(req.method, path)
+			answered <- s.handle(t.Context(), req, &rt)
+		}()
+		return answered
+	}
+	const soon = 10 * time.Second
+	for range 2 { // nor does one that is under way hold up the next one
+		select {
+		case resp := <-ask("/apis/example.org/v1/namespaces/n/things/t", "follow=1"):
+			if resp.reader == nil {
+				t.Errorf("%d: a stream was read to its end", resp.status)
+			}
+		case <-time.After(soon):
+			t.Fatal("a stream is held back")
+		}
+	}
+	select {
+	case resp := <-ask("/api/v1/namespaces/n/pods/p", "x=1"):
+		if string(resp.bytes) != "first line\n" {
+			t.Errorf("%d: %q was not gathered", resp.status, resp.bytes)
+		}
+	case <-time.After(soon):
+		t.Fatal("no answer")
+	}
+}
+
+// nothingCached are no feeds.
+type nothingCached struct{ Feeds }
+
+func (nothingCached) Caches(schema.GroupVersionResource) bool            { return false }
+func (nothingCached) Lost(schema.GroupVersionResource) (d time.Duration) { return d }
