@@ -14,6 +14,8 @@ KUBE_LDFLAGS := -s -w $(foreach pkg,k8s.io/component-base/version k8s.io/client-
 	-X $(pkg).gitVersion=$(KUBE_VERSION) -X $(pkg).gitMajor=1 -X $(pkg).gitMinor=36 -X $(pkg).gitTreeState=archive -X $(pkg).gitCommit=unknown)
 KUBE_SOURCES := $(shell find bench/kubeapi -name '*.go' -o -name 'go.*')
 FUZZTIME ?= 30s
+# What a proxy is made of.
+PACKAGES = $(shell go list ./... | grep -v /bench/)
 LINT := go tool -modfile=.tools/go.mod golangci-lint
 LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(CURDIR)/.golangci.yml
 
@@ -48,10 +50,13 @@ fmt: ## format everything
 
 # Everything is compiled in parallel first, then run, two packages at a time: those with an apiserver, a proxy and hundreds
 # of clients fill two cores by themselves now and then, and wait for half of their time. The one that takes longest begins.
+# The race detector is in all proxies that run, and in the tests of what they are made of; in those that only talk to proxies
+# it would cost half of the time.
 test: lint kubeapi kubectl chart bin/chromium ## lint, then all tests, with the race detector; the apiserver runs as a process
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./...
-	go test -race -run '^$$' ./... >/dev/null
-	go test -race -shuffle=on -timeout 15m -p 2 ./bench/conformance ./...
+	go test -race -run '^$$' $(PACKAGES) >/dev/null && go test -run '^$$' ./bench/... >/dev/null
+	WATCHPROXY_RACE=1 go test -shuffle=on -timeout 15m -p 2 ./bench/conformance ./bench/...
+	go test -race -shuffle=on -timeout 15m -p 2 $(PACKAGES)
 	go test -run Allocation ./proxy
 	cd bench/page && go test -timeout 5m .
 	go test -shuffle=on -timeout 5m -run '^Test(Lists|PageWalks|Gets|Watches|LargeState|Methods|SchemaChange)$$' ./bench/conformance -tiers 2 -plain

@@ -46,10 +46,11 @@ type ProxyConfiguration struct {
 	// Drain is the time over which open watches are ended at shutdown, so that
 	// clients do not all reconnect at once.
 	Drain *metav1.Duration `json:"drain,omitempty"`
-	// MemoryBudget is how much memory the process keeps to. If it is left out, that is nine
-	// tenths of the container's limit, or what GOMEMLIMIT says; without them, and with 0,
-	// there is no bound. From 60 % of it in use on, less is kept that is derived from
-	// caches, then less log, and at last requests for what is not cached yet are forwarded.
+	// MemoryBudget is how much memory the process keeps to, without its program. If it is
+	// left out, that is the container's limit, or what GOMEMLIMIT says; without them, and
+	// with 0, there is no bound. The garbage collector keeps to nine tenths of it. As
+	// what is in use comes near that, less is kept that is derived from caches, then less log,
+	// and at last requests for what is not cached yet are forwarded.
 	MemoryBudget *resource.Quantity `json:"memoryBudget,omitempty"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `json:"logLevel,omitempty"`

@@ -17,13 +17,17 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
+// raceVariable in the environment has proxies built with the race detector by tests that were not: it is the proxy that
+// is looked at, and the tests are much quicker without.
+const raceVariable = "WATCHPROXY_RACE"
+
 // proxyLimit is how long a proxy may take to be ready.
 const proxyLimit = time.Minute
 
 // ProxyOptions configure a Proxy.
 type ProxyOptions struct {
 	Kubeconfig string   // the upstream; empty: none is named, Args tell
-	Binary     string   // empty: BuildProxy's, with the race detector if this program has it
+	Binary     string   // empty: BuildProxy's, with the race detector if this program has it, or WATCHPROXY_RACE is set
 	Listen     string   // empty: a free port of 127.0.0.1
 	Args       []string // further arguments of watchproxy serve
 	TLS        bool     // with a certificate of its own making
@@ -47,7 +51,7 @@ func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {
 	binary := opts.Binary
 	if binary == "" {
 		var err error
-		if binary, err = BuildProxy(ctx, raceEnabled); err != nil {
+		if binary, err = BuildProxy(ctx, raceEnabled || os.Getenv(raceVariable) != ""); err != nil {
 			return nil, err
 		}
 	}

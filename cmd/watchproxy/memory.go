@@ -16,12 +16,13 @@ const (
 	// use is the cache: bytes without pointers, which cost little to mark, and which reads make
 	// little garbage of. A quarter of the usual amount costs next to no time.
 	gcPercent = 25
-	// memoryRatio is the part of the container's memory that the collector keeps to.
+	// memoryRatio is the part of the container's memory, or of the budget, that the collector
+	// keeps to: not all is its own, and it keeps to it more or less.
 	memoryRatio = 0.9
 )
 
 // tuneMemory sets the garbage collector up for a cache and for a budget in bytes. If that is nil it is the
-// container's limit, if there is one, or what GOMEMLIMIT says. It returns the budget, 0 for none.
+// container's limit, if there is one, or what GOMEMLIMIT says. It returns what the collector keeps to, 0 for no bound.
 func tuneMemory(budget *resource.Quantity, log *zap.Logger) int64 {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -30,8 +31,9 @@ func tuneMemory(budget *resource.Quantity, log *zap.Logger) int64 {
 		if budget.IsZero() {
 			return 0
 		}
-		debug.SetMemoryLimit(budget.Value())
-		return budget.Value()
+		limit := int64(memoryRatio * budget.AsApproximateFloat64())
+		debug.SetMemoryLimit(limit)
+		return limit
 	}
 	limit, err := memlimit.Set(memlimit.WithRatio(memoryRatio), memlimit.WithProvider(memlimit.FromCgroup))
 	switch {
