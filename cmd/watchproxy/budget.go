@@ -33,9 +33,8 @@ type budget struct {
 	feeds      *upstream.Feeds
 	log        *zap.Logger
 
-	inUse atomic.Int64 // bytes
-	shut  atomic.Bool  // no new feeds
-	logs  float64
+	shut atomic.Bool // no new feeds
+	logs float64
 }
 
 // workspace is for answers that are made for one request each, 0 for the usual.
@@ -71,16 +70,14 @@ func (b *budget) look() {
 		runtime.GC() // what was let go of counts until then
 		inUse, _ = memoryInUse()
 	}
-	b.inUse.Store(inUse)
 	used := part(inUse, b.limit)
 	b.derived.SetLimit(int64(float64(b.derivedMax.Load()) * (1 - between(used, derivedFrom, derivedTo))))
 	shut := used >= feedsShut || b.shut.Load() && used >= feedsOpen
 	logs := max(leastLogs, 1-between(used, logsFrom, logsTo))
 	logs = min(logs, b.logs+logsRecovery)
-	if !shut && !b.shut.Load() && logs == b.logs {
+	if shut == b.shut.Load() && logs == b.logs {
 		return
 	}
-	// Again and again while it is shut: a feed may have been about to start.
 	if shut != b.shut.Load() {
 		b.log.Warn("memory budget", zap.Bool("newCaches", !shut), zap.Int64("bytesInUse", inUse), zap.Int64("bytes", b.limit))
 	}

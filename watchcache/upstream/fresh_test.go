@@ -134,6 +134,7 @@ func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
 		feed := openFeed(t, f)
 		nobody, others, own := func() {}, f.elsewhere, func() { f.set("o001", "changed"); synctest.Wait() }
 		stalled := func() { f.stall(true); f.set("o002", "changed") }
+		deleted := func() { f.stall(true); f.remove("o003") }
 		for i, step := range []struct {
 			write         func()
 			probes, lists int
@@ -147,6 +148,7 @@ func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
 			{stalled, 0, 1},
 			{others, 1, 1},
 			{others, 0, 1},
+			{deleted, 0, 1}, {others, 1, 1}, {others, 0, 1},
 			{own, 0, 1},
 			{own, 1, 0},
 		} {

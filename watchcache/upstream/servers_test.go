@@ -340,15 +340,14 @@ func upgrade(t *testing.T, way http.RoundTripper) *http.Response {
 func TestTheLastServerBecomesForeign(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)
-	b.Close()
+	b.ready.Store(false)
+	checked(t, s, 1, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(host(t, b))) == 0 })
 	wantAnswer(t, way, "a")
 	other := "other"
 	a.cluster.Store(&other)
 	checked(t, s, 0, func() bool { return s.servers[0].foreign.Load() })
-	for range 3 {
-		if got, err := says(t, way, http.MethodPost, "new"); err == nil || a.requests.Load() != 1 {
-			t.Errorf("%q, %v", got, err)
-		}
+	if got, err := says(t, way, http.MethodPost, "new"); !errors.Is(err, errForeign) || a.requests.Load() != 1 {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 
