@@ -148,7 +148,9 @@ func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
 			{stalled, 0, 1},
 			{others, 1, 1},
 			{others, 0, 1},
-			{deleted, 0, 1}, {others, 1, 1}, {others, 0, 1},
+			{deleted, 0, 1},
+			{others, 1, 1},
+			{others, 0, 1},
 			{own, 0, 1},
 			{own, 1, 0},
 		} {
