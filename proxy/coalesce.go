@@ -20,6 +20,8 @@ const (
 	// shareWait bounds how long others wait for such an answer: kube-apiserver
 	// itself gives up after a minute.
 	shareWait = time.Minute
+	// gatheredKeep is how large a buffer may be to be used again, in bytes.
+	gatheredKeep = 64 << 10
 )
 
 // flights lets forwarded gets and lists that are the same in every respect that
@@ -207,7 +209,10 @@ func (r *response) buffer(limit int64) error {
 	if r.length > limit {
 		return errLong
 	}
-	body, err := io.ReadAll(io.LimitReader(r.reader, limit+1))
+	read := gathered.Get().(*bytes.Buffer)
+	defer letGo(read)
+	_, err := read.ReadFrom(io.LimitReader(r.reader, limit+1))
+	body := bytes.Clone(read.Bytes())
 	if err != nil || int64(len(body)) > limit {
 		rest := io.Reader(r.reader)
 		if err != nil {
@@ -219,6 +224,16 @@ func (r *response) buffer(limit int64) error {
 	_ = r.reader.Close() // read to its end
 	r.reader, r.bytes = nil, body
 	return nil
+}
+
+// gathered are buffers for answers whose length upstream does not tell.
+var gathered = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+func letGo(b *bytes.Buffer) {
+	if b.Cap() <= gatheredKeep {
+		b.Reset()
+		gathered.Put(b)
+	}
 }
 
 type readCloser struct {

@@ -23,27 +23,33 @@ func (p *Proxy) CPU() (time.Duration, error) { return p.process.cpu() }
 func (p *process) cpu() (time.Duration, error) { return CPUOf(p.child.Pid) }
 
 // CPUOf returns the processor time that a process has taken, to a hundredth of a second.
-func CPUOf(pid int) (time.Duration, error) {
+func CPUOf(pid int) (time.Duration, error) { return statOf(pid, utime, stime) }
+
+// KernelCPUOf returns the part of it that the kernel took on behalf of the process. The division is sampled.
+func KernelCPUOf(pid int) (time.Duration, error) { return statOf(pid, stime) }
+
+func statOf(pid int, fields ...int) (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, fmt.Errorf("cannot read the processor time of process %d: %w", pid, err)
 	}
-	return parseStat(string(stat))
+	return parseStat(string(stat), fields...)
 }
 
 // tick is the unit of times in /proc/PID/stat (proc_pid_stat(5)): USER_HZ is 100 wherever Go runs Linux.
 const tick = 10 * time.Millisecond
 
-// parseStat adds up utime and stime, which are the 12th and 13th field after the command's name. That is in parentheses
-// and may hold anything.
-func parseStat(stat string) (time.Duration, error) {
-	const utime, stime = 11, 12
+// The fields of /proc/PID/stat after the command's name, from 0.
+const utime, stime = 11, 12
+
+// parseStat adds up fields behind the command's name. That is in parentheses and may hold anything.
+func parseStat(stat string, wanted ...int) (time.Duration, error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) <= stime {
 		return 0, fmt.Errorf("%q is no /proc/PID/stat", stat)
 	}
 	var ticks int64
-	for _, field := range []int{utime, stime} {
+	for _, field := range wanted {
 		n, err := strconv.ParseInt(fields[field], 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("%q is no /proc/PID/stat: %w", stat, err)

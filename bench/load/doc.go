@@ -6,5 +6,10 @@
 // counted. Times on the clock depend on what else the machine does, and are given for delays only.
 //
 // The floor of lists is nginx, which sends them as static files, compressed ones by gzip_static. That of watches is a
-// program which writes ready frames to every connection (floor.go).
+// program which writes ready frames to every connection (floor.go), that of forwarding nginx again, and for comparison what
+// net/http's ReverseProxy adds (gateway.go).
+//
+// The floor of watches once read its frames from a pipe that blocked a thread, which keeps Go's monitor awake: without a
+// single watch it took 1.5 to 2 ms a frame, and as what writes take without watches is taken off, it seemed to deliver to
+// a thousand for 1.5 to 2 µs less than it does.
 package main

@@ -3,96 +3,59 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
-	"strings"
+	"slices"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/util/cert"
-
-	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // floor is a program that does the least that anybody who sends events to many must do: it writes ready frames to every
 // connection. Nobody can have a watch of less.
-type floor struct {
-	server *server
-	cmd    *exec.Cmd
-	frames io.WriteCloser // to its standard input, each behind its length
-	ended  chan struct{}
-}
+type floor struct{ *child }
 
 // newFloorCommand makes the program: it listens, says where, takes every connection for a watch, and writes what comes
 // from its standard input to all of them.
 func newFloorCommand() *cobra.Command {
 	var secure bool
 	cmd := &cobra.Command{Use: "floor", Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		return serveFloor(os.Stdin, os.Stdout, secure)
+		// A read that blocks its thread would keep the runtime's monitor busy, for longer than the frames take.
+		if err := syscall.SetNonblock(syscall.Stdin, true); err != nil {
+			return fmt.Errorf("standard input: %w", err)
+		}
+		return serveFloor(os.NewFile(uintptr(syscall.Stdin), "stdin"), os.Stdout, secure)
 	}}
 	cmd.Flags().BoolVar(&secure, "tls", false, "")
 	return cmd
 }
 
 func serveFloor(frames io.Reader, out io.Writer, secure bool) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := listen(out, secure)
 	if err != nil {
 		return err
 	}
-	var mu sync.Mutex
-	var conns []net.Conn
+	var open conns
 	defer func() {
 		_ = l.Close()
-		mu.Lock()
-		defer mu.Unlock()
-		for _, c := range conns {
+		for _, c := range open.all() {
 			_ = c.Close()
 		}
 	}()
-	var config *tls.Config
-	if secure {
-		certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-		if err != nil {
-			return err
-		}
-		pair, err := tls.X509KeyPair(certificate, key)
-		if err != nil {
-			return err
-		}
-		config = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}
-		fmt.Fprintf(out, "%q\n", certificate)
-	}
 	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			if config != nil {
-				c = tls.Server(c, config)
-			}
-			go func() {
-				if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil {
-					_ = c.Close()
-					return
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-				conns = append(conns, c)
-			}()
+			go open.watch(c)
 		}
 	}()
-	fmt.Fprintln(out, l.Addr())
 	for {
 		var size uint32
 		if err := binary.Read(frames, binary.BigEndian, &size); err != nil {
@@ -102,11 +65,9 @@ func serveFloor(frames io.Reader, out io.Writer, secure bool) error {
 		if _, err := io.ReadFull(frames, frame); err != nil {
 			return nil
 		}
-		mu.Lock()
-		open := conns
-		mu.Unlock()
+		all := open.all()
 		var halves sync.WaitGroup
-		for _, half := range [][]net.Conn{open[:len(open)/2], open[len(open)/2:]} {
+		for _, half := range [][]net.Conn{all[:len(all)/2], all[len(all)/2:]} {
 			halves.Go(func() {
 				for _, c := range half {
 					_, _ = c.Write(frame) // a client that is gone is gone
@@ -117,57 +78,45 @@ func serveFloor(frames io.Reader, out io.Writer, secure bool) error {
 	}
 }
 
-// startFloor starts it as a process of its own.
-func startFloor(secure bool) (*floor, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	f := &floor{cmd: exec.Command(self, "floor", fmt.Sprintf("--tls=%t", secure)), ended: make(chan struct{})}
-	f.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	f.cmd.Stderr = os.Stderr
-	if f.frames, err = f.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, in, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer out.Close() //nolint:errcheck // it was read
-	f.cmd.Stdout = in
-	err = run(f.cmd, f.ended)
-	_ = in.Close()
-	if err != nil {
-		return nil, fmt.Errorf("cannot start the floor: %w", err)
-	}
-	said := bufio.NewReader(out)
-	var certificate, address string
-	if secure {
-		if _, err := fmt.Fscanf(said, "%q\n", &certificate); err != nil {
-			return nil, errors.Join(fmt.Errorf("the floor's certificate: %w", err), f.close())
-		}
-	}
-	if address, err = said.ReadString('\n'); err != nil {
-		return nil, errors.Join(fmt.Errorf("the floor's address: %w", err), f.close())
-	}
-	scheme := "http://"
-	if secure {
-		scheme = "https://"
-	}
-	cpu := func() (time.Duration, error) { return cluster.CPUOf(f.cmd.Process.Pid) }
-	f.server, err = newServer(theFloor, scheme+strings.TrimSpace(address), []byte(certificate), "", cpu, f.cmd.Process.Pid)
-	return f, err
+// conns are the floor's open watches.
+type conns struct {
+	mu   sync.Mutex
+	open []net.Conn // a new array when one leaves
 }
 
-// write has a frame written to all.
-func (f *floor) write(_ context.Context, frame []byte) error {
-	_, err := f.frames.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...))
-	return err
+func (cs *conns) all() []net.Conn {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return cs.open
 }
 
-func (f *floor) close() error {
-	err := f.frames.Close()
-	_ = f.cmd.Process.Kill()
-	<-f.ended
+// watch takes a connection for a watch until its client leaves.
+func (cs *conns) watch(c net.Conn) {
+	defer c.Close() //nolint:errcheck // nobody is there
+	from := bufio.NewReader(c)
+	if _, err := http.ReadRequest(from); err != nil {
+		return
+	}
+	cs.mu.Lock()
+	_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+	cs.open = append(cs.open, c)
+	cs.mu.Unlock()
+	_, _ = io.Copy(io.Discard, from)
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if i := slices.Index(cs.open, c); i >= 0 {
+		cs.open = slices.Delete(slices.Clone(cs.open), i, i+1)
+	}
+}
+
+// startFloor starts it.
+func startFloor(secure bool) (floor, error) {
+	c, err := startChild("", secure, "floor", fmt.Sprintf("--tls=%t", secure))
+	return floor{c}, err
+}
+
+// write has a frame, whose length goes before it, written to all.
+func (f floor) write(_ context.Context, frame []byte) error {
+	_, err := f.in.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...))
 	return err
 }

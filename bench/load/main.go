@@ -68,7 +68,7 @@ to standard output, progress to standard error.`,
 	flags.StringVar(&o.profiles, "profiles", "", "`DIR` for a CPU profile of the proxy for each scenario")
 	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
 	flags.StringVar(&o.nginx, "nginx", filepath.Join(cluster.Root(), "bin", "nginx"), "`FILE` to run as nginx")
-	cmd.AddCommand(newFloorCommand())
+	cmd.AddCommand(newFloorCommand(), newGatewayCommand())
 	return cmd
 }
 

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// child is a server of this program's own, in a process of its own.
+type child struct {
+	*server
+	cmd   *exec.Cmd
+	in    io.WriteCloser // its standard input
+	ended chan struct{}
+}
+
+// startChild runs this program with arguments that make it a server, which says where by listen.
+func startChild(token string, secure bool, args ...string) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &child{cmd: exec.Command(self, args...), ended: make(chan struct{})}
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	c.cmd.Stderr = os.Stderr
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close() //nolint:errcheck // it was read
+	c.cmd.Stdout = in
+	err = run(c.cmd, c.ended)
+	_ = in.Close()
+	if err != nil {
+		return nil, fmt.Errorf("cannot start the %s: %w", args[0], err)
+	}
+	said := bufio.NewReader(out)
+	var certificate, address string
+	scheme := "http://"
+	if secure {
+		scheme = "https://"
+		if _, err := fmt.Fscanf(said, "%q\n", &certificate); err != nil {
+			return nil, errors.Join(fmt.Errorf("certificate of the %s: %w", args[0], err), c.close())
+		}
+	}
+	if address, err = said.ReadString('\n'); err != nil {
+		return nil, errors.Join(fmt.Errorf("address of the %s: %w", args[0], err), c.close())
+	}
+	cpu := func() (time.Duration, error) { return cluster.CPUOf(c.cmd.Process.Pid) }
+	c.server, err = newServer(theFloor, scheme+strings.TrimSpace(address), []byte(certificate), token, cpu, c.cmd.Process.Pid)
+	return c, err
+}
+
+func (c *child) close() error {
+	err := c.in.Close()
+	_ = c.cmd.Process.Kill()
+	<-c.ended
+	return err
+}
+
+// listen listens on loopback, by TLS with a certificate of its own if it has to be secure, and says so to the parent.
+func listen(out io.Writer, secure bool) (net.Listener, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	if secure {
+		certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+		if err != nil {
+			return nil, err
+		}
+		pair, err := tls.X509KeyPair(certificate, key)
+		if err != nil {
+			return nil, err
+		}
+		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13})
+		fmt.Fprintf(out, "%q\n", certificate)
+	}
+	_, err = fmt.Fprintln(out, l.Addr())
+	return l, err
+}
