@@ -21,7 +21,7 @@ LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(
 
 .DEFAULT_GOAL := help
 .PHONY: help build image image-test release screenshot always kubeapi kubectl lint fmt test chart rights tiers forms linearizability \
-	demo bench bench-growth bench-sync faults restarts kills stalled soak fuzz clean
+	demo bench bench-growth bench-sync faults restarts kills extremes stalled soak fuzz clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ restarts: kubeapi ## the proxy and the apiserver restart under 2,000 informers: 
 
 kills: kubeapi ## the proxy is killed 100 times at random moments, caches saved: bench/results/kills.md
 	$(FAULTS) -run TestKills -kills 100
+
+extremes: kubeapi ## an object of 1.5 MB, 100 resources with one object, one with 300,000: bench/results/extremes.md
+	$(FAULTS) -run TestExtremes -kinds 100 -objects 300000
 
 stalled: kubeapi ## what one stalled client does to 1,000 others, by turns: bench/results/stalled.md
 	$(FAULTS) -run TestStalled -crowd 1000 -rounds 9 -round 15s

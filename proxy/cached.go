@@ -22,9 +22,10 @@ var ErrNoEncoding = errors.New("resource has no such encoding")
 
 // Feeds hands out the feed of a resource, its cache filled. Any error means that
 // the request has to be forwarded; ErrNotReady that many may have to be,
-// ErrNoEncoding that another encoding may do.
+// ErrNoEncoding that another encoding may do. A feed that starts should have the history
+// since a resourceVersion, unless that is 0.
 type Feeds interface {
-	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding) (Feed, error)
+	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding, since uint64) (Feed, error)
 	// Lost tells, at once, for how long upstream could not be reached, if there is a feed of
 	// a resource that cannot reach it.
 	Lost(gvr schema.GroupVersionResource) time.Duration
@@ -157,13 +158,21 @@ func (s *Server) openFeed(ctx context.Context, r *read) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.Load().SyncTimeout)
 	defer cancel()
 	if r.choice.Encoding == wire.Protobuf {
-		r.feed, err = s.feeds.Open(ctx, r.gvr, watchcache.Protobuf)
+		r.feed, err = s.feeds.Open(ctx, r.gvr, watchcache.Protobuf, r.since())
 		if !r.choice.Partial || !errors.Is(err, ErrNoEncoding) {
 			return err
 		}
 	}
-	r.feed, err = s.feeds.Open(ctx, r.gvr, watchcache.JSON)
+	r.feed, err = s.feeds.Open(ctx, r.gvr, watchcache.JSON, r.since())
 	return err
+}
+
+// since is where a watch goes on from, 0 for other reads.
+func (r *read) since() uint64 {
+	if r.kind() != wire.Watch || r.withState() {
+		return 0
+	}
+	return r.rv
 }
 
 // prepare compiles the selection and the form of the answer.

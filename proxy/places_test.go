@@ -34,7 +34,7 @@ func (forwardsAll) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }
 
 // Open implements Feeds.
-func (forwardsAll) Open(context.Context, schema.GroupVersionResource, watchcache.Encoding) (Feed, error) {
+func (forwardsAll) Open(context.Context, schema.GroupVersionResource, watchcache.Encoding, uint64) (Feed, error) {
 	return nil, errForward
 }
 

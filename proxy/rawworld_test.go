@@ -198,7 +198,7 @@ func (w *rawWorld) Caches(schema.GroupVersionResource) bool { return true }
 func (w *rawWorld) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Open implements Feeds.
-func (w *rawWorld) Open(_ context.Context, gvr schema.GroupVersionResource, _ watchcache.Encoding) (Feed, error) {
+func (w *rawWorld) Open(_ context.Context, gvr schema.GroupVersionResource, _ watchcache.Encoding, _ uint64) (Feed, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.outcomes[len(w.mu.outcomes)-1].opened = true

@@ -255,6 +255,9 @@ func (w *watching) turn(ctx context.Context, out *chunkWriter, s *scratch) (on, 
 		}
 	}
 	if ctx.Err() != nil || !now.Before(w.deadline) {
+		if w.ending && !behind {
+			w.farewell(out, position)
+		}
 		return false, false
 	}
 	next := w.recheck.next(w.next())
@@ -401,4 +404,13 @@ func (w *watching) putBookmark(out *chunkWriter, rv uint64, initialEnd bool) (er
 	buf := out.pending()
 	*buf, err = w.form.AppendBookmark(*buf, object)
 	return err
+}
+
+// farewell is a bookmark before the watch ends because the server does, so that the client
+// goes on elsewhere from as late as it can: who comes from the distant past may be too late.
+func (w *watching) farewell(out *chunkWriter, position uint64) {
+	w.bookmark = time.Time{}
+	if w.appendBookmark(out, position) == nil {
+		_ = out.flush() // the client may be gone
+	}
 }

@@ -73,6 +73,9 @@ var courses = map[string]course{
 		process_resident_memory_bytes{job="watchproxy",instance="a"} 900x9 960x30
 		go_gc_gomemlimit_bytes{job="watchproxy",instance="unlimited"} 9.2e18x40
 		process_resident_memory_bytes{job="watchproxy",instance="unlimited"} 1e10x40`, 25 * time.Minute, `instance="a"`},
+	"WatchproxyMemoryShort": {`
+		watchproxy_memory_short{job="watchproxy",instance="a"} 0x9 1x30
+		watchproxy_memory_short{job="watchproxy",instance="b"} 0x4 1x5 0x40`, 20 * time.Minute, `instance="a"`},
 	"WatchproxyWatchesDropped": {`
 		watchproxy_watches{job="watchproxy",instance="a",resource="pods"} 500x29 10x30
 		watchproxy_watches{job="watchproxy",instance="b",resource="pods"} 100x29 100x30`, 32 * time.Minute, `job="watchproxy"`},
@@ -87,6 +90,8 @@ var courses = map[string]course{
 	"WatchproxyCacheDiffered": {`
 		watchproxy_self_checks_total{` + feed + `,outcome="same"} 1+1x60
 		watchproxy_self_checks_total{` + feed + `,outcome="different"} _x9 1x60`, 9 * time.Minute, `resource="pods"`},
+	"WatchproxyConfigRefused": {`
+		watchproxy_config_refused{job="watchproxy",instance="a"} 0x9 1x30`, 20 * time.Minute, `instance="a"`},
 	"WatchproxySavesFail": {`
 		watchproxy_cache_saves_total{job="watchproxy",instance="a",outcome="failed"} _x9 1x60`, 19 * time.Minute, `instance="a"`},
 }

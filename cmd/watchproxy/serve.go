@@ -111,7 +111,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 
 	memory := &budget{limit: tuneMemory(c.MemoryBudget, log), log: log}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildOf().metric())
 	metrics := upstream.NewMetrics(registry)
 	behind, err := connect(ctx, c.Upstream, c.Listen, metrics, log)
 	if err != nil {
@@ -275,8 +275,8 @@ func newLogger(level string, format config.LogFormat) (*zap.Logger, zap.AtomicLe
 type opener struct{ feeds *upstream.Feeds }
 
 // Open implements proxy.Feeds.
-func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding) (proxy.Feed, error) {
-	f, err := o.feeds.Open(ctx, gvr, encoding)
+func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding, since uint64) (proxy.Feed, error) {
+	f, err := o.feeds.Open(ctx, gvr, encoding, since)
 	switch {
 	case errors.Is(err, upstream.ErrUnavailable):
 		err = fmt.Errorf("%w: %w", proxy.ErrNotReady, err)

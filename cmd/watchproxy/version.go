@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 )
 
@@ -50,6 +51,17 @@ func describe(version, commit string, info *debug.BuildInfo) build {
 		b.Version = "dev"
 	}
 	return b
+}
+
+// metric is always 1 and tells the build by its labels, as other components do.
+func (b build) metric() prometheus.Collector {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "watchproxy_build_info",
+		Help:        "Always 1; the labels tell the version, the commit and the version of Go that the binary was built with.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "goversion": b.Go},
+	})
+	info.Set(1)
+	return info
 }
 
 func newVersion() *cobra.Command {

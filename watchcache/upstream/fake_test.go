@@ -183,11 +183,34 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 	case "side-watch":
 		return f.sideWatchLocked(req.Context(), q.Get("resourceVersion")), nil
 	}
-	return f.listLocked(q.Get("limit"), q.Get("continue"))
+	if q.Get("resourceVersionMatch") == "Exact" {
+		at, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64)
+		if at < f.mu.oldest {
+			return reply(410, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`), nil
+		}
+		return listOf(f.stateAtLocked(at), at, "", "")
+	}
+	return listOf(f.mu.objects, f.mu.rev, q.Get("limit"), q.Get("continue"))
 }
 
-func (f *fakeUpstream) listLocked(limit, token string) (*http.Response, error) {
-	names := slices.Sorted(maps.Keys(f.mu.objects))
+// stateAtLocked is what there was.
+func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
+	state := map[string]string{}
+	for _, e := range f.mu.history {
+		if e.rev > rev {
+			break
+		}
+		var o struct{ Metadata struct{ Name string } }
+		_ = json.Unmarshal([]byte(e.object), &o)
+		if state[o.Metadata.Name] = e.object; e.kind == "DELETED" {
+			delete(state, o.Metadata.Name)
+		}
+	}
+	return state
+}
+
+func listOf(objects map[string]string, rev uint64, limit, token string) (*http.Response, error) {
+	names := slices.Sorted(maps.Keys(objects))
 	if token != "" {
 		names = names[sortedIndex(names, token):]
 	}
@@ -197,10 +220,10 @@ func (f *fakeUpstream) listLocked(limit, token string) (*http.Response, error) {
 	}
 	var items []string
 	for _, name := range names[:n] {
-		items = append(items, strings.Replace(f.mu.objects[name], `"kind":"ConfigMap","apiVersion":"v1",`, "", 1))
+		items = append(items, strings.Replace(objects[name], `"kind":"ConfigMap","apiVersion":"v1",`, "", 1))
 	}
 	return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"%s},"items":[%s]}`,
-		f.mu.rev, next, strings.Join(items, ","))), nil
+		rev, next, strings.Join(items, ","))), nil
 }
 
 func sortedIndex(names []string, name string) int {

@@ -64,6 +64,7 @@ type Feed struct {
 	unanswered atomic.Int64      // moment of the first probe that had no answer, 0 if the last had one
 	lastSign   atomic.Int64      // moment of upstream's last sign of life
 	lastUsed   atomic.Int64      // moment
+	since      atomic.Uint64     // the earliest resourceVersion that a client wants to go on from, 0 if none does
 
 	writing struct {
 		sync.Mutex                         // held by whoever writes to the cache
@@ -94,10 +95,13 @@ func (f *Feed) run(ctx context.Context) {
 	}
 	f.cache = cache
 	f.fresh.init(ctx)
-	f.restore(at)
+	restored := f.restore(at)
 	close(f.started)
 	if f.custom() {
 		f.defined(f)
+	}
+	if !restored {
+		f.beginAt(ctx, f.since.Load(), at)
 	}
 	f.err = f.follow(ctx)
 	f.fresh.end()

@@ -42,7 +42,7 @@ func open(t *testing.T, feeds *Feeds) *watchcache.Cache {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	feed, err := feeds.Open(ctx, configmaps, watchcache.JSON)
+	feed, err := feeds.Open(ctx, configmaps, watchcache.JSON, 0)
 	if err != nil {
 		t.Fatalf("no cache: %v", err)
 	}
@@ -98,7 +98,7 @@ func TestManyRequestsStartOneFeed(t *testing.T) {
 		errs := make(chan error)
 		for range 100 {
 			go func() {
-				_, err := feeds.Open(t.Context(), configmaps, watchcache.JSON)
+				_, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0)
 				errs <- err
 			}()
 		}

@@ -136,7 +136,10 @@ func (fs *Feeds) Stop() {
 // run, and waits for its cache to be filled until ctx ends. Any error means that
 // the request is for upstream to answer; [ErrNoEncoding] that it may be answered
 // in another encoding.
-func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding) (*Feed, error) {
+//
+// A feed that starts begins its history at since, the resourceVersion that a client goes
+// on from, if it is not 0 and upstream still tells what has happened since then.
+func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding, since uint64) (*Feed, error) {
 	key := feedKey{gvr, encoding}
 	f, err := fs.feed(key)
 	if errors.Is(err, errRedefined) {
@@ -154,6 +157,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 		return nil, err
 	}
 	f.lastUsed.Store(watchcache.Moment(time.Now()))
+	f.want(since)
 	select {
 	case <-f.started:
 	case <-ctx.Done():

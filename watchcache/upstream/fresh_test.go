@@ -18,7 +18,7 @@ func openFeed(t *testing.T, f *fakeUpstream) *Feed {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	feed, err := start(t, f).Open(ctx, configmaps, watchcache.JSON)
+	feed, err := start(t, f).Open(ctx, configmaps, watchcache.JSON, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 		f.mu.noMetadata = true
 		fill(f, smallObjects+1)
 		feeds := start(t, f)
-		feed, err := feeds.Open(t.Context(), configmaps, watchcache.JSON)
+		feed, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,11 +19,24 @@ const pageSize = 500
 // list reads a collection page by page: the fallback where upstream cannot
 // stream its state. A notOlderThan of 0 asks for the most recent state.
 func (c *Client) list(ctx context.Context, r *watchcache.Resource, notOlderThan uint64) (changes []watchcache.Change, rv uint64, err error) {
-	query := url.Values{"limit": {strconv.Itoa(pageSize)}}
-	if notOlderThan > 0 {
-		query.Set("resourceVersion", strconv.FormatUint(notOlderThan, 10))
-		query.Set("resourceVersionMatch", "NotOlderThan")
+	if notOlderThan == 0 {
+		return c.pages(ctx, r, url.Values{})
 	}
+	return c.pages(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(notOlderThan, 10)}, "resourceVersionMatch": {"NotOlderThan"}})
+}
+
+// listAt reads a collection as it was at a resourceVersion.
+func (c *Client) listAt(ctx context.Context, r *watchcache.Resource, rv uint64) ([]watchcache.Change, error) {
+	changes, at, err := c.pages(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"Exact"}})
+	if err == nil && at != rv {
+		err = fmt.Errorf("upstream listed at %d, asked for %d", at, rv)
+	}
+	return changes, err
+}
+
+// pages reads all pages of a list.
+func (c *Client) pages(ctx context.Context, r *watchcache.Resource, query url.Values) (changes []watchcache.Change, rv uint64, err error) {
+	query.Set("limit", strconv.Itoa(pageSize))
 	for {
 		page, err := c.page(ctx, r, query)
 		if err != nil {

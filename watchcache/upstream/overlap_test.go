@@ -74,7 +74,7 @@ func startWith(t *testing.T, upstream http.RoundTripper) *Feeds {
 
 func openWith(t *testing.T, upstream http.RoundTripper, gvr schema.GroupVersionResource) *Feed {
 	t.Helper()
-	feed, err := startWith(t, upstream).Open(t.Context(), gvr, watchcache.JSON)
+	feed, err := startWith(t, upstream).Open(t.Context(), gvr, watchcache.JSON, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

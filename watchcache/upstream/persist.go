@@ -72,11 +72,10 @@ func (fs *Feeds) forgetSaved(key feedKey) {
 }
 
 // restore fills the cache from a file, if there is one of use. Nobody is answered from it
-// before it has got to where upstream was when the feed started.
-func (f *Feed) restore(upstreamAt uint64) {
+// before it has got to where upstream was when the feed started. It tells whether it did.
+func (f *Feed) restore(upstreamAt uint64) bool {
 	if f.store == nil {
-		close(f.settled)
-		return
+		return false
 	}
 	began := time.Now()
 	err := f.store.load(f, upstreamAt)
@@ -91,7 +90,7 @@ func (f *Feed) restore(upstreamAt uint64) {
 		f.log.Info("restored", zap.Int("objects", at.Objects), zap.Uint64("resourceVersion", at.ResourceVersion),
 			zap.Uint64("since", at.Since), zap.Duration("took", time.Since(began)))
 		f.fresh.running.Go(func() { f.settle(f.fresh.ctx, upstreamAt) })
-		return
+		return true
 	case !errors.Is(err, fs.ErrNotExist):
 		f.metrics.restores.WithLabelValues("refused").Inc()
 		f.log.Warn("saved cache is not used", zap.Error(err))
@@ -99,7 +98,7 @@ func (f *Feed) restore(upstreamAt uint64) {
 			_ = f.store.remove(f.key())
 		}
 	}
-	close(f.settled)
+	return false
 }
 
 const (

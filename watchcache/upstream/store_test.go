@@ -219,7 +219,7 @@ func TestRestoreWithoutUpstream(t *testing.T) {
 		f.elsewhere()
 		soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if _, err := feeds.Open(soon, configmaps, watchcache.JSON); err != nil {
+		if _, err := feeds.Open(soon, configmaps, watchcache.JSON, 0); err != nil {
 			t.Errorf("a side watch tells: %v", err)
 		}
 	})
@@ -244,7 +244,7 @@ func TestRestoredUpstreamHasGoneOn(t *testing.T) {
 		feeds := startSaved(t, f, dir)
 		ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 		defer cancel()
-		feed, err := feeds.Open(ctx, configmaps, watchcache.JSON)
+		feed, err := feeds.Open(ctx, configmaps, watchcache.JSON, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +290,7 @@ func TestRestoredFeedMayNotWatch(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		began := time.Now()
-		if _, err := feeds.Open(t.Context(), configmaps, watchcache.JSON); err == nil || time.Since(began) > time.Second {
+		if _, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0); err == nil || time.Since(began) > time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})
