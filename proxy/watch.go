@@ -137,10 +137,10 @@ func (w *watching) begin(ctx context.Context) (err error) {
 }
 
 // lateMax is how many watches from before a cache's history are forwarded at a
-// time. A cache that has just begun knows less of the past than upstream does,
-// and the first client must not be the worse for it. But after a restart of the
-// proxy all clients come from there. The others are told, as kube-apiserver
-// would, that it is too old: listing again costs upstream nothing.
+// time. A cache knows less of the past than upstream does, if it did not begin with
+// a client who came from there. But upstream keeps what it is given for half an hour. So
+// of many the others are told, as kube-apiserver would, that it is too old: listing again
+// costs upstream nothing.
 const lateMax = 32
 
 // errLate is the errForward of such a watch. It holds one of the places, which

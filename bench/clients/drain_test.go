@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
@@ -59,6 +62,14 @@ func TestDrain(t *testing.T) {
 	logs := exec.start(t, kubectl("-n", k.namespace, "logs", "-f", k.pod))
 	log := receive(t, "the request for logs", k.follows)
 
+	// Of what happens in another namespace, a watch learns by bookmarks only.
+	there := w.namespace(t, "drain-elsewhere")
+	elsewhere, err := w.admin.CoreV1().ConfigMaps(there).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.get(t, "/api/v1/namespaces/"+there+"/configmaps", nil)
+
 	began := time.Now()
 	terminate(t, p)
 	unready := time.Duration(0)
@@ -91,6 +102,9 @@ func TestDrain(t *testing.T) {
 	for i, o := range watches {
 		if !errors.Is(o.ended(), io.EOF) {
 			t.Errorf("watch %s: %v after %v", o.name, o.ended(), ends[i])
+		}
+		if last := o.last(); strings.Contains(o.name, "allowWatchBookmarks") && (last.Type != "BOOKMARK" || fmt.Sprint(last.RV) < elsewhere.ResourceVersion) {
+			t.Errorf("watch %s ends with %v, not with a bookmark at %s or later", o.name, last, elsewhere.ResourceVersion)
 		}
 		first, last = min(first, ends[i]), max(last, ends[i])
 	}

@@ -103,8 +103,30 @@ func (w *watch) ended() error {
 	return w.mu.err
 }
 
-// A watch may go on from what a client has listed before the proxy had a cache. Some are forwarded; when many come, the
-// others are told to list again, as kube-apiserver tells them after a restart.
+// Watches may go on from what their clients have listed before the proxy had a cache, however many there are: they are what
+// the cache begins with.
+func TestWatchesBeginTheCache(t *testing.T) {
+	w := sharedWorld(t)
+	ns := w.namespace(t, "early-watches")
+	first := w.createPod(t, ns, pod("first"))
+	w.createPod(t, ns, pod("second"))
+	fresh := w.freshProxy(t)
+	e := w.endpoints(t)[1]
+	e.url = fresh.URL
+	for i := range 40 {
+		o := e.watchAt(t, fmt.Sprintf("/api/v1/namespaces/%s/pods?watch=1&resourceVersion=%s", ns, first.ResourceVersion))
+		eventually(t, "an event", func() bool { return len(o.events()) > 0 })
+		if event := o.last(); event.Type != "ADDED" || event.Key != ns+"/second" {
+			t.Errorf("watch %d shows %v", i, event)
+		}
+	}
+	if n := proxyMetrics(t, fresh).sum("watchproxy_forwards_in_flight", "verb", "watch"); n > 0 {
+		t.Errorf("%v of them are forwarded", n)
+	}
+}
+
+// A watch may go on from what a client has listed before the history that a cache has. Some are forwarded; when many come,
+// the others are told to list again, as kube-apiserver tells them after a restart.
 func TestWatchFromBeforeTheCache(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.namespace(t, "late-watches")
@@ -113,6 +135,7 @@ func TestWatchFromBeforeTheCache(t *testing.T) {
 	fresh := w.freshProxy(t)
 	e := w.endpoints(t)[1]
 	e.url = fresh.URL
+	e.get(t, "/api/v1/namespaces/"+ns+"/pods?resourceVersion=0", nil) // the cache begins with the present
 	target := fmt.Sprintf("/api/v1/namespaces/%s/pods?watch=1&resourceVersion=%s", ns, first.ResourceVersion)
 	const watches, forwarded = 40, 32
 	open := make([]*watch, watches)
