@@ -24,7 +24,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_requests_total",
-			Help: "Requests answered, by verb, resource, status code and source (cache, upstream: forwarded, proxy: refused here).",
+			Help: "Requests answered, by verb, resource, status code (a watch's that begins with an ERROR: the ERROR's) and source (cache, " +
+				"upstream: forwarded, proxy: refused here).",
 		}, []string{"verb", "group", "version", "resource", "code", "source"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "watchproxy_request_duration_seconds",
@@ -53,8 +54,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) request(rt route, resp *response, took time.Duration) {
-	gvr := metricLabels(rt, resp)
-	m.requests.WithLabelValues(rt.verb, gvr[0], gvr[1], gvr[2], strconv.Itoa(resp.status), string(resp.source)).Inc()
+	gvr, code := metricLabels(rt, resp), resp.status
+	if resp.told != 0 {
+		code = resp.told
+	}
+	m.requests.WithLabelValues(rt.verb, gvr[0], gvr[1], gvr[2], strconv.Itoa(code), string(resp.source)).Inc()
 	m.seconds.WithLabelValues(rt.verb, string(resp.source)).Observe(took.Seconds())
 }
 

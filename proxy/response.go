@@ -10,6 +10,9 @@ import (
 // response is what a handler answers. At most one of the bodies is set.
 type response struct {
 	status int
+	// told is the status that metrics have instead, if it is in the body: that of a watch
+	// which is accepted and consists of an ERROR.
+	told   int
 	header http.Header
 	// source is where the answer came from, for the metrics.
 	source source

@@ -162,6 +162,7 @@ func (s *Server) leaveLate() { s.late.Add(-1) }
 func (w *watching) errorEvent(status metav1.Status) *response {
 	resp := w.respond()
 	resp.header.Set("Content-Type", w.form.StreamType())
+	resp.told = int(status.Code)
 	resp.abandon = func() {}
 	resp.stream = func(_ context.Context, out *chunkWriter) {
 		buf := out.pending()

@@ -157,6 +157,9 @@ func TestWatchFromBeforeTheCache(t *testing.T) {
 	if served != forwarded || refused != watches-forwarded {
 		t.Errorf("%d were served and %d refused", served, refused)
 	}
+	if n := proxyMetrics(t, fresh).sum("watchproxy_requests_total", "verb", "watch", "code", "410"); n != watches-forwarded {
+		t.Errorf("%v watches count as refused, want %d", n, watches-forwarded)
+	}
 	for _, o := range open {
 		o.cancel()
 		<-o.done

@@ -9,6 +9,9 @@ import (
 
 // Nobody may do anything: the proxy's own identity must not show through.
 func TestForbidden(t *testing.T) {
+	if *rights != "" {
+		t.Skip("-rbac: a proxy that authenticates refuses itself who has no identity; what it says to those who may not, package access compares")
+	}
 	nobody := func(method, target, body string) request {
 		return request{method: method, target: target, body: body}.with("Authorization", "nonsense").with("Content-Type", "application/json")
 	}

@@ -86,10 +86,14 @@ func TestHeaders(t *testing.T) {
 	list := get(configMaps.expand(configMaps.in("a") + "?resourceVersion=$N&resourceVersionMatch=Exact"))
 	object := get(configMaps.in("a") + "/plain?resourceVersion=0")
 	nobody := get(configMaps.in("a") + "/nobody?resourceVersion=0")
+	if *rights == "" { // a proxy that authenticates has its own answer to these
+		check(t, []row{
+			{name: "identity of the admin", request: list.with("Authorization", "Bearer "+apiserver.token), status: 200, from: upstream},
+			{name: "identity of nobody", request: list.with("Authorization", "Bearer nonsense"), status: 401, from: upstream},
+			{name: "identity that is malformed", request: list.with("Authorization", "nonsense"), status: 403, from: upstream},
+		})
+	}
 	check(t, []row{
-		{name: "identity of the admin", request: list.with("Authorization", "Bearer "+apiserver.token), status: 200, from: upstream},
-		{name: "identity of nobody", request: list.with("Authorization", "Bearer nonsense"), status: 401, from: upstream},
-		{name: "identity that is malformed", request: list.with("Authorization", "nonsense"), status: 403, from: upstream},
 		{name: "impersonation", request: list.with("Impersonate-User", "nobody"), status: 403, from: upstream},
 		{name: "impersonation that is malformed", request: list.with("Impersonate-Group", "nobody"), status: 400, from: upstream},
 		{name: "conditions mean nothing", request: object.with("If-None-Match", "*").with("If-Modified-Since", "Sat, 01 Jan 2050 00:00:00 GMT"), status: 200, from: cache},

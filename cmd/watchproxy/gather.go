@@ -30,6 +30,9 @@ func source(is string) selects {
 	return func(label func(string) string) bool { return label("source") == is }
 }
 
+// tooOld selects requests that were answered with 410, which makes a client begin anew.
+func tooOld(label func(string) string) bool { return label("code") == "410" }
+
 // read selects gets, lists and watches of resources that a cache could have: no subresources, and no requests of which it
 // is not known what they named.
 func read(label func(string) string) bool {

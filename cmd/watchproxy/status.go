@@ -40,7 +40,7 @@ type requests struct {
 	Refused   int64 `json:"refused"`   // by the proxy: access, limits, malformed requests
 	// HitRatio is the part of gets, lists and watches of resources that the cache has answered, from 0 to 1; null before
 	// the first of them. Subresources, writes, discovery and what upstream answered with an error are left out: no
-	// cache could have them.
+	// cache could have them. So are answers that a resourceVersion is too old (410).
 	HitRatio *float64 `json:"hitRatio"`
 }
 
@@ -113,7 +113,9 @@ func (s *status) count(m families) {
 	r.Forwarded = int64(m.sum(total, source("upstream")))
 	r.Refused = int64(m.sum(total, source("proxy")))
 	r.Shared = int64(m.sum("watchproxy_forwards_shared_total"))
-	hits, misses := m.sum(total, source("cache"), read), m.sum(total, source("upstream"), read)
+	// Who is told that its resourceVersion is too old has to ask again.
+	tooOld := m.sum(total, source("cache"), read, tooOld)
+	hits, misses := m.sum(total, source("cache"), read)-tooOld, m.sum(total, source("upstream"), read)
 	if reads := hits + misses; reads > 0 {
 		ratio := hits / reads
 		r.HitRatio = &ratio
@@ -122,5 +124,5 @@ func (s *status) count(m families) {
 	u.Feeds = int64(m.sum("watchproxy_feed_requests_total"))
 	u.Reviews = int64(m.sum("watchproxy_reviews_total"))
 	u.Total = u.Forwarded + u.Feeds + u.Reviews
-	u.Saved = r.Cache + r.Forwarded - u.Total
+	u.Saved = r.Cache - int64(tooOld) + r.Forwarded - u.Total
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -24,7 +25,7 @@ func counted(t *testing.T, rows []requestRow, others map[string]float64) *promet
 		[]string{"verb", "group", "version", "resource", "code", "source"})
 	r.MustRegister(total)
 	for _, row := range rows {
-		total.WithLabelValues(row.verb, "", "v1", row.resource, "200", row.source).Add(row.n)
+		total.WithLabelValues(row.verb, "", "v1", row.resource, cmp.Or(row.code, "200"), row.source).Add(row.n)
 	}
 	for name, n := range others {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: "As the proxy has it."})
@@ -37,6 +38,7 @@ func counted(t *testing.T, rows []requestRow, others map[string]float64) *promet
 type requestRow struct {
 	verb, resource, source string
 	n                      float64
+	code                   string // 200 if empty
 }
 
 func TestStatusCounts(t *testing.T) {
@@ -48,17 +50,22 @@ func TestStatusCounts(t *testing.T) {
 		upstream toUpstream
 	}{
 		"nothing yet": {},
+		"too old": {
+			rows:     []requestRow{{"watch", "pods", "cache", 30, "410"}, {"list", "pods", "cache", 10, "410"}, {"list", "pods", "cache", 10, ""}},
+			requests: requests{Cache: 50, HitRatio: ratio(1)},
+			upstream: toUpstream{Saved: 10},
+		},
 		"everything": {
 			rows: []requestRow{
-				{"list", "pods", "cache", 50},
-				{"watch", "pods", "cache", 30},
-				{"get", "pods", "cache", 10},
-				{"get", "pods", "upstream", 10},
-				{"get", "pods/log", "upstream", 5},
-				{"create", "pods", "upstream", 4},
-				{"get", "", "upstream", 3},
-				{"list", "", "upstream", 1},
-				{"list", "", "proxy", 7},
+				{"list", "pods", "cache", 50, ""},
+				{"watch", "pods", "cache", 30, ""},
+				{"get", "pods", "cache", 10, ""},
+				{"get", "pods", "upstream", 10, ""},
+				{"get", "pods/log", "upstream", 5, ""},
+				{"create", "pods", "upstream", 4, ""},
+				{"get", "", "upstream", 3, ""},
+				{"list", "", "upstream", 1, ""},
+				{"list", "", "proxy", 7, ""},
 			},
 			others: map[string]float64{
 				"watchproxy_forwards_shared_total": 6, "watchproxy_feed_requests_total": 8, "watchproxy_reviews_total": 2,
@@ -68,13 +75,13 @@ func TestStatusCounts(t *testing.T) {
 			upstream: toUpstream{Forwarded: 17, Feeds: 8, Reviews: 2, Total: 27, Saved: 86},
 		},
 		"at first it costs": {
-			rows:     []requestRow{{"list", "pods", "cache", 1}},
+			rows:     []requestRow{{"list", "pods", "cache", 1, ""}},
 			others:   map[string]float64{"watchproxy_feed_requests_total": 3},
 			requests: requests{Cache: 1, HitRatio: ratio(1)},
 			upstream: toUpstream{Feeds: 3, Total: 3, Saved: -2},
 		},
 		"writes have no hit ratio": {
-			rows:     []requestRow{{"create", "pods", "upstream", 1}},
+			rows:     []requestRow{{"create", "pods", "upstream", 1, ""}},
 			requests: requests{Forwarded: 1},
 			upstream: toUpstream{Forwarded: 1, Total: 1},
 		},
@@ -111,7 +118,7 @@ var feeds = []upstream.FeedStatus{
 // admin is the admin address of a proxy with the three feeds.
 func admin(t *testing.T) *httptest.Server {
 	t.Helper()
-	registry := counted(t, []requestRow{{"list", "pods", "cache", 12345}}, map[string]float64{"process_resident_memory_bytes": 100 << 20})
+	registry := counted(t, []requestRow{{"list", "pods", "cache", 12345, ""}}, map[string]float64{"process_resident_memory_bytes": 100 << 20})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/status" {
 			http.NotFound(w, r)

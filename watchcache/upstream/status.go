@@ -12,8 +12,10 @@ import (
 type FeedStatus struct {
 	GVR      schema.GroupVersionResource
 	Encoding watchcache.Encoding
-	Lost     time.Duration // for how long upstream could not be reached; 0 while it can
-	LastSign time.Time
+	// Lost is how long what the cache holds may have been out of date; 0 if it is not. Unreachable
+	// is the part of it for which upstream has not even refused anything.
+	Lost, Unreachable time.Duration
+	LastSign          time.Time
 	watchcache.Stats
 }
 
@@ -22,7 +24,7 @@ func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
 	for _, f := range fs.list() {
 		lost, _ := f.Lost()
-		all = append(all, FeedStatus{f.gvr, f.encoding, lost, time.Now().Add(-f.quiet()), f.cache.Stats()})
+		all = append(all, FeedStatus{f.gvr, f.encoding, lost, f.unreachable(), time.Now().Add(-f.quiet()), f.cache.Stats()})
 	}
 	return all
 }
