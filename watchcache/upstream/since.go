@@ -23,10 +23,17 @@ func (f *Feed) want(since uint64) {
 // read all again, or be forwarded and stay with upstream. One list as of then, and the watch
 // from there, serves any number of them.
 //
+// Others come later, and some of them from earlier: they lost their watches one after another, and come back in any order.
+// So the feed begins twice as far back as the first of them, if upstream still knows that.
+//
 // Nobody is answered before the watch had a moment to bring what has happened since. If
 // upstream does not tell any more what was then, the feed begins as any.
 func (f *Feed) beginAt(ctx context.Context, since, upstreamAt uint64) {
-	if since == 0 || since >= upstreamAt || !f.readAt(ctx, since) {
+	if since == 0 || since > upstreamAt {
+		close(f.settled)
+		return
+	}
+	if earlier := since - min(upstreamAt-since, since-1); !f.readAt(ctx, earlier) && (earlier == since || !f.readAt(ctx, since)) {
 		close(f.settled)
 		return
 	}

@@ -72,8 +72,8 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 			cursor, err := feed.Cache().Watch(mustFilter(t, feed.Cache()), earliest)
 			switch tooOld, late := errors.AsType[*watchcache.TooOldError](err); {
 			case late && earliest < oldest:
-				if lists := f.count("list"); lists != 1 {
-					t.Errorf("round %d: %d lists, want 1, in vain", round, lists)
+				if lists := f.count("list"); lists == 0 || lists > 2 {
+					t.Errorf("round %d: %d lists, want one or two in vain", round, lists)
 				}
 			case late:
 				t.Fatalf("round %d: %v, although upstream knows all since %d", round, tooOld, oldest)
