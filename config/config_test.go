@@ -163,7 +163,7 @@ func TestAllIsToldAtOnce(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, says := range []string{"apiVersion", `"foo"`, `"cache.bar"`, "cache.exclude[0]", `"drain"`} {
+	for _, says := range []string{"apiVersion: ", "foo: ", "cache.bar: ", "cache.exclude[0]: ", "drain: Forbidden: is given twice, in lines 5 and 6"} {
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("no %s in: %v", says, err)
 		}

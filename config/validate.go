@@ -17,8 +17,9 @@ var logLevels = []string{"debug", "info", "warn", "error"}
 
 // Validate reports everything that is wrong with a configuration, after its
 // defaults were set; nil if nothing is.
-func (c *ProxyConfiguration) Validate() error {
-	var errs field.ErrorList
+func (c *ProxyConfiguration) Validate() error { return c.validate().ToAggregate() }
+
+func (c *ProxyConfiguration) validate() (errs field.ErrorList) {
 	if c.APIVersion != APIVersion {
 		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), c.APIVersion, []string{APIVersion}))
 	}
@@ -50,8 +51,7 @@ func (c *ProxyConfiguration) Validate() error {
 	if s := c.AccessLogSampling; !(s >= 0 && s <= 1) {
 		errs = append(errs, field.Invalid(field.NewPath("accessLogSampling"), s, "must be from 0 to 1"))
 	}
-	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)
-	return errs.ToAggregate()
+	return append(errs, c.Cache.validate(field.NewPath("cache"))...)
 }
 
 // goawayMax is kube-apiserver's: with more, clients do little but connect.
