@@ -130,7 +130,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	feeds := upstream.NewFeeds(client, feedOptions(c.Cache), log)
 	defer feeds.Stop()
 	registry.MustRegister(upstream.NewCollector(feeds))
-	save, err := persist(ctx, c.Cache.Persistence, feeds, client, log)
+	save, err := persist(ctx, c.Cache.Persistence, feeds, client, registry, log)
 	if err != nil {
 		return err
 	}
