@@ -66,7 +66,7 @@ type Authorization struct {
 	Webhook AuthorizationWebhook `json:"webhook,omitzero"`
 	// WatchRecheckInterval is after how long an open watch is authenticated and
 	// authorized again; it ends if the client may not go on. 0 leaves it open, as
-	// kube-apiserver does.
+	// kube-apiserver does; else at least 1s.
 	WatchRecheckInterval *metav1.Duration `json:"watchRecheckInterval,omitempty"`
 }
 
@@ -81,21 +81,22 @@ type AuthorizationWebhook struct {
 // Limits bound what clients may take. Who exceeds one is told by a Status, 429 with
 // Retry-After where coming back helps; others are not harmed.
 type Limits struct {
-	// MaxHeaderBytes bounds the request line and headers of a request: 431.
+	// MaxHeaderBytes bounds the request line and headers of a request: 431. From 4Ki to 1Mi.
 	MaxHeaderBytes *resource.Quantity `json:"maxHeaderBytes,omitempty"`
 	// MaxURIBytes bounds the path and query: 414. kubectl exec writes the whole
-	// command into it.
+	// command into it. From 1Ki to 1Mi.
 	MaxURIBytes *resource.Quantity `json:"maxURIBytes,omitempty"`
 	// MaxRequestBodyBytes bounds the body of a forwarded request, but for those
-	// through the proxy subresource: 413. The default is kube-apiserver's own limit.
+	// through the proxy subresource: 413. The default is kube-apiserver's own limit. From
+	// 1Ki to 1Gi.
 	MaxRequestBodyBytes *resource.Quantity `json:"maxRequestBodyBytes,omitempty"`
 	// ReadTimeout is how long a client may take to send the headers of a request, and
-	// may pause within its body. It is cut then.
+	// may pause within its body. It is cut then. At least 1s.
 	ReadTimeout *metav1.Duration `json:"readTimeout,omitempty"`
 	// WriteTimeout is how long a client may leave a part of an answer unread that is
-	// not a stream. It is cut then.
+	// not a stream. It is cut then. At least 1s.
 	WriteTimeout *metav1.Duration `json:"writeTimeout,omitempty"`
-	// IdleTimeout is how long a connection is kept between requests.
+	// IdleTimeout is how long a connection is kept between requests. At least 1s.
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 	// MaxConnections bounds the connections of all clients.
 	MaxConnections *int `json:"maxConnections,omitempty"`
@@ -176,27 +177,13 @@ func (c *ProxyConfiguration) validateAccess() (errs field.ErrorList) {
 	path = field.NewPath("authorization")
 	errs = append(errs, validateDuration(path.Child("webhook", "cacheAuthorizedTTL"), c.Authorization.Webhook.CacheAuthorizedTTL, 0)...)
 	errs = append(errs, validateDuration(path.Child("webhook", "cacheUnauthorizedTTL"), c.Authorization.Webhook.CacheUnauthorizedTTL, 0)...)
-	interval := c.Authorization.WatchRecheckInterval
-	if interval.Duration != 0 {
-		errs = append(errs, validateDuration(path.Child("watchRecheckInterval"), interval, time.Second)...)
-	}
-	return errs
+	return append(errs, validateInterval(path.Child("watchRecheckInterval"), c.Authorization.WatchRecheckInterval)...)
 }
 
 func (l *Limits) validate(path *field.Path) (errs field.ErrorList) {
-	for _, q := range []struct {
-		name     string
-		value    *resource.Quantity
-		min, max int64
-	}{
-		{"maxHeaderBytes", l.MaxHeaderBytes, 4 << 10, 1 << 20},
-		{"maxURIBytes", l.MaxURIBytes, 1 << 10, 1 << 20},
-		{"maxRequestBodyBytes", l.MaxRequestBodyBytes, 1, 1 << 30},
-	} {
-		if v := q.value.Value(); v < q.min || v > q.max {
-			errs = append(errs, field.Invalid(path.Child(q.name), q.value.String(), fmt.Sprintf("must be from %d to %d bytes", q.min, q.max)))
-		}
-	}
+	errs = append(errs, validateSize(path.Child("maxHeaderBytes"), l.MaxHeaderBytes, 4<<10, 1<<20)...)
+	errs = append(errs, validateSize(path.Child("maxURIBytes"), l.MaxURIBytes, 1<<10, 1<<20)...)
+	errs = append(errs, validateSize(path.Child("maxRequestBodyBytes"), l.MaxRequestBodyBytes, 1<<10, 1<<30)...)
 	for _, d := range []struct {
 		name  string
 		value *metav1.Duration

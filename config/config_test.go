@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -163,12 +164,55 @@ func TestAllIsToldAtOnce(t *testing.T) {
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, says := range []string{"apiVersion", `"foo"`, `"cache.bar"`, "cache.exclude[0]", `"drain"`} {
+	for _, says := range []string{"apiVersion: ", "foo: ", "cache.bar: ", "cache.exclude[0]: ", "drain: Forbidden: is given twice, in lines 5 and 6"} {
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("no %s in: %v", says, err)
 		}
 	}
 	if strings.Contains(err.Error(), "\n") {
 		t.Errorf("more than a line: %v", err)
+	}
+}
+
+// What would be understood as something else is refused.
+func TestNamesOfResources(t *testing.T) {
+	for name, valid := range map[string]bool{
+		"pods": true, "deployments.apps": true, "leases.coordination.k8s.io": true, "c-1.example.org": true, "versions.vault.example.org": true,
+		"*": false, "*.apps": false, "pods.": false, ".apps": false, "pods..apps": false, "pods/log": false, "Pods": false, "1pods": false,
+		"pods.v1": false, "cronjobs.v1beta1": false, "deployments.v1.apps": false, "a.v2alpha1.example.org": false, "pods-": false, "": false, "pods\n": false,
+	} {
+		for _, in := range []string{"cache: {exclude: [%q]}\n", "cache: {resources: [{name: %q}]}\n"} {
+			if _, err := load(t, head+fmt.Sprintf(in, name)); (err == nil) != valid {
+				t.Errorf(in+" valid: %t, got %v", name, valid, err)
+			}
+		}
+	}
+}
+
+// Intervals are long enough not to keep a processor busy, and sizes are of whole bytes and of use.
+func TestLeastValues(t *testing.T) {
+	for text, want := range map[string]string{
+		"cache: {idleTimeout: 1ns}":                 "cache.idleTimeout: ",
+		"cache: {idleTimeout: 0s}":                  "",
+		"cache: {idleTimeout: 1s}":                  "",
+		"cache: {selfCheckInterval: 1ms}":           "cache.selfCheckInterval: ",
+		"cache: {selfCheckInterval: 0s}":            "",
+		"authorization: {watchRecheckInterval: 0s}": "",
+		"cache: {log: {maxBytes: 500m}}":            "cache.log.maxBytes: ",
+		"cache: {log: {maxBytes: 256}}":             "cache.log.maxBytes: ",
+		"cache: {log: {maxBytes: 1048576.5}}":       "cache.log.maxBytes: ",
+		"cache: {log: {maxBytes: 1048577000m}}":     "",
+		"cache: {log: {maxBytes: 1.5Gi}}":           "",
+		"cache: {log: {maxBytes: 10000E}}":          "cache.log.maxBytes: ",
+		"cache: {derived: {maxBytes: -1Gi}}":        "cache.derived.maxBytes: ",
+		"memoryBudget: 500m":                        "memoryBudget: ",
+		"memoryBudget: 0":                           "",
+		"limits: {maxRequestBodyBytes: 1500m}":      "limits.maxRequestBodyBytes: ",
+		"limits: {maxRequestBodyBytes: 2Gi}":        `must be from 1Ki to 1Gi, in whole bytes`,
+	} {
+		_, err := load(t, head+text+"\n")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -94,6 +95,26 @@ func newGenerator(t *testing.T) *generator {
 	return g
 }
 
+// constraints are what Validate says of single values and a schema can say too, by Type.Field. Of a list it is about the
+// elements. Sizes have them only for numbers, as in text they have units.
+var constraints = map[string]map[string]any{
+	"Cache.Exclude":                    {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
+	"Resource.Name":                    {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
+	"Log.MaxEvents":                    {"minimum": 1},
+	"Log.MaxBytes":                     {"minimum": leastBytes},
+	"Derived.MaxBytes":                 {"minimum": leastBytes},
+	"Limits.MaxHeaderBytes":            {"minimum": 4 << 10, "maximum": 1 << 20},
+	"Limits.MaxURIBytes":               {"minimum": 1 << 10, "maximum": 1 << 20},
+	"Limits.MaxRequestBodyBytes":       {"minimum": 1 << 10, "maximum": 1 << 30},
+	"Limits.MaxConnections":            {"minimum": 1},
+	"Limits.MaxConnectionsPerIdentity": {"minimum": 1},
+	"Limits.MaxWatchesPerIdentity":     {"minimum": 1},
+	"Limits.MaxForwardsInFlight":       {"minimum": 1},
+
+	"ProxyConfiguration.GoawayChance":      {"minimum": 0, "maximum": goawayMax},
+	"ProxyConfiguration.AccessLogSampling": {"minimum": 0, "maximum": 1},
+}
+
 // object is the schema of a struct.
 func (g *generator) object(of reflect.Type, defaults map[string]any) map[string]any {
 	g.t.Helper()
@@ -101,6 +122,11 @@ func (g *generator) object(of reflect.Type, defaults map[string]any) map[string]
 	for f := range of.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		s := g.schema(f.Type, defaults[name])
+		constrained := s
+		if items, ok := s["items"].(map[string]any); ok {
+			constrained = items
+		}
+		maps.Copy(constrained, constraints[of.Name()+"."+f.Name])
 		s["description"] = g.comments[of.Name()+"."+f.Name]
 		if s["description"] == "" || name == "" {
 			g.t.Errorf("%s.%s has no comment or no name", of.Name(), f.Name)
@@ -120,7 +146,7 @@ func (g *generator) schema(of reflect.Type, defaults any) map[string]any {
 	case of == reflect.TypeFor[metav1.Duration]():
 		s = map[string]any{"type": "string", "pattern": `^-?([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$|^0$`}
 	case of == reflect.TypeFor[resource.Quantity]():
-		s = map[string]any{"type": []string{"string", "number"}, "pattern": `^[0-9]+(\.[0-9]+)?([KMGTPE]i|[mkMGTPE]|[eE][0-9]+)?$`}
+		s = map[string]any{"type": []string{"string", "number"}, "pattern": `^[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE]|[eE][0-9]+)?$`}
 	case of.Kind() == reflect.Struct:
 		within, _ := defaults.(map[string]any)
 		return g.object(of, within)
@@ -144,6 +170,48 @@ func (g *generator) schema(of reflect.Type, defaults any) map[string]any {
 		s["default"] = defaults
 	}
 	return s
+}
+
+// The schema's bounds are those that Validate holds.
+func TestSchemaBounds(t *testing.T) {
+	var schema map[string]any
+	if err := json.Unmarshal(Schema(), &schema); err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	var try func(path string, of map[string]any)
+	try = func(path string, of map[string]any) {
+		properties, _ := of["properties"].(map[string]any)
+		for name, of := range properties {
+			try(strings.TrimPrefix(path+"."+name, "."), of.(map[string]any))
+		}
+		for bound, beyond := range map[string]float64{"minimum": -1, "maximum": 1} {
+			value, ok := of[bound].(float64)
+			if !ok {
+				continue
+			}
+			tried++
+			names := strings.Split(path, ".")
+			set := func(v float64) error {
+				text := strconv.FormatFloat(v, 'f', -1, 64)
+				for _, name := range slices.Backward(names) {
+					text = "{" + name + ": " + text + "}"
+				}
+				_, err := load(t, head+strings.Trim(text, "{}")+strings.Repeat("}", len(names)-1)+"\n")
+				return err
+			}
+			if err := set(value); err != nil {
+				t.Errorf("%s: the %s of %v: %v", path, bound, value, err)
+			}
+			if err := set(value + beyond); err == nil || !strings.Contains(err.Error(), path+": ") {
+				t.Errorf("%s: beyond the %s of %v: %v", path, bound, value, err)
+			}
+		}
+	}
+	try("", schema)
+	if tried < len(constraints)-2 {
+		t.Errorf("only %d bounds were tried", tried)
+	}
 }
 
 func writeReference(to *strings.Builder, path string, object map[string]any) {

@@ -48,7 +48,7 @@ type ProxyConfiguration struct {
 	Drain *metav1.Duration `json:"drain,omitempty"`
 	// MemoryBudget is how much memory the process keeps to, without its program. If it is
 	// left out, that is the container's limit, or what GOMEMLIMIT says; without them, and
-	// with 0, there is no bound. The garbage collector keeps to nine tenths of it. As
+	// with 0, there is no bound. At least 64Mi. The garbage collector keeps to nine tenths of it. As
 	// what is in use comes near that, less is kept that is derived from caches, then less log,
 	// and at last requests for what is not cached yet are forwarded.
 	MemoryBudget *resource.Quantity `json:"memoryBudget,omitempty"`
@@ -105,7 +105,7 @@ type Upstream struct {
 // Cache configures the watch caches.
 type Cache struct {
 	// Exclude lists resources that are never cached, as resource or
-	// resource.group, in any version. Secrets are always among them, unless Resources
+	// resource.group (pods, deployments.apps), in any version; there are no wildcards. Secrets are always among them, unless Resources
 	// names them: to cache secrets is a deliberate choice.
 	Exclude []string `json:"exclude,omitempty"`
 	// Resources says what is different about some resources. Unless events are
@@ -115,10 +115,10 @@ type Cache struct {
 	// cache to be filled before they are forwarded.
 	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty"`
 	// IdleTimeout is after how long without a request or an open watch a
-	// resource's cache is given up; 0 keeps it.
+	// resource's cache is given up; 0 keeps it. Else at least 1s.
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 	// SelfCheckInterval is how often each cache is compared with upstream, by the
-	// metadata of all its objects at one resourceVersion; 0 is never. What differs is
+	// metadata of all its objects at one resourceVersion; 0 is never, else at least 1s. What differs is
 	// logged and counted, and the cache is read anew.
 	SelfCheckInterval *metav1.Duration `json:"selfCheckInterval,omitempty"`
 	// Persistence keeps the caches on disk, so that a restart goes on where it was.
@@ -142,7 +142,7 @@ type Cache struct {
 
 // Derived bounds derived bytes, of all resources together.
 type Derived struct {
-	// MaxBytes is how much memory they may take.
+	// MaxBytes is how much memory they may take. At least 1Mi.
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
 }
 
@@ -174,8 +174,8 @@ type Persistence struct {
 	// no two proxies may share it. The files hold what the caches hold, for their owner
 	// alone to read: of secrets only if they are cached, see Resources.
 	Directory string `json:"directory,omitempty"`
-	// Interval is how often the caches are saved that have changed. They are saved at
-	// shutdown as well.
+	// Interval is how often the caches are saved that have changed, at least 1s. They are
+	// saved at shutdown as well.
 	Interval *metav1.Duration `json:"interval,omitempty"`
 }
 
@@ -190,10 +190,10 @@ const (
 
 // Log bounds an event log.
 type Log struct {
-	// MaxAge is how far back the log reaches at most.
+	// MaxAge is how far back the log reaches at most. At least 1s.
 	MaxAge *metav1.Duration `json:"maxAge,omitempty"`
 	// MaxEvents is how many events it holds at most.
 	MaxEvents *int `json:"maxEvents,omitempty"`
-	// MaxBytes bounds the memory of the replaced objects in it.
+	// MaxBytes bounds the memory of the replaced objects in it. At least 1Mi.
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
 }

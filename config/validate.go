@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -17,8 +19,9 @@ var logLevels = []string{"debug", "info", "warn", "error"}
 
 // Validate reports everything that is wrong with a configuration, after its
 // defaults were set; nil if nothing is.
-func (c *ProxyConfiguration) Validate() error {
-	var errs field.ErrorList
+func (c *ProxyConfiguration) Validate() error { return c.validate().ToAggregate() }
+
+func (c *ProxyConfiguration) validate() (errs field.ErrorList) {
 	if c.APIVersion != APIVersion {
 		errs = append(errs, field.NotSupported(field.NewPath("apiVersion"), c.APIVersion, []string{APIVersion}))
 	}
@@ -40,8 +43,8 @@ func (c *ProxyConfiguration) Validate() error {
 	if !slices.Contains(logLevels, c.LogLevel) {
 		errs = append(errs, field.NotSupported(field.NewPath("logLevel"), c.LogLevel, logLevels))
 	}
-	if q := c.MemoryBudget; q != nil && !q.IsZero() && q.Cmp(leastMemory) < 0 {
-		errs = append(errs, field.Invalid(field.NewPath("memoryBudget"), q.String(), "must be 0 or at least "+leastMemory.String()))
+	if q := c.MemoryBudget; q != nil && !q.IsZero() {
+		errs = append(errs, validateSize(field.NewPath("memoryBudget"), q, leastMemory, math.MaxInt64)...)
 	}
 	errs = append(errs, c.Upstream.validate(field.NewPath("upstream"))...)
 	if f := c.LogFormat; f != JSON && f != Console {
@@ -50,15 +53,19 @@ func (c *ProxyConfiguration) Validate() error {
 	if s := c.AccessLogSampling; !(s >= 0 && s <= 1) {
 		errs = append(errs, field.Invalid(field.NewPath("accessLogSampling"), s, "must be from 0 to 1"))
 	}
-	errs = append(errs, c.Cache.validate(field.NewPath("cache"))...)
-	return errs.ToAggregate()
+	return append(errs, c.Cache.validate(field.NewPath("cache"))...)
 }
 
 // goawayMax is kube-apiserver's: with more, clients do little but connect.
 const goawayMax = 0.02
 
-// leastMemory is what the process needs without any cache, and some.
-var leastMemory = resource.MustParse("64Mi")
+const (
+	// leastMemory is what the process needs without any cache, and some.
+	leastMemory = 64 << 20
+	// leastBytes holds one of the larger objects, or a page of small ones. With less nothing is kept for long enough to be
+	// of use, and it is most likely a unit that was forgotten.
+	leastBytes = 1 << 20
+)
 
 func (t *TLS) validate(path *field.Path) (errs field.ErrorList) {
 	if t == nil {
@@ -115,8 +122,8 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 		}
 	}
 	errs = append(errs, validateDuration(path.Child("syncTimeout"), c.SyncTimeout, 0)...)
-	errs = append(errs, validateDuration(path.Child("idleTimeout"), c.IdleTimeout, 0)...)
-	errs = append(errs, validateDuration(path.Child("selfCheckInterval"), c.SelfCheckInterval, 0)...)
+	errs = append(errs, validateInterval(path.Child("idleTimeout"), c.IdleTimeout)...)
+	errs = append(errs, validateInterval(path.Child("selfCheckInterval"), c.SelfCheckInterval)...)
 	errs = append(errs, validateDuration(path.Child("persistence", "interval"), c.Persistence.Interval, time.Second)...)
 	if l := c.OnUpstreamLoss; l != ServeStale && l != Fail {
 		errs = append(errs, field.NotSupported(path.Child("onUpstreamLoss"), l, []OnUpstreamLoss{ServeStale, Fail}))
@@ -127,22 +134,55 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 	if n := *c.Log.MaxEvents; n < 1 {
 		errs = append(errs, field.Invalid(log.Child("maxEvents"), n, "must be at least 1"))
 	}
-	if q := c.Log.MaxBytes; q.Sign() <= 0 {
-		errs = append(errs, field.Invalid(log.Child("maxBytes"), q.String(), "must be more than 0"))
-	}
-	if q := c.Derived.MaxBytes; q.Sign() <= 0 {
-		errs = append(errs, field.Invalid(path.Child("derived", "maxBytes"), q.String(), "must be more than 0"))
-	}
-	return errs
+	errs = append(errs, validateSize(log.Child("maxBytes"), c.Log.MaxBytes, leastBytes, math.MaxInt64)...)
+	return append(errs, validateSize(path.Child("derived", "maxBytes"), c.Derived.MaxBytes, leastBytes, math.MaxInt64)...)
 }
 
+const (
+	// resourcePattern is of a resource as definitions may name it, and of its group.
+	resourcePattern = `^[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+	// versionedPattern is of what kubectl takes too, resource.version.group, and would be another group here.
+	versionedPattern = `^[^.]+\.v[0-9]+((alpha|beta)[0-9]+)?(\.|$)`
+)
+
+var (
+	resourceName  = regexp.MustCompile(resourcePattern)
+	versionedName = regexp.MustCompile(versionedPattern)
+)
+
 func validateResource(path *field.Path, name string) field.ErrorList {
-	if name == "" || strings.ContainsAny(name, "/ ") || name != strings.ToLower(name) {
-		return field.ErrorList{field.Invalid(path, name,
-			"must be a plural resource name, with its group behind a dot unless it is a core resource: pods, deployments.apps")}
+	switch {
+	case !resourceName.MatchString(name):
+		return field.ErrorList{field.Invalid(path, name, "must be a plural resource name in lower case, with its group behind a dot unless it is "+
+			"a core resource: pods, deployments.apps; there are no wildcards")}
+	case versionedName.MatchString(name):
+		return field.ErrorList{field.Invalid(path, name, "must not name a version, since it is about all of them: pods, deployments.apps")}
 	}
 	return nil
 }
+
+// validateInterval is about what is done from time to time, or never.
+func validateInterval(path *field.Path, d *metav1.Duration) field.ErrorList {
+	if d.Duration != 0 && d.Duration < time.Second {
+		return field.ErrorList{field.Invalid(path, d.Duration.String(), "must be 0 or at least 1s")}
+	}
+	return nil
+}
+
+// validateSize holds a number of bytes against bounds, which are inclusive.
+func validateSize(path *field.Path, q *resource.Quantity, atLeast, atMost int64) field.ErrorList {
+	whole := q.Cmp(*resource.NewQuantity(q.Value(), resource.BinarySI)) == 0 // Value rounds up
+	if v := q.Value(); whole && v >= atLeast && v <= atMost {
+		return nil
+	}
+	bounds := "at least " + binary(atLeast)
+	if atMost < math.MaxInt64 {
+		bounds = "from " + binary(atLeast) + " to " + binary(atMost)
+	}
+	return field.ErrorList{field.Invalid(path, q.String(), "must be "+bounds+", in whole bytes")}
+}
+
+func binary(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }
 
 func validateDuration(path *field.Path, d *metav1.Duration, atLeast time.Duration) field.ErrorList {
 	if d.Duration < atLeast {

@@ -87,8 +87,8 @@ func TestServeRefusesToStart(t *testing.T) {
 		"flag without value": {[]string{"--listen"}, []string{"--listen"}},
 		"no file":            {[]string{"--config", "/no/such/file"}, []string{"/no/such/file"}},
 		"no YAML":            {[]string{"--config", file(t, header+"a: b: c\n")}, []string{"file.yaml"}},
-		"unknown field":      {[]string{"--config", file(t, header+"cache: {nonsense: 1}\n")}, []string{"file.yaml", `"cache.nonsense"`}},
-		"field given twice":  {[]string{"--config", file(t, header+"drain: 1s\ndrain: 2s\n")}, []string{"file.yaml", `"drain"`}},
+		"unknown field":      {[]string{"--config", file(t, header+"cache: {nonsense: 1}\n")}, []string{"file.yaml", "cache.nonsense: "}},
+		"field given twice":  {[]string{"--config", file(t, header+"drain: 1s\ndrain: 2s\n")}, []string{"file.yaml", "drain: Forbidden: is given twice"}},
 		"wrong type":         {[]string{"--config", file(t, header+"cache: {log: {maxEvents: many}}\n")}, []string{"file.yaml", "maxEvents"}},
 		"another kind":       {[]string{"--config", file(t, "apiVersion: v1\nkind: Pod\n")}, []string{"apiVersion", "kind"}},
 		"many at once": {

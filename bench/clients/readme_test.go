@@ -52,11 +52,39 @@ func TestReadme(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %s: %v\n%s", document, command, err, out)
 			}
-			if strings.HasPrefix(command, "kubectl") && !strings.Contains(out, "readme-pod") && !strings.Contains(out, "readme-node") {
+			if strings.HasPrefix(command, "kubectl") && !strings.Contains(out, "readme-pod") && !strings.Contains(out, "readme-node") && !strings.Contains(out, "created") {
 				t.Errorf("%s shows nothing:\n%s", command, out)
 			}
 		}
+		for i, object := range objectsOf(t, document) {
+			path := filepath.Join(dir, "object.yaml")
+			if err := os.WriteFile(path, []byte(object), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := shell.run(t, "kubectl create --dry-run=server --validate=strict -f "+path); err != nil {
+				t.Errorf("%s: object %d: %v\n%s", document, i, err, out)
+			}
+		}
 	}
+	ca, err := w.admin.CoreV1().ConfigMaps("team").Get(t.Context(), "watchproxy-ca", metav1.GetOptions{})
+	if err != nil || len(ca.Data) != 1 || ca.Data["ca.crt"] != string(w.api.CA) {
+		t.Errorf("the authority for clients in the cluster: %v, %v", ca, err)
+	}
+}
+
+// fenced is an object in a document.
+var fenced = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")
+
+func objectsOf(t *testing.T, document string) (objects []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(cluster.Root(), document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range fenced.FindAllStringSubmatch(string(text), -1) {
+		objects = append(objects, match[1])
+	}
+	return objects
 }
 
 // indented is a command in a document; what stands behind # is a remark.
@@ -114,6 +142,19 @@ func newShell(t *testing.T, w *world, dir string) *shell {
 	if _, err := w.admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	for _, name := range []string{"watchproxy", "team"} {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := w.admin.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tls := &corev1.Secret{ // as the chart makes it
+		ObjectMeta: metav1.ObjectMeta{Name: "watchproxy-tls"},
+		Data:       map[string][]byte{"ca.crt": w.api.CA, "tls.crt": []byte("certificate"), "tls.key": []byte("private key")},
+	}
+	if _, err := w.admin.CoreV1().Secrets("watchproxy").Create(t.Context(), tls, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	s := &shell{dir: dir, env: append(environment(filepath.Join(dir, "home")), "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "GORACE="+os.Getenv("GORACE"))}
 	return s
 }
@@ -166,7 +207,7 @@ func (s *shell) run(t *testing.T, command string) (output string, err error) {
 }
 
 func (s *shell) command(ctx context.Context, command string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "bash", "-c", "exec "+command)
+	cmd := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", "exec "+command)
 	cmd.Dir, cmd.Env = s.dir, s.env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd

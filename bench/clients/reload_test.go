@@ -54,7 +54,7 @@ func TestReload(t *testing.T) {
 	eventually(t, "both are cached", func() bool { return cached("pods") && cached("secrets") })
 
 	for i, wrong := range []struct{ settings, says string }{
-		{"drian: 5s\n", `unknown field \"drian\"`},
+		{"drian: 5s\n", "drian: Forbidden: unknown field"},
 		{"cache: {exclude: [Pods]}\nlimits: {writeTimeout: -1s}\n", "limits.writeTimeout"},
 		{"listen: 127.0.0.1:1\ncache: {persistence: {interval: 7s}, exclude: [pods]}\n", "cache.persistence.interval"},
 	} {

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -19,6 +21,7 @@ import (
 type kubeconfigFlags struct {
 	kubeconfig, context                         string
 	server, certificateAuthority, tlsServerName string
+	to                                          string
 	inPlace, undo, force                        bool
 }
 
@@ -34,7 +37,7 @@ cluster only, since the proxy leads to no other.
 With --in-place the kubeconfig itself is changed, after a copy was made beside
 it; other clusters in it stay as they are. --undo changes it back. What the
 cluster was is kept in its extension watchproxy.dev.`,
-		Example: `  watchproxy kubeconfig --server http://127.0.0.1:8001 >proxy.kubeconfig
+		Example: `  watchproxy kubeconfig --server http://127.0.0.1:8001 --to proxy.kubeconfig
   watchproxy kubeconfig --server https://watchproxy.example:6443 --certificate-authority ca.crt --in-place
   watchproxy kubeconfig --undo`,
 		Args: cobra.NoArgs,
@@ -46,13 +49,15 @@ cluster was is kept in its extension watchproxy.dev.`,
 	flags.StringVar(&f.server, "server", "", "`URL` of the proxy, http or https")
 	flags.StringVar(&f.certificateAuthority, "certificate-authority", "", "PEM `FILE` with the authorities of the proxy's certificate, to be embedded (default: the cluster's)")
 	flags.StringVar(&f.tlsServerName, "tls-server-name", "", "`NAME` in the proxy's certificate, if it is not that in the URL")
+	flags.StringVar(&f.to, "to", "", "write to `FILE`, for its owner alone to read, instead of standard output")
 	flags.BoolVar(&f.inPlace, "in-place", false, "change the kubeconfig instead of writing another")
 	flags.BoolVar(&f.undo, "undo", false, "take back what --in-place has changed")
 	flags.BoolVar(&f.force, "force", false, "with --undo: even if the cluster's address was changed since")
 	cmd.MarkFlagsOneRequired("server", "undo")
-	for _, flag := range []string{"server", "certificate-authority", "tls-server-name", "in-place"} {
+	for _, flag := range []string{"server", "certificate-authority", "tls-server-name", "in-place", "to"} {
 		cmd.MarkFlagsMutuallyExclusive("undo", flag)
 	}
+	cmd.MarkFlagsMutuallyExclusive("in-place", "to")
 	return cmd
 }
 
@@ -89,13 +94,61 @@ func (f *kubeconfigFlags) run(stdout, stderr io.Writer) error {
 	if f.context != "" {
 		all.CurrentContext = f.context
 	}
+	sources := filesOf(all)
 	reduce(all, name)
 	out, err := clientcmd.Write(*all)
 	if err != nil {
 		return fmt.Errorf("write kubeconfig: %w", err)
 	}
+	if f.to != "" {
+		return writeTo(f.to, out, sources)
+	}
 	_, err = stdout.Write(out)
 	return err
+}
+
+// filesOf are the files that a kubeconfig was read from.
+func filesOf(c *clientcmdapi.Config) []string {
+	names := map[string]bool{}
+	for _, at := range c.Clusters {
+		names[at.LocationOfOrigin] = true
+	}
+	for _, at := range c.Contexts {
+		names[at.LocationOfOrigin] = true
+	}
+	for _, at := range c.AuthInfos {
+		names[at.LocationOfOrigin] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// writeTo is --to. A file that is there is replaced, but for those that the kubeconfig was read from: they hold more.
+func writeTo(name string, content []byte, sources []string) error {
+	there, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return wrapTo(replaceFile(name, content, private, nil))
+	case err != nil:
+		return wrapTo(err)
+	case !there.Mode().IsRegular():
+		return fmt.Errorf("--to %s: is no file", name)
+	}
+	for _, source := range sources {
+		if info, err := os.Stat(source); err == nil && os.SameFile(info, there) {
+			return fmt.Errorf("--to %s: the kubeconfig was read from there; change that by --in-place, or name another file", name)
+		}
+	}
+	if name, err = filepath.EvalSymlinks(name); err == nil {
+		err = replaceFile(name, content, private, nil)
+	}
+	return wrapTo(err)
+}
+
+func wrapTo(err error) error {
+	if err != nil {
+		return fmt.Errorf("--to: %w", err)
+	}
+	return nil
 }
 
 // load reads the kubeconfig as client-go does: the files of a list merged, relative paths made absolute.
@@ -141,18 +194,20 @@ func (f *kubeconfigFlags) endpoint() (endpoint, error) {
 // change is --in-place.
 func (f *kubeconfigFlags) change(all *clientcmdapi.Config, name string, to endpoint, stdout, stderr io.Writer) error {
 	path := all.Clusters[name].LocationOfOrigin
-	var warnings []string
+	var warnings, others []string
+	var backup string
 	changed, err := edit(path, func(file *kubefile) error {
 		c, err := file.cluster(name)
 		if err != nil {
 			return err
 		}
-		backup := !file.redirected()
+		redirected := file.redirected()
 		if warnings, err = redirect(c, to); err != nil {
 			return fmt.Errorf("cluster %q in %s: %w", name, path, err)
 		}
-		if backup {
-			return file.backUp()
+		file.first = func() (err error) {
+			backup, others, err = file.backUp(redirected)
+			return err
 		}
 		return nil
 	})
@@ -164,8 +219,12 @@ func (f *kubeconfigFlags) change(all *clientcmdapi.Config, name string, to endpo
 		fmt.Fprintf(stdout, "cluster %q in %s leads to %s already\n", name, path, to.Server)
 		return nil
 	}
-	fmt.Fprintf(stdout, "cluster %q in %s now leads to %s; 'watchproxy kubeconfig --undo' takes it back, and a copy is in %s\n",
-		name, path, to.Server, path+backupSuffix)
+	older := ""
+	if len(others) > 0 {
+		older = "; older copies stay: " + strings.Join(others, ", ")
+	}
+	fmt.Fprintf(stdout, "cluster %q in %s now leads to %s; 'watchproxy kubeconfig --undo' takes it back, and a copy is in %s%s\n",
+		name, path, to.Server, backup, older)
 	return nil
 }
 

@@ -8,13 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strings"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // backupSuffix makes the name of the copy that is taken of a kubeconfig before a cluster in it is redirected. It holds
-// what no rewritten file has: comments, order, unknown fields.
+// what no rewritten file has: comments, order, unknown fields. Further copies have a number behind it.
 const backupSuffix = ".watchproxy-backup"
 
 // kubefile is one file of a kubeconfig while it is changed. Paths in it stay as they are.
@@ -23,7 +25,8 @@ type kubefile struct {
 	info    fs.FileInfo
 	before  []byte
 	config  *clientcmdapi.Config
-	instead []byte // written instead of config, if set
+	instead []byte       // written instead of config, if set
+	first   func() error // done before a change is written
 	after   func() error
 }
 
@@ -60,6 +63,11 @@ func edit(name string, change func(*kubefile) error) (changed bool, err error) {
 			return false, fmt.Errorf("kubeconfig %s: %w", name, err)
 		}
 	}
+	if f.first != nil {
+		if err := f.first(); err != nil {
+			return false, err
+		}
+	}
 	if err := replaceFile(f.path, out, f.info.Mode().Perm(), f.info); err != nil {
 		return false, fmt.Errorf("kubeconfig: %w", err)
 	}
@@ -82,7 +90,10 @@ func lock(path string) (unlock func() error, err error) {
 	return func() error { return os.Remove(name) }, f.Close()
 }
 
-// replaceFile writes a file that appears whole or not at all, with the owner that another one has.
+// private is the mode of files with credentials.
+const private = 0o600
+
+// replaceFile writes a file that appears whole or not at all, with the owner that another one has, if there is another.
 func replaceFile(path string, content []byte, mode fs.FileMode, like fs.FileInfo) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
 	if err != nil {
@@ -94,7 +105,10 @@ func replaceFile(path string, content []byte, mode fs.FileMode, like fs.FileInfo
 		}
 	}()
 	_, err = f.Write(content)
-	err = errors.Join(err, keepOwner(f, like), f.Chmod(mode), f.Sync(), f.Close())
+	if like != nil {
+		err = errors.Join(err, keepOwner(f, like))
+	}
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 	if err != nil {
 		return err
 	}
@@ -111,44 +125,65 @@ func (f *kubefile) cluster(name string) (*clientcmdapi.Cluster, error) {
 // redirected tells whether some cluster in the file leads to a proxy.
 func (f *kubefile) redirected() bool { return len(redirectedClusters(f.config)) > 0 }
 
-// backUp keeps a copy of the file as it was. One that is there already is of a file that has been changed back.
-func (f *kubefile) backUp() error {
-	const private = 0o600
-	if err := replaceFile(f.path+backupSuffix, f.before, private, f.info); err != nil {
-		return fmt.Errorf("copy of kubeconfig: %w", err)
+// copies are those of the file that there are, in the order in which they were made, and next the name of the next one.
+func (f *kubefile) copies() (names []string, contents [][]byte, next string, err error) {
+	next = f.path + backupSuffix
+	for {
+		content, err := os.ReadFile(next)
+		if errors.Is(err, fs.ErrNotExist) {
+			return names, contents, next, nil
+		}
+		if err != nil {
+			return nil, nil, "", fmt.Errorf("copy of kubeconfig: %w", err)
+		}
+		names, contents = append(names, next), append(contents, content)
+		next = fmt.Sprintf("%s%s.%d", f.path, backupSuffix, len(names))
 	}
-	return nil
 }
 
-// settle decides what becomes of a file whose cluster was reverted. If no other is redirected and the copy means the
-// same, the copy takes its place, comments and all. If they differ, the copy stays.
+// backUp keeps a copy of the file as it is before it is changed, unless there is one: of the same content, or, if
+// a cluster was redirected already, of what it was before that. Copies of something else stay.
+func (f *kubefile) backUp(redirected bool) (name string, others []string, err error) {
+	names, contents, next, err := f.copies()
+	if err != nil {
+		return "", nil, err
+	}
+	for i, name := range names {
+		if bytes.Equal(contents[i], f.before) || redirected && i == len(names)-1 {
+			return name, slices.Delete(names, i, i+1), nil
+		}
+	}
+	if err := replaceFile(next, f.before, private, f.info); err != nil {
+		return "", nil, fmt.Errorf("copy of kubeconfig: %w", err)
+	}
+	return next, names, nil
+}
+
+// settle decides what becomes of a file whose cluster was reverted. If no other is redirected and a copy means the
+// same, the copy takes its place, comments and all. Copies that differ stay.
 func (f *kubefile) settle() (how string, err error) {
 	if f.redirected() {
 		return "", nil
 	}
-	backup := f.path + backupSuffix
-	content, err := os.ReadFile(backup)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("copy of kubeconfig: %w", err)
-	}
-	kept := "; the file was changed otherwise since, and " + backup + " stays"
-	was, err := clientcmd.Load(content)
-	if err != nil {
-		return kept, nil //nolint:nilerr // a copy that cannot be read is no reason not to go back
+	names, contents, _, err := f.copies()
+	if err != nil || len(names) == 0 {
+		return "", err
 	}
 	// Compared as they would be written: what is empty and what is missing is the same there.
-	a, errA := clientcmd.Write(*was)
-	b, errB := clientcmd.Write(*f.config)
-	if err := errors.Join(errA, errB); err != nil {
+	now, err := clientcmd.Write(*f.config)
+	if err != nil {
 		return "", fmt.Errorf("kubeconfig %s: %w", f.path, err)
 	}
-	if !bytes.Equal(a, b) {
-		return kept, nil
+	for i, name := range slices.Backward(names) {
+		was, err := clientcmd.Load(contents[i])
+		if err != nil {
+			continue // a copy that cannot be read is no reason not to go back
+		}
+		if before, err := clientcmd.Write(*was); err == nil && bytes.Equal(before, now) {
+			f.instead = contents[i]
+			f.after = func() error { return os.Remove(name) }
+			return "; the file is what it was", nil
+		}
 	}
-	f.instead = content
-	f.after = func() error { return os.Remove(backup) }
-	return "; the file is what it was", nil
+	return "; the file differs from its copy, and " + strings.Join(names, ", ") + " stays", nil
 }

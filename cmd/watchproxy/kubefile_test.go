@@ -50,7 +50,9 @@ func TestInPlaceAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	inPlace(t, path, "--in-place", "--server", proxyServer)
+	if out := inPlace(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "a copy is in "+kept+backupSuffix+"\n") {
+		t.Errorf("the copy is not where it says: %s", out)
+	}
 	once := content(t, kept)
 	if out := inPlace(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "already") {
 		t.Errorf("the second time: %s", out)
@@ -195,5 +197,92 @@ func TestCopyOfRedirected(t *testing.T) {
 	got := endpointOf(c.Clusters["one"])
 	if want := filepath.Join(filepath.Dir(path), "pki/ca.crt"); got.Server != "https://one.example:6443" || got.CertificateAuthority != want {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// What a copy is said to be of is there, also of a file that led to a proxy from its beginning.
+func TestInPlaceOfWritten(t *testing.T) {
+	path := writeFile(t, filepath.Join(t.TempDir(), "written"), inPlace(t, writeConfiguration(t), "--server", "https://proxy.example"))
+	was := content(t, path)
+	if out := inPlace(t, path, "--in-place", "--server", "https://proxy.example"); !strings.Contains(out, "already") {
+		t.Errorf("it says %s", out)
+	}
+	if _, err := os.Stat(path + backupSuffix); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a copy of what was not changed: %v", err)
+	}
+	if out := inPlace(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "a copy is in "+path+backupSuffix) {
+		t.Errorf("it says %s", out)
+	}
+	if content(t, path+backupSuffix) != was {
+		t.Error("the copy is not of the file as it was")
+	}
+}
+
+// A copy that --undo left there is not written over.
+func TestCopiesStay(t *testing.T) {
+	path := writeConfiguration(t)
+	was := content(t, path)
+	inPlace(t, path, "--in-place", "--server", proxyServer)
+	writeFile(t, path, strings.ReplaceAll(content(t, path), "namespace: team", "namespace: other"))
+	inPlace(t, path, "--undo")
+	edited := content(t, path)
+
+	out := inPlace(t, path, "--in-place", "--server", proxyServer)
+	if !strings.Contains(out, "a copy is in "+path+backupSuffix+".1; older copies stay: "+path+backupSuffix+"\n") {
+		t.Errorf("it says %s", out)
+	}
+	if content(t, path+backupSuffix) != was || content(t, path+backupSuffix+".1") != edited {
+		t.Error("the copies are not of what they were")
+	}
+	if out := inPlace(t, path, "--in-place", "--server", "https://proxy.example"); !strings.Contains(out, "a copy is in "+path+backupSuffix+".1;") {
+		t.Errorf("changed further, it says %s", out)
+	}
+	inPlace(t, path, "--undo")
+	if content(t, path) != edited || content(t, path+backupSuffix) != was {
+		t.Error("it is not what it was")
+	}
+	if _, err := os.Stat(path + backupSuffix + ".1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the copy that was of use is still there: %v", err)
+	}
+
+	writeFile(t, path, was) // as the copy has it
+	inPlace(t, path, "--in-place", "--server", proxyServer)
+	if _, err := os.Stat(path + backupSuffix + ".1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a second copy of the same: %v", err)
+	}
+}
+
+// A file that is written holds credentials: it is for its owner, and never there in part.
+func TestWrittenTo(t *testing.T) {
+	source := writeConfiguration(t)
+	was := content(t, source)
+	want := inPlace(t, source, "--server", proxyServer)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "proxy.kubeconfig")
+	for range 2 { // new, then over a file that others can read
+		if out := inPlace(t, source, "--server", proxyServer, "--to", path); out != "" || content(t, path) != want {
+			t.Errorf("it says %q and writes\n%s", out, content(t, path))
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%v, %v", info.Mode(), err)
+		}
+		if err := os.Chmod(path, 0o644); err != nil { //nolint:gosec // as a redirection makes it
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(source, link); err != nil {
+		t.Fatal(err)
+	}
+	for to, says := range map[string]string{
+		source: "--in-place", link: "--in-place", dir: "is no file", filepath.Join(dir, "none", "x"): "no such file",
+	} {
+		_, _, err := execute("kubeconfig", "--kubeconfig", source, "--server", proxyServer, "--to", to)
+		if err == nil || !strings.Contains(err.Error(), "--to") || !strings.Contains(err.Error(), says) {
+			t.Errorf("to %s: %v", to, err)
+		}
+	}
+	if content(t, source) != was {
+		t.Error("the kubeconfig changed")
 	}
 }

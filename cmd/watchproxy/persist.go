@@ -14,29 +14,31 @@ import (
 )
 
 // persist restores the caches and saves them from time to time. The returned function saves
-// them a last time.
-func persist(ctx context.Context, p config.Persistence, feeds *upstream.Feeds, client *upstream.Client, log *zap.Logger) (save func(), err error) {
+// them a last time. A directory that cannot be used is a failed save each time, so that it is noticed.
+func persist(
+	ctx context.Context, p config.Persistence, feeds *upstream.Feeds, client *upstream.Client, metrics *upstream.Metrics, log *zap.Logger,
+) (save func(), err error) {
 	if p.Directory == "" {
 		return func() {}, nil
 	}
 	if err := os.MkdirAll(p.Directory, 0o700); err != nil {
 		return nil, fmt.Errorf("cache.persistence.directory: %w", err)
 	}
-	store, err := upstream.OpenStore(ctx, p.Directory, client, log)
-	if err != nil { // a start without is better than none
-		log.Error("caches are neither restored nor saved", zap.String("directory", p.Directory), zap.Error(err))
-		return func() {}, nil
-	}
-	if err := feeds.Restore(store); err != nil {
-		log.Warn("not all saved caches could be looked at", zap.Error(err))
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var saving sync.WaitGroup
+	metrics.ExpectSaves()
 	write := func() {
 		if err := feeds.Save(); err != nil {
 			log.Warn("not all caches could be saved", zap.Error(err))
 		}
 	}
+	store, err := upstream.OpenStore(ctx, p.Directory, client, log)
+	if err != nil { // a start without is better than none
+		log.Error("caches are neither restored nor saved", zap.String("directory", p.Directory), zap.Error(err))
+		write = metrics.SaveFailed
+	} else if err := feeds.Restore(store); err != nil {
+		log.Warn("not all saved caches could be looked at", zap.Error(err))
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var saving sync.WaitGroup
 	saving.Go(func() {
 		tick := time.NewTicker(p.Interval.Duration)
 		defer tick.Stop()

@@ -22,6 +22,7 @@ type reloader struct {
 	file    string // empty for none
 	known   []byte // what was in it when it was last read, or before
 	read    func() (*config.ProxyConfiguration, error)
+	hangups <-chan os.Signal
 	running *config.ProxyConfiguration
 	apply   func(*config.ProxyConfiguration)
 	log     *zap.Logger
@@ -51,18 +52,23 @@ func newReloadMetrics(r prometheus.Registerer) *reloadMetrics {
 // lookForChanges is how often the file is read. The kubelet brings a changed ConfigMap within a minute or so.
 const lookForChanges = 5 * time.Second
 
+// hangups takes SIGHUP for as long as the process lives: while nobody reads it, at the start and at the end, it must not end
+// the process. One that comes at the start is kept.
+func hangups() <-chan os.Signal {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	return signals
+}
+
 // run reloads when the file changes, and at each SIGHUP, until ctx ends.
 func (r *reloader) run(ctx context.Context) {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
 	tick := time.NewTicker(lookForChanges)
 	defer tick.Stop()
 	pending := r.known
 	for {
 		asked := false
 		select {
-		case <-hangups:
+		case <-r.hangups:
 			asked = true
 		case <-tick.C:
 		case <-ctx.Done():

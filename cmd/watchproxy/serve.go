@@ -38,12 +38,13 @@ func newServe() *cobra.Command {
 		Short: "Serve clients from caches of an apiserver",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			asked := hangups()
 			known, _ := os.ReadFile(f.config) // before it is read for good: what changes from now on is noticed
 			c, err := f.configuration()
 			if err != nil {
 				return err
 			}
-			return serve(cmd.Context(), c, &reloader{file: f.config, known: known, read: f.configuration})
+			return serve(cmd.Context(), c, &reloader{file: f.config, known: known, read: f.configuration, hangups: asked})
 		},
 	}
 	flags := cmd.Flags()
@@ -129,7 +130,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	feeds := upstream.NewFeeds(client, feedOptions(c.Cache), log)
 	defer feeds.Stop()
 	registry.MustRegister(upstream.NewCollector(feeds))
-	save, err := persist(ctx, c.Cache.Persistence, feeds, client, log)
+	save, err := persist(ctx, c.Cache.Persistence, feeds, client, metrics, log)
 	if err != nil {
 		return err
 	}

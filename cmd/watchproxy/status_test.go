@@ -254,6 +254,7 @@ func TestUnits(t *testing.T) {
 	for got, want := range map[string]string{
 		size(0): "0 B", size(1023): "1023 B", size(1 << 10): "1.0 KiB", size(10<<20 + 1): "10 MiB", size(3 << 30): "3.0 GiB",
 		count(0): "0", count(999): "999", count(-1000): "-1,000", count(1234567): "1,234,567",
+		percent(1): "100.0 %", percent(0.9996): "99.9 %", percent(0.95): "95.0 %", percent(0.5): "50.0 %", percent(0): "0.0 %",
 		age(0.04): "0s", age(1.234): "1.2s", age(75.4): "1m15s", age(7230): "2h1m", age(90000): "1d1h",
 	} {
 		if got != want {

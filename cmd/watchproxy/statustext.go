@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +15,7 @@ func statusText(s *status) string {
 	r, u, m := s.Requests, s.ToUpstream, s.Memory
 	ratio := "-"
 	if r.HitRatio != nil {
-		ratio = fmt.Sprintf("%.1f %%", *r.HitRatio*100)
+		ratio = percent(*r.HitRatio)
 	}
 	limit := ""
 	if m.Limit > 0 {
@@ -47,6 +48,12 @@ func statusText(s *status) string {
 	const words = 3 // columns of words stand to the left, figures to the right
 	writeTable(&b, rows, words)
 	return b.String()
+}
+
+// percent rounds down, as the page does: 100.0 % is all.
+func percent(ratio float64) string {
+	const perMille = 1000
+	return fmt.Sprintf("%.1f %%", math.Floor(ratio*perMille)/10)
 }
 
 // name is a feed's resource as kubectl writes it, with its version.

@@ -100,6 +100,21 @@ func (m *Metrics) request(verb string, gvr schema.GroupVersionResource, code int
 	m.requests.WithLabelValues(verb, strconv.Itoa(code), gvr.Group, gvr.Version, gvr.Resource).Inc()
 }
 
+// ExpectSaves has the outcomes of saves start at 0: an increase from nothing is none.
+func (m *Metrics) ExpectSaves() {
+	m.saves.WithLabelValues(saveDone)
+	m.saves.WithLabelValues(saveFailed)
+}
+
+// SaveFailed counts a save that could not even be tried.
+func (m *Metrics) SaveFailed() { m.saves.WithLabelValues(saveFailed).Inc() }
+
+// The outcomes of a save.
+const (
+	saveDone   = "saved"
+	saveFailed = "failed"
+)
+
 // Collector shows the state of the feeds at each scrape.
 type Collector struct{ feeds *Feeds }
 

@@ -45,12 +45,12 @@ func (fs *Feeds) Save() error {
 			saveErr = errors.Join(saveErr, fs.store.remove(f.key()))
 		}
 		if saveErr != nil {
-			fs.metrics.saves.WithLabelValues("failed").Inc()
+			fs.metrics.saves.WithLabelValues(saveFailed).Inc()
 			f.log.Warn("cache could not be saved", zap.Error(saveErr))
 			err = errors.Join(err, saveErr)
 			continue
 		}
-		fs.metrics.saves.WithLabelValues("saved").Inc()
+		fs.metrics.saves.WithLabelValues(saveDone).Inc()
 		f.saved = standing{rv, epoch}
 		saved++
 	}

@@ -1,0 +1,203 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// paths are those that an error of Load names.
+func paths(t *testing.T, err error) (named []string) {
+	t.Helper()
+	var all utilerrors.Aggregate
+	if !errors.As(err, &all) {
+		t.Fatalf("not several errors: %v", err)
+	}
+	for _, err := range all.Errors() {
+		var one *field.Error
+		if !errors.As(err, &one) {
+			t.Fatalf("an error without a path: %v", err)
+		}
+		named = append(named, one.Field)
+	}
+	return named
+}
+
+// What is wrong with a file is told at once, by path and with what would be right, of whatever kind it is.
+func TestWrongFiles(t *testing.T) {
+	for text, want := range map[string][]string{
+		"drain: 5x": {`drain: Invalid value: "5x": must be a duration with its unit, such as 30s`},
+		"drain: 5":  {`drain: Invalid value: "5": must be a duration`},
+		"drain: []": {"drain: Invalid value: must be a duration with its unit, such as 30s or 1m30s, but is a list"},
+		"memoryBudget: lots\nlimits: {maxURIBytes: [], maxConnections: 1.5}": {
+			`memoryBudget: Invalid value: "lots": must be a size in bytes, such as 64Mi`, "limits.maxURIBytes: ", `limits.maxConnections: Invalid value: "1.5": must be an integer`,
+		},
+		"cache: {idleTimeout: 5, log: {maxEvents: many}}\nprofiling: maybe\nlogLevel: loud\nfoo: 1\nmemoryBudget: lots": {
+			"cache.idleTimeout: ", "cache.log.maxEvents: ", "profiling: Invalid value: \"maybe\": must be true or false", "logLevel: ",
+			"foo: Forbidden: unknown field (there are accessLogSampling, ", "memoryBudget: ",
+		},
+		"cache: 5\nlogFormat: xml":              {`cache: Invalid value: "5": must be an object`, "logFormat: "},
+		"cache: {exclude: pods}":                {"cache.exclude: Invalid value: \"pods\": must be a list"},
+		"cache: {exclude: [pods, 5, Nodes]}":    {"cache.exclude[1]: ", "cache.exclude[2]: "},
+		"cache: {resources: [{name: 5}, pods]}": {"cache.resources[0].name: ", "cache.resources[1]: Invalid value: \"pods\": must be an object"},
+		"upstream: {context: 5}":                {"upstream.context: Invalid value: \"5\": must be text"},
+		"goawayChance: .nan\nlogLevel: loud":    {`goawayChance: Invalid value: ".nan": must be a number`, "logLevel: "},
+		"tls: {certFile: 5}":                    {"tls.certFile: ", "tls.privateKeyFile: Required"},
+		"a: &a {x: 1}\ncache: {<<: *a}":         {"a: Forbidden: unknown", "cache.<<: Forbidden: unknown"},
+		"cache: {log: {maxAge: 1s, maxAge: 2s}, log: {}}": {
+			"cache.log.maxAge: Forbidden: is given twice, in lines 3 and 3", "cache.log: Forbidden: is given twice",
+		},
+		// What only follows from another error is not told.
+		"listen: 5\ntls: {certFile: a, privateKeyFile: b}\nauthentication: {anonymous: {enabled: true}}": {"listen: "},
+		"adminListen: 127.0.0.1:8001\nlisten: 5":                                                         {"listen: "},
+		"adminListen: nowhere\nlisten: 5":                                                                {"adminListen: ", "listen: "},
+		"listen: 0.0.0.0:1\ntls: 5":                                                                      {"tls: Invalid"},
+	} {
+		_, err := load(t, head+text+"\n")
+		if err == nil {
+			t.Errorf("%q is accepted", text)
+			continue
+		}
+		if got := paths(t, err); len(got) != len(want) {
+			t.Errorf("%q: told are %q, want %q", text, got, want)
+		}
+		for _, says := range want {
+			if !strings.Contains(err.Error(), says) {
+				t.Errorf("%q: no %q in %v", text, says, err)
+			}
+		}
+	}
+}
+
+// A file is one object, and what cannot be parsed has a line.
+func TestDocuments(t *testing.T) {
+	for text, want := range map[string]string{
+		head + "---\n# nothing\n":                "",
+		"---\n" + head + "...\n":                 "",
+		head + "---\nlogLevel: debug\n":          "line 4: document 2",
+		head + "---\n---\n" + head:               "document 3",
+		"---\n---\n" + head:                      "document 2",
+		head + "drain: 5x\n---\nlogLevel: debug": "drain: ",
+		head + "foo: 1\n---\nlogLevel: debug":    "document 2",
+		"[]":                                     "must be an object",
+		"pods":                                   "must be an object",
+		head + "cache: {\n":                      "line",
+		head + "---\n\tx":                        "line",
+		"":                                       "apiVersion: ",
+		head + "cache:\n":                        "",
+		head + "drain: null\nlogLevel: ~":        "",
+		head + "upstream: {context: 2026-11-22}": "",
+		head + "upstream: {context: no}":         "",
+		head + "memoryBudget: 1.5e9\ndrain: '0'": "",
+		head + "cache: {exclude: &x [pods, *x]}": "cache.exclude[1]",
+		head + "upstream: {contexts: [a, ~]}":    "upstream.contexts[1]",
+	} {
+		_, err := load(t, text)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+// everyField is a valid configuration with all fields that go together.
+const everyField = head + `listen: 0.0.0.0:8001
+tls: {certFile: a, privateKeyFile: b}
+authentication: {anonymous: {enabled: true}, x509: {clientCAFile: c}}
+goawayChance: 0.01
+upstream: {kubeconfig: k, context: c, servers: ["https://a", "https://b"]}
+cache:
+  exclude: [pods, deployments.apps]
+  resources: [{name: nodes, consistentReads: forward, aggregated: true}, {name: leases.coordination.k8s.io}]
+  persistence: {directory: d}
+memoryBudget: 1Gi
+accessLogSampling: 0.5
+profiling: true
+`
+
+// leaf is one value of a configuration, which can be replaced.
+type leaf struct {
+	path    string
+	value   any
+	replace func(any)
+}
+
+func leaves(path string, value any, replace func(any)) (all []leaf) {
+	switch value := value.(type) {
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(value)) {
+			all = append(all, leaves(strings.TrimPrefix(path+"."+name, "."), value[name], func(v any) { value[name] = v })...)
+		}
+		return all
+	case []any:
+		for i := range value {
+			all = append(all, leaves(path+"["+strconv.Itoa(i)+"]", value[i], func(v any) { value[i] = v })...)
+		}
+		return all
+	}
+	return []leaf{{path, value, replace}}
+}
+
+// FuzzBrokenLeaves breaks some values of a valid configuration, each in some way: it is those that are told, and no others.
+func FuzzBrokenLeaves(f *testing.F) {
+	for seed := range uint64(200) {
+		f.Add(seed, uint8(seed%25))
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, k uint8) {
+		c, err := load(t, everyField)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree := fields(c)
+		all := leaves("", tree, nil)
+		random := rand.New(rand.NewPCG(seed, 0))
+		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		all = all[:min(int(k), len(all))]
+		var want []string
+		for _, l := range all {
+			wrong := []any{[]any{"x"}, map[string]any{"x": 1}}
+			switch l.value.(type) {
+			case string:
+				wrong = append(wrong, 5.5, true)
+			case bool:
+				wrong = append(wrong, "x", 5)
+			default:
+				wrong = append(wrong, "x", true)
+			}
+			with := wrong[random.IntN(len(wrong))]
+			if number, ok := with.(float64); ok && (strings.HasSuffix(l.path, "Bytes") || l.path == "memoryBudget") {
+				with = fmt.Sprint(number, "x") // sizes may be numbers
+			}
+			l.replace(with)
+			want = append(want, l.path)
+		}
+		text, err := json.Marshal(tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = load(t, string(text))
+		if len(want) == 0 {
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			return
+		}
+		if err == nil {
+			t.Fatalf("accepted: %s", text)
+		}
+		got := paths(t, err)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("told are\n%q, want\n%q: %s", got, want, text)
+		}
+	})
+}
