@@ -182,7 +182,8 @@ func TestNotes(t *testing.T) {
 	for name, next := range map[string]string{
 		"default":          "rollout status deployment/watchproxy",
 		"daemonset":        "rollout status daemonset/watchproxy",
-		"everything":       "Guard them",
+		"everything":       "Guard them.\n\nThe proxy may impersonate anybody",
+		"claim":            "nobody of a list that is empty",
 		"values-sidecar":   "watchproxy.sidecar.*",
 		"existingclaim":    "/status",
 		"sidecarmonitored": "service account application",

@@ -88,3 +88,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail "monitoring.prometheusRule.job: name the job label of the proxy's metrics, or enable monitoring.podMonitor or serviceMonitor" -}}
 {{- end -}}
 {{- end -}}
+
+{{/* "true" if nobody is named whom the proxy may impersonate. A name in one list bounds the others, too. */}}
+{{- define "watchproxy.impersonatesAnybody" -}}
+{{- with .Values.rbac.impersonation -}}
+{{- if not (or .users .groups .serviceAccounts) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
