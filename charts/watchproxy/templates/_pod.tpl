@@ -42,7 +42,12 @@ lifecycle:
       seconds: {{ . }}
 {{- end }}
 resources: {{ toYaml .Values.resources | nindent 2 }}
-securityContext: {{ toYaml .Values.securityContext | nindent 2 }}
+{{- $security := deepCopy .Values.securityContext }}
+{{- if eq .Values.kind "Sidecar" }}
+{{- /* The application's pod may say this for its own containers only. */}}
+{{- $security = pick .Values.podSecurityContext "runAsNonRoot" "seccompProfile" | merge $security }}
+{{- end }}
+securityContext: {{ toYaml $security | nindent 2 }}
 volumeMounts:
 - name: watchproxy-config
   mountPath: /etc/watchproxy/config
