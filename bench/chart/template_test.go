@@ -156,6 +156,7 @@ func TestNotes(t *testing.T) {
 		"claim":            "nobody of a list that is empty",
 		"values-sidecar":   "watchproxy.sidecar.*",
 		"existingclaim":    "/status",
+		"publicissuer":     "for watchproxy.example.com only",
 		"sidecarmonitored": "service account application",
 	} {
 		r, err := template(loadChart(t), combinations(t)[name])

@@ -27,13 +27,19 @@ ports:
 {{- if not (include "watchproxy.private" .Values.config.adminListen) }}
 startupProbe:
   httpGet: {path: /readyz, port: admin}
-  {{- toYaml .Values.probes.startup | nindent 2 }}
+  {{- with .Values.probes.startup }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 livenessProbe:
   httpGet: {path: /livez, port: admin}
-  {{- toYaml .Values.probes.liveness | nindent 2 }}
+  {{- with .Values.probes.liveness }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 readinessProbe:
   httpGet: {path: /readyz, port: admin}
-  {{- toYaml .Values.probes.readiness | nindent 2 }}
+  {{- with .Values.probes.readiness }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 {{- with .Values.termination.preStopSeconds }}
 lifecycle:
@@ -102,11 +108,13 @@ metadata:
     {{- with merge (deepCopy .Values.podLabels) .Values.commonLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-  annotations:
-    checksum/config: {{ include "watchproxy.checksum" . }}
-    {{- with .Values.podAnnotations }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+  {{- $annotations := deepCopy .Values.podAnnotations }}
+  {{- if .Values.rollOnConfigChange }}
+  {{- $_ := set $annotations "checksum/config" (include "watchproxy.checksum" .) }}
+  {{- end }}
+  {{- with $annotations }}
+  annotations: {{ toYaml . | nindent 4 }}
+  {{- end }}
 spec:
   serviceAccountName: {{ include "watchproxy.serviceAccountName" . }}
   automountServiceAccountToken: true

@@ -42,5 +42,7 @@
 
 {{/* The checksum for an annotation of the pod, so that it is rolled when the configuration changes. */}}
 {{- define "watchproxy.sidecar.annotations" -}}
+{{- if .Values.rollOnConfigChange -}}
 checksum/watchproxy: {{ include "watchproxy.checksum" . }}
+{{- end -}}
 {{- end -}}

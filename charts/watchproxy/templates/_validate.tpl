@@ -20,6 +20,14 @@
 {{- if and (ne $v.kind "Sidecar") (not $private) (eq $v.tls.mode "none") (not (hasKey $v.config "tls")) -}}
 {{- fail (printf "tls.mode: clients of %s bring credentials, which are only taken over TLS: choose generated, certManager or secret, or name files in config.tls" $v.config.listen) -}}
 {{- end -}}
+{{- if and (has $v.tls.mode (list "generated" "certManager")) (not $v.tls.serviceNames) (not $v.tls.dnsNames) -}}
+{{- fail "tls.dnsNames: without tls.serviceNames, name what clients reach the proxy by" -}}
+{{- end -}}
+{{- with $v.tls.certManager -}}
+{{- if ge (include "watchproxy.seconds" .renewBefore | float64) (include "watchproxy.seconds" .duration | float64) -}}
+{{- fail (printf "tls.certManager.renewBefore: %s must be less than duration, %s" .renewBefore .duration) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (hasKey $v.config "tls") (ne $v.tls.mode "none") -}}
 {{- fail (printf "config.tls: the chart sets it for tls.mode %s: set tls.mode to none, or leave it out" $v.tls.mode) -}}
 {{- end -}}
@@ -30,12 +38,18 @@
 {{- if or (ne $v.kind "Deployment") $v.autoscaling.enabled (gt (int $v.replicas) 1) -}}
 {{- fail "persistence.type: no two proxies may share a claim: pvc is for a Deployment with replicas 1 and without autoscaling; emptyDir gives each pod its own" -}}
 {{- end -}}
+{{- if and $v.updateStrategy (ne (default "" $v.updateStrategy.type) "Recreate") -}}
+{{- fail "updateStrategy.type: the next pod would wait for the claim of the one before: let it be Recreate, or leave updateStrategy out" -}}
+{{- end -}}
 {{- if not (or $v.persistence.size $v.persistence.existingClaim) -}}
 {{- fail "persistence.size: give the claim a size, twice the bytes of the cached objects, or name an existingClaim" -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.autoscaling.enabled (ne $v.kind "Deployment") -}}
 {{- fail (printf "autoscaling.enabled: a %s is not scaled: let kind be Deployment" $v.kind) -}}
+{{- end -}}
+{{- if and $v.autoscaling.enabled (not (dig "requests" "cpu" "" $v.resources)) (not (dig "limits" "cpu" "" $v.resources)) -}}
+{{- fail "resources.requests.cpu: autoscaling aims at a part of it: request some" -}}
 {{- end -}}
 {{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
 {{- fail "autoscaling.minReplicas: must not be more than maxReplicas" -}}
@@ -65,6 +79,16 @@
 {{- end -}}
 {{- if and $named $v.rbac.create (not (or $granted $v.cacheEverything)) -}}
 {{- fail "config.cache.resources: the proxy may not list and watch secrets: add them to cachedResources, too, or leave them out here" -}}
+{{- end -}}
+{{- range $where, $labels := dict "commonLabels" $v.commonLabels "podLabels" $v.podLabels -}}
+{{- range tuple "app.kubernetes.io/name" "app.kubernetes.io/instance" -}}
+{{- if hasKey $labels . -}}
+{{- fail (printf "%s: %s selects the pods: leave it out; nameOverride sets the name" $where .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.flowSchema.enabled (not $v.flowSchema.priorityLevel.create) (not $v.flowSchema.priorityLevel.name) -}}
+{{- fail "flowSchema.priorityLevel.name: name one that is there, as create is false" -}}
 {{- end -}}
 {{- if and $v.monitoring.podMonitor.enabled $v.monitoring.serviceMonitor.enabled -}}
 {{- fail "monitoring: each pod would be scraped twice: enable podMonitor or serviceMonitor" -}}
