@@ -48,7 +48,7 @@ var courses = map[string]course{
 		up{job="watchproxy",instance="a"} 1x9 0x20
 		up{job="other",instance="b"} 1x30`, 15 * time.Minute, `job="watchproxy"`},
 	"WatchproxyUpstreamDown": {`
-		watchproxy_feed_lost_seconds{` + feed + `,encoding="json"} 0x9 0+60x20`, 13 * time.Minute, `instance="a"`},
+		watchproxy_feed_unreachable_seconds{` + feed + `,encoding="json"} 0x9 0+60x20`, 13 * time.Minute, `instance="a"`},
 	"WatchproxyUpstreamServerUnusable": {`
 		watchproxy_upstream_server_usable{job="watchproxy",instance="a",server="https://10.0.0.1:6443"} 1x30
 		watchproxy_upstream_server_usable{job="watchproxy",instance="a",server="https://10.0.0.2:6443"} 1x4 0x30`, 15 * time.Minute, `server="https://10.0.0.2:6443"`},
@@ -141,7 +141,8 @@ func TestAlerts(t *testing.T) {
 func TestAlertsAreQuiet(t *testing.T) {
 	prometheus := newPrometheus(t, `
 		up{job="watchproxy",instance="a"} 1x120
-		watchproxy_feed_lost_seconds{`+feed+`,encoding="json"} 0x50 30 0x69
+		watchproxy_feed_unreachable_seconds{`+feed+`,encoding="json"} 0x50 30 0x69
+		watchproxy_feed_lost_seconds{`+feed+`,encoding="json"} 0x50 0+60x69
 		watchproxy_feed_last_sign_seconds{`+feed+`,encoding="json"} 5x50 95 10x69
 		watchproxy_feed_synced{`+feed+`,encoding="json"} 0x2 1x118
 		watchproxy_feed_relists_total{`+feed+`,reason="expired"} 0x60 1x30 2x30
