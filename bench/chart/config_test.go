@@ -19,8 +19,10 @@ import (
 func TestBoundsAreTheProxys(t *testing.T) {
 	candidates := map[reflect.Type][]any{
 		reflect.TypeFor[metav1.Duration](): {"0", "10ms", "0.5s", "999ms", "1s", "1500ms", "0.5m", "1h0m0s", "999999h", "9999999h"},
-		reflect.TypeFor[resource.Quantity](): {0, 1, "1m", "1023", "1Ki", 4095, "4Ki", "1Mi", 1<<20 + 1, "67108863", "64Mi", "0.5Gi", "1Gi",
-			"1073741825", "2G", "8E"},
+		reflect.TypeFor[resource.Quantity](): {
+			0, 1, "1m", "1023", "1Ki", 4095, "4Ki", "1Mi", 1<<20 + 1, "67108863", "64Mi", "0.5Gi", "1Gi",
+			"1073741825", "2G", "8E",
+		},
 		reflect.TypeFor[int](): {-1, 0, 1, 1_000_000, 1 << 40},
 	}
 	tried := 0
