@@ -25,8 +25,8 @@ var elsewhere = map[string]string{
 	"make demo":  "TestDemo of bench/demo runs what it builds",
 	"make test":  "it runs this",
 	"make build": "the same binary, by another name and with the race detector, runs here",
-	"bin/watchproxy serve --listen 0.0.0.0:6443 --tls-cert-file tls.crt --tls-private-key-file tls.key":        "bench/access runs it on loopback",
-	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace":                      "bench/chart installs what it renders",
+	"bin/watchproxy serve --listen 0.0.0.0:6443 --tls-cert-file tls.crt --tls-private-key-file tls.key":                                            "bench/access runs it on loopback",
+	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace":                                                          "bench/chart installs what it renders",
 	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace --set kind=DaemonSet,service.internalTrafficPolicy=Local": "bench/chart renders it among others",
 }
 
