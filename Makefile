@@ -64,7 +64,7 @@ test: lint kubeapi kubectl chart bin/chromium ## lint, then all tests, with the 
 chart: kubeapi ## the Helm chart: lint, all of its objects shown to a real apiserver, alerts, the proxy with its rights
 	cd bench/chart && go vet ./... && go test -shuffle=on -timeout 5m ./...
 
-rights: kubeapi kubectl ## the differential suite through a proxy with the rights that the chart gives it
+rights: kubeapi kubectl ## the differential suite through a proxy with the rights that the chart gives it with cacheEverything
 	cd bench/chart && go tool helm template watchproxy ../../charts/watchproxy --namespace watchproxy --kube-version $(KUBE_VERSION) \
 		--set cacheEverything=true --show-only templates/serviceaccount.yaml --show-only templates/rbac.yaml >../../bin/rights.yaml
 	go test -shuffle=on -timeout 15m -count 1 ./bench/conformance -rbac $(CURDIR)/bin/rights.yaml
@@ -128,9 +128,10 @@ $(RELEASE)/%/watchproxy: always
 	CGO_ENABLED=0 GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) \
 		go build -buildvcs=false -trimpath -ldflags "$(LDFLAGS)" -o $@ ./cmd/watchproxy
 
+# Tagged as the chart asks for it: releases without the v.
 image: $(foreach arch,amd64 arm64,$(RELEASE)/linux-$(arch)/watchproxy) ## bin/release/image.tar: an OCI image for amd64 and arm64, and what is in it; prints its digest
 	cd .tools/image && go run -buildvcs=false . -version "$(VERSION)" -commit "$(COMMIT)" -created "$$(date -u -d @$(EPOCH) +%FT%TZ)" \
-		-name "$(IMAGE):$(VERSION)" -output $(CURDIR)/$(RELEASE)/image.tar -sbom $(CURDIR)/$(RELEASE)/sbom.cdx.json \
+		-name "$(IMAGE):$(VERSION:v%=%)" -output $(CURDIR)/$(RELEASE)/image.tar -sbom $(CURDIR)/$(RELEASE)/sbom.cdx.json \
 		$(foreach arch,amd64 arm64,linux/$(arch)=$(CURDIR)/$(RELEASE)/linux-$(arch)/watchproxy)
 
 image-test: image ## run the image's binary as the image's user in the image's root; compiles everything twice

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"helm.sh/helm/v4/pkg/action"
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/kube"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -60,16 +59,7 @@ func (w *world) accepts(t *testing.T, all objects) {
 // An application's chart embeds the sidecar, by the values of the chart's own example.
 func TestSidecar(t *testing.T) {
 	w := sharedWorld(t)
-	application, err := loader.Load("testdata/application")
-	if err != nil {
-		t.Fatal(err)
-	}
-	application.AddDependency(loadChart(t))
-	r, err := template(application, map[string]any{"watchproxy": combinations(t)["values-sidecar"]})
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := parseObjects(t, r.Manifest)
+	all := embedded(t, combinations(t)["values-sidecar"])
 	for _, o := range all {
 		if o.GetNamespace() == "" && o.GetKind() == "Deployment" {
 			o.SetNamespace(namespace)

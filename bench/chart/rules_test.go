@@ -48,7 +48,7 @@ var courses = map[string]course{
 		up{job="watchproxy",instance="a"} 1x9 0x20
 		up{job="other",instance="b"} 1x30`, 15 * time.Minute, `job="watchproxy"`},
 	"WatchproxyUpstreamDown": {`
-		watchproxy_feed_lost_seconds{` + feed + `,encoding="json"} 0x9 0+60x20`, 13 * time.Minute, `instance="a"`},
+		watchproxy_feed_unreachable_seconds{` + feed + `,encoding="json"} 0x9 0+60x20`, 13 * time.Minute, `instance="a"`},
 	"WatchproxyUpstreamServerUnusable": {`
 		watchproxy_upstream_server_usable{job="watchproxy",instance="a",server="https://10.0.0.1:6443"} 1x30
 		watchproxy_upstream_server_usable{job="watchproxy",instance="a",server="https://10.0.0.2:6443"} 1x4 0x30`, 15 * time.Minute, `server="https://10.0.0.2:6443"`},
@@ -67,12 +67,13 @@ var courses = map[string]course{
 		watchproxy_feed_relists_total{` + feed + `,reason="expired"} 0x9 1+1x40`, 18 * time.Minute, `resource="pods"`},
 	"WatchproxyExpired": {`
 		watchproxy_requests_total{job="watchproxy",verb="list",code="200",source="cache"} 0+600x60
-		watchproxy_requests_total{job="watchproxy",verb="list",code="410",source="cache"} 0x20 60+60x40`, 36 * time.Minute, `job="watchproxy"`},
+		watchproxy_requests_total{job="watchproxy",verb="get",code="410",source="upstream"} 0+600x60
+		watchproxy_requests_total{job="watchproxy",verb="watch",code="410",source="cache"} 0x20 60+60x40`, 36 * time.Minute, `job="watchproxy"`},
 	"WatchproxyMemoryNearLimit": {`
-		go_gc_gomemlimit_bytes{job="watchproxy",instance="a"} 1000x40
-		process_resident_memory_bytes{job="watchproxy",instance="a"} 900x9 960x30
-		go_gc_gomemlimit_bytes{job="watchproxy",instance="unlimited"} 9.2e18x40
-		process_resident_memory_bytes{job="watchproxy",instance="unlimited"} 1e10x40`, 25 * time.Minute, `instance="a"`},
+		watchproxy_memory_budget_bytes{job="watchproxy",instance="a"} 1000x40
+		watchproxy_memory_in_use_bytes{job="watchproxy",instance="a"} 690x9 720x30
+		watchproxy_memory_budget_bytes{job="watchproxy",instance="unlimited"} 0x40
+		watchproxy_memory_in_use_bytes{job="watchproxy",instance="unlimited"} 1e10x40`, 25 * time.Minute, `instance="a"`},
 	"WatchproxyMemoryShort": {`
 		watchproxy_memory_short{job="watchproxy",instance="a"} 0x9 1x30
 		watchproxy_memory_short{job="watchproxy",instance="b"} 0x4 1x5 0x40`, 20 * time.Minute, `instance="a"`},
@@ -140,7 +141,8 @@ func TestAlerts(t *testing.T) {
 func TestAlertsAreQuiet(t *testing.T) {
 	prometheus := newPrometheus(t, `
 		up{job="watchproxy",instance="a"} 1x120
-		watchproxy_feed_lost_seconds{`+feed+`,encoding="json"} 0x50 30 0x69
+		watchproxy_feed_unreachable_seconds{`+feed+`,encoding="json"} 0x50 30 0x69
+		watchproxy_feed_lost_seconds{`+feed+`,encoding="json"} 0x50 0+60x69
 		watchproxy_feed_last_sign_seconds{`+feed+`,encoding="json"} 5x50 95 10x69
 		watchproxy_feed_synced{`+feed+`,encoding="json"} 0x2 1x118
 		watchproxy_feed_relists_total{`+feed+`,reason="expired"} 0x60 1x30 2x30
@@ -156,8 +158,10 @@ func TestAlertsAreQuiet(t *testing.T) {
 		watchproxy_self_checks_total{`+feed+`,outcome="same"} 1x60 2x60
 		watchproxy_self_checks_total{`+feed+`,outcome="inconclusive"} _x60 1x60
 		watchproxy_cache_saves_total{job="watchproxy",instance="a",outcome="saved"} 0+1x120
+		watchproxy_memory_budget_bytes{job="watchproxy",instance="a"} 1000x120
+		watchproxy_memory_in_use_bytes{job="watchproxy",instance="a"} 640x120
 		go_gc_gomemlimit_bytes{job="watchproxy",instance="a"} 1000x120
-		process_resident_memory_bytes{job="watchproxy",instance="a"} 800x120`)
+		process_resident_memory_bytes{job="watchproxy",instance="a"} 990x120`)
 	for _, r := range alerts(t) {
 		for at := time.Duration(0); at <= 2*time.Hour; at += time.Minute {
 			if firing := prometheus.eval(t, r, at); len(firing) > 0 {

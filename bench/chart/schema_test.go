@@ -39,28 +39,59 @@ func TestBadValues(t *testing.T) {
 		`{resources: {limits: {memory: 1 GB}}}`:              `at '/resources/limits/memory'`,
 		`{podLabels: {a: 1}}`:                                `at '/podLabels/a': got number, want string`,
 
-		`{config: {listen: "127.0.0.1:6443"}}`:                                         `config.listen: 127.0.0.1:6443 can only be reached from within the pod`,
-		`{config: {listen: ":0"}}`:                                                     `config.listen: name a port`,
-		`{config: {adminListen: "localhost:8002"}}`:                                    `config.adminListen: the kubelet's probes cannot reach localhost:8002`,
-		`{tls: {mode: none}}`:                                                          `tls.mode: clients of :6443 bring credentials`,
-		`{tls: {mode: secret}}`:                                                        `tls.secret.name: name the Secret`,
-		`{config: {tls: {certFile: /a, privateKeyFile: /b}}}`:                          `config.tls: the chart sets it for tls.mode generated`,
-		`{config: {cache: {persistence: {directory: /a}}}}`:                            `config.cache.persistence.directory: the chart sets it`,
-		`{persistence: {type: pvc, size: 1Gi}}`:                                        `persistence.type: no two proxies may share a claim`,
-		`{persistence: {type: pvc, size: 1Gi}, replicas: 1, kind: DaemonSet}`:          `persistence.type: no two proxies may share a claim`,
-		`{persistence: {type: pvc}, replicas: 1}`:                                      `persistence.size: give the claim a size`,
-		`{kind: DaemonSet, autoscaling: {enabled: true}}`:                              `autoscaling.enabled: a DaemonSet is not scaled`,
-		`{autoscaling: {enabled: true, minReplicas: 9}}`:                               `autoscaling.minReplicas: must not be more than maxReplicas`,
-		`{cachedResources: [secrets]}`:                                                 `cachedResources: secrets are only cached if config.cache.resources names them`,
-		`{config: {cache: {resources: [{name: secrets}]}}}`:                            `config.cache.resources: the proxy may not list and watch secrets`,
-		`{monitoring: {podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}}`: `monitoring: each pod would be scraped twice`,
-		`{monitoring: {prometheusRule: {enabled: true}}}`:                              `monitoring.prometheusRule.job: name the job label`,
-		`{kind: Sidecar}`:                                                              `service.enabled: a Sidecar's clients are in its pod`,
-		`{kind: Sidecar, service: {enabled: false}}`:                                   `serviceAccount.create: a Sidecar runs as the application's`,
-		`{kind: Sidecar, service: {enabled: false}, serviceAccount: {create: false}}`:  `serviceAccount.name: name the application's`,
-		sidecarWith(`networkPolicy: {enabled: true}`):                                  `networkPolicy.enabled: the pods of a Sidecar are the application's`,
-		sidecarWith(`monitoring: {podMonitor: {enabled: true}}`):                       `monitoring.podMonitor.podLabels: name labels`,
-		sidecarWith(`monitoring: {serviceMonitor: {enabled: true}}`):                   `monitoring.serviceMonitor.enabled: there is no Service`,
+		`{enabled: "yes"}`: `at '/enabled': got string, want boolean`,
+
+		`{config: {authentication: {mode: none}}}`:                     `config.authentication.mode: others can reach :6443`,
+		`{config: {memoryBudget: 1Mi}}`:                                `config.memoryBudget: 1Mi is too little: at least 64Mi, or 0`,
+		`{config: {limits: {maxHeaderBytes: 1Ki}}}`:                    `config.limits.maxHeaderBytes: 1Ki is too little: at least 4Ki`,
+		`{config: {limits: {maxRequestBodyBytes: 2Gi}}}`:               `config.limits.maxRequestBodyBytes: 2Gi is too much: at most 1Gi`,
+		`{config: {limits: {readTimeout: "0"}}}`:                       `config.limits.readTimeout: 0 is too little: at least 1s`,
+		`{config: {cache: {log: {maxAge: "0"}}}}`:                      `config.cache.log.maxAge: 0 is too little: at least 1s`,
+		`{config: {cache: {log: {maxBytes: 0}}}}`:                      `config.cache.log.maxBytes: 0 is too little: at least 1`,
+		`{config: {authorization: {watchRecheckInterval: 10ms}}}`:      `config.authorization.watchRecheckInterval: 10ms is too little: at least 1s, or 0`,
+		`{config: {upstream: {contexts: [a], servers: [http://a]}}}`:   `config.upstream.contexts: must not be used together with context or servers`,
+		`{config: {upstream: {servers: [a]}}}`:                         `at '/config/upstream/servers/0': 'a' does not match pattern`,
+		`{config: {adminListen: ":6443"}}`:                             `config.adminListen: :6443 has the port of config.listen`,
+		`{config: {listen: ":99999"}}`:                                 `config.listen: name a port from 1 to 65535`,
+		`{config: {cache: {resources: [{name: pods}, {name: pods}]}}}`: `config.cache.resources: pods is there twice`,
+
+		`{config: {listen: "127.0.0.1:6443"}}`:                                                                     `config.listen: 127.0.0.1:6443 can only be reached from within the pod`,
+		`{config: {listen: ":0"}}`:                                                                                 `config.listen: name a port`,
+		`{config: {adminListen: "localhost:8002"}}`:                                                                `config.adminListen: the kubelet's probes cannot reach localhost:8002`,
+		`{tls: {mode: none}}`:                                                                                      `tls.mode: clients of :6443 bring credentials`,
+		`{tls: {mode: secret}}`:                                                                                    `tls.secret.name: name the Secret`,
+		`{config: {tls: {certFile: /a, privateKeyFile: /b}}}`:                                                      `config.tls: the chart sets it for tls.mode generated`,
+		`{config: {cache: {persistence: {directory: /a}}}}`:                                                        `config.cache.persistence.directory: the chart sets it`,
+		`{persistence: {type: pvc, size: 1Gi}}`:                                                                    `persistence.type: no two proxies may share a claim`,
+		`{persistence: {type: pvc, size: 1Gi}, replicas: 1, kind: DaemonSet}`:                                      `persistence.type: no two proxies may share a claim`,
+		`{persistence: {type: pvc}, replicas: 1}`:                                                                  `persistence.size: give the claim a size`,
+		`{kind: DaemonSet, autoscaling: {enabled: true}}`:                                                          `autoscaling.enabled: a DaemonSet is not scaled`,
+		`{autoscaling: {enabled: true, minReplicas: 9}}`:                                                           `autoscaling.minReplicas: must not be more than maxReplicas`,
+		`{cachedResources: [secrets]}`:                                                                             `cachedResources: secrets are only cached if config.cache.resources names them`,
+		`{config: {cache: {resources: [{name: secrets}]}}}`:                                                        `config.cache.resources: the proxy may not list and watch secrets`,
+		`{monitoring: {podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}}`:                             `monitoring: each pod would be scraped twice`,
+		`{monitoring: {prometheusRule: {enabled: true}}}`:                                                          `monitoring.prometheusRule.job: name the job label`,
+		`{kind: Sidecar}`:                                                                                          `service.enabled: a Sidecar's clients are in its pod`,
+		`{kind: Sidecar, service: {enabled: false}}`:                                                               `serviceAccount.create: a Sidecar runs as the application's`,
+		`{kind: Sidecar, service: {enabled: false}, serviceAccount: {create: false}}`:                              `serviceAccount.name: name the application's`,
+		sidecarWith(`config: {listen: ":6443"}`):                                                                   `config.listen: a Sidecar's clients are in its pod, and others can reach :6443`,
+		sidecarWith(`tls: {mode: generated}`):                                                                      `tls.mode: a Sidecar's clients speak plain HTTP`,
+		sidecarWith(`config: {listen: "127.0.0.1:8001", authentication: {mode: delegated}}`):                       `config.authentication.mode: clients of 127.0.0.1:8001 are authenticated`,
+		`{fullnameOverride: My_Proxy}`:                                                                             `at '/fullnameOverride': 'My_Proxy' does not match pattern`,
+		`{nameOverride: a.b}`:                                                                                      `at '/nameOverride': 'a.b' does not match pattern`,
+		`{podLabels: {app.kubernetes.io/name: a}}`:                                                                 `podLabels: app.kubernetes.io/name selects the pods`,
+		`{commonLabels: {app.kubernetes.io/instance: a}}`:                                                          `commonLabels: app.kubernetes.io/instance selects the pods`,
+		`{tls: {mode: certManager, serviceNames: false}}`:                                                          `tls.dnsNames: without tls.serviceNames, name what`,
+		`{tls: {mode: certManager, certManager: {duration: 24h}}}`:                                                 `tls.certManager.renewBefore: 720h must be less than duration, 24h`,
+		`{flowSchema: {priorityLevel: {create: false}}}`:                                                           `flowSchema.priorityLevel.name: name one that is there`,
+		`{persistence: {type: pvc, size: 1Gi}, replicas: 1, updateStrategy: {type: RollingUpdate}}`:                `updateStrategy.type: the next pod would wait for the claim`,
+		`{autoscaling: {enabled: true}, resources: {requests: {cpu: null}}}`:                                       `resources.requests.cpu: autoscaling aims at a part of it`,
+		`{monitoring: {podMonitor: {enabled: true}, prometheusRule: {enabled: true, disabled: [WatchproxyGone]}}}`: `monitoring.prometheusRule.disabled: there is no alert WatchproxyGone, but WatchproxyDown`,
+		`{networkPolicy: {extraEgress: {}}}`:                                                                       `at '/networkPolicy/extraEgress': got object, want array`,
+
+		sidecarWith(`networkPolicy: {enabled: true}`):                `networkPolicy.enabled: the pods of a Sidecar are the application's`,
+		sidecarWith(`monitoring: {podMonitor: {enabled: true}}`):     `monitoring.podMonitor.podLabels: name labels`,
+		sidecarWith(`monitoring: {serviceMonitor: {enabled: true}}`): `monitoring.serviceMonitor.enabled: there is no Service`,
 	} {
 		_, err := template(loadChart(t), parseValues(t, values))
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -70,6 +101,12 @@ func TestBadValues(t *testing.T) {
 }
 
 func sidecarWith(more string) string {
+	if !strings.Contains(more, "config:") {
+		more = `config: {listen: "127.0.0.1:8001"}, ` + more
+	}
+	if !strings.Contains(more, "tls:") {
+		more = `tls: {mode: none}, ` + more
+	}
 	return `{kind: Sidecar, service: {enabled: false}, serviceAccount: {create: false, name: a}, ` + more + `}`
 }
 

@@ -3,8 +3,6 @@ package chart
 import (
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -46,34 +44,6 @@ func TestConfigurations(t *testing.T) {
 			checkPod(t, as[corev1.PodTemplateSpec](t, &unstructured.Unstructured{Object: template}).Spec, c)
 		})
 	}
-}
-
-// configuration loads the rendered one as the proxy does.
-func configuration(t *testing.T, all objects) *config.ProxyConfiguration {
-	t.Helper()
-	var c *config.ProxyConfiguration
-	for _, o := range all.of("ConfigMap") {
-		text, ok := as[corev1.ConfigMap](t, o).Data["config.yaml"]
-		if !ok {
-			continue
-		}
-		path := filepath.Join(t.TempDir(), "config.yaml")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		if c, err = config.Load(path); err != nil {
-			t.Fatal(err)
-		}
-		c.SetDefaults()
-		if err := c.Validate(); err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
-	}
-	if c == nil {
-		t.Fatal("no ConfigMap has a config.yaml")
-	}
-	return c
 }
 
 // checkPod holds the pod against the configuration of the proxy in it.
@@ -182,9 +152,11 @@ func TestNotes(t *testing.T) {
 	for name, next := range map[string]string{
 		"default":          "rollout status deployment/watchproxy",
 		"daemonset":        "rollout status daemonset/watchproxy",
-		"everything":       "Guard them",
+		"everything":       "Guard them.\n\nThe proxy may impersonate anybody",
+		"claim":            "nobody of a list that is empty",
 		"values-sidecar":   "watchproxy.sidecar.*",
 		"existingclaim":    "/status",
+		"publicissuer":     "for watchproxy.example.com only",
 		"sidecarmonitored": "service account application",
 	} {
 		r, err := template(loadChart(t), combinations(t)[name])

@@ -25,9 +25,9 @@ var elsewhere = map[string]string{
 	"make demo":  "TestDemo of bench/demo runs what it builds",
 	"make test":  "it runs this",
 	"make build": "the same binary, by another name and with the race detector, runs here",
-	"bin/watchproxy serve --listen 0.0.0.0:6443 --tls-cert-file tls.crt --tls-private-key-file tls.key":        "bench/access runs it on loopback",
-	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace":                      "bench/chart installs what it renders",
-	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace --set kind=DaemonSet": "bench/chart renders it among others",
+	"bin/watchproxy serve --listen 0.0.0.0:6443 --tls-cert-file tls.crt --tls-private-key-file tls.key":                                            "bench/access runs it on loopback",
+	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace":                                                          "bench/chart installs what it renders",
+	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace --set kind=DaemonSet,service.internalTrafficPolicy=Local": "bench/chart renders it among others",
 }
 
 // Every command of the documents works, in their order, for somebody who has a kubeconfig and nothing else. Only the ports

@@ -23,13 +23,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{- define "watchproxy.labels" -}}
-{{ include "watchproxy.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{ include "watchproxy.labelsAnd" (list . dict) }}
+{{- end -}}
+
+{{/* The labels of an object that has further ones: a list of the context and those. They go before the chart's. */}}
+{{- define "watchproxy.labelsAnd" -}}
+{{- $ := first . -}}
+{{- $own := include "watchproxy.selectorLabels" $ | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/version" $.Chart.AppVersion -}}
+{{- $_ := set $own "app.kubernetes.io/managed-by" $.Release.Service -}}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_") -}}
+{{- merge (deepCopy (last .)) $.Values.commonLabels $own | toYaml -}}
 {{- end -}}
 
 {{- define "watchproxy.serviceAccountName" -}}
@@ -64,11 +68,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The names by which clients reach the Service, as a JSON list. */}}
+{{/* The names by which clients reach the proxy, as a JSON list. */}}
 {{- define "watchproxy.dnsNames" -}}
+{{- $names := list -}}
+{{- if .Values.tls.serviceNames -}}
 {{- $service := include "watchproxy.fullname" . -}}
 {{- $in := printf "%s.%s" $service .Release.Namespace -}}
-{{- list $service $in (printf "%s.svc" $in) (printf "%s.svc.%s" $in .Values.tls.clusterDomain) | concat .Values.tls.dnsNames | uniq | toJson -}}
+{{- $names = list $service $in (printf "%s.svc" $in) (printf "%s.svc.%s" $in .Values.tls.clusterDomain) -}}
+{{- end -}}
+{{- concat $names .Values.tls.dnsNames | uniq | toJson -}}
 {{- end -}}
 
 {{- define "watchproxy.checksum" -}}
@@ -86,5 +94,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- include "watchproxy.fullname" . }}-admin
 {{- else -}}
 {{- fail "monitoring.prometheusRule.job: name the job label of the proxy's metrics, or enable monitoring.podMonitor or serviceMonitor" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" if nobody is named whom the proxy may impersonate. A name in one list bounds the others, too. */}}
+{{- define "watchproxy.impersonatesAnybody" -}}
+{{- with .Values.rbac.impersonation -}}
+{{- if not (or .users .groups .serviceAccounts) -}}true{{- end -}}
 {{- end -}}
 {{- end -}}

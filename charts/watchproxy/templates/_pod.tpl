@@ -27,13 +27,19 @@ ports:
 {{- if not (include "watchproxy.private" .Values.config.adminListen) }}
 startupProbe:
   httpGet: {path: /readyz, port: admin}
-  {{- toYaml .Values.probes.startup | nindent 2 }}
+  {{- with .Values.probes.startup }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 livenessProbe:
   httpGet: {path: /livez, port: admin}
-  {{- toYaml .Values.probes.liveness | nindent 2 }}
+  {{- with .Values.probes.liveness }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 readinessProbe:
   httpGet: {path: /readyz, port: admin}
-  {{- toYaml .Values.probes.readiness | nindent 2 }}
+  {{- with .Values.probes.readiness }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 {{- with .Values.termination.preStopSeconds }}
 lifecycle:
@@ -42,7 +48,12 @@ lifecycle:
       seconds: {{ . }}
 {{- end }}
 resources: {{ toYaml .Values.resources | nindent 2 }}
-securityContext: {{ toYaml .Values.securityContext | nindent 2 }}
+{{- $security := deepCopy .Values.securityContext }}
+{{- if eq .Values.kind "Sidecar" }}
+{{- /* The application's pod may say this for its own containers only. */}}
+{{- $security = pick .Values.podSecurityContext "runAsNonRoot" "seccompProfile" | merge $security }}
+{{- end }}
+securityContext: {{ toYaml $security | nindent 2 }}
 volumeMounts:
 - name: watchproxy-config
   mountPath: /etc/watchproxy/config
@@ -97,11 +108,13 @@ metadata:
     {{- with merge (deepCopy .Values.podLabels) .Values.commonLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-  annotations:
-    checksum/config: {{ include "watchproxy.checksum" . }}
-    {{- with .Values.podAnnotations }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+  {{- $annotations := deepCopy .Values.podAnnotations }}
+  {{- if .Values.rollOnConfigChange }}
+  {{- $_ := set $annotations "checksum/config" (include "watchproxy.checksum" .) }}
+  {{- end }}
+  {{- with $annotations }}
+  annotations: {{ toYaml . | nindent 4 }}
+  {{- end }}
 spec:
   serviceAccountName: {{ include "watchproxy.serviceAccountName" . }}
   automountServiceAccountToken: true

@@ -1,0 +1,174 @@
+{{/* What the schema cannot tell: values that contradict each other. */}}
+{{- define "watchproxy.validate" -}}
+{{- $v := .Values -}}
+{{- $private := include "watchproxy.private" $v.config.listen -}}
+{{- if and $private (ne $v.kind "Sidecar") -}}
+{{- fail (printf "config.listen: %s can only be reached from within the pod: listen on \":6443\", or let kind be Sidecar" $v.config.listen) -}}
+{{- end -}}
+{{- if and (include "watchproxy.private" $v.config.adminListen) (ne $v.kind "Sidecar") -}}
+{{- fail (printf "config.adminListen: the kubelet's probes cannot reach %s: listen on \":8002\"" $v.config.adminListen) -}}
+{{- end -}}
+{{- range tuple "listen" "adminListen" -}}
+{{- $port := include "watchproxy.port" (get $v.config .) -}}
+{{- if and $port (or (lt (int $port) 1) (gt (int $port) 65535)) -}}
+{{- fail (printf "config.%s: name a port from 1 to 65535, which the Service and the probes have to know" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (include "watchproxy.port" $v.config.listen) (include "watchproxy.port" $v.config.adminListen) -}}
+{{- fail (printf "config.adminListen: %s has the port of config.listen: let it be another one" $v.config.adminListen) -}}
+{{- end -}}
+{{- if and (ne $v.kind "Sidecar") (not $private) (eq $v.tls.mode "none") (not (hasKey $v.config "tls")) -}}
+{{- fail (printf "tls.mode: clients of %s bring credentials, which are only taken over TLS: choose generated, certManager or secret, or name files in config.tls" $v.config.listen) -}}
+{{- end -}}
+{{- if and (has $v.tls.mode (list "generated" "certManager")) (not $v.tls.serviceNames) (not $v.tls.dnsNames) -}}
+{{- fail "tls.dnsNames: without tls.serviceNames, name what clients reach the proxy by" -}}
+{{- end -}}
+{{- with $v.tls.certManager -}}
+{{- if ge (include "watchproxy.seconds" .renewBefore | float64) (include "watchproxy.seconds" .duration | float64) -}}
+{{- fail (printf "tls.certManager.renewBefore: %s must be less than duration, %s" .renewBefore .duration) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (hasKey $v.config "tls") (ne $v.tls.mode "none") -}}
+{{- fail (printf "config.tls: the chart sets it for tls.mode %s: set tls.mode to none, or leave it out" $v.tls.mode) -}}
+{{- end -}}
+{{- if and (dig "cache" "persistence" "directory" "" $v.config) (ne $v.persistence.type "none") -}}
+{{- fail (printf "config.cache.persistence.directory: the chart sets it for persistence.type %s: set persistence.type to none, or leave it out" $v.persistence.type) -}}
+{{- end -}}
+{{- if eq $v.persistence.type "pvc" -}}
+{{- if or (ne $v.kind "Deployment") $v.autoscaling.enabled (gt (int $v.replicas) 1) -}}
+{{- fail "persistence.type: no two proxies may share a claim: pvc is for a Deployment with replicas 1 and without autoscaling; emptyDir gives each pod its own" -}}
+{{- end -}}
+{{- if and $v.updateStrategy (ne (default "" $v.updateStrategy.type) "Recreate") -}}
+{{- fail "updateStrategy.type: the next pod would wait for the claim of the one before: let it be Recreate, or leave updateStrategy out" -}}
+{{- end -}}
+{{- if not (or $v.persistence.size $v.persistence.existingClaim) -}}
+{{- fail "persistence.size: give the claim a size, twice the bytes of the cached objects, or name an existingClaim" -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.autoscaling.enabled (ne $v.kind "Deployment") -}}
+{{- fail (printf "autoscaling.enabled: a %s is not scaled: let kind be Deployment" $v.kind) -}}
+{{- end -}}
+{{- if and $v.autoscaling.enabled (not (dig "requests" "cpu" "" $v.resources)) (not (dig "limits" "cpu" "" $v.resources)) -}}
+{{- fail "resources.requests.cpu: autoscaling aims at a part of it: request some" -}}
+{{- end -}}
+{{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
+{{- fail "autoscaling.minReplicas: must not be more than maxReplicas" -}}
+{{- end -}}
+{{- if and $v.service.enabled (or $private (eq $v.kind "Sidecar")) -}}
+{{- fail "service.enabled: a Sidecar's clients are in its pod: set it to false" -}}
+{{- end -}}
+{{- if and (eq $v.kind "Sidecar") $v.serviceAccount.create -}}
+{{- fail "serviceAccount.create: a Sidecar runs as the application's service account: set it to false and name that one" -}}
+{{- end -}}
+{{- if and (eq $v.kind "Sidecar") (not $v.serviceAccount.name) -}}
+{{- fail "serviceAccount.name: name the application's service account, which a Sidecar runs as" -}}
+{{- end -}}
+{{- if and (eq $v.kind "Sidecar") (not $private) -}}
+{{- fail (printf "config.listen: a Sidecar's clients are in its pod, and others can reach %s: listen on 127.0.0.1:8001 or a Unix socket" $v.config.listen) -}}
+{{- end -}}
+{{- if and (eq $v.kind "Sidecar") (or (ne $v.tls.mode "none") (hasKey $v.config "tls")) -}}
+{{- fail "tls.mode: a Sidecar's clients speak plain HTTP within the pod: set it to none, and leave config.tls out" -}}
+{{- end -}}
+{{- $named := false -}}
+{{- range dig "cache" "resources" list $v.config -}}
+{{- if eq .name "secrets" -}}{{- $named = true -}}{{- end -}}
+{{- end -}}
+{{- $granted := has "secrets" $v.cachedResources -}}
+{{- if and $granted (not $named) -}}
+{{- fail "cachedResources: secrets are only cached if config.cache.resources names them, too: add them there, or leave them out here" -}}
+{{- end -}}
+{{- if and $named $v.rbac.create (not (or $granted $v.cacheEverything)) -}}
+{{- fail "config.cache.resources: the proxy may not list and watch secrets: add them to cachedResources, too, or leave them out here" -}}
+{{- end -}}
+{{- range $where, $labels := dict "commonLabels" $v.commonLabels "podLabels" $v.podLabels -}}
+{{- range tuple "app.kubernetes.io/name" "app.kubernetes.io/instance" -}}
+{{- if hasKey $labels . -}}
+{{- fail (printf "%s: %s selects the pods: leave it out; nameOverride sets the name" $where .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.flowSchema.enabled (not $v.flowSchema.priorityLevel.create) (not $v.flowSchema.priorityLevel.name) -}}
+{{- fail "flowSchema.priorityLevel.name: name one that is there, as create is false" -}}
+{{- end -}}
+{{- if and $v.monitoring.podMonitor.enabled $v.monitoring.serviceMonitor.enabled -}}
+{{- fail "monitoring: each pod would be scraped twice: enable podMonitor or serviceMonitor" -}}
+{{- end -}}
+{{- if and (eq $v.kind "Sidecar") $v.monitoring.serviceMonitor.enabled -}}
+{{- fail "monitoring.serviceMonitor.enabled: there is no Service of a Sidecar: enable podMonitor, with the labels of the application's pods as its podLabels" -}}
+{{- end -}}
+{{- if and (eq $v.kind "Sidecar") $v.monitoring.podMonitor.enabled (not $v.monitoring.podMonitor.podLabels) -}}
+{{- fail "monitoring.podMonitor.podLabels: name labels of the application's pods, which have the Sidecar in them" -}}
+{{- end -}}
+{{- if and (eq $v.kind "Sidecar") $v.networkPolicy.enabled -}}
+{{- fail "networkPolicy.enabled: the pods of a Sidecar are the application's, and so is their policy: set it to false" -}}
+{{- end -}}
+{{- include "watchproxy.validateConfig" . -}}
+{{- end -}}
+
+{{/* What the proxy would refuse, by the rules of ProxyConfiguration's Validate: helm tells before a pod cannot start. */}}
+{{- define "watchproxy.validateConfig" -}}
+{{- $c := .Values.config -}}
+{{- $authentication := default dict $c.authentication -}}
+{{- if include "watchproxy.delegated" . -}}
+{{- if and (eq .Values.tls.mode "none") (not (hasKey $c "tls")) (not (hasPrefix "unix://" $c.listen)) -}}
+{{- fail (printf "config.authentication.mode: clients of %s are authenticated, which takes TLS: name files in config.tls, or listen on a Unix socket" $c.listen) -}}
+{{- end -}}
+{{- else -}}
+{{- if not (include "watchproxy.private" $c.listen) -}}
+{{- fail (printf "config.authentication.mode: others can reach %s: leave it out, and clients are authenticated" $c.listen) -}}
+{{- end -}}
+{{- if dig "anonymous" "enabled" false $authentication -}}
+{{- fail "config.authentication.anonymous.enabled: without authentication everybody is the proxy: leave it out, or let mode be delegated" -}}
+{{- end -}}
+{{- if dig "x509" "clientCAFile" "" $authentication -}}
+{{- fail "config.authentication.x509.clientCAFile: without authentication nobody asks for certificates: leave it out, or let mode be delegated" -}}
+{{- end -}}
+{{- end -}}
+{{- with $c.upstream -}}
+{{- if and .contexts (or .context .servers) -}}
+{{- fail "config.upstream.contexts: must not be used together with context or servers" -}}
+{{- end -}}
+{{- end -}}
+{{- $seen := list -}}
+{{- range dig "cache" "resources" list $c -}}
+{{- if has .name $seen -}}
+{{- fail (printf "config.cache.resources: %s is there twice" .name) -}}
+{{- end -}}
+{{- $seen = append $seen .name -}}
+{{- end -}}
+{{- include "watchproxy.validateBounds" $c -}}
+{{- end -}}
+
+{{/* Durations and amounts of memory. Where orZero is true, 0 has a meaning of its own. */}}
+{{- define "watchproxy.validateBounds" -}}
+{{- $config := . -}}
+{{- range tuple
+  (dict "field" "limits.maxHeaderBytes" "unit" "bytes" "least" "4Ki" "most" "1Mi")
+  (dict "field" "limits.maxURIBytes" "unit" "bytes" "least" "1Ki" "most" "1Mi")
+  (dict "field" "limits.maxRequestBodyBytes" "unit" "bytes" "least" "1" "most" "1Gi")
+  (dict "field" "limits.readTimeout" "unit" "seconds" "least" "1s")
+  (dict "field" "limits.writeTimeout" "unit" "seconds" "least" "1s")
+  (dict "field" "limits.idleTimeout" "unit" "seconds" "least" "1s")
+  (dict "field" "authorization.watchRecheckInterval" "unit" "seconds" "least" "1s" "orZero" true)
+  (dict "field" "cache.persistence.interval" "unit" "seconds" "least" "1s")
+  (dict "field" "cache.log.maxAge" "unit" "seconds" "least" "1s")
+  (dict "field" "cache.log.maxBytes" "unit" "bytes" "least" "1")
+  (dict "field" "cache.derived.maxBytes" "unit" "bytes" "least" "1")
+  (dict "field" "memoryBudget" "unit" "bytes" "least" "64Mi" "orZero" true)
+-}}
+{{- $value := $config -}}
+{{- range splitList "." .field -}}
+{{- $value = get (default dict $value) . -}}
+{{- end -}}
+{{- if ne (toString $value) "" -}}
+{{- $amount := printf "watchproxy.%s" .unit -}}
+{{- $is := include $amount $value | float64 -}}
+{{- if and (lt $is (include $amount .least | float64)) (not (and .orZero (eq $is 0.0))) -}}
+{{- fail (printf "config.%s: %s is too little: at least %s%s" .field (toJson $value | trimAll "\"") .least (ternary ", or 0" "" (default false .orZero))) -}}
+{{- end -}}
+{{- if and .most (gt $is (include $amount (default "0" .most) | float64)) -}}
+{{- fail (printf "config.%s: %s is too much: at most %s" .field (toJson $value | trimAll "\"") .most) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
