@@ -145,15 +145,17 @@
 {{- range tuple
   (dict "field" "limits.maxHeaderBytes" "unit" "bytes" "least" "4Ki" "most" "1Mi")
   (dict "field" "limits.maxURIBytes" "unit" "bytes" "least" "1Ki" "most" "1Mi")
-  (dict "field" "limits.maxRequestBodyBytes" "unit" "bytes" "least" "1" "most" "1Gi")
+  (dict "field" "limits.maxRequestBodyBytes" "unit" "bytes" "least" "1Ki" "most" "1Gi")
   (dict "field" "limits.readTimeout" "unit" "seconds" "least" "1s")
   (dict "field" "limits.writeTimeout" "unit" "seconds" "least" "1s")
   (dict "field" "limits.idleTimeout" "unit" "seconds" "least" "1s")
   (dict "field" "authorization.watchRecheckInterval" "unit" "seconds" "least" "1s" "orZero" true)
   (dict "field" "cache.persistence.interval" "unit" "seconds" "least" "1s")
   (dict "field" "cache.log.maxAge" "unit" "seconds" "least" "1s")
-  (dict "field" "cache.log.maxBytes" "unit" "bytes" "least" "1")
-  (dict "field" "cache.derived.maxBytes" "unit" "bytes" "least" "1")
+  (dict "field" "cache.log.maxBytes" "unit" "bytes" "least" "1Mi")
+  (dict "field" "cache.derived.maxBytes" "unit" "bytes" "least" "1Mi")
+  (dict "field" "cache.selfCheckInterval" "unit" "seconds" "least" "1s" "orZero" true)
+  (dict "field" "cache.idleTimeout" "unit" "seconds" "least" "1s" "orZero" true)
   (dict "field" "memoryBudget" "unit" "bytes" "least" "64Mi" "orZero" true)
 -}}
 {{- $value := $config -}}
