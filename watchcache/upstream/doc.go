@@ -35,15 +35,16 @@
 // # Where a feed begins
 //
 // Usually at the present. But when a proxy is replaced, the clients of the one before it
-// come to the next with watches that go on from before its history, all within seconds. So
-// a feed that such a watch starts begins in the past: twice as far back as the earliest
-// resourceVersion that is asked for until it has found out about its resource, or if
-// upstream does not tell that any more just there; with one list as of then (Exact), and
-// the watch from there. It answers nobody until the watch had a moment to bring what has
-// happened since. Of two hundred informers whose proxies were replaced one after the
-// other, 23 had to read their state again before that was so, and 18 watches stayed with
-// upstream; none does now. A proxy that ends does its part: its watches end with a
-// bookmark, so that their clients go on from much the same resourceVersion.
+// come to the next with watches that go on from before its history, all within seconds.
+// So a feed that such a watch starts begins in the past: somewhat more than twice as far
+// back as the earliest resourceVersion that is asked for until it has found out about
+// its resource, or if upstream does not tell that any more just there; with one list as
+// of then (Exact), and the watch from there. It answers nobody until the watch had a
+// moment to bring what has happened since. Of two hundred informers whose proxies were
+// replaced one after the other, 23 had to read their state again before that was so, and
+// 18 watches stayed with upstream; none does now. A proxy that ends does its part: its
+// watches end with a bookmark, so that their clients go on from much the same
+// resourceVersion.
 //
 // # Several servers
 //

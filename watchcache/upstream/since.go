@@ -24,7 +24,7 @@ func (f *Feed) want(since uint64) {
 // from there, serves any number of them.
 //
 // Others come later, and some of them from earlier: they lost their watches one after another, and come back in any order.
-// So the feed begins twice as far back as the first of them, if upstream still knows that.
+// So the feed begins twice as far back as the first of them and a little more, if upstream still knows that.
 //
 // Nobody is answered before the watch had a moment to bring what has happened since. If
 // upstream does not tell any more what was then, the feed begins as any.
@@ -33,7 +33,7 @@ func (f *Feed) beginAt(ctx context.Context, since, upstreamAt uint64) {
 		close(f.settled)
 		return
 	}
-	if earlier := since - min(upstreamAt-since, since-1); !f.readAt(ctx, earlier) && (earlier == since || !f.readAt(ctx, since)) {
+	if earlier := since - min(upstreamAt-since+littleMore, since-1); !f.readAt(ctx, earlier) && (earlier == since || !f.readAt(ctx, since)) {
 		close(f.settled)
 		return
 	}
@@ -42,6 +42,9 @@ func (f *Feed) beginAt(ctx context.Context, since, upstreamAt uint64) {
 		f.reaches(f.fresh.ctx, upstreamAt, catchUp)
 	})
 }
+
+// littleMore is how many revisions a feed begins earlier than at twice the way.
+const littleMore = 100
 
 // catchUp is how long the watch of a feed that began in the past has to bring what has
 // happened since. Where nothing has, there is nothing that could be waited for.

@@ -25,6 +25,9 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
 			f := newFake()
+			for range random.IntN(2) * 3 * littleMore {
+				f.elsewhere()
+			}
 			for range 10 + random.IntN(30) {
 				name := fmt.Sprintf("o-%d", random.IntN(8))
 				switch random.IntN(4) {
