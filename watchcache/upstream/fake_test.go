@@ -23,6 +23,7 @@ import (
 // streams that can be cut or stall. It lives in memory only, so that tests can
 // run it in synctest's time.
 type fakeUpstream struct {
+	takes time.Duration // each request
 	mu struct {
 		sync.Mutex
 		rev        uint64
@@ -147,6 +148,7 @@ func (f *fakeUpstream) state() map[string]string {
 
 // RoundTrip implements http.RoundTripper.
 func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
+	time.Sleep(f.takes)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q := req.URL.Query()

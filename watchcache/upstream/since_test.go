@@ -25,6 +25,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
 			f := newFake()
+			f.takes = time.Millisecond // in which all who come at once are there
 			for range random.IntN(2) * 3 * littleMore {
 				f.elsewhere()
 			}
