@@ -29,7 +29,7 @@ func openAudit(path string) (*audit, error) {
 
 // asked is what the apiserver was asked for of the followed resources.
 type asked struct {
-	probes    int // lists that match nothing
+	probes    int // lists and watches that match nothing
 	lists     int // with objects, be it their metadata
 	syncs     int // watches that begin with the state
 	watches   int // others
@@ -76,12 +76,12 @@ func (a *audit) count(sum *asked, e gjson.Result) {
 	switch {
 	case agent == fleetAgent:
 		sum.forwarded++
+	case strings.Contains(uri, "/namespaces/watchproxy.none/"):
+		sum.probes++
 	case watch && strings.Contains(uri, "sendInitialEvents=true"):
 		sum.syncs++
 	case watch:
 		sum.watches++
-	case strings.Contains(uri, "/namespaces/watchproxy.none/"):
-		sum.probes++
 	case e.Get("verb").Str == "list":
 		sum.lists++
 	}

@@ -38,13 +38,17 @@
 // come to the next with watches that go on from before its history, all within seconds.
 // So a feed that such a watch starts begins in the past: somewhat more than twice as far
 // back as the earliest resourceVersion that is asked for until it has found out about
-// its resource, or if upstream does not tell that any more just there; with one list as
-// of then (Exact), and the watch from there. It answers nobody until the watch had a
-// moment to bring what has happened since. Of two hundred informers whose proxies were
-// replaced one after the other, 23 had to read their state again before that was so, and
-// 18 watches stayed with upstream; none does now. A proxy that ends does its part: its
-// watches end with a bookmark, so that their clients go on from much the same
-// resourceVersion.
+// its resource, or if upstream does not tell that any more, just there; with one list as
+// of then (Exact), and the watch from there. Upstream may list what was then and not
+// tell what has happened since: its watch cache is younger than etcd's history. So
+// nobody is answered before that watch was accepted and the cache has got to where
+// upstream was; until then it begins elsewhere. As no streamed state shows how bookmarks
+// look, a watch of nothing does. A read that starts a feed has no use for the past, and
+// whoever comes from there later is forwarded or told so. A proxy that ends does its
+// part: its watches end with a bookmark, so that their clients go on from much the same
+// resourceVersion. Of two hundred informers whose proxies were replaced one after the
+// other, 23 were sent back to the state before that was so, and 18 watches stayed with
+// upstream.
 //
 // # Several servers
 //

@@ -24,13 +24,14 @@ import (
 // run it in synctest's time.
 type fakeUpstream struct {
 	takes time.Duration // each request
-	mu struct {
+	mu    struct {
 		sync.Mutex
 		rev        uint64
 		objects    map[string]string // name to JSON
 		uids       int
 		history    []fakeEvent
 		oldest     uint64        // watches must start at or above it
+		compacted  uint64        // and lists
 		changed    chan struct{} // closed and replaced by every change
 		cut        chan struct{} // closed and replaced to end all streams
 		stalled    bool          // streams say nothing, but for side watches
@@ -54,7 +55,7 @@ func newFake() *fakeUpstream {
 	f := &fakeUpstream{}
 	f.mu.rev = 100
 	f.mu.cluster, f.mu.version = "cluster", "v1.36.3"
-	f.mu.oldest = 100
+	f.mu.oldest, f.mu.compacted = 100, 100
 	f.mu.objects = map[string]string{}
 	f.mu.requests = map[string]int{}
 	f.mu.changed, f.mu.cut = make(chan struct{}), make(chan struct{})
@@ -158,6 +159,8 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		verb = "discover"
 	case req.URL.Path == "/version", strings.HasSuffix(req.URL.Path, "/kube-system"):
 		verb = "origin"
+	case strings.Contains(req.URL.Path, noSuchNamespace) && q.Get("watch") != "":
+		verb = "nothing"
 	case strings.Contains(req.URL.Path, noSuchNamespace):
 		verb = "probe"
 	case req.Header.Get("Accept") == acceptProtobufMetadata:
@@ -176,6 +179,8 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		return reply(200, fmt.Sprintf(`{"gitVersion":%q,"metadata":{"uid":%q}}`, f.mu.version, f.mu.cluster)), nil
 	case "discover":
 		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"events","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"bindings","namespaced":true,"kind":"Binding","verbs":["create"]}]}`), nil
+	case "nothing":
+		return reply(200, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, true)+"}\n"), nil
 	case "probe":
 		return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, f.mu.rev)), nil
 	case "watch":
@@ -187,7 +192,7 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if q.Get("resourceVersionMatch") == "Exact" {
 		at, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64)
-		if at < f.mu.oldest {
+		if at < f.mu.compacted {
 			return reply(410, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`), nil
 		}
 		return listOf(f.stateAtLocked(at), at, "", "")

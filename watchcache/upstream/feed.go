@@ -64,7 +64,7 @@ type Feed struct {
 	unanswered atomic.Int64      // moment of the first probe that had no answer, 0 if the last had one
 	lastSign   atomic.Int64      // moment of upstream's last sign of life
 	lastUsed   atomic.Int64      // moment
-	since      atomic.Uint64     // the earliest resourceVersion that a client wants to go on from, 0 if none does
+	past       past              // where it could begin
 
 	writing struct {
 		sync.Mutex                         // held by whoever writes to the cache
@@ -101,7 +101,7 @@ func (f *Feed) run(ctx context.Context) {
 		f.defined(f)
 	}
 	if !restored {
-		f.beginAt(ctx, f.since.Load(), at)
+		f.beginInThePast(ctx, at)
 	}
 	f.err = f.follow(ctx)
 	f.fresh.end()
@@ -215,6 +215,9 @@ func (f *Feed) follow(ctx context.Context) error {
 		case giveUp:
 			return err
 		case relist:
+			if reason == expired && f.beginElsewhere(ctx) {
+				continue
+			}
 			f.log.Info("relisting", zap.String("reason", reason), zap.Error(err))
 			f.metrics.relists.WithLabelValues(f.gvr.Group, f.gvr.Version, f.gvr.Resource, reason).Inc()
 			f.synced = false
@@ -300,6 +303,8 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64) error
 	if err := checkEncoding(resp, f.encoding); err != nil {
 		return err
 	}
+	f.past.opened.Store(watchcache.Moment(time.Now()))
+	defer f.past.opened.Store(0)
 	s := newStream(resp.Body, f.cache.Resource())
 	if epoch == 0 {
 		if epoch, err = f.consumeInitial(s); err != nil {

@@ -157,7 +157,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 		return nil, err
 	}
 	f.lastUsed.Store(watchcache.Moment(time.Now()))
-	f.want(since)
+	f.past.want(since)
 	select {
 	case <-f.started:
 	case <-ctx.Done():

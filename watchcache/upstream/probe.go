@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/url"
 
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,13 +34,8 @@ const maxProbeBody = 1 << 20
 
 // probe asks upstream for its revision and learns how it writes this resource.
 func (c *Client) probe(ctx context.Context, r *watchcache.Resource) (probe, error) {
-	path := resourcePath(r.GVR, "")
-	query := url.Values{"limit": {"1"}}
-	if r.Namespaced {
-		path = resourcePath(r.GVR, noSuchNamespace)
-	} else {
-		query.Set("fieldSelector", "metadata.name="+noSuchName)
-	}
+	path, query := nothing(r)
+	query.Set("limit", "1")
 	resp, err := c.getAs(ctx, mimeOf(r.Encoding), "probe", r.GVR, path, query)
 	if apierrors.IsNotAcceptable(err) {
 		return probe{}, fmt.Errorf("%w: %w", ErrNoEncoding, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,7 +15,7 @@ import (
 )
 
 // Clients that go on from before a feed began get all that has happened since, in order and once, whoever of them comes
-// first, by one list; unless upstream does not tell any more. The cache is what upstream has in either case.
+// first; unless upstream does not tell any more. The cache is what upstream has in either case, and nobody is answered before.
 func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 	seed := *seed
 	if seed == 0 {
@@ -41,14 +42,18 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 				}
 			}
 			f.mu.Lock()
-			if random.IntN(4) == 0 {
-				f.mu.oldest += uint64(random.IntN(20))
+			rev := f.mu.rev
+			switch random.IntN(3) { // upstream has forgotten some of it, or does not tell all that it knows
+			case 0:
+				f.mu.compacted += random.Uint64N(rev - 99)
+				f.mu.oldest = f.mu.compacted
+			case 1:
+				f.mu.oldest += random.Uint64N(rev - 99)
 			}
-			oldest, rev := min(f.mu.oldest, f.mu.rev), f.mu.rev
-			f.mu.oldest = oldest
+			compacted, oldest := f.mu.compacted, f.mu.oldest
 			f.mu.Unlock()
-			// Several come at once; the earliest of them counts.
-			earliest, feeds := rev, start(t, f)
+			// Several come at once.
+			feeds := start(t, f)
 			ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 			defer cancel()
 			type opening struct {
@@ -56,12 +61,15 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 				err  error
 			}
 			opened := make(chan opening)
-			clients := 1 + random.IntN(3)
-			for range clients {
-				since := 95 + random.Uint64N(rev-95+1)
-				earliest = min(earliest, since)
+			clients, wishes := make([]uint64, 1+random.IntN(3)), past{}
+			for i := range clients {
+				clients[i] = 95 + random.Uint64N(rev-95+1)
+				if random.IntN(8) == 0 {
+					clients[i] = 1
+				}
+				wishes.want(clients[i])
 				go func() {
-					feed, err := feeds.Open(ctx, configmaps, watchcache.JSON, since)
+					feed, err := feeds.Open(ctx, configmaps, watchcache.JSON, clients[i])
 					opened <- opening{feed, err}
 				}()
 			}
@@ -73,44 +81,62 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 				}
 				feed = o.feed
 			}
-			cursor, err := feed.Cache().Watch(mustFilter(t, feed.Cache()), earliest)
-			switch tooOld, late := errors.AsType[*watchcache.TooOldError](err); {
-			case late && earliest < oldest:
-				if lists := f.count("list"); lists == 0 || lists > 2 {
-					t.Errorf("round %d: %d lists, want one or two in vain", round, lists)
+			if feed.Cache().Bookmark() == nil {
+				t.Errorf("round %d: the cache does not know what bookmarks look like", round)
+			}
+			if s, err := feed.Cache().Snapshot(); err != nil || s.ResourceVersion() < rev {
+				t.Errorf("round %d: the state at %d is answered, upstream was at %d", round, s.ResourceVersion(), rev)
+			}
+			begins := rev
+			for _, at := range slices.Backward(wishes.beginnings(rev)) {
+				if at >= compacted && at >= oldest {
+					begins = at
 				}
-			case late:
-				t.Fatalf("round %d: %v, although upstream knows all since %d", round, tooOld, oldest)
-			case err != nil:
-				t.Fatalf("round %d: %v", round, err)
-			default:
-				defer cursor.Close()
-				f.set("another", "later")
-				want := f.since(earliest)
-				var got []string
-				for {
-					deltas, _, err := cursor.Poll(nil, 100)
-					if err != nil {
-						t.Fatalf("round %d: %v", round, err)
+			}
+			f.set("another", "later")
+			for _, since := range clients {
+				cursor, err := feed.Cache().Watch(mustFilter(t, feed.Cache()), since)
+				tooOld, late := errors.AsType[*watchcache.TooOldError](err)
+				switch {
+				case late != (since < begins):
+					t.Errorf("round %d: a watch from %d: %v; the feed could begin at %d", round, since, err, begins)
+				case late && tooOld.Gap && since >= oldest:
+					t.Errorf("round %d: %v lies in a gap", round, tooOld)
+				case late:
+				case err != nil:
+					t.Fatalf("round %d: %v", round, err)
+				default:
+					if want, got := f.since(since), polled(t, cursor, len(f.since(since))); got != strings.Join(want, ", ") {
+						t.Errorf("round %d: since %d there were %v, a watch shows %v", round, since, want, got)
 					}
-					for _, d := range deltas {
-						got = append(got, fmt.Sprintf("%s %s %d", d.Type, d.Object.Name(), d.RV))
-					}
-					if len(got) >= len(want) {
-						break
-					}
-					select {
-					case <-cursor.Ready():
-					case <-time.After(longEnough):
-						t.Fatalf("round %d: since %d there were %v, a watch shows %v", round, earliest, want, got)
-					}
-				}
-				if strings.Join(got, ", ") != strings.Join(want, ", ") {
-					t.Errorf("round %d: since %d there were %v, a watch shows %v", round, earliest, want, got)
+					cursor.Close()
 				}
 			}
 			reached(t, f, feed.Cache())
 		})
+	}
+}
+
+// polled is what a cursor shows, until it has shown so much.
+func polled(t *testing.T, cursor *watchcache.Cursor, n int) string {
+	t.Helper()
+	var got []string
+	for {
+		deltas, _, err := cursor.Poll(nil, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range deltas {
+			got = append(got, fmt.Sprintf("%s %s %d", d.Type, d.Object.Name(), d.RV))
+		}
+		if len(got) >= n {
+			return strings.Join(got, ", ")
+		}
+		select {
+		case <-cursor.Ready():
+		case <-time.After(longEnough):
+			t.Fatalf("%d events, and then no more: %v", n, got)
+		}
 	}
 }
 

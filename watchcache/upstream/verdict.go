@@ -17,6 +17,9 @@ const (
 	giveUp
 )
 
+// expired is why a state is read again whose history upstream has lost.
+const expired = "expired"
+
 // verdict decides what follows the end of a stream. A nil error is a clean end.
 func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
 	switch {
@@ -33,7 +36,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
 	case errors.Is(err, watchcache.ErrDiverged), errors.Is(err, errOtherEpoch):
 		return relist, "diverged"
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-		return relist, "expired"
+		return relist, expired
 	case apierrors.IsInvalid(err) && !f.paged:
 		f.paged = true
 		return relist, "no-streaming"
