@@ -58,7 +58,7 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 		config.DisableCompression = true // bodies pass as they are
 		return config
 	}
-	if t.plain, err = transport(asIs); err != nil {
+	if t.plain, err = transport(func(config *rest.Config) *rest.Config { return withLanes(asIs(config)) }); err != nil {
 		return t, err
 	}
 	t.upgrade, err = transport(func(config *rest.Config) *rest.Config {

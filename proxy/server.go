@@ -277,6 +277,9 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 		return refusal
 	}
 	done = joined(done, admitted)
+	if req.getsOneObject(rt) {
+		ctx = context.WithValue(ctx, oneObject{}, oneObject{})
+	}
 	if rt.verb != "watch" {
 		resp := s.forwards.forward(ctx, nil, req, done)
 		if resp.lasts = lasting(rt); resp.tunnel != nil {
