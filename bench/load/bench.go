@@ -77,6 +77,7 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 		{"sync", b.syncs},
 		{"memory", b.memory},
 		{"forward", b.forward},
+		{"ingest", b.ingest}, // last, as it makes more pods
 	} {
 		if !b.wanted.MatchString(scenario.name) {
 			continue

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -52,10 +51,7 @@ func (b *bench) memory(ctx context.Context) error {
 	}
 	b.add(idle)
 	b.add(under)
-	if err := b.history(ctx, fresh); err != nil {
-		return err
-	}
-	return b.ingest(ctx, size)
+	return b.history(ctx, fresh)
 }
 
 // historyTime is how far the event log reaches by default, unless its other bounds are met before.
@@ -106,54 +102,5 @@ func (b *bench) history(ctx context.Context, s *server) error {
 		Scenario: fmt.Sprintf("memory of the event log, %d events", held), Unit: "KiB/event",
 		Value: map[string]float64{ours: float64(after-before) / float64(held) / kib},
 	})
-	return nil
-}
-
-// ingest is how fast a cold proxy takes all pods in: from the apiserver, and from another proxy, which is faster.
-func (b *bench) ingest(ctx context.Context, size float64) error {
-	behind := filepath.Join(b.dir, "behind.kubeconfig")
-	if err := b.proxyAt(b.plain.proxy).WriteKubeconfig(behind); err != nil {
-		return err
-	}
-	for _, from := range []struct {
-		*server
-		kubeconfig string
-	}{{b.direct, b.api.Kubeconfig}, {b.plain.proxy, behind}} {
-		began := time.Now()
-		if err := from.sync(ctx, "/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&resourceVersion=0"); err != nil {
-			return err
-		}
-		pace := size / time.Since(began).Seconds() / 1e6 // of a client that throws everything away
-		p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: from.kubeconfig, Binary: b.watchproxy})
-		if err != nil {
-			return err
-		}
-		b.proxies = append(b.proxies, p)
-		s, err := newServer(ours, p.URL, nil, "", p.CPU, p.PID())
-		if err != nil {
-			return err
-		}
-		began = time.Now()
-		if _, err := s.get(ctx, request{path: "/api/v1/pods?resourceVersion=0&limit=1&fieldSelector=metadata.name%3Dnone"}); err != nil {
-			return err
-		}
-		took := time.Since(began).Seconds()
-		cpu, err := p.CPU()
-		if err != nil {
-			return err
-		}
-		_, peak, err := cluster.MemoryOf(s.pid)
-		if err != nil {
-			return err
-		}
-		name := "cold sync from " + from.name
-		b.add(row{Scenario: name, Unit: "MB/s", Value: map[string]float64{ours: size / took / 1e6}})
-		b.add(row{Scenario: name + ": pace of a client that only reads", Unit: "MB/s", Value: map[string]float64{theFloor: pace}})
-		b.add(row{Scenario: name + ": CPU", Unit: "ms/MB", Value: map[string]float64{ours: cpu.Seconds() * 1e3 / (size / 1e6)}})
-		b.add(row{Scenario: name + ": peak", Unit: "× JSON", Value: map[string]float64{ours: float64(peak) / size}})
-		if err := p.Stop(); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
 	return nil
 }
