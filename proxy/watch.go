@@ -408,10 +408,11 @@ func (w *watching) putBookmark(out *chunkWriter, rv uint64, initialEnd bool) (er
 }
 
 // farewell is a bookmark before the watch ends because the server does, so that the client
-// goes on elsewhere from as late as it can: who comes from the distant past may be too late.
+// goes on elsewhere from as late as it can: who comes from the distant past may be too late. It is there even if
+// it says nothing new: client-go's informers take a watch of less than a second without any event for a
+// broken one, and list anew.
 func (w *watching) farewell(out *chunkWriter, position uint64) {
-	w.bookmark = time.Time{}
-	if w.appendBookmark(out, position) == nil {
+	if w.hasBookmarks() && w.cache.Bookmark() != nil && w.putBookmark(out, max(position, w.start), false) == nil {
 		_ = out.flush() // the client may be gone
 	}
 }
