@@ -1,41 +1,39 @@
 package proxy
 
 import (
-	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
+	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/transport"
 )
 
 const (
 	// laneMost is how many connections lanes have at most.
 	laneMost = 8
-	// laneRest is how long one is kept without work. Kube-apiserver keeps it for 90 s.
-	laneRest = time.Minute
+	// laneRest is how long one is kept without work. Kube-apiserver keeps it for 90 s, but one without its first
+	// request for 32 s.
+	laneRest, laneNew = time.Minute, 20 * time.Second
 	// laneAge is how long one is used at all: servers, their authorities and our certificates change.
 	laneAge = 5 * time.Minute
 	// laneDemand is within which time two requests have to want one, so that it is opened.
 	laneDemand = time.Second
-	// lanePause is how long none is opened after one could not be.
+	// lanePause is how long none is opened after one could not be, was silent, or two broke.
 	lanePause = 10 * time.Second
 	// laneDial bounds the opening of one.
 	laneDial = 10 * time.Second
-	// laneSilence is how long an answer may not begin, after which it is asked for anew by another way; and
-	// how long nothing of it may come when it has begun. The half of it may be added.
-	laneSilence = 10 * time.Second
+	// laneSilence is how long an answer may not begin, after which it is asked for anew by the other way. There,
+	// client-go gives up after 45 s of silence.
+	laneSilence = 30 * time.Second
 	// laneHeader bounds the header of an answer, in bytes.
 	laneHeader = 1 << 20
 )
@@ -57,21 +55,10 @@ type lanes struct {
 		open    int
 		opening bool
 		wanted  time.Time // when there was none
-		failed  time.Time // when one failed
+		failed  time.Time // when they did
+		broke   time.Time // when one did
 		closing bool      // a timer is set that closes those without work
 	}
-}
-
-// laneConn is a connection. One goroutine at a time uses it.
-type laneConn struct {
-	net.Conn
-	quiet  func() bool // tells that the server has neither sent anything nor hung up
-	in     *bufio.Reader
-	out    *bufio.Writer
-	header io.LimitedReader // below in
-	opened time.Time
-	used   time.Time // when it was last; zero if it was not
-	until  time.Time // the deadline
 }
 
 // oneObject marks the context of a request for a single object.
@@ -83,10 +70,14 @@ func (r *request) getsOneObject(rt route) bool {
 		r.body == nil && !r.wantsUpgrade()
 }
 
-// withLanes makes a configuration one for a transport with lanes to its server, as a copy. A server behind a
-// proxy has none.
+// withLanes makes a configuration one for a transport with lanes to its server, as a copy. There are none to a server behind a
+// proxy; nor if connections or requests are made in a way of their own, as with an exec plugin: lanes would miss it, or could
+// not look at what comes.
 func withLanes(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
+	if config.WrapTransport != nil || config.Transport != nil {
+		return config
+	}
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return config // the transport will say so
@@ -99,7 +90,7 @@ func withLanes(config *rest.Config) *rest.Config {
 		return config
 	}
 	made, err := config.TransportConfig()
-	if err != nil {
+	if err != nil || made.DialHolder != nil {
 		return config
 	}
 	config.Wrap(func(otherwise http.RoundTripper) http.RoundTripper {
@@ -108,58 +99,32 @@ func withLanes(config *rest.Config) *rest.Config {
 	return config
 }
 
-// dialLane connects to a server. The files that a configuration names are read anew.
-func dialLane(ctx context.Context, made *transport.Config, base *url.URL) (net.Conn, error) {
-	fresh := *made
-	port := base.Port()
-	if port == "" {
-		port = base.Scheme
-	}
-	dial := (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext
-	if fresh.DialHolder != nil {
-		dial = fresh.DialHolder.Dial
-	}
-	conn, err := dial(ctx, "tcp", net.JoinHostPort(base.Hostname(), port))
-	if err != nil || base.Scheme != "https" {
-		return conn, err
-	}
-	fresh.TLS.NextProtos = []string{"http/1.1"}
-	config, err := transport.TLSConfigFor(&fresh)
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	if config.ServerName == "" {
-		config.ServerName = base.Hostname()
-	}
-	secured := tls.Client(conn, config)
-	if err := secured.HandshakeContext(ctx); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return secured, nil
-}
-
 // RoundTrip implements http.RoundTripper.
 func (l *lanes) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Context().Value(oneObject{}) != nil && req.URL.Host == l.base.Host && writable(req.Header) {
+	if l.carry(req) {
 		if c := l.take(); c != nil {
 			resp, err := l.exchange(c, req)
 			if err == nil || req.Context().Err() != nil {
 				return resp, err
 			}
-			l.pause()
+			l.broke(err)
 		}
 	}
 	return l.otherwise.RoundTrip(req)
 }
 
-// writable tells whether a header can be written as it is.
-func writable(header http.Header) bool {
-	for name, values := range header {
-		if !httpguts.ValidHeaderFieldName(name) {
+// carry tells whether a request is for lanes, and means the same by HTTP/1.1.
+func (l *lanes) carry(req *http.Request) bool {
+	if req.Context().Value(oneObject{}) == nil || req.URL.Host != l.base.Host || req.URL.Scheme != l.base.Scheme ||
+		strings.ContainsFunc(req.URL.RequestURI(), func(c rune) bool { return c <= ' ' || c == 0x7f }) {
+		return false
+	}
+	for name, values := range req.Header {
+		if !httpguts.ValidHeaderFieldName(name) || name == "Expect" {
 			return false
 		}
 		for _, v := range values {
-			if !httpguts.ValidHeaderFieldValue(v) {
+			if !httpguts.ValidHeaderFieldValue(v) || v != strings.TrimSpace(v) {
 				return false
 			}
 		}
@@ -175,7 +140,7 @@ func (l *lanes) take() *laneConn {
 	for n := len(l.mu.idle); n > 0; n = len(l.mu.idle) {
 		c := l.mu.idle[n-1]
 		l.mu.idle = l.mu.idle[:n-1]
-		if !c.worn(now) && c.extend() == nil && !c.stale() {
+		if !c.worn(now) && !c.stale() {
 			return c
 		}
 		l.closeLocked(c)
@@ -189,18 +154,6 @@ func (l *lanes) take() *laneConn {
 	}
 	return nil
 }
-
-func (c *laneConn) worn(now time.Time) bool {
-	last := c.used
-	if last.IsZero() {
-		last = c.opened
-	}
-	return now.Sub(last) > laneRest || now.Sub(c.opened) > laneAge
-}
-
-// stale tells whether a connection cannot be used any more. What comes unasked would be taken for the answer to what
-// is asked next; before that first is asked, TLS has to say something, though.
-func (c *laneConn) stale() bool { return c.in.Buffered() > 0 || !c.used.IsZero() && !c.quiet() }
 
 // openOne opens a connection, which was wanted at a time.
 func (l *lanes) openOne(wanted time.Time) {
@@ -221,37 +174,6 @@ func (l *lanes) openOne(wanted time.Time) {
 	}
 }
 
-func newLaneConn(conn net.Conn) *laneConn {
-	c := &laneConn{Conn: conn, quiet: listening(conn), out: bufio.NewWriterSize(conn, 4<<10), opened: time.Now()}
-	c.header = io.LimitedReader{R: conn}
-	c.in = bufio.NewReaderSize(&c.header, 16<<10)
-	return c
-}
-
-// listening returns a function that tells whether nothing has come by a connection, not even its end. Where that cannot be
-// told, it is never so.
-func listening(conn net.Conn) (quiet func() bool) {
-	if secured, ok := conn.(*tls.Conn); ok {
-		conn = secured.NetConn()
-	}
-	file, ok := conn.(syscall.Conn)
-	if !ok {
-		return func() bool { return false }
-	}
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return func() bool { return false }
-	}
-	var nothing bool
-	look := func(fd uintptr) (done bool) {
-		var one [1]byte
-		_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		nothing = errors.Is(err, syscall.EAGAIN)
-		return true
-	}
-	return func() bool { return raw.Read(look) == nil && nothing }
-}
-
 // give takes a connection back that has no work any more.
 func (l *lanes) give(c *laneConn) {
 	l.mu.Lock()
@@ -270,10 +192,10 @@ func (l *lanes) giveLocked(c *laneConn) {
 
 // drop closes a connection that is of no further use.
 func (l *lanes) drop(c *laneConn) {
-	_ = c.Close() // who was to be told has been
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.mu.open--
+	l.mu.Unlock()
+	_ = c.Close() // who was to be told has been
 }
 
 func (l *lanes) closeLocked(c *laneConn) {
@@ -281,10 +203,19 @@ func (l *lanes) closeLocked(c *laneConn) {
 	_ = c.Close() // it has no work
 }
 
-// pause closes all connections without work and opens none for a while: one has failed, and so may the others.
-func (l *lanes) pause() {
+// broke notes that a connection did before its answer. If that was by silence, or not the only one, others may, too: all
+// without work are closed, and none is opened for a while.
+func (l *lanes) broke(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	before := l.mu.broke
+	l.mu.broke = time.Now()
+	if errors.Is(err, os.ErrDeadlineExceeded) || l.mu.broke.Sub(before) < laneDemand {
+		l.pauseLocked()
+	}
+}
+
+func (l *lanes) pauseLocked() {
 	l.mu.failed = time.Now()
 	l.closeIdleLocked(func(*laneConn) bool { return true })
 }
@@ -310,15 +241,14 @@ func (l *lanes) closeIdleLocked(which func(*laneConn) bool) {
 	})
 }
 
-var errLane = errors.New("the answer is of another kind than one to a get")
-
 // exchange sends a request and returns its answer. The connection is given back when the answer was read.
 func (l *lanes) exchange(c *laneConn, req *http.Request) (*http.Response, error) {
-	stop := context.AfterFunc(req.Context(), func() { _ = c.Close() })
+	stop := context.AfterFunc(req.Context(), func() { l.drop(c) })
 	resp, err := c.ask(req)
 	if err != nil {
-		stop()
-		l.drop(c)
+		if stop() {
+			l.drop(c)
+		}
 		return nil, err
 	}
 	body := &laneBody{ReadCloser: resp.Body, lanes: l, conn: c, stop: stop, reusable: !resp.Close}
@@ -327,35 +257,6 @@ func (l *lanes) exchange(c *laneConn, req *http.Request) (*http.Response, error)
 	}
 	resp.Body = body
 	return resp, nil
-}
-
-// ask writes a request and reads an answer's header.
-func (c *laneConn) ask(req *http.Request) (*http.Response, error) {
-	if err := req.Write(c.out); err != nil {
-		return nil, err
-	}
-	if err := c.out.Flush(); err != nil {
-		return nil, err
-	}
-	c.header.N = laneHeader
-	resp, err := http.ReadResponse(c.in, req)
-	if err != nil {
-		return nil, err
-	}
-	c.header.N = math.MaxInt64
-	if resp.StatusCode < http.StatusOK || resp.StatusCode == http.StatusRequestTimeout {
-		return nil, errLane // the latter is said to a connection that nobody has asked by
-	}
-	return resp, nil
-}
-
-// extend gives the server a while.
-func (c *laneConn) extend() error {
-	if time.Until(c.until) > laneSilence {
-		return nil
-	}
-	c.until = time.Now().Add(laneSilence * 3 / 2)
-	return c.SetDeadline(c.until)
 }
 
 // laneBody is an answer's body. With its end the connection is free.
@@ -369,11 +270,6 @@ type laneBody struct {
 
 // Read implements io.Reader.
 func (b *laneBody) Read(p []byte) (int, error) {
-	if b.conn != nil {
-		if err := b.conn.extend(); err != nil {
-			return 0, err
-		}
-	}
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
 		b.ended(err)
@@ -387,16 +283,18 @@ func (b *laneBody) Close() error {
 	return nil
 }
 
-// ended lets go of the connection.
+// ended lets go of the connection. If the request's context has ended, that has been done.
 func (b *laneBody) ended(err error) {
 	c := b.conn
 	if c == nil {
 		return
 	}
 	b.conn = nil
-	if b.stop() && errors.Is(err, io.EOF) && b.reusable {
+	switch {
+	case !b.stop():
+	case errors.Is(err, io.EOF) && b.reusable:
 		b.lanes.give(c)
-	} else {
+	default:
 		b.lanes.drop(c)
 	}
 }
