@@ -28,6 +28,7 @@ type Forwarder struct {
 	actsAs    bool
 	own       transports
 	anonymous transports
+	patrol    patrol
 }
 
 // transports are two ways to the same upstream: HTTP/2 where it is spoken, and
@@ -74,7 +75,7 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 // upstream had ended it. Done is called once, when both sides are through.
 func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()) *response {
 	ctx, cancel := context.WithCancel(ctx)
-	x := &exchange{request: req, cancel: joined(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
+	x := &exchange{request: req, patrol: &f.patrol, cancel: joined(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
 	if over != nil {
 		finish := x.cancel
 		stop := context.AfterFunc(over, func() {
@@ -92,14 +93,14 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 		x.cancel()
 		return noRequest(badRequest(err.Error()))
 	}
-	if x.body == nil {
-		close(x.bodyDone)
-		x.watchClient()
-	}
 	way, ok := f.way(req)
 	if !ok {
 		x.cancel()
 		return req.fail(unspeakable(), fromProxy)
+	}
+	if x.body == nil {
+		close(x.bodyDone)
+		f.patrol.add(x)
 	}
 	in, err := req.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })
 	if err != nil {
@@ -168,6 +169,7 @@ func joined(first, second func()) func() {
 // reads as the response's body; Close ends both sides.
 type exchange struct {
 	*request
+	patrol    *patrol
 	cancel    context.CancelFunc
 	upstream  io.ReadCloser
 	bodyDone  chan struct{} // closed when upstream's transport has let go of the request body
@@ -286,7 +288,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	if errors.Is(err, io.EOF) {
 		b.ended = true
 		b.closeLocked()
-		b.watchClient()
+		b.patrol.add(b.exchange)
 		return n, io.EOF
 	}
 	return n, err

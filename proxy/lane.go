@@ -31,8 +31,8 @@ const (
 	lanePause = 10 * time.Second
 	// laneDial bounds the opening of one.
 	laneDial = 10 * time.Second
-	// laneSilence is how long an answer may not begin, after which it is asked for anew by the other way. There,
-	// client-go gives up after 45 s of silence.
+	// laneSilence is how long an answer may not begin, or half as long again, after which it is asked for anew by the
+	// other way. There, client-go gives up after 45 s of silence.
 	laneSilence = 30 * time.Second
 	// laneHeader bounds the header of an answer, in bytes.
 	laneHeader = 1 << 20

@@ -290,7 +290,7 @@ func TestLaneHearsWhatTLSHasRead(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		return tls.Client(conn, &tls.Config{InsecureSkipVerify: true}), nil //nolint:gosec // it is a test's
+		return tls.Client(&tap{Conn: conn}, &tls.Config{InsecureSkipVerify: true}), nil //nolint:gosec // it is a test's
 	}
 	defer l.stop()
 	l.ready(t)

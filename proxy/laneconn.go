@@ -19,6 +19,7 @@ import (
 type laneConn struct {
 	net.Conn
 	quiet  func() bool // tells that the server has neither sent anything nor hung up
+	below  *tap        // TLS; nil without
 	in     *bufio.Reader
 	out    *bufio.Writer
 	header int // how much of an answer's header may still come, in bytes; -1 if it has come
@@ -50,25 +51,42 @@ func dialLane(ctx context.Context, made *transport.Config, base *url.URL) (net.C
 	if config.ServerName == "" {
 		config.ServerName = base.Hostname()
 	}
-	secured := tls.Client(conn, config)
+	secured := tls.Client(&tap{Conn: conn}, config)
 	if err := secured.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return secured, nil
 }
 
+// tap is the connection below TLS. With it shut, TLS shows what it has read already.
+type tap struct {
+	net.Conn
+	shut bool
+}
+
+// Read implements net.Conn.
+func (t *tap) Read(p []byte) (int, error) {
+	if t.shut {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return t.Conn.Read(p)
+}
+
+// newLaneConn makes one of a connection, which if it is one of TLS has a tap.
 func newLaneConn(conn net.Conn) *laneConn {
-	c := &laneConn{Conn: conn, quiet: listening(conn), out: bufio.NewWriterSize(conn, 4<<10), opened: time.Now()}
+	c := &laneConn{Conn: conn, out: bufio.NewWriterSize(conn, 4<<10), opened: time.Now()}
 	c.in = bufio.NewReaderSize(arriving{c}, 16<<10)
+	if secured, ok := conn.(*tls.Conn); ok {
+		c.below = secured.NetConn().(*tap)
+		conn = c.below.Conn
+	}
+	c.quiet = listening(conn)
 	return c
 }
 
 // listening returns a function that tells whether nothing has come by a connection, not even its end. Where that cannot be
 // told, it is never so.
 func listening(conn net.Conn) (quiet func() bool) {
-	if secured, ok := conn.(*tls.Conn); ok {
-		conn = secured.NetConn()
-	}
 	file, ok := conn.(syscall.Conn)
 	if !ok {
 		return func() bool { return false }
@@ -103,10 +121,16 @@ func (c *laneConn) stale() bool {
 	if c.used.IsZero() {
 		return false
 	}
-	if c.in.Buffered() > 0 || !c.limit(time.Time{}) || !c.quiet() || !c.limit(longAgo) {
-		return true // where a deadline has passed, nobody can look
+	if c.in.Buffered() > 0 || !c.wait() || !c.quiet() {
+		return true
 	}
-	_, err := c.in.Peek(1)
+	if c.below == nil {
+		return false
+	}
+	c.below.shut = true
+	defer func() { c.below.shut = false }()
+	var one [1]byte
+	_, err := c.Read(one[:])
 	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
@@ -114,7 +138,7 @@ var errLane = errors.New("the answer is of another kind than one to a get")
 
 // ask writes a request and reads an answer's header.
 func (c *laneConn) ask(req *http.Request) (*http.Response, error) {
-	if !c.limit(time.Now().Add(laneSilence)) {
+	if !c.wait() {
 		return nil, net.ErrClosed
 	}
 	if err := req.Write(c.out); err != nil {
@@ -135,13 +159,23 @@ func (c *laneConn) ask(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// limit sets the deadline. It is false if the connection is closed.
-func (c *laneConn) limit(t time.Time) bool {
-	if c.until.Equal(t) {
+// wait sees to it that the server has a while to answer, laneSilence or half as much again: it wakes a thread to set a
+// deadline, which is good for several requests. It is false if the connection is closed.
+func (c *laneConn) wait() bool {
+	if time.Until(c.until) >= laneSilence {
 		return true
 	}
-	c.until = t
-	return c.SetDeadline(t) == nil
+	c.until = time.Now().Add(laneSilence * 3 / 2)
+	return c.SetDeadline(c.until) == nil
+}
+
+// waitOn lets the server take as long as it likes.
+func (c *laneConn) waitOn() bool {
+	if c.until.IsZero() {
+		return true
+	}
+	c.until = time.Time{}
+	return c.SetDeadline(c.until) == nil
 }
 
 // arriving is what a server sends. A header is bounded; a body may take as long as it likes.
@@ -158,7 +192,7 @@ func (a arriving) Read(p []byte) (int, error) {
 		n, err := c.Read(p)
 		c.header -= n
 		return n, err
-	case c.until.After(longAgo) && !c.limit(time.Time{}):
+	case !c.waitOn():
 		return 0, net.ErrClosed
 	}
 	return c.Read(p)
