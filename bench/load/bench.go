@@ -62,8 +62,11 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 	if err := b.start(ctx); err != nil {
 		return b.report, err
 	}
-	if len(o.growth) > 0 {
+	switch {
+	case len(o.growth) > 0:
 		return b.report, b.growth(ctx, o.growth)
+	case o.ingest:
+		return b.report, b.ingest(ctx)
 	}
 	for _, scenario := range []struct {
 		name    string
@@ -77,7 +80,6 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 		{"sync", b.syncs},
 		{"memory", b.memory},
 		{"forward", b.forward},
-		{"ingest", b.ingest}, // last, as it makes more pods
 	} {
 		if !b.wanted.MatchString(scenario.name) {
 			continue
@@ -145,12 +147,11 @@ func (b *bench) start(ctx context.Context) (err error) {
 
 // startProxy starts a proxy by TLS, which authenticates and authorizes, or one without either.
 func (b *bench) startProxy(ctx context.Context, secure bool) (*server, error) {
-	options := cluster.ProxyOptions{Kubeconfig: b.api.Kubeconfig, Binary: b.watchproxy, TLS: secure}
-	file := filepath.Join(b.dir, "config.yaml")
-	if err := os.WriteFile(file, []byte("apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nprofiling: true\n"), 0o600); err != nil {
+	config, err := b.config()
+	if err != nil {
 		return nil, err
 	}
-	options.Args = []string{"--config", file}
+	options := cluster.ProxyOptions{Kubeconfig: b.api.Kubeconfig, Binary: b.watchproxy, TLS: secure, Args: []string{"--config", config}}
 	token := ""
 	if secure {
 		options.Args = append(options.Args, "--authentication=delegated")
@@ -162,6 +163,13 @@ func (b *bench) startProxy(ctx context.Context, secure bool) (*server, error) {
 	}
 	b.proxies = append(b.proxies, p)
 	return newServer(ours, p.URL, p.CA, token, p.CPU, p.PID())
+}
+
+// config writes the proxies' configuration. The first to ask for a collection waits until it is there, however large.
+func (b *bench) config() (file string, err error) {
+	file = filepath.Join(b.dir, "config.yaml")
+	const text = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nprofiling: true\ncache:\n  syncTimeout: 2m\n"
+	return file, os.WriteFile(file, []byte(text), 0o600)
 }
 
 func (b *bench) close() (err error) {

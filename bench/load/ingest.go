@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -12,21 +13,26 @@ import (
 // initialState is how a feed asks for a collection: as it is now.
 const initialState = "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 
-// ingested is how many pods the target is for, and the least that there are then.
-const ingested = 100_000
-
 // ingest is how long a cold proxy takes to have all pods: from the apiserver, and from another proxy, which is faster. The
-// floor is a client that asks for the same and throws it away: upstream's own pace.
+// floor is a client that asks for the same and throws it away: upstream's own pace. Each is measured by turns, and the best
+// of its rounds counts.
+//
+// The client reads by HTTP/1.1 without a kubeconfig; a proxy finds out about the resource first, and reads by HTTP/2.
 func (b *bench) ingest(ctx context.Context) error {
-	if err := b.grow(ctx, max(b.pods, ingested)); err != nil {
-		return err
-	}
-	body, err := b.plain.proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"})
+	b.say("measuring: cold syncs of %d pods", b.pods)
+	const path = "/api/v1/pods?resourceVersion=0"
+	c, err := b.plain.proxy.dial(ctx, 64<<10)
 	if err != nil {
 		return err
 	}
-	size := float64(len(body))
-	megabytes := size / 1e6
+	defer c.close()
+	size, err := c.ask(request{path: path})
+	if err != nil {
+		return err
+	}
+	if err := b.hasAll(ctx, b.plain.proxy); err != nil {
+		return err
+	}
 	behind := filepath.Join(b.dir, "behind.kubeconfig")
 	if err := b.proxyAt(b.plain.proxy).WriteKubeconfig(behind); err != nil {
 		return err
@@ -36,42 +42,95 @@ func (b *bench) ingest(ctx context.Context) error {
 		kubeconfig string
 		most       float64 // ms/MB; 10 is 100 MB/s
 	}{{b.direct, b.api.Kubeconfig, 0}, {b.plain.proxy, behind, 10}} {
-		began := time.Now()
-		if err := from.sync(ctx, "/api/v1/pods"+initialState); err != nil {
-			return err
+		const rounds, settle = 3, 5 * time.Second
+		var all []coldSync
+		for range rounds {
+			time.Sleep(settle)
+			began := time.Now()
+			if err := from.sync(ctx, "/api/v1/pods"+initialState); err != nil {
+				return err
+			}
+			least := time.Since(began)
+			time.Sleep(settle)
+			sync, err := b.coldSync(ctx, from.kubeconfig)
+			if err != nil {
+				return fmt.Errorf("cold sync from %s: %w", from.name, err)
+			}
+			sync.least = least
+			all = append(all, sync)
 		}
-		least := time.Since(began)
-		p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: from.kubeconfig, Binary: b.watchproxy})
-		if err != nil {
-			return err
+		best := all[0]
+		for _, sync := range all[1:] {
+			best.took, best.least, best.cpu = min(best.took, sync.took), min(best.least, sync.least), min(best.cpu, sync.cpu)
+			best.peak = max(best.peak, sync.peak)
 		}
-		b.proxies = append(b.proxies, p)
-		s, err := newServer(ours, p.URL, nil, "", p.CPU, p.PID())
-		if err != nil {
-			return err
-		}
-		began = time.Now()
-		if _, err := s.get(ctx, request{path: "/api/v1/pods?resourceVersion=0&limit=1&fieldSelector=metadata.name%3Dnone"}); err != nil {
-			return err
-		}
-		took := time.Since(began)
-		cpu, err := p.CPU()
-		if err != nil {
-			return err
-		}
-		_, peak, err := cluster.MemoryOf(s.pid)
-		if err != nil {
-			return err
-		}
-		name := fmt.Sprintf("cold sync of %d pods from %s", b.pods, from.name)
+		name, megabytes := fmt.Sprintf("cold sync of %d pods from %s", b.pods, from.name), float64(size)/1e6
+		perMB := func(d time.Duration) float64 { return d.Seconds() * 1e3 / megabytes }
 		b.add(row{Scenario: name + ": time", Clients: 1, Unit: "ms/MB", Target: target{AtMost: from.most}, Value: map[string]float64{
-			ours: took.Seconds() * 1e3 / megabytes, theFloor: least.Seconds() * 1e3 / megabytes,
+			ours: perMB(best.took), theFloor: perMB(best.least),
 		}})
-		b.add(row{Scenario: name + ": CPU", Clients: 1, Unit: "ms/MB", Value: map[string]float64{ours: cpu.Seconds() * 1e3 / megabytes}})
-		b.add(row{Scenario: name + ": peak RSS", Clients: 1, Unit: "× JSON", Target: target{AtMost: 2}, Value: map[string]float64{ours: float64(peak) / size}})
-		if err := p.Stop(); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+		b.add(row{Scenario: name + ": CPU", Clients: 1, Unit: "ms/MB", Value: map[string]float64{ours: perMB(best.cpu)}})
+		b.add(row{Scenario: name + ": peak RSS", Clients: 1, Unit: "× JSON", Target: target{AtMost: 2}, Value: map[string]float64{ours: float64(best.peak) / float64(size)}})
+	}
+	return nil
+}
+
+// coldSync is one, and what a client took that only reads.
+type coldSync struct {
+	took, cpu, least time.Duration
+	peak             int64 // bytes
+}
+
+// coldSync starts a proxy and asks it for nothing of all the pods, which it answers when it has them.
+func (b *bench) coldSync(ctx context.Context, kubeconfig string) (c coldSync, err error) {
+	config, err := b.config()
+	if err != nil {
+		return c, err
+	}
+	p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: kubeconfig, Binary: b.watchproxy, Args: []string{"--config", config}})
+	if err != nil {
+		return c, err
+	}
+	b.proxies = append(b.proxies, p)
+	s, err := newServer(ours, p.URL, nil, "", p.CPU, p.PID())
+	if err != nil {
+		return c, err
+	}
+	began := time.Now()
+	if _, err := s.get(ctx, request{path: "/api/v1/pods?resourceVersion=0&limit=1&fieldSelector=metadata.name%3Dnone"}); err != nil {
+		return c, err
+	}
+	c.took = time.Since(began)
+	if c.cpu, err = p.CPU(); err != nil {
+		return c, err
+	}
+	if _, c.peak, err = cluster.MemoryOf(s.pid); err != nil {
+		return c, err
+	}
+	if err := b.hasAll(ctx, s); err != nil {
+		return c, err
+	}
+	return c, p.Stop()
+}
+
+// hasAll makes sure that a proxy has taken all pods in, and did not just pass a request on.
+func (b *bench) hasAll(ctx context.Context, s *server) error {
+	var status struct {
+		Feeds []struct{ Objects int }
+	}
+	text, err := b.adminGet(ctx, s, "/status")
+	if err == nil {
+		err = json.Unmarshal(text, &status)
+	}
+	if err != nil {
+		return fmt.Errorf("status of the proxy: %w", err)
+	}
+	most := 0
+	for _, f := range status.Feeds {
+		most = max(most, f.Objects)
+	}
+	if most < b.pods {
+		return fmt.Errorf("the proxy has %d of %d pods", most, b.pods)
 	}
 	return nil
 }

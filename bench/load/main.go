@@ -31,6 +31,7 @@ type options struct {
 	patience   time.Duration
 	profiles   string
 	growth     []int
+	ingest     bool
 }
 
 func main() {
@@ -64,7 +65,8 @@ to standard output, progress to standard error.`,
 	flags.DurationVar(&o.enough, "enough", 500*time.Millisecond, "processor `TIME` of a server in each of three rounds")
 	flags.DurationVar(&o.patience, "patience", 10*time.Second, "`TIME` after which less than that has to do")
 	flags.IntSliceVar(&o.growth, "growth", nil, "`SIZES` of the collection, ascending, to measure the proxy alone at instead of all servers at one size")
-	flags.StringVar(&o.results, "results", "", "`DIR` that the report is also written to: load.txt, load.json, load.svg")
+	flags.BoolVar(&o.ingest, "ingest", false, "measure instead how long a cold proxy takes to have all pods")
+	flags.StringVar(&o.results, "results", "", "`DIR` that the report is also written to: load.txt, load.json, load.svg; or growth.*, or ingest.*")
 	flags.StringVar(&o.profiles, "profiles", "", "`DIR` for a CPU profile of the proxy for each scenario")
 	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
 	flags.StringVar(&o.nginx, "nginx", filepath.Join(cluster.Root(), "bin", "nginx"), "`FILE` to run as nginx")
@@ -80,6 +82,9 @@ func (o *options) validate() error {
 	if _, err := regexp.Compile(o.only); err != nil {
 		errs = append(errs, fmt.Errorf("--only: %w", err))
 	}
+	if o.ingest && (len(o.growth) > 0 || o.only != "") {
+		errs = append(errs, errors.New("--ingest: measures nothing else, leave out --growth and --only"))
+	}
 	if !slices.IsSorted(o.growth) || len(o.growth) > 0 && o.growth[0] < 1 {
 		errs = append(errs, fmt.Errorf("--growth=%v: must be ascending sizes", o.growth))
 	}
@@ -91,6 +96,17 @@ func (o *options) validate() error {
 	return errors.Join(errs...)
 }
 
+// name is what the report is about.
+func (o *options) name() string {
+	switch {
+	case len(o.growth) > 0:
+		return "growth"
+	case o.ingest:
+		return "ingest"
+	}
+	return "load"
+}
+
 // run shows what was measured even if not all was.
 func (o *options) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, runLimit, fmt.Errorf("not finished after %v", runLimit))
@@ -98,7 +114,7 @@ func (o *options) run(ctx context.Context) error {
 	r, err := measure(ctx, o)
 	r.print(os.Stdout)
 	if o.results != "" {
-		err = errors.Join(err, r.write(o.results))
+		err = errors.Join(err, r.write(o.results, o.name()))
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"runtime"
 	"strconv"
 	"strings"
@@ -39,7 +40,7 @@ func newReport(ctx context.Context, pods int) *report {
 }
 
 // write keeps a report in a directory: as text, as JSON and as a picture.
-func (r *report) write(dir string) error {
+func (r *report) write(dir, about string) error {
 	figures, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
@@ -47,8 +48,12 @@ func (r *report) write(dir string) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "make bench, %s, commit %s, %s.\n", r.Date, r.Commit, r.Machine)
 	r.print(&text)
-	for name, content := range map[string]string{"load.txt": text.String(), "load.json": string(figures) + "\n", "load.svg": r.svg()} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+	files := map[string]string{"txt": text.String(), "json": string(figures) + "\n"}
+	if slices.ContainsFunc(r.Rows, func(row row) bool { return len(row.Servers) > 0 }) {
+		files["svg"] = r.svg()
+	}
+	for kind, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, about+"."+kind), []byte(content), 0o644); err != nil {
 			return fmt.Errorf("report: %w", err)
 		}
 	}

@@ -1,0 +1,57 @@
+package upstream
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// changes is a stream of so many changes to pods, each of some 4.5 KB.
+type changes struct {
+	from, to uint64
+	spec     string
+	left     string
+}
+
+// Read implements io.Reader.
+func (c *changes) Read(p []byte) (int, error) {
+	if c.left == "" {
+		if c.from == c.to {
+			return 0, io.EOF
+		}
+		c.from++
+		c.left = fmt.Sprintf(`{"type":"MODIFIED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"pod-%d","namespace":"default","uid":"u","resourceVersion":"%d"},%s}}`+"\n",
+			c.from%10_000, c.from, c.spec)
+	}
+	n := copy(p, c.left)
+	c.left = c.left[n:]
+	return n, nil
+}
+
+// BenchmarkConsume is how fast a feed can take events in, read, checked, indexed and logged, from a stream that is always
+// ready: the most that one resource may change.
+func BenchmarkConsume(b *testing.B) {
+	env := make([]string, 60)
+	for i := range env {
+		env[i] = fmt.Sprintf(`{"name":"VARIABLE_%d","value":"some value of a variable, number %d"}`, i, i)
+	}
+	spec := `"spec":{"nodeName":"node-1","containers":[{"name":"a","image":"registry/image:tag","env":[` + strings.Join(env, ",") + `]}]},"status":{"phase":"Running"}`
+	pods := watchcache.Resource{
+		GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", ListKind: "PodList", Namespaced: true,
+	}
+	cache := watchcache.New(pods, watchcache.Limits{Age: time.Minute, Events: 10_000, Bytes: 64 << 20})
+	cache.Reset(nil, 1)
+	f := &Feed{cache: cache}
+	b.ReportAllocs()
+	b.ResetTimer()
+	if err := f.consume(newJSONStream(&changes{from: 1, to: 1 + uint64(b.N), spec: spec}), 0, func() {}); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+}
