@@ -235,12 +235,15 @@ func (x *exchange) finish() {
 	x.mu.Lock()
 	x.finished = true
 	stop := x.stopWatch
+	x.stopWatch = func() {}
 	x.mu.Unlock()
 	select {
 	case <-x.bodyDone:
 	default:
-		// Upstream answered before it had read the whole request.
-		x.client.interrupt()
+		// Upstream answered before it had read the whole request, unless only the transport has still to notice the end.
+		if x.body == nil || !x.body.ended.Load() {
+			x.client.interrupt()
+		}
 		if x.body != nil {
 			<-x.bodyDone
 		}

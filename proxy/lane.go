@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 )
 
@@ -111,6 +112,17 @@ func (l *lanes) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	return l.otherwise.RoundTrip(req)
+}
+
+// WrappedRoundTripper implements utilnet.RoundTripperWrapper.
+func (l *lanes) WrappedRoundTripper() http.RoundTripper { return l.otherwise }
+
+// CloseIdleConnections closes all connections without work, as client-go wants it now and then.
+func (l *lanes) CloseIdleConnections() {
+	l.mu.Lock()
+	l.closeIdleLocked(func(*laneConn) bool { return true })
+	l.mu.Unlock()
+	utilnet.CloseIdleConnectionsFor(l.otherwise)
 }
 
 // carry tells whether a request is for lanes, and means the same by HTTP/1.1.

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd/api"
 )
@@ -406,6 +407,9 @@ func TestForwardsByLanes(t *testing.T) {
 			t.Fatal(err)
 		}
 		return resp.header
+	}
+	if _, ok := f.own.plain.(utilnet.RoundTripperWrapper); !ok {
+		t.Errorf("client-go cannot look through a %T", f.own.plain)
 	}
 	one := context.WithValue(t.Context(), oneObject{}, oneObject{})
 	for _, authorization := range []string{"", "Bearer theirs"} {

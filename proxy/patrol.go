@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -8,6 +9,8 @@ import (
 // patrol begins to watch for the clients of requests under way that are not answered at once, whose number is small: a
 // goroutine that reads the client's connection, and its end, wake threads four times.
 type patrol struct {
+	every time.Duration // between two rounds; patrolEvery if it is 0
+
 	mu struct {
 		sync.Mutex
 		running         bool
@@ -16,7 +19,7 @@ type patrol struct {
 }
 
 const (
-	// patrolEvery is between two rounds, and patrolRest how long they go on without any request.
+	// patrolEvery is between two rounds, patrolRest how long they go on without any request.
 	patrolEvery = 10 * time.Millisecond
 	patrolRest  = 100 * time.Millisecond
 )
@@ -33,9 +36,10 @@ func (p *patrol) add(x *exchange) {
 }
 
 func (p *patrol) run() {
+	every := cmp.Or(p.every, patrolEvery)
 	var overdue []*exchange
-	for idle := time.Duration(0); ; idle += patrolEvery {
-		time.Sleep(patrolEvery)
+	for idle := time.Duration(0); ; idle += every {
+		time.Sleep(every)
 		var again bool
 		if overdue, again = p.round(overdue, idle < patrolRest); !again {
 			return

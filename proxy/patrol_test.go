@@ -17,8 +17,9 @@ import (
 
 // watchedClient counts by how many it is watched.
 type watchedClient struct {
-	watched atomic.Int64
-	gone    context.CancelFunc
+	watched     atomic.Int64
+	interrupted atomic.Int64
+	gone        context.CancelFunc
 }
 
 func (c *watchedClient) whenGone(gone context.CancelFunc) (stop func()) {
@@ -27,7 +28,25 @@ func (c *watchedClient) whenGone(gone context.CancelFunc) (stop func()) {
 	return func() { c.watched.Add(-1) }
 }
 
-func (*watchedClient) interrupt() {}
+func (c *watchedClient) interrupt() { c.interrupted.Add(1) }
+
+// A client that has sent all of its request is not interrupted, though the transport need not know yet that this was all:
+// its connection would be of no further use.
+func TestWhoHasSentAllIsNotInterrupted(t *testing.T) {
+	for all, want := range map[bool]int64{true: 0, false: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			client := &watchedClient{}
+			x := &exchange{request: &request{client: client, body: &body{}}, cancel: func() {}, bodyDone: make(chan struct{}), stopWatch: func() {}}
+			x.body.ended.Store(all)
+			go x.finish()
+			synctest.Wait()
+			if got := client.interrupted.Load(); got != want {
+				t.Errorf("a client that had sent all (%t) of its request was interrupted %d times, want %d", all, got, want)
+			}
+			close(x.bodyDone)
+		})
+	}
+}
 
 // The clients of requests that take a while are watched, those of others never.
 func TestPatrol(t *testing.T) {
