@@ -56,6 +56,7 @@ func TestFieldWatches(t *testing.T) {
 
 func (p passage) check(t *testing.T, home string) {
 	name := unique("passage")
+	catchUp(t, p.watched, 1) // a cache that a read has started knows nothing of before
 	before, err := p.object(home, name+"-before").create(t.Context())
 	if err != nil {
 		t.Fatal(err)
