@@ -66,6 +66,37 @@ func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
 	}
 }
 
+// A watch that ends because the server drains has said something, if its client understands it: client-go's informers take one
+// that is short and silent for broken, and list anew.
+func TestDrainedWatchIsNeverSilent(t *testing.T) {
+	for want, bookmarks := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r, initial := pageOf(t, 1, 0)
+			r.bookmarks, r.watchSeconds = bookmarks, 200
+			bookmark, _, err := r.resource.ParseBookmark([]byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"5","creationTimestamp":null}}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.cache.SetBookmark(bookmark)
+			cursor, err := r.cache.WatchAfter(r.filter, initial)
+			if err != nil {
+				t.Fatal(err)
+			}
+			draining, drain := context.WithCancel(t.Context())
+			var written bytes.Buffer
+			w := &watching{
+				read: r, cursor: cursor, start: initial.ResourceVersion(), draining: draining, drainShare: time.Second, done: func() {},
+			}
+			drain()
+			w.run(t.Context(), &chunkWriter{w: &written})
+			at := fmt.Appendf(nil, `"resourceVersion":"%d"`, initial.ResourceVersion())
+			if bytes.Count(written.Bytes(), []byte("BOOKMARK")) != want || bytes.Count(written.Bytes(), at) != want {
+				t.Errorf("with bookmarks %t a drained watch says %q, nothing having happened since %d", bookmarks, written.Bytes(), initial.ResourceVersion())
+			}
+		})
+	}
+}
+
 // When the cache begins anew, a watch is told that it cannot go on from where it is; when the cache ends, nothing: its
 // client finds out by coming back.
 func TestWatchOfAnEpochThatIsOver(t *testing.T) {

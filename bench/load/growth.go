@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"time"
 
-	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
@@ -50,36 +48,19 @@ func (b *bench) measureAt(ctx context.Context, size int) error {
 	if err := b.proxyAt(b.plain.proxy).WriteKubeconfig(kubeconfig); err != nil {
 		return err
 	}
-	p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: kubeconfig, Binary: b.watchproxy})
+	s, sync, err := b.coldSync(ctx, kubeconfig)
 	if err != nil {
 		return err
 	}
-	defer p.Close() //nolint:errcheck // it has been measured
-	s, err := newServer(ours, p.URL, nil, "", p.CPU, p.PID())
-	if err != nil {
-		return err
-	}
-	began := time.Now()
-	if _, err := s.get(ctx, request{path: "/api/v1/pods?resourceVersion=0&fieldSelector=metadata.name%3Dnone"}); err != nil {
-		return err
-	}
-	took := time.Since(began).Seconds()
-	cpu, err := s.cpu()
-	if err != nil {
-		return err
-	}
-	_, peak, err := cluster.MemoryOf(s.pid)
-	if err != nil {
-		return err
-	}
+	defer b.proxyAt(s).Close() //nolint:errcheck // it has been measured
 	value("JSON", "MB", megabytes, target{})
-	value("cold sync", "MB/s", megabytes/took, target{})
-	value("cold sync, CPU", "ms/MB", cpu.Seconds()*1e3/megabytes, target{})
+	value("cold sync", "MB/s", megabytes/sync.took.Seconds(), target{})
+	value("cold sync, CPU", "ms/MB", sync.cpu.Seconds()*1e3/megabytes, target{})
 	large := target{AtMost: 2}
 	if size < 100_000 {
 		large = target{} // most of it is what any proxy takes
 	}
-	value("cold sync, peak RSS", "× JSON", float64(peak)/megabytes/1e6, large)
+	value("cold sync, peak RSS", "× JSON", float64(sync.peak)/megabytes/1e6, large)
 	pod := workload.NewPod(size / 2)
 	for _, read := range []struct {
 		name, path, unit string

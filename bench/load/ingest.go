@@ -52,7 +52,10 @@ func (b *bench) ingest(ctx context.Context) error {
 			}
 			least := time.Since(began)
 			time.Sleep(settle)
-			sync, err := b.coldSync(ctx, from.kubeconfig)
+			s, sync, err := b.coldSync(ctx, from.kubeconfig)
+			if err == nil {
+				err = b.proxyAt(s).Stop()
+			}
 			if err != nil {
 				return fmt.Errorf("cold sync from %s: %w", from.name, err)
 			}
@@ -82,35 +85,31 @@ type coldSync struct {
 }
 
 // coldSync starts a proxy and asks it for nothing of all the pods, which it answers when it has them.
-func (b *bench) coldSync(ctx context.Context, kubeconfig string) (c coldSync, err error) {
+func (b *bench) coldSync(ctx context.Context, kubeconfig string) (s *server, c coldSync, err error) {
 	config, err := b.config()
 	if err != nil {
-		return c, err
+		return nil, c, err
 	}
 	p, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: kubeconfig, Binary: b.watchproxy, Args: []string{"--config", config}})
 	if err != nil {
-		return c, err
+		return nil, c, err
 	}
 	b.proxies = append(b.proxies, p)
-	s, err := newServer(ours, p.URL, nil, "", p.CPU, p.PID())
-	if err != nil {
-		return c, err
+	if s, err = newServer(ours, p.URL, nil, "", p.CPU, p.PID()); err != nil {
+		return nil, c, err
 	}
 	began := time.Now()
 	if _, err := s.get(ctx, request{path: "/api/v1/pods?resourceVersion=0&limit=1&fieldSelector=metadata.name%3Dnone"}); err != nil {
-		return c, err
+		return nil, c, err
 	}
 	c.took = time.Since(began)
 	if c.cpu, err = p.CPU(); err != nil {
-		return c, err
+		return nil, c, err
 	}
 	if _, c.peak, err = cluster.MemoryOf(s.pid); err != nil {
-		return c, err
+		return nil, c, err
 	}
-	if err := b.hasAll(ctx, s); err != nil {
-		return c, err
-	}
-	return c, p.Stop()
+	return s, c, b.hasAll(ctx, s)
 }
 
 // hasAll makes sure that a proxy has taken all pods in, and did not just pass a request on.
