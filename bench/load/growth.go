@@ -81,6 +81,6 @@ func (b *bench) measureAt(ctx context.Context, size int) error {
 	if err != nil {
 		return err
 	}
-	value("event, without watches", "µs", event.Seconds()*1e6/float64(len(acknowledged)), target{})
+	value("event, without watches", "µs", event.server.Seconds()*1e6/float64(len(acknowledged)), target{})
 	return nil
 }
