@@ -3,7 +3,9 @@
 SHELL := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
-LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+LDFLAGS := -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+# Releases have no symbols.
+RELEASE_LDFLAGS := -s -w $(LDFLAGS)
 # Releases carry the time of their commit, so that the same commit makes the same bytes.
 EPOCH = $(shell git log -1 --format=%ct)
 RELEASE := bin/release
@@ -126,7 +128,7 @@ bin/nginx:
 
 $(RELEASE)/%/watchproxy: always
 	CGO_ENABLED=0 GOOS=$(word 1,$(subst -, ,$*)) GOARCH=$(word 2,$(subst -, ,$*)) \
-		go build -buildvcs=false -trimpath -ldflags "$(LDFLAGS)" -o $@ ./cmd/watchproxy
+		go build -buildvcs=false -trimpath -ldflags "$(RELEASE_LDFLAGS)" -o $@ ./cmd/watchproxy
 
 # Tagged as the chart asks for it: releases without the v.
 image: $(foreach arch,amd64 arm64,$(RELEASE)/linux-$(arch)/watchproxy) ## bin/release/image.tar: an OCI image for amd64 and arm64, and what is in it; prints its digest
@@ -138,7 +140,7 @@ image-test: image ## run the image's binary as the image's user in the image's r
 	cd .tools/image && go vet . && go test -count 1 . -image $(CURDIR)/$(RELEASE)/image.tar
 
 release: image $(foreach arch,amd64 arm64,$(RELEASE)/darwin-$(arch)/watchproxy) ## bin/release: archives for Linux and macOS, the image, checksums
-	CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o bin/watchproxy ./cmd/watchproxy
+	CGO_ENABLED=0 go build -trimpath -ldflags "$(RELEASE_LDFLAGS)" -o bin/watchproxy ./cmd/watchproxy
 	@set -e; for platform in linux-amd64 linux-arm64 darwin-amd64 darwin-arm64; do \
 		name=watchproxy-$(VERSION)-$$platform; dir=$(RELEASE)/$$name; rm -rf $$dir; mkdir -p $$dir/completions; \
 		cp LICENSE README.md CHANGELOG.md $(RELEASE)/$$platform/watchproxy $$dir; \

@@ -65,7 +65,7 @@
 // A delivery to a watch is a write; the kernel takes seven tenths of it, encryption an
 // eighth. To wake a goroutine for each watch took a fifth on top, so that those over
 // HTTP/1 have none that waits for events: [pump] writes what a socket takes at once
-// ([socket]), and a client that takes less gets a goroutine until it has caught up. What
+// ([socket]), past Go's scheduler (trySend), and a client that takes less gets a goroutine until it has caught up. What
 // is due now and then (deadlines, bookmarks, reviews) sets a flag, and costs a delivery
 // nothing but a look at it; an event is encoded once for all who watch in the same form
 // (frame.go). It makes no garbage (TestAllocationBudgets).

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -111,6 +112,8 @@ func (p *pump) run() {
 			w.work(s)
 			batch[i] = nil
 		}
+		// Writes do not let others have their turn (trySend), and there are as many of us as processors.
+		runtime.Gosched()
 	}
 }
 

@@ -119,28 +119,34 @@ func TestFloor(t *testing.T) {
 // Samples of perf script count for what they were in the midst of.
 func TestPartsOf(t *testing.T) {
 	const samples = `
-	ffffffff8160ea04 mod_timer ([kernel.kallsyms])
-	ffffffff8160ea04 tcp_sendmsg_locked ([kernel.kallsyms])
-	ffffffff816b9706 ksys_write ([kernel.kallsyms])
-	ffffffff821ed511 do_syscall_64 ([kernel.kallsyms])
-	            de6e internal/runtime/syscall/linux.Syscall6 (/bin/floor)
-	            de6e crypto/tls.(*Conn).Write (/bin/floor)
+	ffffffff8160ea04 mod_timer
+	ffffffff8160ea04 tcp_sendmsg_locked
+	ffffffff816b9706 ksys_write
+	ffffffff821ed511 do_syscall_64
+	            de6e internal/runtime/syscall/linux.Syscall6
+	            de6e crypto/tls.(*Conn).Write
 
-	ffffffff8160ea04 tcp_sendmsg_locked ([kernel.kallsyms])
-	ffffffff816b9706 __sys_sendto ([kernel.kallsyms])
-	            de6e crypto/tls.(*Conn).Write (/bin/floor)
+	ffffffffc0be9d39 [unknown]
+	ffffffff8160ea04 tcp_sendmsg_locked
+	ffffffff816b9706 __sys_sendto
+	            de6e crypto/tls.(*Conn).Write
 
 
-	ffffffff81589d39 finish_task_switch.isra.0 ([kernel.kallsyms])
-	ffffffff8158ea06 irqentry_exit_to_user_mode ([kernel.kallsyms])
-	            de6e crypto/internal/fips140/aes/gcm.gcmAesEnc.abi0 (/bin/floor)
+	ffffffff81589d39 finish_task_switch.isra.0
+	ffffffff8158ea06 irqentry_exit_to_user_mode
+	            de6e crypto/internal/fips140/aes/gcm.gcmAesEnc.abi0
 
-	            de6e crypto/internal/fips140/aes/gcm.gcmAesEnc.abi0 (/bin/floor)
-	            de6e crypto/tls.(*Conn).Write (/bin/floor)
+	            de6e crypto/internal/fips140/aes/gcm.gcmAesEnc.abi0
+	            de6e crypto/tls.(*Conn).Write
 
-	            de6e crypto/tls.(*Conn).Write (/bin/floor)
+	            de6e crypto/tls.(*Conn).Write
+
+	            de6e [unknown]
+
+	ffffffffc0be9d39 [unknown]
+	            de6e crypto/tls.(*Conn).Write
 `
-	want := map[string]int{partSend: 2, partKernel: 1, partEncryption: 1, partProgram: 1}
+	want := map[string]int{partWrite: 2, partKernel: 1, partEncryption: 1, partProgram: 1, partUnknown: 2}
 	if got := partsOf([]byte(samples)); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

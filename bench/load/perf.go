@@ -6,26 +6,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // What a delivery consists of.
 const (
-	partSend       = "the kernel sends"
-	partKernel     = "the kernel, all else"
+	partWrite      = "write(2) or sendto(2), receipt included" // by loopback the receiver's part of TCP is in it
+	partKernel     = "the kernel, all else"                    // to schedule threads, mostly
 	partEncryption = "encryption"
 	partProgram    = "the program, all else"
+	partUnknown    = "unknown" // not shown: little, or nothing is
 )
 
-var parts = []string{partSend, partKernel, partEncryption, partProgram}
+var parts = []string{partWrite, partKernel, partEncryption, partProgram}
 
 // profileFanOut shows by perf(1) what a delivery consists of, ours and the floor's, in a round of its own: perf makes
-// everything dearer. Where it is missing, or not allowed, that is said.
+// everything dearer. Where it is missing, not allowed, or sees something else than the round, that is said instead.
 func (b *bench) profileFanOut(ctx context.Context, scenario string, watchers, rate int, servers []written) error {
 	rows := make([]row, len(parts))
 	for i, part := range parts {
@@ -35,54 +38,137 @@ func (b *bench) profileFanOut(ctx context.Context, scenario string, watchers, ra
 		if s.name == kubeAPIServer { // much of that is about the writes
 			continue
 		}
-		p := perf{file: filepath.Join(b.dir, s.name+".perf")}
-		got, err := b.deliver(ctx, s, watchers, rate, &delay{}, func() error { return p.start(ctx, s.pid) })
-		samples, failed := p.stop(ctx)
-		if err = errors.Join(err, failed); err != nil {
+		p := &perf{file: filepath.Join(b.dir, fmt.Sprintf("%s-%d.perf", s.name, len(b.report.Rows)))}
+		got, err := b.deliver(ctx, s, watchers, rate, &delay{}, p)
+		if err != nil {
+			return err
+		}
+		took, err := p.parts(ctx)
+		if err == nil {
+			err = plausible(took, got)
+		}
+		if err != nil {
 			b.say("  no profile: %v", err)
 			return context.Cause(ctx)
 		}
-		took := partsOf(samples)
 		for i, part := range parts {
-			rows[i].Value[s.name] = 1e6 * float64(took[part]) / perfRate / float64(got.Units)
+			rows[i].Value[s.name] = 1e6 * took[part] / float64(got.Units)
 		}
 	}
 	b.report.Rows = append(b.report.Rows, rows...)
 	return nil
 }
 
-// perf is perf(1) at work on a process.
+// plausible holds what perf saw against what the server took.
+func plausible(took map[string]float64, got spent) error {
+	const tolerance = 0.1
+	sum := 0.0
+	for _, seconds := range took {
+		sum += seconds
+	}
+	if took[partUnknown] > tolerance*sum {
+		return fmt.Errorf("perf does not know the functions of %.3f s of %.3f s: the program has no symbols, or the kernel's are hidden", took[partUnknown], sum)
+	}
+	if math.Abs(sum-got.Seconds) > tolerance*got.Seconds {
+		return fmt.Errorf("perf saw %.3f s, the server took %.3f s", sum, got.Seconds)
+	}
+	return nil
+}
+
+// perf is perf(1) at work on a process. What goes wrong with it is told by parts.
 type perf struct {
-	file string
-	cmd  *exec.Cmd
-	said bytes.Buffer
+	file     string
+	cmd      *exec.Cmd
+	said     bytes.Buffer
+	control  *os.File // takes commands
+	answered *os.File
+	ended    bool
+	err      error
 }
 
-// perfRate is how often perf looks at a processor that the process has, in Hz. Nothing else happens that often.
-const perfRate = 4999
+const (
+	// perfRate is how often perf looks at a processor that the process has, in Hz. Nothing else happens that often.
+	perfRate = 4999
+	// perfPatience is how long it may take to obey.
+	perfPatience = 10 * time.Second
+)
 
-// start begins. It ends by itself when the process does.
-func (p *perf) start(ctx context.Context, pid int) error {
-	p.cmd = exec.CommandContext(ctx, "perf", "record", "-F", strconv.Itoa(perfRate), "-e", "cpu-clock", "-g", "-p", strconv.Itoa(pid), "-o", p.file)
-	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
-	return p.cmd.Start()
-}
-
-// stop returns what perf script says of what perf saw.
-func (p *perf) stop(ctx context.Context) ([]byte, error) {
-	if p.cmd == nil || p.cmd.Process == nil {
-		return nil, nil // it has not begun, and that was said
-	}
-	signalled := p.cmd.Process.Signal(os.Interrupt)
-	ended := p.cmd.Wait() // an error even if it has done what it was told
-	if _, err := os.Stat(p.file); err != nil {
-		return nil, fmt.Errorf("perf record: %w: %s", errors.Join(signalled, ended), bytes.TrimSpace(p.said.Bytes()))
-	}
-	samples, err := exec.CommandContext(ctx, "perf", "script", "-i", p.file, "-F", "ip,sym,dso").Output()
+// begin returns when perf counts.
+func (p *perf) begin(ctx context.Context, pid int) {
+	commands, control, err := os.Pipe()
 	if err != nil {
+		p.err = err
+		return
+	}
+	defer commands.Close() //nolint:errcheck // perf has it
+	answered, answers, err := os.Pipe()
+	if err != nil {
+		p.err = err
+		return
+	}
+	defer answers.Close() //nolint:errcheck // perf has it
+	p.control, p.answered = control, answered
+	p.cmd = exec.CommandContext(ctx, "perf", "record", "-F", strconv.Itoa(perfRate), "--strict-freq", "-e", "cpu-clock", "-g", "-N",
+		"-p", strconv.Itoa(pid), "-o", p.file, "-D", "-1", "--control", "fd:3,4")
+	p.cmd.ExtraFiles = []*os.File{commands, answers}
+	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
+	if p.err = p.cmd.Start(); p.err == nil {
+		p.err = p.tell("enable")
+	}
+}
+
+// tell returns when perf has done what it was told.
+func (p *perf) tell(command string) error {
+	if _, err := p.control.WriteString(command + "\n"); err != nil {
+		return err
+	}
+	if err := p.answered.SetReadDeadline(time.Now().Add(perfPatience)); err != nil {
+		return err
+	}
+	_, err := p.answered.Read(make([]byte, 16)) // "ack"
+	return err
+}
+
+// end has perf stop and write what it saw. The first call does.
+func (p *perf) end() {
+	if p.ended {
+		return
+	}
+	p.ended = true
+	for _, command := range []string{"disable", "stop"} {
+		if p.err == nil {
+			p.err = p.tell(command)
+		}
+	}
+	if p.cmd != nil && p.cmd.Process != nil {
+		if p.err != nil {
+			_ = p.cmd.Process.Kill() // it may have ended
+		}
+		p.err = errors.Join(p.err, p.cmd.Wait())
+	}
+	if p.control != nil {
+		_, _ = p.control.Close(), p.answered.Close()
+	}
+}
+
+// parts are the seconds that each took.
+func (p *perf) parts(ctx context.Context) (map[string]float64, error) {
+	if p.err != nil {
+		return nil, fmt.Errorf("perf record: %w: %s", p.err, bytes.TrimSpace(p.said.Bytes()))
+	}
+	script := exec.CommandContext(ctx, "perf", "script", "-i", p.file, "-F", "ip,sym")
+	samples, err := script.Output()
+	if err != nil {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
+		}
 		return nil, fmt.Errorf("perf script: %w", err)
 	}
-	return samples, nil
+	took := map[string]float64{}
+	for part, n := range partsOf(samples) {
+		took[part] = float64(n) / perfRate
+	}
+	return took, nil
 }
 
 // partsOf counts samples: a paragraph each, a call in a line, the innermost first.
@@ -106,20 +192,31 @@ func partsOf(samples []byte) map[string]int {
 	return count
 }
 
+// partOf goes by the innermost call for whether the kernel has it.
 func partOf(calls []string) string {
+	kernel := inKernel(calls[0])
+	if !slices.ContainsFunc(calls, func(call string) bool { return inKernel(call) == kernel && !strings.HasSuffix(call, " [unknown]") }) {
+		return partUnknown
+	}
 	has := func(what ...string) bool {
 		return slices.ContainsFunc(calls, func(call string) bool {
-			return slices.ContainsFunc(what, func(w string) bool { return strings.Contains(call, w) })
+			return slices.ContainsFunc(what, func(w string) bool { return strings.HasSuffix(call, " "+w) || strings.Contains(call, " "+w+"/") })
 		})
 	}
-	kernel := strings.Contains(calls[0], "[kernel") || strings.Contains(calls[0], "[guest.kernel")
 	switch {
-	case kernel && has(" ksys_write ", " __sys_sendto "):
-		return partSend
+	case kernel && has("ksys_write", "__sys_sendto"):
+		return partWrite
 	case kernel:
 		return partKernel
-	case has(" crypto/internal/fips140/"):
+	case has("crypto/internal/fips140"):
 		return partEncryption
 	}
 	return partProgram
+}
+
+// inKernel goes by a call's address: the kernel's begin with ones.
+func inKernel(call string) bool {
+	address, _, _ := strings.Cut(strings.TrimSpace(call), " ")
+	ip, err := strconv.ParseUint(address, 16, 64)
+	return err == nil && ip>>63 == 1
 }
