@@ -48,7 +48,7 @@ type ProxyConfiguration struct {
 	Drain *metav1.Duration `json:"drain,omitempty"`
 	// MemoryBudget is how much memory the process keeps to, without its program. If it is
 	// left out, that is the container's limit, or what GOMEMLIMIT says; without them, and
-	// with 0, there is no bound. At least 64Mi. The garbage collector keeps to nine tenths of it. As
+	// with 0, there is no bound. At least 64Mi. The garbage collector keeps to a tenth less, at least 32Mi less. As
 	// what is in use comes near that, less is kept that is derived from caches, then less log,
 	// and at last requests for what is not cached yet are forwarded.
 	MemoryBudget *resource.Quantity `json:"memoryBudget,omitempty"`

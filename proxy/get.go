@@ -43,8 +43,12 @@ func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body [
 		}
 		resp := r.respond()
 		resp.gzipped()
-		pieces, length := wire.Gzip([]*wire.Segment{p.segment})
-		resp.list, resp.length = &listBody{pieces: pieces, length: length}, length
+		var sum wire.GzipSum
+		sum.Add(p.segment)
+		resp.list, resp.length = &listBody{
+			head: sum.Begin(nil), runs: 1, tail: sum.End(nil),
+			run: func(int) ([]byte, error) { return p.segment.Bytes(), nil },
+		}, sum.Len()
 		return resp, nil
 	}
 	return nil, errForward

@@ -77,23 +77,31 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*response, error) {
 	body.head = r.form.AppendListHead(nil, meta, inner)
 	body.tail = r.form.AppendListTail(nil, meta, inner)
 	body.length += int64(len(body.head) + len(body.tail))
+	compresses := r.compresses(body.length)
 	switch {
 	case r.choice.Rendered():
-		return r.rendered(body.bytes())
-	case !r.compresses(body.length):
-		resp := r.respond()
-		if body.pieces != nil && r.filter.Selective() { // made for this request
-			resp.bytes = body.bytes()
-			return resp, nil
+		whole, err := body.bytes()
+		if err != nil {
+			return nil, errForward
 		}
-		resp.list, resp.length = body, body.length
-		return resp, nil
-	case r.filter.Selective():
+		return r.rendered(whole)
+	case r.filter.Selective() && (compresses || body.run != nil): // made for this request
+		whole, err := body.bytes()
+		if err != nil {
+			return nil, errForward
+		}
 		resp := r.respond()
-		resp.compressed(wire.GzipBody(body.bytes()))
+		resp.bytes = whole
+		if compresses {
+			resp.compressed(wire.GzipBody(whole))
+		}
 		return resp, nil
+	case compresses:
+		return r.segmented(items, body)
 	}
-	return r.segmented(items, body)
+	resp := r.respond()
+	resp.list, resp.length = body, body.length
+	return resp, nil
 }
 
 // compresses tells whether kube-apiserver would compress a body of a length.
@@ -128,20 +136,28 @@ func (r *response) gzipped() {
 	r.header.Set("Vary", "Accept-Encoding")
 }
 
-// derive makes the items that are not kept as they are wanted.
+// derive has the body write items in another form than the one they are kept in. Items that a
+// selector picks are made for this read alone, in its share of the workspace. Runs of whole pages
+// are made once for all readers. The body does not hold these: it asks for each run again when it
+// writes it, so that a hundred slow clients hold no more of them than [Derived] keeps.
 func (r *read) derive(items *listItems, body *listBody) error {
-	for i, span := range items.spans {
-		var run []byte
-		var err error
-		if r.filter.Selective() {
-			run, err = r.itemsOf(span, i == 0)
-		} else {
-			run, err = r.derivedRun(span, i == 0)
+	body.runs = len(items.spans)
+	body.run = func(i int) ([]byte, error) { return r.derivedRun(items.spans[i], i == 0) }
+	if r.filter.Selective() {
+		made := make([][]byte, len(items.spans))
+		for i, span := range items.spans {
+			var err error
+			if made[i], err = r.itemsOf(span, i == 0); err != nil {
+				return errForward
+			}
 		}
+		body.run = func(i int) ([]byte, error) { return made[i], nil }
+	}
+	for i := range body.runs {
+		run, err := body.run(i)
 		if err != nil {
 			return errForward
 		}
-		body.pieces = append(body.pieces, run)
 		body.length += int64(len(run))
 	}
 	return nil
@@ -206,54 +222,77 @@ func (r *read) formID() formID {
 	return partialJSONForm
 }
 
-// segmented is a list of compressed segments.
+// segmented is a list of compressed segments. As in derive, the body holds none of them.
 func (r *read) segmented(items *listItems, body *listBody) (*response, error) {
-	segments := make([]*wire.Segment, 0, len(items.spans)+2)
-	segments = append(segments, wire.StoredSegment(body.head))
-	for i, span := range items.spans {
-		v := variant{form: r.formID(), gzip: true, first: i == 0}
-		if i > 0 {
-			v.behind = items.spans[i-1]
-		}
-		p, err := r.derived.get(span, v, func() (context, plain []byte, err error) {
-			if context, err = r.endOf(v.behind); err != nil {
-				return nil, nil, err
-			}
-			if len(body.pieces) > 0 {
-				return context, body.pieces[i], nil
-			}
-			plain, err = r.itemsOf(span, i == 0)
-			return context, plain, err
-		})
+	segment := func(i int) (*wire.Segment, error) { return r.derivedSegment(items, body, i) }
+	head, tail := wire.StoredSegment(body.head), wire.StoredSegment(body.tail)
+	var sum wire.GzipSum
+	sum.Add(head)
+	for i := range items.spans {
+		s, err := segment(i)
 		if err != nil {
 			return nil, errForward
 		}
-		segments = append(segments, p.segment)
+		sum.Add(s)
 	}
-	segments = append(segments, wire.StoredSegment(body.tail))
+	sum.Add(tail)
 	resp := r.respond()
 	resp.gzipped()
-	pieces, length := wire.Gzip(segments)
-	resp.list, resp.length = &listBody{pieces: pieces, length: length}, length
+	resp.list, resp.length = &listBody{
+		head: sum.Begin(head.Bytes()),
+		runs: len(items.spans),
+		run: func(i int) ([]byte, error) {
+			s, err := segment(i)
+			if err != nil {
+				return nil, err
+			}
+			return s.Bytes(), nil
+		},
+		tail: sum.End(tail.Bytes()),
+	}, sum.Len()
 	return resp, nil
 }
 
-// listBody is a list that is written straight from the cache: it holds no copy
-// of any item.
+// derivedSegment is the i-th run of a list, compressed.
+func (r *read) derivedSegment(items *listItems, body *listBody, i int) (*wire.Segment, error) {
+	span, v := items.spans[i], variant{form: r.formID(), gzip: true, first: i == 0}
+	if i > 0 {
+		v.behind = items.spans[i-1]
+	}
+	p, err := r.derived.get(span, v, func() (context, plain []byte, err error) {
+		if context, err = r.endOf(v.behind); err != nil {
+			return nil, nil, err
+		}
+		if body.run != nil {
+			plain, err = body.run(i)
+		} else {
+			plain, err = r.itemsOf(span, i == 0)
+		}
+		return context, plain, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p.segment, nil
+}
+
+// listBody is a list that is written straight from the cache: it holds no copy of any item, and a
+// derived run for no longer than it takes to write it.
 type listBody struct {
 	head, tail []byte
-	spans      []watchcache.Span // of items as they are kept, or instead
-	pieces     [][]byte
+	spans      []watchcache.Span // of items as they are kept, or instead:
+	runs       int
+	run        func(i int) ([]byte, error)
 	separator  string
 	length     int64
 }
 
 // bytes is the body in one piece.
-func (b *listBody) bytes() []byte {
+func (b *listBody) bytes() ([]byte, error) {
 	var whole bytes.Buffer
 	whole.Grow(int(b.length))
-	_, _ = b.WriteTo(&whole) // to memory
-	return whole.Bytes()
+	_, err := b.WriteTo(&whole)
+	return whole.Bytes(), err
 }
 
 // WriteTo implements io.WriterTo.
@@ -276,9 +315,15 @@ func (b *listBody) WriteTo(w io.Writer) (n int64, err error) {
 			first = false
 			write(o.Item())
 		}
+		if err != nil {
+			return n, err
+		}
 	}
-	for _, p := range b.pieces {
-		write(p)
+	for i := 0; i < b.runs && err == nil; i++ {
+		var run []byte
+		if run, err = b.run(i); err == nil {
+			write(run)
+		}
 	}
 	write(b.tail)
 	return n, err

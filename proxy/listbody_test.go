@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"testing"
 	"time"
 
@@ -86,4 +87,44 @@ func bodyOf(t *testing.T, r *read, snapshot watchcache.Snapshot, from string) []
 		t.Fatalf("%d bytes, told %d: %v", n, resp.length, err)
 	}
 	return b.Bytes()
+}
+
+// A list that waits for its client holds no derived run: what clients do not read must not add up
+// beside the budget of Derived. Each list here is some 1.4 MB.
+func TestWaitingListsHoldNoDerivedRuns(t *testing.T) {
+	const objects, lists = 10_000, 20
+	for _, encoding := range []string{"", "gzip"} {
+		r, snapshot := pageOf(t, objects, 0)
+		r.header = http.Header{"Accept-Encoding": {encoding}}
+		r.choice = wire.Choice{Partial: true}
+		r.form = wire.NewForm(r.choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON)
+		r.derived = NewDerived(1, prometheus.NewRegistry()) // keeps nothing
+		want := bodyOf(t, r, snapshot, "a/")
+		_, end := r.filter.KeyRange(r.resource)
+		before := liveHeap()
+		var waiting []*response
+		for range lists {
+			resp, err := r.page(snapshot, "a/", end)
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiting = append(waiting, resp)
+		}
+		// The runs of pages are named, not held: some hundred bytes for each page.
+		most := int64(lists * len(want) / 4)
+		if held := liveHeap() - before; held > most {
+			t.Errorf("%q: %d lists of %d bytes hold %d bytes, most is %d", encoding, lists, len(want), held, most)
+		}
+		var got bytes.Buffer
+		if _, err := waiting[lists-1].list.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
+			t.Errorf("%q: %d bytes instead of %d, %v", encoding, got.Len(), len(want), err)
+		}
+	}
+}
+
+func liveHeap() int64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
 }

@@ -127,7 +127,7 @@ func (b *budget) register(r prometheus.Registerer) {
 	gauge := func(name, help string, value func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
-	gauge("watchproxy_memory_budget_bytes", "Memory that the garbage collector keeps to, nine tenths of the budget; 0 if there is no bound.", func() float64 { return float64(b.limit) })
+	gauge("watchproxy_memory_budget_bytes", "Memory that the garbage collector keeps to: the budget less a tenth, at least 32 MiB less; 0 if there is no bound.", func() float64 { return float64(b.limit) })
 	gauge("watchproxy_memory_in_use_bytes", "Memory in use as of the last garbage collection. From 60 % of the budget on there is less that is derived, "+
 		"from 65 % less log, from 78 % no new cache.", func() float64 {
 		inUse, _ := memoryInUse()

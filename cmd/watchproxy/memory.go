@@ -16,10 +16,21 @@ const (
 	// use is the cache: bytes without pointers, which cost little to mark, and which reads make
 	// little garbage of. A quarter of the usual amount costs next to no time.
 	gcPercent = 25
-	// memoryRatio is the part of the container's memory, or of the budget, that the collector
-	// keeps to: not all is its own, and it keeps to it more or less.
-	memoryRatio = 0.9
+	// slackShare and leastSlack say what the garbage collector's limit leaves of the budget, the
+	// larger of the two. The limit is a soft one: rather than take more than half of the processor
+	// time, the collector lets the heap pass it for a moment. On a busy machine a tenth of a
+	// budget of 160 MiB was not enough for that, so there is a least amount. No more than half of a
+	// budget goes to it.
+	slackShare = 0.1
+	leastSlack = 32 << 20
+	mostSlack  = 0.5
 )
+
+// collectorLimit is what the garbage collector keeps to, for a budget; both in bytes.
+func collectorLimit(budget int64) int64 {
+	slack := max(slackShare*float64(budget), leastSlack)
+	return budget - int64(min(slack, mostSlack*float64(budget)))
+}
 
 // tuneMemory sets the garbage collector up for a cache and for a budget in bytes. If that is nil it is the
 // container's limit, if there is one, or what GOMEMLIMIT says. It returns what the collector keeps to, 0 for no bound.
@@ -31,11 +42,11 @@ func tuneMemory(budget *resource.Quantity, log *zap.Logger) int64 {
 		if budget.IsZero() {
 			return 0
 		}
-		limit := int64(memoryRatio * budget.AsApproximateFloat64())
+		limit := collectorLimit(int64(budget.AsApproximateFloat64()))
 		debug.SetMemoryLimit(limit)
 		return limit
 	}
-	limit, err := memlimit.Set(memlimit.WithRatio(memoryRatio), memlimit.WithProvider(memlimit.FromCgroup))
+	limit, err := memlimit.Set(memlimit.WithRatio(1), memlimit.WithProvider(containerLimit))
 	switch {
 	case errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
 	case err != nil:
@@ -47,4 +58,13 @@ func tuneMemory(budget *resource.Quantity, log *zap.Logger) int64 {
 		return limit
 	}
 	return 0
+}
+
+// containerLimit is what the collector keeps to in the container that the process runs in.
+func containerLimit() (uint64, error) {
+	limit, err := memlimit.FromCgroup()
+	if err != nil || limit > math.MaxInt64 {
+		return limit, err
+	}
+	return uint64(collectorLimit(int64(limit))), nil
 }

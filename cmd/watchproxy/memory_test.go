@@ -1,0 +1,19 @@
+package main
+
+import "testing"
+
+// The collector's limit leaves a tenth of the budget, at least 32 MiB, at most half.
+func TestCollectorLimit(t *testing.T) {
+	const mib = 1 << 20
+	for budget, want := range map[int64]int64{
+		1 << 40:    1<<40 - 1<<40/10,
+		1024 * mib: 1024*mib - 1024*mib/10,
+		320 * mib:  288 * mib,
+		160 * mib:  128 * mib,
+		64 * mib:   32 * mib,
+	} {
+		if got := collectorLimit(budget); got/mib != want/mib {
+			t.Errorf("of %d MiB, the collector keeps to %d MiB, want %d", budget/mib, got/mib, want/mib)
+		}
+	}
+}
