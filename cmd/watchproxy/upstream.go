@@ -119,14 +119,6 @@ func (a *apiserver) host() string {
 	return a.servers.Current()
 }
 
-func transportFor(rc *rest.Config) (http.RoundTripper, error) {
-	transport, err := rest.TransportFor(rc)
-	if err != nil {
-		return nil, fmt.Errorf("upstream transport: %w", err)
-	}
-	return transport, nil
-}
-
 // restConfigs finds the servers: the contexts that are named, or the addresses with the credentials of
 // one context, or that one's own address.
 func restConfigs(u config.Upstream, listen string) ([]*rest.Config, error) {
@@ -232,9 +224,9 @@ func reach(ctx context.Context, rc *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("upstream address %q: %w", rc.Host, err)
 	}
-	transport, err := rest.TransportFor(rc)
+	transport, err := transportFor(rc)
 	if err != nil {
-		return fmt.Errorf("upstream transport: %w", err)
+		return err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("version").String(), nil)
 	if err != nil {

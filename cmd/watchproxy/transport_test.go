@@ -1,0 +1,68 @@
+package main
+
+import (
+	"crypto/tls"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"k8s.io/client-go/rest"
+)
+
+// Upstream is told how much of an answer it may send ahead, however the transport is wrapped.
+func TestStreamWindow(t *testing.T) {
+	// It lends its certificate.
+	lender := httptest.NewTLSServer(http.NotFoundHandler())
+	defer lender.Close()
+	for name, change := range map[string]func(*rest.Config){
+		"plain":   func(*rest.Config) {},
+		"token":   func(rc *rest.Config) { rc.BearerToken = "token" },
+		"as":      func(rc *rest.Config) { rc.Impersonate.UserName = "somebody" },
+		"wrapped": func(rc *rest.Config) { rc.Wrap(func(rt http.RoundTripper) http.RoundTripper { return rt }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+				Certificates: lender.TLS.Certificates, NextProtos: []string{http2.NextProtoTLS},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			told := make(chan uint32, 1)
+			go func() {
+				defer close(told)
+				c, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				defer c.Close()
+				if _, err := io.CopyN(io.Discard, c, int64(len(http2.ClientPreface))); err != nil {
+					return
+				}
+				frame, err := http2.NewFramer(c, c).ReadFrame()
+				if settings, ok := frame.(*http2.SettingsFrame); ok && err == nil {
+					window, _ := settings.Value(http2.SettingInitialWindowSize)
+					told <- window
+				}
+			}()
+			rc := &rest.Config{Host: "https://" + listener.Addr().String(), TLSClientConfig: rest.TLSClientConfig{Insecure: true, NextProtos: []string{http2.NextProtoTLS}}}
+			change(rc)
+			transport, err := transportFor(rc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, rc.Host, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp, err := transport.RoundTrip(req); err == nil { // the server only listens to the settings
+				resp.Body.Close()
+			}
+			listener.Close()
+			if window := <-told; window != streamWindow {
+				t.Errorf("upstream may send %d bytes ahead, want %d", window, streamWindow)
+			}
+		})
+	}
+}
