@@ -89,7 +89,7 @@ func pageReason(req *request, rt *route) string {
 	case browser && !told && simple && req.method == http.MethodPost:
 		return reasonUntold
 	case unsafe && simple && (req.body != nil || h["Content-Type"] != nil):
-		// Of its forms and pages, a proxied service is the judge.
+		// A proxied service judges the forms of its own pages.
 		if told && proxied || !browser && h.Get("User-Agent") != "" {
 			return ""
 		}
