@@ -21,7 +21,9 @@ type ProxyConfiguration struct {
 
 	// Listen is the address for clients, as host:port or unix:///path/of/a/socket.
 	// Without authentication it must be a loopback address or a socket. Port 0 takes a
-	// free port. The socket is open to the user that the proxy runs as alone.
+	// free port. The socket is open to the user that the proxy runs as alone. Without a
+	// bearer token, requests are refused that a web page of another origin may have made a browser
+	// send, and a browser's exec, attach and port-forward.
 	Listen string `json:"listen,omitempty"`
 	// TLS makes clients speak TLS, and with it HTTP/2 if they like. Without it they
 	// speak plain HTTP/1.1, which is for loopback addresses and sockets.
@@ -38,6 +40,8 @@ type ProxyConfiguration struct {
 	// client opens another connection, possibly to another replica.
 	GoawayChance float64 `json:"goawayChance,omitempty"`
 	// AdminListen is the address of the status page, /status, /metrics, /livez and /readyz.
+	// Browsers have to name it by an IP address or localhost; so has everybody on a loopback
+	// address and for /debug/pprof.
 	AdminListen string `json:"adminListen,omitempty"`
 	// Upstream is the apiserver to stand in front of.
 	Upstream Upstream `json:"upstream,omitzero"`

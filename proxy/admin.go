@@ -2,8 +2,10 @@ package proxy
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,18 +16,23 @@ import (
 // Admin answers operators and probes: /metrics, /livez, /readyz, /status, and a page
 // that shows the latter at /. It shows names of resources and figures, and no other data of the cluster.
 type Admin struct {
-	ready  atomic.Bool
-	status func() (any, error)
-	mux    *http.ServeMux
+	ready   atomic.Bool
+	status  func() (any, error)
+	mux     *http.ServeMux
+	metrics *Metrics
 }
 
-const adminHeaderTimeout = 10 * time.Second
+const (
+	adminHeaderTimeout = 10 * time.Second
+	profiles           = "/debug/pprof/"
+)
 
-// NewAdmin returns the admin handler. Status is shown as JSON at /status, and Go's
-// profiles at /debug/pprof if profiling is asked for.
-func NewAdmin(metrics prometheus.Gatherer, status func() (any, error), profiling bool) *Admin {
-	a := &Admin{status: status, mux: http.NewServeMux()}
-	a.mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+// NewAdmin returns the admin handler, which counts what it refuses in metrics. All that was
+// gathered is shown at /metrics, status as JSON at /status, and Go's profiles at /debug/pprof if
+// profiling is asked for.
+func NewAdmin(gathered prometheus.Gatherer, metrics *Metrics, status func() (any, error), profiling bool) *Admin {
+	a := &Admin{status: status, mux: http.NewServeMux(), metrics: metrics}
+	a.mux.Handle("GET /metrics", promhttp.HandlerFor(gathered, promhttp.HandlerOpts{}))
 	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { ok(w) })
 	a.mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !a.ready.Load() {
@@ -47,9 +54,9 @@ func NewAdmin(metrics prometheus.Gatherer, status func() (any, error), profiling
 	})
 	servePage(a.mux)
 	if profiling {
-		a.mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-		a.mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-		a.mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+		a.mux.HandleFunc("GET "+profiles, pprof.Index)
+		a.mux.HandleFunc("GET "+profiles+"profile", pprof.Profile)
+		a.mux.HandleFunc("GET "+profiles+"trace", pprof.Trace)
 	}
 	return a
 }
@@ -62,5 +69,47 @@ func (a *Admin) SetReady(ready bool) { a.ready.Store(ready) }
 // Server returns an HTTP server of the admin endpoints, to be served and shut
 // down by the caller.
 func (a *Admin) Server() *http.Server {
-	return &http.Server{Handler: a.mux, ReadHeaderTimeout: adminHeaderTimeout}
+	return &http.Server{Handler: http.HandlerFunc(a.serve), ReadHeaderTimeout: adminHeaderTimeout}
+}
+
+// serve refuses what a web page may have made a browser send.
+func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
+	isolate(w.Header())
+	if reason := adminReason(r); reason != "" {
+		a.metrics.browsers.WithLabelValues("admin", reason).Inc()
+		http.Error(w, adminRefusals[reason], http.StatusForbidden)
+		return
+	}
+	a.mux.ServeHTTP(w, r)
+}
+
+// adminReason tells why a request may be the work of a page that must not send it, or nothing.
+// Addresses are safe, as no page can lead them elsewhere. Names serve tools in a cluster, where
+// nobody knows all names of a Service: not browsers, not on loopback, and not for profiles.
+func adminReason(r *http.Request) string {
+	h, profile := r.Header, strings.HasPrefix(r.URL.Path, profiles)
+	named := !loopbackHost(r.Host) && !addressHost(r.Host)
+	switch {
+	case named && (profile || byLoopback(r) || maybeBrowser(h)):
+		return reasonHost
+	case r.URL.Path == "/" && h.Get("Sec-Fetch-Dest") == "document" && h["Origin"] == nil:
+		return "" // a link to the page, from wherever
+	case profile && fromBrowser(h) && h["Sec-Fetch-Site"] == nil:
+		return reasonUntold // a profile costs processor time, seen or not
+	}
+	return foreign(h, r.TLS != nil, r.Host)
+}
+
+// byLoopback tells that a request came to a loopback address, as a port-forward's does.
+func byLoopback(r *http.Request) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return !ok || local.IP.IsLoopback()
+}
+
+// adminRefusals tell what to do about each reason.
+var adminRefusals = map[string]string{
+	reasonHost:   "403: a web page can have led this name here: use localhost or an IP address, or have the proxy in front send one as Host",
+	reasonSite:   "403: a page of another site sent this request, says Sec-Fetch-Site: type the address into the browser",
+	reasonOrigin: "403: a page of another origin sent this request, says Origin: a client other than a browser should leave Origin out",
+	reasonUntold: "403: an old browser may have sent this request for any page: use a newer one, or a User-Agent without Mozilla",
 }

@@ -17,6 +17,7 @@ type Metrics struct {
 	forwards *prometheus.GaugeVec
 	shared   prometheus.Counter
 	limited  *prometheus.CounterVec
+	browsers *prometheus.CounterVec
 }
 
 // NewMetrics registers the server's metrics.
@@ -49,7 +50,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		Name: "watchproxy_limited_total",
 		Help: "Requests refused with 429, by the limit that they exceeded.",
 	}, []string{"limit"})
-	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards, m.shared, m.limited)
+	m.browsers = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watchproxy_browser_refusals_total",
+		Help: "Requests refused with 403 because a web page may have made a browser send them, by listener (clients, admin) and reason.",
+	}, []string{"listener", "reason"})
+	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards, m.shared, m.limited, m.browsers)
 	return m
 }
 

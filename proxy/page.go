@@ -19,7 +19,6 @@ func servePage(mux *http.ServeMux) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			h := w.Header()
 			h.Set("Content-Security-Policy", policy)
-			h.Set("X-Content-Type-Options", "nosniff")
 			h.Set("Referrer-Policy", "no-referrer")
 			h.Set("Cache-Control", "no-cache")
 			http.ServeFileFS(w, r, page, "page/"+file)

@@ -13,10 +13,11 @@ import (
 
 // The page loads nothing but its own files, and what they are is told right.
 func TestPage(t *testing.T) {
-	admin := NewAdmin(prometheus.NewRegistry(), func() (any, error) { return nil, errors.New("no figures") }, false)
+	registry := prometheus.NewRegistry()
+	admin := NewAdmin(registry, NewMetrics(registry), func() (any, error) { return nil, errors.New("no figures") }, false)
 	get := func(method, path string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
-		admin.Server().Handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, http.NoBody))
+		admin.Server().Handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, http.NoBody))
 		return w
 	}
 	for path, kind := range map[string]string{"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript"} {

@@ -41,12 +41,6 @@ func (forwardsAll) Open(context.Context, schema.GroupVersionResource, watchcache
 // serveForwards runs a server over TLS that forwards everything to a handler.
 func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Server, net.Addr) {
 	t.Helper()
-	behind := httptest.NewServer(upstream)
-	t.Cleanup(behind.Close)
-	forwards, err := forwarderTo(&rest.Config{Host: behind.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
 	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -55,11 +49,22 @@ func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Ser
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry := prometheus.NewRegistry()
-	options := Options{
+	return serveOptions(t, upstream, Options{
 		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true,
 		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}},
+	})
+}
+
+// serveOptions runs a server that forwards everything to a handler.
+func serveOptions(t *testing.T, upstream http.HandlerFunc, options Options) (*Server, net.Addr) {
+	t.Helper()
+	behind := httptest.NewServer(upstream)
+	t.Cleanup(behind.Close)
+	forwards, err := forwarderTo(&rest.Config{Host: behind.URL})
+	if err != nil {
+		t.Fatal(err)
 	}
+	registry := prometheus.NewRegistry()
 	s, err := NewServer(forwardsAll{}, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)

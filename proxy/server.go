@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,7 +41,8 @@ type Options struct {
 	// Access authenticates and authorizes clients. If it is nil, requests act as the
 	// proxy.
 	Access *access.Access
-	// AnyHost serves requests whatever Host they name: no browser can have sent them.
+	// AnyHost serves requests whatever Host they name, unless a browser may have sent them: the
+	// listener is a Unix socket.
 	AnyHost bool
 	// Recheck is after how long the right to an open watch is reviewed again; 0 for
 	// never.
@@ -211,7 +211,7 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 	if rt.resource && rt.verb == "list" && isWatch(req.query) {
 		rt.verb = "watch"
 	}
-	if refusal := s.enter(ctx, req); refusal != nil {
+	if refusal := s.enter(ctx, req, rt); refusal != nil {
 		return refusal
 	}
 	resp, err := s.cached(ctx, req, *rt)
@@ -243,18 +243,19 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 }
 
 // enter refuses requests that are answered to nobody, or not to who sent them.
-func (s *Server) enter(ctx context.Context, req *request) (refusal *response) {
+func (s *Server) enter(ctx context.Context, req *request, rt *route) (refusal *response) {
 	if most := s.options.Load().Limits.URIBytes; len(req.target) > most {
 		return req.fail(uriTooLong(most), fromProxy)
 	}
 	if req.hidesIdentity() {
 		return req.fail(badRequest("the Connection header must not name headers that tell who sends the request"), fromProxy)
 	}
-	if s.options.Load().Access == nil {
-		if !s.options.Load().AnyHost && !loopbackHost(req.host) {
-			return noRequest(forbiddenHost(req.host))
+	if s.options.Load().Access != nil {
+		if refusal = s.authenticate(ctx, req); refusal != nil {
+			return refusal
 		}
-	} else if refusal = s.authenticate(ctx, req); refusal != nil {
+	}
+	if refusal = s.refuseBrowser(req, rt); refusal != nil {
 		return refusal
 	}
 	return s.admit(req)
@@ -306,15 +307,3 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 // drainShare is how long into the drain time one watch goes on. They are spread
 // over it, so that not all clients reconnect at once.
 func (s *Server) drainShare() time.Duration { return rand.N(s.options.Load().Drain + 1) }
-
-// loopbackHost tells whether a Host header names this machine to itself.
-func loopbackHost(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	if ip := net.ParseIP(host); ip != nil {
-		return ip.IsLoopback()
-	}
-	return host == "" || strings.EqualFold(host, "localhost")
-}

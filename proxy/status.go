@@ -74,10 +74,19 @@ func tooManyRequests() metav1.Status {
 	return s
 }
 
-// forbiddenHost refuses requests that a web page could have made a browser send.
-func forbiddenHost(host string) metav1.Status {
-	return failure(http.StatusForbidden, metav1.StatusReasonForbidden,
-		fmt.Sprintf("host %q is not a loopback name: without authentication, only requests to localhost, 127.0.0.0/8 or [::1] are served", host))
+// pageRefusals tell what to do about each reason to refuse what a web page may have sent.
+var pageRefusals = map[string]string{
+	reasonHost:        "%s is not a loopback name, and a web page can have led it here: name localhost, 127.0.0.0/8 or [::1]",
+	reasonSite:        "a page of another site sent this request to %s, says Sec-Fetch-Site: type the address into the browser, or use another client",
+	reasonOrigin:      "a page of another origin than %s sent this request, says Origin: a client other than a browser should leave Origin out",
+	reasonUntold:      "an old browser may have sent this request to %s for any page: use a newer one, or a User-Agent without Mozilla",
+	reasonContentType: "any web page could have a browser send this request to %s: give it the Content-Type of its body, such as application/json",
+	reasonInteractive: "browsers may not exec, attach, forward ports or reach kubelets through %s: use kubectl, or a bearer token where clients are authenticated",
+}
+
+// forbiddenPage refuses a request to an origin that a web page may have made a browser send.
+func forbiddenPage(reason, to string) metav1.Status {
+	return failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(pageRefusals[reason], strconv.Quote(to)))
 }
 
 // forbiddenImpersonation refuses to mix a client's impersonation with ours.

@@ -15,7 +15,6 @@ func webSocket(token string, subprotocols ...string) http.Header {
 	}
 	return http.Header{
 		"Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {"dGhlIHNhbXBsZSBub25jZQ=="},
-		"Origin":                 {"https://localhost"},
 		"Sec-Websocket-Protocol": {strings.Join(subprotocols, ", ")},
 	}
 }
@@ -60,6 +59,8 @@ func TestWebSocketTokens(t *testing.T) {
 				w.skipRecords(t)
 				first, direct := r.named()
 				second, forwarded := r.named()
+				first.header.Set("Origin", w.server.url)
+				second.header.Set("Origin", f.url)
 				_, _, want := w.server.handshake(t, &c, first)
 				_, _, got := f.handshake(t, &c, second)
 				expected := test.want
@@ -80,5 +81,31 @@ func TestWebSocketTokens(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A browser adds a certificate to the WebSockets of any page, and the place in the network counts for all: pages of other
+// origins need a token.
+func TestWebSocketOrigins(t *testing.T) {
+	w := sharedWorld(t)
+	f := w.front(t, proxyUser, withAnonymous)
+	const watch = "/api/v1/namespaces/" + teamA + "/pods?watch=1&timeoutSeconds=1&resourceVersion=0"
+	for name, test := range map[string]struct {
+		caller *caller
+		token  string
+		want   int
+	}{
+		"token":       {&caller{}, tokenOf("reader"), http.StatusSwitchingProtocols},
+		"header":      {w.callers["reader"], "", http.StatusSwitchingProtocols},
+		"certificate": {w.callers["certificate"], "", http.StatusForbidden},
+		"nobody":      {&caller{}, "", http.StatusForbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := request{method: http.MethodGet, target: watch, header: webSocket(test.token, "binary.k8s.io")}
+			r.header.Set("Origin", "https://evil.example")
+			if _, _, got := f.handshake(t, test.caller, r); got.StatusCode != test.want {
+				t.Errorf("%s instead of %d", got.Status, test.want)
+			}
+		})
 	}
 }

@@ -20,7 +20,7 @@ import (
 const limit = 30 * time.Second
 
 // browser starts one with an empty profile. What its pages complain of fails the test.
-func browser(t *testing.T) context.Context {
+func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context {
 	t.Helper()
 	path := filepath.Join(cluster.Root(), "bin", "chromium")
 	if _, err := os.Stat(path); err != nil {
@@ -33,7 +33,7 @@ func browser(t *testing.T) context.Context {
 		chromedp.WSURLReadTimeout(limit),
 		chromedp.Flag("disable-dev-shm-usage", true),
 	)
-	allocated, release := chromedp.NewExecAllocator(t.Context(), options...)
+	allocated, release := chromedp.NewExecAllocator(t.Context(), append(options, more...)...)
 	t.Cleanup(release)
 	ctx, cancel := chromedp.NewContext(allocated)
 	t.Cleanup(cancel)

@@ -150,7 +150,8 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	defer secured()
 	defer stop()
-	server, err := proxy.NewServer(opener{feeds}, forwards, derived, options, proxy.NewMetrics(registry), log)
+	served := proxy.NewMetrics(registry)
+	server, err := proxy.NewServer(opener{feeds}, forwards, derived, options, served, log)
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	defer inBackground(ctx, reloads.run)()
 	began := time.Now()
-	admin := proxy.NewAdmin(registry, func() (any, error) { return statusOf(behind.host(), began, feeds.Status(), registry) }, c.Profiling)
+	admin := proxy.NewAdmin(registry, served, func() (any, error) { return statusOf(behind.host(), began, feeds.Status(), registry) }, c.Profiling)
 	return run(ctx, c, server, admin, log)
 }
 

@@ -16,6 +16,8 @@ type Caller struct {
 	User user.Info
 	// Certificate tells that the user has proved it by one. Upstream has not seen it.
 	Certificate bool
+	// Token tells that the user has proved it by a bearer token. No browser adds one by itself.
+	Token bool
 	// key tells credentials apart that upstream could tell apart. It does not reveal
 	// them.
 	key string
@@ -31,7 +33,7 @@ func certificateCaller(u user.Info, proof *x509.Certificate) *Caller {
 // tokenCaller is known by all headers that could hold a token: which of them was
 // taken is not told.
 func tokenCaller(u user.Info, header http.Header) *Caller {
-	return &Caller{User: u, key: credentials("token", header)}
+	return &Caller{User: u, Token: true, key: credentials("token", header)}
 }
 
 // anonymousCaller is known by them, too: they hold nothing that is understood here, but

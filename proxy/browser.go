@@ -1,0 +1,216 @@
+package proxy
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// A page in a browser must not act as the browser's user. Without a bearer token, what lets a
+// client in is its place in the network or a certificate, and a browser brings both for any page.
+// Pages of other origins can send, without the server's consent:
+//
+//   - WebSockets, whose answers they read; browsers of any age send Origin with them;
+//   - GET and HEAD for images, scripts, frames and links, unread; without Origin;
+//   - POST from forms, beacons and no-cors fetches, unread; with a Content-Type that a form can
+//     have or none; old browsers send no Origin with some of them;
+//   - anything else only after a preflight, an OPTIONS with Origin, which is refused here.
+//
+// Browsers since 2020 (Safari since 2023) send Sec-Fetch-Site with all of these but WebSockets.
+// No script can set it or Origin. A page that has rebound its own name in the DNS to this address
+// is same-origin in the browser's eyes; only Host betrays it.
+//
+// Callers with a bearer token are exempt: no browser adds one by itself. Anonymous callers are
+// not: they have the place in the network, which the page's author may not have.
+
+// The values of the label reason of watchproxy_browser_refusals_total.
+const (
+	reasonHost        = "host"         // a page may have led the name here
+	reasonSite        = "site"         // another site's page, says Sec-Fetch-Site
+	reasonOrigin      = "origin"       // another origin's page, says Origin
+	reasonUntold      = "untold"       // an old browser does not tell the page
+	reasonContentType = "content_type" // a form can have sent it
+	reasonInteractive = "interactive"  // exec and the like are not for browsers
+)
+
+// refuseBrowser refuses requests that a web page may have made a browser send, unless they bring a
+// bearer token.
+func (s *Server) refuseBrowser(req *request, rt *route) (refusal *response) {
+	if req.identity != nil && req.identity.Token {
+		return nil
+	}
+	reason := reasonHost
+	if s.hostFits(req) {
+		reason = pageReason(req, rt)
+	}
+	if reason == "" {
+		return nil
+	}
+	s.metrics.browsers.WithLabelValues("clients", reason).Inc()
+	refusal = req.fail(forbiddenPage(reason, ownOrigin(req.tls != nil, req.host)), fromProxy)
+	isolate(refusal.header)
+	refusal.close = true // its connection counts for nobody
+	return refusal
+}
+
+// hostFits tells that no page can have led the request's Host here. A browser does not reach a
+// Unix socket by itself, but a bridge may stand before it; a certificate fits its own names only.
+func (s *Server) hostFits(req *request) bool {
+	o := s.options.Load()
+	switch {
+	case loopbackHost(req.host), o.Access != nil && o.TLS != nil:
+		return true
+	case o.AnyHost, o.Access != nil:
+		return !maybeBrowser(req.header)
+	}
+	return false
+}
+
+// pageReason tells why a request may be the work of a page that must not send it, or nothing.
+func pageReason(req *request, rt *route) string {
+	h := req.header
+	if reason := foreign(h, req.tls != nil, req.host); reason != "" {
+		return reason
+	}
+	var (
+		browser = fromBrowser(h)
+		told    = h["Sec-Fetch-Site"] != nil || h["Origin"] != nil
+		proxied = rt.subresource == "proxy"
+		simple  = formType(h)
+		unsafe  = !safe(req.method)
+	)
+	switch {
+	case browser && interactive(req, rt):
+		return reasonInteractive
+	case browser && !told && proxied && !unsafe: // even a GET may have effects there
+		return reasonUntold
+	case browser && !told && simple && req.method == http.MethodPost:
+		return reasonUntold
+	case unsafe && simple && (req.body != nil || h["Content-Type"] != nil):
+		// A proxied service judges the forms of its own pages.
+		if told && proxied || !browser && h.Get("User-Agent") != "" {
+			return ""
+		}
+		return reasonContentType
+	}
+	return ""
+}
+
+// foreign tells by which header a browser says that a page of another origin sent the request. A
+// tool that passes its own page's requests on brings that page's Origin, and Sec-Fetch-Site
+// vouches for it.
+func foreign(h http.Header, secure bool, host string) (reason string) {
+	sites := h["Sec-Fetch-Site"]
+	for _, site := range sites {
+		if site != "same-origin" && site != "none" {
+			return reasonSite
+		}
+	}
+	for _, origin := range h["Origin"] {
+		if !slices.Contains(sites, "same-origin") && !sameOrigin(origin, secure, host) {
+			return reasonOrigin
+		}
+	}
+	return ""
+}
+
+// ownOrigin is the origin of pages that the request's address serves.
+func ownOrigin(secure bool, host string) string {
+	if secure {
+		return "https://" + strings.TrimSuffix(host, ":443")
+	}
+	return "http://" + strings.TrimSuffix(host, ":80")
+}
+
+func sameOrigin(origin string, secure bool, host string) bool {
+	return host != "" && strings.EqualFold(origin, ownOrigin(secure, host))
+}
+
+// safe tells methods that should change nothing.
+func safe(method string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
+}
+
+// formType tells that a request has no Content-Type or one that needs no preflight (WHATWG Fetch,
+// CORS-safelisted request-header).
+func formType(h http.Header) bool {
+	for _, value := range h["Content-Type"] {
+		essence, _, _ := strings.Cut(value, ";")
+		switch strings.ToLower(strings.TrimSpace(essence)) {
+		case "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data":
+			return true
+		}
+	}
+	return h["Content-Type"] == nil
+}
+
+// fromBrowser tells that a browser sent the request, as far as a page of another origin cannot
+// hide it. Node's fetch sends Sec-Fetch-Mode and takes any language.
+func fromBrowser(h http.Header) bool {
+	if h["Sec-Fetch-Site"] != nil || h["Sec-Fetch-Dest"] != nil || h["Sec-Fetch-User"] != nil {
+		return true
+	}
+	for _, languages := range h["Accept-Language"] {
+		if languages != "*" {
+			return true
+		}
+	}
+	for _, agent := range h["User-Agent"] {
+		if strings.HasPrefix(agent, "Mozilla/") || strings.HasPrefix(agent, "Opera/") {
+			return true
+		}
+	}
+	return false
+}
+
+// maybeBrowser tells that a browser may have sent the request, even for a page that takes itself
+// for same-origin: in some browsers it can set the User-Agent, but it cannot leave the language out.
+func maybeBrowser(h http.Header) bool {
+	return fromBrowser(h) || h["Accept-Language"] != nil || h["Origin"] != nil || h["Referer"] != nil ||
+		h["Cookie"] != nil || h["Sec-Fetch-Mode"] != nil
+}
+
+// interactive tells requests that give a hold of a container or node, which browsers must not
+// have, whichever page asks: exec, attach, port-forward, other upgrades, the kubelet's own API.
+// A proxied service's page has the proxy's origin.
+func interactive(req *request, rt *route) bool {
+	switch rt.subresource {
+	case "attach", "exec", "portforward":
+		return true
+	case "proxy":
+		return rt.gvr.Resource == "nodes"
+	}
+	return rt.verb != "watch" && req.wantsUpgrade()
+}
+
+// isolate keeps an answer from pages of other origins, also in browsers' other ways.
+func isolate(h http.Header) {
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("X-Frame-Options", "DENY")
+}
+
+// hostname is a Host header without its port.
+func hostname(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+}
+
+// loopbackHost tells whether a Host header names this machine to itself.
+func loopbackHost(host string) bool {
+	name := hostname(host)
+	if ip := net.ParseIP(name); ip != nil {
+		return ip.IsLoopback()
+	}
+	return name == "" || strings.EqualFold(name, "localhost")
+}
+
+// addressHost tells whether a Host header is an address: no page can have led it elsewhere.
+func addressHost(host string) bool {
+	_, err := netip.ParseAddr(hostname(host))
+	return err == nil
+}

@@ -1,0 +1,387 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
+)
+
+// Headers as clients send them. HOST stands for the address of the listener.
+const (
+	chrome      = "User-Agent: Mozilla/5.0 (X11; Linux x86_64) Chrome/142.0.0.0\r\nAccept-Language: en\r\n"
+	newChrome   = chrome + "Sec-Fetch-Mode: no-cors\r\nSec-Fetch-Dest: empty\r\nSec-Fetch-Site: "
+	oldSafari   = "User-Agent: Mozilla/5.0 (Macintosh) Version/15.0 Safari/605.1.15\r\nAccept-Language: de-de\r\n"
+	curl        = "User-Agent: curl/8.5.0\r\nAccept: */*\r\n"
+	kubectl     = "User-Agent: kubectl/v1.36.3 (linux/amd64) kubernetes/0123456\r\nAccept: application/json\r\n"
+	nodeFetch   = "User-Agent: node\r\nAccept: */*\r\nAccept-Language: *\r\nSec-Fetch-Mode: cors\r\n"
+	python      = "User-Agent: OpenAPI-Generator/36.0.0/python\r\n"
+	powershell  = "User-Agent: Mozilla/5.0 (Windows NT 10.0; en-US) PowerShell/7.5.0\r\n"
+	evilOrigin  = "Origin: https://evil.example\r\n"
+	ownPage     = "Origin: http://HOST\r\n"
+	handshake   = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+	spdy        = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+	jsonBody    = "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+	formBody    = "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n\r\n{}"
+	textBody    = "Content-Type: Text/Plain ; charset=UTF-8\r\nContent-Length: 2\r\n\r\n{}"
+	partsBody   = "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 2\r\n\r\n{}"
+	untypedBody = "Content-Length: 2\r\n\r\n{}"
+	emptyType   = "Content-Type: \r\nContent-Length: 2\r\n\r\n{}"
+	chunkedBody = "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+	zeroBody    = "Content-Length: 0\r\n\r\n"
+
+	podsPath    = "/api/v1/namespaces/a/pods"
+	execPath    = podsPath + "/x/exec?command=sh&stdin=1"
+	watchPath   = "/api/v1/namespaces/a/secrets?watch=1"
+	servicePath = "/api/v1/namespaces/a/services/s/proxy/login"
+)
+
+// browserCases are requests to a listener without authentication, and why each is refused.
+var browserCases = map[string]struct{ line, rest, reason string }{
+	// Pages of other origins, in new browsers.
+	"watch by WebSocket":       {"GET " + watchPath, chrome + evilOrigin + handshake, reasonOrigin},
+	"WebSocket in Firefox":     {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin + handshake, reasonSite},
+	"exec by WebSocket":        {"GET " + execPath, chrome + evilOrigin + handshake, reasonOrigin},
+	"sandboxed frame":          {"GET " + watchPath, chrome + "Origin: null\r\n" + handshake, reasonOrigin},
+	"another local port":       {"GET " + watchPath, chrome + "Origin: http://127.0.0.1:1\r\n" + handshake, reasonOrigin},
+	"another scheme":           {"GET " + watchPath, chrome + "Origin: https://HOST\r\n" + handshake, reasonOrigin},
+	"a longer name":            {"GET " + watchPath, chrome + "Origin: http://HOST.evil.example\r\n" + handshake, reasonOrigin},
+	"extension":                {"GET " + podsPath, newChrome + "none\r\nOrigin: chrome-extension://abc\r\n", reasonOrigin},
+	"two Origins":              {"GET " + podsPath, chrome + ownPage + evilOrigin, reasonOrigin},
+	"two sites":                {"GET " + podsPath, newChrome + "same-origin\r\nSec-Fetch-Site: cross-site\r\n", reasonSite},
+	"empty site":               {"GET " + podsPath, newChrome + "\r\n", reasonSite},
+	"no-cors POST":             {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + untypedBody, reasonSite},
+	"JSON POST":                {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + jsonBody, reasonSite},
+	"image":                    {"GET " + podsPath, newChrome + "cross-site\r\n", reasonSite},
+	"link":                     {"GET " + servicePath, newChrome + "cross-site\r\nSec-Fetch-User: ?1\r\n", reasonSite},
+	"image from another port":  {"GET " + podsPath, newChrome + "same-site\r\n", reasonSite},
+	"EventSource":              {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin, reasonSite},
+	"preflight":                {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Method: DELETE\r\n", reasonOrigin},
+	"preflight, local network": {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Private-Network: true\r\n", reasonOrigin},
+	// In old ones.
+	"old: fetch":                {"GET " + podsPath, oldSafari + evilOrigin, reasonOrigin},
+	"old: form":                 {"POST " + podsPath, oldSafari + formBody, reasonUntold},
+	"old: form of text":         {"POST " + podsPath, oldSafari + textBody, reasonUntold},
+	"old: form of parts":        {"POST " + podsPath, oldSafari + partsBody, reasonUntold},
+	"old: untyped blob":         {"POST " + podsPath, oldSafari + untypedBody, reasonUntold},
+	"old: no body":              {"POST /api/v1/nodes/n/proxy/run/a/b/c?cmd=id", oldSafari + zeroBody, reasonInteractive},
+	"old: no body, to a pod":    {"POST " + podsPath + "/x/proxy/quit", oldSafari + zeroBody, reasonUntold},
+	"old: image of a service":   {"GET " + servicePath, oldSafari, reasonUntold},
+	"old: nothing tells it":     {"POST " + podsPath, formBody, reasonContentType},
+	"old: nor the body's type":  {"POST " + podsPath, untypedBody, reasonContentType},
+	"old: nor its length":       {"POST " + podsPath, chunkedBody, reasonContentType},
+	"old: an empty type":        {"PUT " + podsPath + "/x", emptyType, reasonContentType},
+	"unknown method":            {"PROPFIND " + podsPath, untypedBody, reasonContentType},
+	"PowerShell, untyped":       {"POST " + podsPath, powershell + untypedBody, reasonUntold},
+	"two types, one of a form":  {"POST " + podsPath, "Content-Type: text/plain\r\n" + jsonBody, reasonContentType},
+	"form type with more to it": {"POST " + podsPath, "Content-Type: text/plain;application/json\r\n" + untypedBody, reasonContentType},
+	// Pages that the proxy itself serves, such as those of a proxied service.
+	"own page: exec":         {"GET " + execPath, chrome + ownPage + handshake, reasonInteractive},
+	"own page: attach":       {"GET " + podsPath + "/x/attach", chrome + ownPage + handshake, reasonInteractive},
+	"own page: port-forward": {"GET " + podsPath + "/x/portforward", newChrome + "same-origin\r\n" + ownPage + handshake, reasonInteractive},
+	"own page: exec, told":   {"GET " + execPath, newChrome + "same-origin\r\n", reasonInteractive},
+	"own page: console":      {"GET /apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/v/console", chrome + ownPage + handshake, reasonInteractive},
+	"own page: kubelet":      {"POST /api/v1/nodes/n/proxy/run/a/b/c?cmd=id", newChrome + "same-origin\r\n" + ownPage + jsonBody, reasonInteractive},
+	"own page: a form":       {"POST " + podsPath, newChrome + "same-origin\r\n" + ownPage + formBody, reasonContentType},
+	"own page: form, proxy":  {"POST " + servicePath, newChrome + "same-origin\r\n" + ownPage + formBody, ""},
+	"own page: WebSocket":    {"GET " + watchPath, chrome + ownPage + handshake, ""},
+	"own page: its service":  {"GET " + servicePath, chrome + ownPage + handshake, ""},
+	"own page: JSON":         {"POST " + podsPath, newChrome + "same-origin\r\n" + ownPage + jsonBody, ""},
+	"typed address":          {"GET " + servicePath, newChrome + "none\r\nSec-Fetch-User: ?1\r\n", ""},
+	"typed, old browser":     {"GET " + podsPath, oldSafari, ""},
+	"a tool's page":          {"POST " + podsPath, newChrome + "same-origin\r\nOrigin: http://localhost:4466\r\n" + jsonBody, ""},
+	// Other clients.
+	"curl":                       {"GET " + podsPath, curl, ""},
+	"curl, form":                 {"POST " + podsPath, curl + formBody, ""},
+	"curl, DELETE":               {"DELETE " + podsPath + "/x", curl, ""},
+	"curl, service":              {"GET " + servicePath, curl, ""},
+	"curl, OPTIONS":              {"OPTIONS " + podsPath, curl, ""},
+	"kubectl, create":            {"POST " + podsPath, kubectl + jsonBody, ""},
+	"kubectl, patch":             {"PATCH " + podsPath + "/x", kubectl + "Content-Type: application/strategic-merge-patch+json\r\n" + strings.TrimPrefix(jsonBody, "Content-Type: application/json\r\n"), ""},
+	"kubectl, apply":             {"PATCH " + podsPath + "/x", kubectl + "Content-Type: application/apply-patch+yaml\r\n" + untypedBody, ""},
+	"kubectl, delete":            {"DELETE " + podsPath + "/x", kubectl + jsonBody, ""},
+	"kubectl, exec by WebSocket": {"GET " + execPath, kubectl + handshake, ""},
+	"kubectl, exec by SPDY":      {"POST " + execPath, kubectl + spdy + zeroBody, ""},
+	"Node, fetch":                {"GET " + podsPath, nodeFetch, ""},
+	"Node, service":              {"GET " + servicePath, nodeFetch, ""},
+	"Node, POST":                 {"POST " + podsPath, nodeFetch + jsonBody, ""},
+	"Python, POST":               {"POST " + podsPath, python + jsonBody, ""},
+	"Python, untyped":            {"POST " + podsPath, "User-Agent: python-requests/2.32\r\n" + untypedBody, ""},
+	"Python, exec":               {"GET " + execPath, ownPage + handshake, ""},
+	"Java, watch by WebSocket":   {"GET " + watchPath, "User-Agent: fabric8-kubernetes-client/7.4.0\r\n" + ownPage + handshake, ""},
+	"PowerShell, JSON":           {"POST " + podsPath, powershell + jsonBody, ""},
+	"PowerShell, DELETE":         {"DELETE " + podsPath + "/x", powershell, ""},
+	"nobody, JSON":               {"POST " + podsPath, jsonBody, ""},
+	"nobody, DELETE":             {"DELETE " + podsPath + "/x", zeroBody, ""},
+	"nobody, SPDY":               {"POST " + execPath, spdy + zeroBody, ""},
+}
+
+// browserUpstream answers everything, as upgraded if asked to, and counts.
+func browserUpstream(seen *atomic.Int64) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		seen.Add(1)
+		w.Header().Set("Access-Control-Allow-Origin", "*") // the worst upstream
+		if protocol := r.Header.Get("Upgrade"); protocol != "" {
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", protocol)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+// Without authentication, no page of another origin gets through, and every other client does.
+func TestBrowsers(t *testing.T) {
+	var seen atomic.Int64
+	s, address := serveOptions(t, browserUpstream(&seen), Options{SyncTimeout: time.Minute, Stall: time.Minute, Limits: testLimits()})
+	for name, test := range browserCases {
+		t.Run(name, func(t *testing.T) {
+			before, counted := seen.Load(), countOf(s, test.reason)
+			resp, body := rawAsk(t, address, address.String(), test.line, test.rest)
+			if test.reason == "" {
+				if resp.StatusCode != http.StatusAccepted && resp.StatusCode != http.StatusSwitchingProtocols || seen.Load() != before+1 {
+					t.Fatalf("%s %s", resp.Status, body)
+				}
+				return
+			}
+			if resp.StatusCode != http.StatusForbidden || seen.Load() != before || !resp.Close ||
+				!strings.Contains(body, strings.Split(pageRefusals[test.reason], "%s")[0]) {
+				t.Errorf("%s %s; upstream saw %d requests", resp.Status, body, seen.Load()-before)
+			}
+			if resp.Header.Get("Access-Control-Allow-Origin") != "" || resp.Header.Get("Cross-Origin-Resource-Policy") != "same-origin" || resp.Header.Get("X-Content-Type-Options") != "nosniff" {
+				t.Errorf("header %v", resp.Header)
+			}
+			if countOf(s, test.reason) != counted+1 {
+				t.Errorf("not counted as %s", test.reason)
+			}
+		})
+	}
+}
+
+func countOf(s *Server, reason string) float64 {
+	return testutil.ToFloat64(s.metrics.browsers.WithLabelValues("clients", reason))
+}
+
+// rawAsk sends a request as it is, with a Host, and returns the answer's head and body.
+func rawAsk(t *testing.T, address net.Addr, host, line, rest string) (*http.Response, string) {
+	t.Helper()
+	c, err := net.DialTimeout(address.Network(), address.String(), testWait)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(testWait))
+	if !strings.Contains(rest, "\r\n\r\n") {
+		rest += "\r\n"
+	}
+	if _, err := io.WriteString(c, strings.ReplaceAll(line+" HTTP/1.1\r\nHost: HOST\r\n"+rest, "HOST", host)); err != nil {
+		t.Fatal(err)
+	}
+	method, _, _ := strings.Cut(line, " ")
+	resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+// The same holds over HTTP/2.
+func TestBrowsersHTTP2(t *testing.T) {
+	var seen atomic.Int64
+	_, address := serveForwards(t, browserUpstream(&seen), testLimits())
+	client := &http.Transport{
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // nothing is secret
+		ForceAttemptHTTP2: true,
+	}
+	defer client.CloseIdleConnections()
+	for header, want := range map[[2]string]int{
+		{"Origin", "https://evil.example"}:         http.StatusForbidden,
+		{"Origin", "http://" + address.String()}:   http.StatusForbidden,
+		{"Origin", "https://" + address.String()}:  http.StatusAccepted,
+		{"Sec-Fetch-Site", "cross-site"}:           http.StatusForbidden,
+		{"Sec-Fetch-Site", "same-origin"}:          http.StatusAccepted,
+		{"Content-Type", "application/json"}:       http.StatusAccepted,
+		{"Accept-Language", "en"}:                  http.StatusAccepted,
+		{"Access-Control-Request-Method", "PATCH"}: http.StatusAccepted,
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+podsPath, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set(header[0], header[1])
+		resp, err := client.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want || resp.ProtoMajor != 2 {
+			t.Errorf("%s: %s %s, want %d", header, resp.Proto, resp.Status, want)
+		}
+	}
+}
+
+// Only names that no page can have led to the listener are served to what may be a browser.
+func TestRebinding(t *testing.T) {
+	const name = "evil.example:8001"
+	var seen atomic.Int64
+	upstream := browserUpstream(&seen)
+	_, loopback := serveOptions(t, upstream, Options{Stall: time.Minute, Limits: testLimits()})
+	_, socket := serveOptions(t, upstream, Options{Stall: time.Minute, Limits: testLimits(), AnyHost: true})
+	for _, test := range []struct {
+		at         net.Addr
+		host, rest string
+		want       int
+	}{
+		{loopback, name, curl, http.StatusForbidden},
+		{loopback, name, chrome, http.StatusForbidden},
+		{loopback, "10.0.0.1", curl, http.StatusForbidden},
+		{loopback, "LocalHost:8001", chrome, http.StatusAccepted},
+		{loopback, "[::1]:8001", chrome, http.StatusAccepted},
+		{socket, name, curl, http.StatusAccepted},
+		{socket, "%2Frun%2Fproxy.sock", python, http.StatusBadRequest}, // no host at all
+		{socket, name, chrome, http.StatusForbidden},
+		{socket, name, "User-Agent: curl\r\nAccept-Language: *\r\n", http.StatusForbidden}, // set by a page
+		{socket, name, "Origin: http://" + name + "\r\n", http.StatusForbidden},
+		{socket, "localhost", chrome, http.StatusAccepted},
+	} {
+		if resp, body := rawAsk(t, test.at, test.host, "GET "+podsPath, test.rest); resp.StatusCode != test.want {
+			t.Errorf("Host: %s, %s: %s %s, want %d", test.host, test.rest, resp.Status, body, test.want)
+		}
+	}
+}
+
+// Whatever a browser brings by itself counts for nothing in the hands of another origin's page. A
+// bearer token it does not bring by itself.
+func TestAmbientCredentials(t *testing.T) {
+	plain := Options{Access: &access.Access{}}
+	over := Options{Access: &access.Access{}, TLS: &tls.Config{}} //nolint:gosec // it is not used
+	for _, test := range []struct {
+		who     string
+		caller  *access.Caller
+		options Options
+		host    string
+		origin  string
+		refused bool
+	}{
+		{"token", &access.Caller{Token: true}, over, "proxy.example", "https://evil.example", false},
+		{"token", &access.Caller{Token: true}, plain, "proxy.example", "https://evil.example", false},
+		{"certificate", &access.Caller{Certificate: true}, over, "proxy.example", "https://evil.example", true},
+		{"certificate", &access.Caller{Certificate: true}, over, "proxy.example", "null", true},
+		{"certificate", &access.Caller{Certificate: true}, over, "proxy.example", "https://proxy.example", false},
+		{"certificate", &access.Caller{Certificate: true}, over, "proxy.example:443", "https://proxy.example", false},
+		{"certificate", &access.Caller{Certificate: true}, over, "proxy.example", "", false},
+		{"anonymous", &access.Caller{}, over, "proxy.example", "https://evil.example", true},
+		{"anonymous", &access.Caller{}, plain, "evil.example", "", true},
+		{"anonymous", &access.Caller{}, plain, "localhost", "", false},
+	} {
+		t.Run(test.who+" "+test.origin, func(t *testing.T) {
+			s := &Server{metrics: NewMetrics(prometheus.NewRegistry())}
+			s.options.Store(&test.options)
+			req := &request{method: http.MethodGet, target: watchPath, host: test.host, header: http.Header{"User-Agent": {"Mozilla/5.0"}}, identity: &identity{Caller: test.caller}}
+			if test.options.TLS != nil {
+				req.tls = &tls.ConnectionState{}
+			}
+			if test.origin != "" {
+				req.header.Set("Origin", test.origin)
+			}
+			req.splitTarget()
+			rt := parseRoute(req.method, req.path)
+			if refusal := s.refuseBrowser(req, &rt); (refusal != nil) != test.refused {
+				t.Errorf("refused: %t", !test.refused)
+			}
+		})
+	}
+}
+
+// The admin address answers scrapes and probes by whatever name reaches it, and browsers by
+// names that no page can have led there.
+func TestAdminVisits(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	metrics := NewMetrics(registry)
+	admin := NewAdmin(registry, metrics, func() (any, error) { return "x", nil }, true)
+	const (
+		service    = "watchproxy-admin.watchproxy.svc:8002"
+		prometheus = "User-Agent: Prometheus/3.7.0\r\nAccept: text/plain;version=0.0.4\r\nX-Prometheus-Scrape-Timeout-Seconds: 10\r\n"
+		probe      = "User-Agent: kube-probe/1.36\r\nAccept: */*\r\n"
+	)
+	loopback, elsewhere := net.IPv4(127, 0, 0, 1), net.IPv4(10, 0, 0, 1)
+	for _, test := range []struct {
+		local              net.IP
+		host, path, header string
+		reason             string
+	}{
+		{elsewhere, "10.0.0.1:8002", "/metrics", prometheus, ""},
+		{elsewhere, service, "/metrics", prometheus, ""},
+		{elsewhere, "watchproxy-admin", "/status", "User-Agent: Go-http-client/1.1\r\n", ""},
+		{elsewhere, "10.0.0.1:8002", "/readyz", probe, ""},
+		{elsewhere, "[fd00::1]:8002", "/livez", probe, ""},
+		{elsewhere, "10.0.0.1:8002", "/", newChrome + "none\r\n", ""},
+		{elsewhere, "10.0.0.1:8002", "/status", chrome, ""}, // Sec-Fetch-Site is for loopback and TLS only
+		{elsewhere, service, "/status", chrome, reasonHost},
+		{elsewhere, "evil.example", "/status", "User-Agent: x\r\nAccept-Language: *\r\n", reasonHost},
+		{elsewhere, "evil.example", "/metrics", chrome, reasonHost},
+		{elsewhere, service, "/debug/pprof/heap", curl, reasonHost},
+		{elsewhere, "10.0.0.1:8002", "/debug/pprof/heap", curl, ""},
+		{loopback, "localhost:8002", "/", newChrome + "none\r\n", ""},
+		{loopback, "localhost:8002", "/status", newChrome + "same-origin\r\n", ""},
+		{loopback, "localhost:8002", "/status", oldSafari, ""},
+		{loopback, "127.0.0.1:8002", "/metrics", curl, ""},
+		{loopback, "10.0.0.1:8443", "/metrics", prometheus, ""}, // a proxy in the pod keeps the Host
+		{loopback, "evil.example:8002", "/metrics", prometheus, reasonHost},
+		{loopback, service, "/status", curl, reasonHost},
+		{loopback, "localhost:8002", "/", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n", ""},
+		{loopback, "localhost:8002", "/", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n", reasonSite},
+		{loopback, "localhost:8002", "/status", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n", reasonSite},
+		{loopback, "localhost:8002", "/status", chrome + evilOrigin, reasonOrigin},
+		{loopback, "localhost:8002", "/status", chrome + "Origin: http://localhost:8001\r\n", reasonOrigin},
+		{loopback, "localhost:8002", "/status", newChrome + "same-site\r\n", reasonSite},
+		{loopback, "localhost:8002", "/debug/pprof/", newChrome + "none\r\n", ""},
+		{loopback, "localhost:8002", "/debug/pprof/profile", newChrome + "cross-site\r\n", reasonSite},
+		{loopback, "localhost:8002", "/debug/pprof/profile", oldSafari, reasonUntold},
+		{nil, "evil.example", "/metrics", curl, reasonHost}, // it is not known where it came in
+	} {
+		raw := "GET " + test.path + " HTTP/1.1\r\nHost: " + test.host + "\r\n" + test.header + "\r\n"
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := t.Context()
+		if test.local != nil {
+			ctx = context.WithValue(ctx, http.LocalAddrContextKey, &net.TCPAddr{IP: test.local, Port: 8002})
+		}
+		if reason := adminReason(r.WithContext(ctx)); reason != test.reason {
+			t.Errorf("%s: refused for %q, want %q", raw, reason, test.reason)
+		}
+		if test.reason == "" {
+			continue
+		}
+		counted := metrics.browsers.WithLabelValues("admin", test.reason)
+		before, w := testutil.ToFloat64(counted), httptest.NewRecorder()
+		admin.Server().Handler.ServeHTTP(w, r.WithContext(ctx))
+		if w.Code != http.StatusForbidden || testutil.ToFloat64(counted) != before+1 || w.Body.String() != adminRefusals[test.reason]+"\n" {
+			t.Errorf("%s: %d %s", raw, w.Code, w.Body)
+		}
+	}
+}
