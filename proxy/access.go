@@ -82,7 +82,7 @@ func (r *request) asHTTP(ctx context.Context) *http.Request {
 	if err != nil {
 		u = &url.URL{Path: r.path, RawQuery: r.query}
 	}
-	asked := &http.Request{Method: r.method, URL: u, RequestURI: r.target, Host: r.host, Header: r.header, TLS: r.tls}
+	asked := &http.Request{Method: r.method, URL: u, RequestURI: r.target, Host: r.host, RemoteAddr: r.address(), Header: r.header, TLS: r.tls}
 	return asked.WithContext(ctx)
 }
 

@@ -16,7 +16,16 @@ func (s *Server) answered(req *request, rt route, resp *response, took time.Dura
 		return
 	}
 	s.log.Info("request",
-		zap.String("verb", rt.verb), zap.String("path", req.path), zap.Int("code", resp.status), zap.String("source", string(resp.source)),
-		zap.Duration("latency", took), zap.String("user", req.identity.name()), zap.String("userAgent", req.header.Get("User-Agent")),
-		zap.String("auditID", resp.header.Get("Audit-Id")))
+		zap.String("verb", rt.verb), zap.String("path", short(req.path)), zap.Int("code", resp.status), zap.String("source", string(resp.source)),
+		zap.Duration("latency", took), zap.String("user", short(req.identity.name())),
+		zap.String("userAgent", short(req.header.Get("User-Agent"))), zap.String("auditID", short(resp.header.Get("Audit-Id"))))
+}
+
+// short is as much of what a client has written as the log repeats.
+func short(s string) string {
+	const most = 512
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
 }

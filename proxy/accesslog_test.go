@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -32,5 +33,21 @@ func TestAccessLog(t *testing.T) {
 				t.Fatalf("%v", of)
 			}
 		}
+	}
+}
+
+// A client decides what the log says of it, and not how much.
+func TestAccessLogIsShort(t *testing.T) {
+	core, lines := observer.New(zap.InfoLevel)
+	s := &Server{metrics: NewMetrics(prometheus.NewRegistry()), log: zap.New(core)}
+	s.options.Store(&Options{AccessLog: 1})
+	long := strings.Repeat("x", 60<<10)
+	req := &request{method: http.MethodGet, path: "/api/v1/" + long, header: http.Header{"User-Agent": {long}}}
+	resp := newResponse(http.StatusNotFound, fromUpstream)
+	resp.header.Set("Audit-Id", long)
+	s.answered(req, parseRoute(http.MethodGet, req.path), resp, time.Second)
+	const most = 2 << 10
+	if line := fmt.Sprint(lines.All()[0].ContextMap()); len(line) > most {
+		t.Errorf("a line has %d bytes", len(line))
 	}
 }

@@ -3,6 +3,8 @@ package proxy
 import (
 	"net/http"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -11,6 +13,7 @@ import (
 
 // Metrics count what clients ask and where the answers come from.
 type Metrics struct {
+	known    names
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	watches  *prometheus.GaugeVec
@@ -59,7 +62,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) request(rt route, resp *response, took time.Duration) {
-	gvr, code := metricLabels(rt, resp), resp.status
+	gvr, code := m.known.admit(metricLabels(rt, resp)), resp.status
 	if resp.told != 0 {
 		code = resp.told
 	}
@@ -80,10 +83,49 @@ func metricLabels(rt route, resp *response) [3]string {
 	if rt.subresource != "" {
 		resource += "/" + rt.subresource
 	}
-	if !utf8.ValidString(rt.gvr.Group + "/" + rt.gvr.Version + "/" + resource) {
+	labels := [3]string{rt.gvr.Group, rt.gvr.Version, resource}
+	if all := strings.Join(labels[:], ""); len(all) > labelsMost || !utf8.ValidString(all) {
 		return [3]string{} // no label
 	}
-	return [3]string{rt.gvr.Group, rt.gvr.Version, resource}
+	return labels
+}
+
+const (
+	// labelsMost is the length of a resource's labels together. Names are shorter.
+	labelsMost = 512
+	// namesMost is how many resources have metrics of their own.
+	namesMost = 4096
+)
+
+// names are the labels of the resources that have metrics of their own. Upstream has
+// answered for each of them, but an aggregated API may do so for any name: external
+// metrics are such a case. So their number is bounded, and the rest share one label.
+type names struct {
+	mu struct {
+		sync.RWMutex
+		seen map[[3]string]*[3]string // the copy refers to no request
+	}
+}
+
+// admit returns the labels, or none if there are too many others.
+func (n *names) admit(labels [3]string) [3]string {
+	n.mu.RLock()
+	seen := n.mu.seen[labels]
+	n.mu.RUnlock()
+	if seen != nil {
+		return *seen
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.mu.seen) >= namesMost {
+		return [3]string{}
+	}
+	if n.mu.seen == nil {
+		n.mu.seen = map[[3]string]*[3]string{}
+	}
+	own := [3]string{strings.Clone(labels[0]), strings.Clone(labels[1]), strings.Clone(labels[2])}
+	n.mu.seen[own] = &own
+	return own
 }
 
 // forwardBegan counts a forwarded request until the returned function is called.
@@ -95,7 +137,8 @@ func (m *Metrics) forwardBegan(verb string) (done func()) {
 
 // watchOpened counts an open watch. Its end takes it off again.
 func (m *Metrics) watchOpened(rt route) prometheus.Gauge {
-	open := m.watches.WithLabelValues(rt.gvr.Group, rt.gvr.Version, rt.gvr.Resource)
+	gvr := m.known.admit([3]string{rt.gvr.Group, rt.gvr.Version, rt.gvr.Resource})
+	open := m.watches.WithLabelValues(gvr[:]...)
 	open.Inc()
 	return open
 }

@@ -24,6 +24,7 @@ type request struct {
 	body     *body // nil if there is none
 	client   client
 	conn     *conn                // that the request came by
+	from     string               // the address of its client, when conn is not kept
 	tls      *tls.ConnectionState // nil without TLS
 	// identity is who the request acts as; nil without authentication.
 	identity *identity
@@ -114,13 +115,24 @@ func (r *request) slim() *request {
 	if r.identity == nil {
 		return &request{}
 	}
-	kept := &request{method: r.method, target: r.target, path: r.path, query: r.query, host: r.host, tls: r.tls, identity: r.identity, header: http.Header{}}
+	kept := &request{
+		method: r.method, target: r.target, path: r.path, query: r.query, host: r.host, from: r.address(), tls: r.tls,
+		identity: r.identity, header: http.Header{},
+	}
 	for name, values := range r.header {
 		if name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, impersonatePrefix) {
 			kept.header[name] = values
 		}
 	}
 	return kept
+}
+
+// address is where the request came from, "" if nobody can tell.
+func (r *request) address() string {
+	if r.conn == nil || r.conn.Conn == nil {
+		return r.from
+	}
+	return r.conn.RemoteAddr().String()
 }
 
 const impersonatePrefix = "Impersonate-"

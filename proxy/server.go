@@ -199,7 +199,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 func (s *Server) guarded(ctx context.Context, req *request, rt *route) (resp *response) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("panic in a handler", zap.Any("panic", p), zap.String("path", req.path), zap.ByteString("stack", debug.Stack()))
+			s.log.Error("panic in a handler", zap.Any("panic", p), zap.String("path", short(req.path)), zap.ByteString("stack", debug.Stack()))
 			resp = statusResponse(failure(http.StatusInternalServerError, "InternalError", "internal error in watchproxy"), fromProxy)
 		}
 	}()

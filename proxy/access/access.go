@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"net/http"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -43,45 +41,34 @@ type Access struct {
 	certificates authenticator.Request // nil if none are accepted
 	tokens       authenticator.Request
 	anonymous    authenticator.Request // nil if nobody is
-	authorizers  [authorizers]authorizer.Authorizer
-	seed         maphash.Seed
+	decisions    *decisions
 	filter       http.Handler // the impersonation of callers with certificates
 }
-
-// authorizers is how many of the library's there are. Each remembers some 8,000
-// decisions; a user's are all in one.
-const authorizers = 8
 
 // New returns an Access that asks the apiserver of a client configuration, as the
 // identity in it. Without a client authority, certificates are not accepted.
 func New(config *rest.Config, clientCA *ClientCA, options Options, registry prometheus.Registerer) (*Access, error) {
+	metrics := newMetrics(registry)
 	config = rest.CopyConfig(config)
-	config.QPS = -1 // reviews has the only bound
-	config.Wrap(newReviews(registry).wrap)
+	config.QPS = -1 // reviews have bounds of their own
+	config.Wrap(func(way http.RoundTripper) http.RoundTripper { return &counted{way, metrics.total} })
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client for reviews: %w", err)
 	}
-	a := &Access{seed: maphash.MakeSeed()}
-	if a.tokens, err = newTokens(client.AuthenticationV1(), options.TokenTTL); err != nil {
+	review, err := newTokenReview(client.AuthenticationV1())
+	if err != nil {
 		return nil, err
+	}
+	a := &Access{
+		tokens:    newTokens(review, options.TokenTTL, metrics).requests(),
+		decisions: newDecisions(client.AuthorizationV1(), options, metrics),
 	}
 	if clientCA != nil {
 		a.certificates = group.NewAuthenticatedGroupAdder(x509.NewDynamic(clientCA.content.VerifyOptions, x509.CommonNameUserConversion))
 	}
 	if options.Anonymous {
 		a.anonymous = anonymous.NewAuthenticator(nil)
-	}
-	for i := range a.authorizers {
-		a.authorizers[i], err = authorizerfactory.DelegatingAuthorizerConfig{
-			SubjectAccessReviewClient: client.AuthorizationV1(),
-			AllowCacheTTL:             options.AllowTTL,
-			DenyCacheTTL:              options.DenyTTL,
-			WebhookRetryBackoff:       retries(),
-		}.New()
-		if err != nil {
-			return nil, fmt.Errorf("authorizer: %w", err)
-		}
 	}
 	a.filter = newImpersonation(a)
 	return a, nil
@@ -96,12 +83,11 @@ func retries() *wait.Backoff {
 // Authorize implements authorizer.Authorizer. A decision other than
 // authorizer.DecisionAllow comes with an error if upstream could not be asked.
 func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
-	i := maphash.String(a.seed, attributes.GetUser().GetName()) % authorizers
-	decision, reason, err := a.authorizers[i].Authorize(ctx, attributes)
-	if err != nil && decision != authorizer.DecisionAllow {
-		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+	found, err := a.decisions.decide(ctx, attributes)
+	if err != nil {
+		return authorizer.DecisionNoOpinion, "", fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return decision, reason, err
+	return found.Decision, found.reason, nil
 }
 
 // Authenticate tells who sent a request, in kube-apiserver's order: by certificate,
@@ -116,8 +102,7 @@ func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 		}
 		refused = err
 	}
-	asked := new(http.Request)
-	*asked = *req
+	asked := req.WithContext(withAddress(req))
 	asked.Header = req.Header.Clone() // authenticators take out the credentials that hold
 	resp, ok, err := a.tokens.AuthenticateRequest(asked)
 	switch {

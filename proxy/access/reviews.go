@@ -1,10 +1,7 @@
 package access
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"io"
 	"net/http"
 	"path"
 	"strconv"
@@ -12,110 +9,129 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
+	"k8s.io/apiserver/pkg/util/webhook"
 )
 
 const (
 	// reviewsMax is how many reviews of tokens, and of access, upstream has at a time.
 	reviewsMax = 50
-	// reviewTimeout bounds a review, its wait for a place included.
+	// waitingMax bounds the reviews that wait for upstream, in bytes.
+	waitingMax = 32 << 20
+	// reviewTimeout bounds a review with all its attempts, its wait for a place included.
 	reviewTimeout = 10 * time.Second
 	// reviewMax bounds the answer to a review, in bytes.
 	reviewMax = 1 << 20
 )
 
-// reviews is the way of reviews upstream. The same question of several clients at a
+// reviews asks upstream questions of one kind. The same question of several clients at a
 // time is asked once: all clients come back at once after an outage, and many of them
 // are the same service account.
-type reviews struct {
-	way     http.RoundTripper
-	tokens  chan struct{} // places
-	others  chan struct{} // places of reviews of access: made-up tokens do not take them
+type reviews[V any] struct {
+	places  *places
 	flights singleflight.Group
-	total   *prometheus.CounterVec
-	seconds *prometheus.HistogramVec
+	seconds prometheus.Observer
+	refused prometheus.Counter
 }
 
-func newReviews(registry prometheus.Registerer) *reviews {
-	r := &reviews{
-		tokens: make(chan struct{}, reviewsMax),
-		others: make(chan struct{}, reviewsMax),
+func newReviews[V any](resource string, m *metrics) *reviews[V] {
+	return &reviews[V]{
+		places:  newPlaces(reviewsMax, waitingMax),
+		seconds: m.seconds.WithLabelValues(resource), refused: m.refused.WithLabelValues(resource),
+	}
+}
+
+// ask waits for its turn and for the answer to a question, which takes bytes, and tries
+// again where that may help. It goes on if the one who began it leaves.
+func (r *reviews[V]) ask(ctx context.Context, of string, k key, bytes int, review func(context.Context) (V, error)) (value V, err error) {
+	answer := r.flights.DoChan(string(k[:]), func() (any, error) {
+		began := time.Now()
+		defer func() { r.seconds.Observe(time.Since(began).Seconds()) }()
+		ctx, cancel := context.WithTimeout(context.Background(), reviewTimeout)
+		defer cancel()
+		give, err := r.places.take(ctx, of, bytes)
+		if err != nil {
+			r.refused.Inc()
+			return value, err
+		}
+		defer give()
+		return review(ctx)
+	})
+	select {
+	case a := <-answer:
+		return a.Val.(V), a.Err
+	case <-ctx.Done():
+		return value, ctx.Err()
+	}
+}
+
+// persist tries again what upstream did not answer.
+func persist(ctx context.Context, ask func() error) error {
+	return webhook.WithExponentialBackoff(ctx, *retries(), ask, webhook.DefaultShouldRetry)
+}
+
+// metrics are those of all reviews.
+type metrics struct {
+	total    *prometheus.CounterVec
+	refused  *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	hits     *prometheus.CounterVec
+	registry prometheus.Registerer
+}
+
+func newMetrics(registry prometheus.Registerer) *metrics {
+	m := &metrics{
+		registry: registry,
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_reviews_total",
 			Help: "Reviews of tokens and of access that upstream was asked for, by resource and status code (0: no answer).",
 		}, []string{"resource", "code"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_reviews_refused_total",
+			Help: "Reviews that upstream was not asked for, by resource: too many waited, or it was not their turn in time.",
+		}, []string{"resource"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "watchproxy_review_duration_seconds",
 			Help:    "Seconds that reviews took, the wait for their turn included.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 7),
 		}, []string{"resource"}),
+		hits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_review_cache_hits_total",
+			Help: "Questions about tokens and access that needed no review, by resource.",
+		}, []string{"resource"}),
 	}
-	registry.MustRegister(r.total, r.seconds)
-	return r
+	registry.MustRegister(m.total, m.refused, m.seconds, m.hits)
+	return m
 }
 
-func (r *reviews) wrap(way http.RoundTripper) http.RoundTripper {
-	r.way = way
-	return r
+// show registers the size of what is remembered.
+func (m *metrics) show(of string, held func() (count, bytes int)) {
+	labels := prometheus.Labels{"outcome": of}
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "watchproxy_review_cache_entries", ConstLabels: labels,
+			Help: "Outcomes of reviews that are remembered: token, token-refused or access.",
+		}, func() float64 { n, _ := held(); return float64(n) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "watchproxy_review_cache_bytes", ConstLabels: labels,
+			Help: "Bytes that they take.",
+		}, func() float64 { _, n := held(); return float64(n) }),
+	)
 }
 
-// outcome is an answer that several can read.
-type outcome struct {
-	http.Response
-	body []byte
+// counted is the way of reviews upstream.
+type counted struct {
+	way   http.RoundTripper
+	total *prometheus.CounterVec
 }
 
 // RoundTrip implements http.RoundTripper. Every request is a review.
-func (r *reviews) RoundTrip(req *http.Request) (*http.Response, error) {
-	question, err := io.ReadAll(req.Body)
-	_ = req.Body.Close() // in memory
-	if err != nil {
-		return nil, err
+func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
+	code := 0
+	resp, err := c.way.RoundTrip(req)
+	if err == nil {
+		code = resp.StatusCode
+		resp.Body = http.MaxBytesReader(nil, resp.Body, reviewMax)
 	}
-	answer := r.flights.DoChan(req.URL.Path+"\x00"+string(question), func() (any, error) { return r.ask(req, question) })
-	select {
-	case a := <-answer:
-		if a.Err != nil {
-			return nil, a.Err
-		}
-		o := a.Val.(*outcome)
-		resp := o.Response
-		resp.Request, resp.Header, resp.Body = req, o.Header.Clone(), io.NopCloser(bytes.NewReader(o.body))
-		return &resp, nil
-	case <-req.Context().Done():
-		return nil, req.Context().Err()
-	}
-}
-
-// ask asks upstream. It goes on if the one who began it leaves.
-func (r *reviews) ask(req *http.Request, question []byte) (o *outcome, err error) {
-	began, resource, code := time.Now(), path.Base(req.URL.Path), 0
-	defer func() {
-		r.total.WithLabelValues(resource, strconv.Itoa(code)).Inc()
-		r.seconds.WithLabelValues(resource).Observe(time.Since(began).Seconds())
-	}()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), reviewTimeout)
-	defer cancel()
-	places := r.others
-	if resource == "tokenreviews" {
-		places = r.tokens
-	}
-	select {
-	case places <- struct{}{}:
-		defer func() { <-places }()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for one of %d places: %w", reviewsMax, ctx.Err())
-	}
-	out := req.Clone(ctx)
-	out.Body = io.NopCloser(bytes.NewReader(question))
-	resp, err := r.way.RoundTrip(out)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end, or too long
-	code = resp.StatusCode
-	body, err := io.ReadAll(io.LimitReader(resp.Body, reviewMax))
-	if err != nil {
-		return nil, err
-	}
-	return &outcome{*resp, body}, nil
+	c.total.WithLabelValues(path.Base(req.URL.Path), strconv.Itoa(code)).Inc()
+	return resp, err
 }

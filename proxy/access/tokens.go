@@ -2,11 +2,14 @@ package access
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"net/url"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
-	"k8s.io/apiserver/pkg/authentication/token/cache"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	authenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
 )
@@ -26,10 +29,9 @@ const (
 	// refusedTTL bounds how long a token is refused that was refused once: it may be
 	// so new that the apiserver does not know it yet.
 	refusedTTL = 10 * time.Second
-	// tokensMax is how many good tokens are remembered at most, and how many others;
-	// then all of them are forgotten. The library's cache has a bound in time only, and clients can make up
-	// tokens faster than time passes.
-	tokensMax = 32 << 10
+	// tokensMax and refusedMax bound what is remembered of good tokens and of others, in
+	// bytes.
+	tokensMax, refusedMax = 16 << 20, 8 << 20
 )
 
 // tokens has bearer tokens reviewed and remembers the outcome: those that are good
@@ -37,16 +39,16 @@ const (
 type tokens struct {
 	review    authenticator.Token
 	ttl       time.Duration
-	good, bad atomic.Pointer[generation]
+	salt      [sha256.Size]byte // digests of short tokens cannot be looked up elsewhere
+	good, bad *outcomes[*authenticator.Response]
+	reviews   *reviews[*authenticator.Response]
+	metrics   *metrics
 }
 
-// generation is a cache and how many tokens it was asked to remember.
-type generation struct {
-	authenticator.Token
-	taken atomic.Int64
-}
+const tokenResource = "tokenreviews"
 
-func newTokens(client authenticationv1.AuthenticationV1Interface, ttl time.Duration) (authenticator.Request, error) {
+// newTokenReview asks upstream about tokens.
+func newTokenReview(client authenticationv1.AuthenticationV1Interface) (authenticator.Token, error) {
 	review, err := webhook.NewFromInterface(client, nil, *retries(), reviewTimeout, webhook.AuthenticatorMetrics{
 		RecordRequestTotal:   authenticatorfactory.RecordRequestTotal,
 		RecordRequestLatency: authenticatorfactory.RecordRequestLatency,
@@ -54,47 +56,89 @@ func newTokens(client authenticationv1.AuthenticationV1Interface, ttl time.Durat
 	if err != nil {
 		return nil, fmt.Errorf("token reviews: %w", err)
 	}
-	t := &tokens{review: review, ttl: ttl}
-	t.begin()
+	return review, nil
+}
+
+func newTokens(review authenticator.Token, ttl time.Duration, m *metrics) *tokens {
+	t := &tokens{
+		review: review, ttl: ttl, metrics: m,
+		good: newOutcomes[*authenticator.Response](tokensMax), bad: newOutcomes[*authenticator.Response](refusedMax),
+		reviews: newReviews[*authenticator.Response](tokenResource, m),
+	}
+	_, _ = rand.Read(t.salt[:]) // it does not fail
+	m.show("token", t.good.held)
+	m.show("token-refused", t.bad.held)
+	return t
+}
+
+// requests authenticates requests by the tokens in them.
+func (t *tokens) requests() authenticator.Request {
 	// As websocket.ProtocolAuthenticator is asked second, both tokens of a request are
 	// taken in the apiserver's order.
-	return group.NewAuthenticatedGroupAdder(union.New(bearertoken.New(t), websocket.NewProtocolAuthenticator(t))), nil
+	return group.NewAuthenticatedGroupAdder(union.New(bearertoken.New(t), websocket.NewProtocolAuthenticator(t)))
 }
 
-// begin forgets what is remembered.
-func (t *tokens) begin() {
-	remember(&t.bad, false, 0, min(t.ttl, refusedTTL), t.ask)
-	remember(&t.good, true, t.ttl, 0, func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-		return t.bad.Load().AuthenticateToken(ctx, token)
-	})
-}
+// addressKey is where a context has the address that a request came from.
+type addressKey struct{}
 
-// remember puts a cache in front of ask that keeps the good or the others, until they
-// are too many.
-func remember(in *atomic.Pointer[generation], good bool, goodTTL, badTTL time.Duration, ask authenticator.TokenFunc) {
-	g := &generation{}
-	g.Token = cache.New(authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-		resp, ok, err := ask(ctx, token)
-		if ok == good && err == nil && g.taken.Add(1) == tokensMax {
-			remember(in, good, goodTTL, badTTL, ask)
-		}
-		return resp, ok, err
-	}), false, goodTTL, badTTL)
-	in.Store(g)
+// withAddress is the context of a request with the address of its client. Nothing else
+// is known of clients before their tokens are reviewed, so they take turns by it.
+func withAddress(req *http.Request) context.Context {
+	host, _, err := net.SplitHostPort(req.RemoteAddr)
+	if err != nil {
+		host = req.RemoteAddr
+	}
+	return context.WithValue(req.Context(), addressKey{}, host)
 }
 
 // AuthenticateToken implements authenticator.Token.
 func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	return t.good.Load().AuthenticateToken(ctx, token)
+	k := sha256.Sum256(append(t.salt[:], token...))
+	if resp, ok := t.remembered(k); ok {
+		t.metrics.hits.WithLabelValues(tokenResource).Inc()
+		return resp, resp != nil, nil
+	}
+	of, _ := ctx.Value(addressKey{}).(string)
+	resp, err := t.reviews.ask(ctx, of, k, len(token), func(ctx context.Context) (*authenticator.Response, error) {
+		if resp, ok := t.remembered(k); ok {
+			return resp, nil // since the question above
+		}
+		resp, ok, err := t.review.AuthenticateToken(ctx, token)
+		switch {
+		case ok && err == nil:
+			t.good.put(of, k, resp, sizeOf(resp.User), t.ttl)
+			return resp, nil
+		case err != nil && isUnavailable(err):
+			return nil, err
+		}
+		t.bad.put(of, k, nil, 0, min(t.ttl, refusedTTL))
+		return nil, nil
+	})
+	return resp, resp != nil && err == nil, err
 }
 
-// ask has upstream review a token. It fails only if there is no answer.
-func (t *tokens) ask(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	resp, ok, err := t.review.AuthenticateToken(ctx, token)
-	if err != nil && !isUnavailable(err) {
-		return nil, false, nil
+// remembered is the outcome of a review, nil if it said no.
+func (t *tokens) remembered(k key) (resp *authenticator.Response, ok bool) {
+	if resp, ok = t.good.get(k); ok {
+		return resp, true
 	}
-	return resp, ok, err
+	return t.bad.get(k)
+}
+
+// sizeOf is what a user takes, in bytes.
+func sizeOf(u user.Info) int {
+	const each = 64 // string, slice or part of a map
+	size := 4*each + len(u.GetName()) + len(u.GetUID())
+	for _, group := range u.GetGroups() {
+		size += each + len(group)
+	}
+	for name, values := range u.GetExtra() {
+		size += 2*each + len(name)
+		for _, value := range values {
+			size += each + len(value)
+		}
+	}
+	return size
 }
 
 // isUnavailable tells that a review had no outcome from one that said no.
@@ -104,5 +148,5 @@ func isUnavailable(err error) bool {
 	}
 	_, answered := errors.AsType[*apierrors.StatusError](err)
 	_, unreached := errors.AsType[*url.Error](err)
-	return answered || unreached || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return answered || unreached || errors.Is(err, errCrowded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }

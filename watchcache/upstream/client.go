@@ -63,6 +63,19 @@ func (c *Client) getAs(ctx context.Context, accept, verb string, gvr schema.Grou
 	return resp, nil
 }
 
+// read reads a JSON document.
+func (c *Client) read(ctx context.Context, gvr schema.GroupVersionResource, path string, into any) error {
+	resp, err := c.get(ctx, "discover", gvr, path, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+		return fmt.Errorf("read upstream %s: %w", path, err)
+	}
+	return nil
+}
+
 const userAgent = "watchproxy"
 
 // statusError reads the Status that kube-apiserver sends with an error, or

@@ -23,6 +23,7 @@ type definitionVersion struct {
 // definition is what a feed needs to know of a CustomResourceDefinition.
 type definition struct {
 	definitionVersion
+	served     bool     // it defines the version that was asked for
 	selectable []string // JSON paths of the version's selectable fields
 }
 
@@ -35,6 +36,7 @@ type customResourceDefinition struct {
 	Spec struct {
 		Versions []struct {
 			Name             string
+			Served           bool
 			SelectableFields []struct {
 				JSONPath string `json:"jsonPath"`
 			}
@@ -59,6 +61,7 @@ func (c *Client) define(ctx context.Context, gvr schema.GroupVersionResource) (d
 		if v.Name != gvr.Version {
 			continue
 		}
+		d.served = v.Served
 		for _, f := range v.SelectableFields {
 			d.selectable = append(d.selectable, f.JSONPath)
 		}

@@ -2,12 +2,15 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
+	"sync"
+	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -19,66 +22,225 @@ var ErrNotCacheable = errors.New("resource cannot be cached")
 // errNotServed may be untrue a moment later: somebody creates the CRD.
 var errNotServed = errors.New("upstream does not serve the resource")
 
-// discover finds a resource in upstream's discovery and checks that it can be
-// listed and watched and, unless aggregated APIs are welcome, is served by the
-// apiserver itself: others have resourceVersions and a history of their own.
-func (c *Client) discover(ctx context.Context, gvr schema.GroupVersionResource, aggregated bool) (*metav1.APIResource, error) {
-	var list metav1.APIResourceList
-	path := resourcePath(schema.GroupVersionResource{Group: gvr.Group, Version: gvr.Version}, "")
-	if err := c.read(ctx, gvr, path[:len(path)-1], &list); err != nil {
-		return nil, err
+const (
+	// askedAgain is for how long a document of discovery tells what is not served. A new
+	// resource is forwarded for as long.
+	askedAgain = 2 * time.Second
+	// discoverMax is how many documents are read at a time, discoverTimeout how long that
+	// may take, the wait for others included.
+	discoverMax     = 4
+	discoverTimeout = 10 * time.Second
+	// nameMost is the length of the longest name of a group, a version or a resource.
+	nameMost = 253
+)
+
+// discovery is what upstream says that it serves: the list of its groups, and for each
+// group and version that clients ask for the list of its resources. Each of these
+// documents is read by one request at a time, for all who want to know.
+//
+// Clients can make up names. However many they ask for, upstream is asked for one
+// document of a kind in askedAgain, and none of these names is kept: documents are those
+// of groups and versions that upstream itself has listed.
+type discovery struct {
+	client  *Client
+	log     *zap.Logger
+	ctx     context.Context // ends with the feeds
+	running *sync.WaitGroup
+	places  chan struct{}
+	unseen  sync.Once // the warning that nobody may look who serves what
+
+	mu struct {
+		sync.Mutex
+		documents map[schema.GroupVersion]*document // the list of groups under the zero value
 	}
-	i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == gvr.Resource })
-	if i < 0 {
-		return nil, fmt.Errorf("%w: %s", errNotServed, gvr)
+}
+
+// document is an answer of discovery. All but began is set when done is closed.
+type document struct {
+	began     time.Time // what was true then or later
+	done      chan struct{}
+	versions  map[schema.GroupVersion]struct{} // in the list of groups
+	resources []metav1.APIResource             // in others
+	err       error
+}
+
+func newDiscovery(ctx context.Context, client *Client, running *sync.WaitGroup, log *zap.Logger) *discovery {
+	d := &discovery{client: client, log: log, ctx: ctx, running: running, places: make(chan struct{}, discoverMax)}
+	d.mu.documents = map[schema.GroupVersion]*document{}
+	return d
+}
+
+// serves returns an error unless upstream has just said that it serves a resource.
+func (d *discovery) serves(ctx context.Context, gvr schema.GroupVersionResource) error {
+	_, err := d.find(ctx, gvr, time.Now().Add(-askedAgain))
+	return err
+}
+
+// lacks tells, at once, whether upstream has just said that it does not serve a resource.
+func (d *discovery) lacks(gvr schema.GroupVersionResource) bool {
+	if !plausible(gvr) {
+		return true
 	}
-	found := &list.APIResources[i]
-	for _, verb := range []string{"list", "watch"} {
-		if !slices.Contains(found.Verbs, verb) {
-			return nil, fmt.Errorf("%w: %s has no verb %s", ErrNotCacheable, gvr, verb)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	since := time.Now().Add(-askedAgain)
+	if groups := d.mu.documents[schema.GroupVersion{}]; gvr.Group != "" && groups.tells(since) && !groups.lists(gvr.GroupVersion()) {
+		return true
+	}
+	doc := d.mu.documents[gvr.GroupVersion()]
+	return doc.tells(since) && doc.resource(gvr.Resource) == nil
+}
+
+// find returns what upstream says of a resource, not earlier than since.
+func (d *discovery) find(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
+	if !plausible(gvr) {
+		return nil, fmt.Errorf("%w: no resource has such a name", errNotServed)
+	}
+	gv := gvr.GroupVersion()
+	if gv.Group != "" {
+		groups, err := d.groups(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !groups.lists(gv) {
+			return nil, fmt.Errorf("%w: %s", errNotServed, gvr)
 		}
 	}
-	if (found.Group != "" && found.Group != gvr.Group) || (found.Version != "" && found.Version != gvr.Version) {
-		return nil, fmt.Errorf("%w: %s is served as %s/%s", ErrNotCacheable, gvr, found.Group, found.Version)
-	}
-	if aggregated {
-		return found, nil
-	}
-	return found, c.checkLocal(ctx, gvr)
-}
-
-// checkLocal asks who serves a group and version. A server without an
-// aggregator, or one that does not let us look, serves what it discovers.
-func (c *Client) checkLocal(ctx context.Context, gvr schema.GroupVersionResource) error {
-	if gvr.Group == "" {
-		return nil
-	}
-	var service struct {
-		Spec struct {
-			Service *struct{ Name string } `json:"service"`
-		} `json:"spec"`
-	}
-	apiservices := schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
-	err := c.read(ctx, apiservices, resourcePath(apiservices, "")+"/"+gvr.Version+"."+gvr.Group, &service)
-	switch {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return nil
-	case err != nil:
-		return err
-	case service.Spec.Service != nil:
-		return fmt.Errorf("%w: %s is served by the aggregated API %s", ErrNotCacheable, gvr, service.Spec.Service.Name)
-	}
-	return nil
-}
-
-func (c *Client) read(ctx context.Context, gvr schema.GroupVersionResource, path string, into any) error {
-	resp, err := c.get(ctx, "discover", gvr, path, nil)
+	doc, err := d.read(ctx, gv, since)
 	if err != nil {
+		return nil, err
+	}
+	found := doc.resource(gvr.Resource)
+	if found == nil {
+		return nil, fmt.Errorf("%w: %s", errNotServed, gvr)
+	}
+	return found, nil
+}
+
+func (d *discovery) groups(ctx context.Context) (*document, error) {
+	return d.read(ctx, schema.GroupVersion{}, time.Now().Add(-askedAgain))
+}
+
+// read returns a document that was asked for at since or later, or why there is none. An
+// error is believed for a while.
+func (d *discovery) read(ctx context.Context, gv schema.GroupVersion, since time.Time) (*document, error) {
+	for {
+		doc := d.present(gv, since)
+		select {
+		case <-doc.done:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: discover %s: %w", ErrUnavailable, gv, ctx.Err())
+		}
+		if doc.holds(since) {
+			return doc, doc.err
+		}
+	}
+}
+
+// present is the document that there is, or is being read, or is read from now on.
+func (d *discovery) present(gv schema.GroupVersion, since time.Time) *document {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := d.mu.documents[gv]
+	if last != nil && (!last.over() || last.holds(since)) {
+		return last
+	}
+	doc := &document{began: time.Now(), done: make(chan struct{})}
+	gv.Group, gv.Version = strings.Clone(gv.Group), strings.Clone(gv.Version) // not the request's
+	d.mu.documents[gv] = doc
+	d.running.Go(func() {
+		defer close(doc.done)
+		doc.err = d.fetch(gv, doc)
+		if doc.err != nil && (last == nil || last.err == nil) && d.ctx.Err() == nil {
+			d.log.Warn("discovery failed; what is not cached yet is forwarded", zap.Stringer("groupVersion", gv), zap.Error(doc.err))
+		}
+	})
+	return doc
+}
+
+// fetch fills a document.
+func (d *discovery) fetch(gv schema.GroupVersion, doc *document) error {
+	ctx, cancel := context.WithTimeout(d.ctx, discoverTimeout)
+	defer cancel()
+	select {
+	case d.places <- struct{}{}:
+		defer func() { <-d.places }()
+	case <-ctx.Done():
+		return fmt.Errorf("discover %s: %w", gv, ctx.Err())
+	}
+	if gv == (schema.GroupVersion{}) {
+		return d.fetchGroups(ctx, doc)
+	}
+	var list metav1.APIResourceList
+	path := resourcePath(gv.WithResource(""), "")
+	if err := d.client.read(ctx, gv.WithResource(""), strings.TrimSuffix(path, "/"), &list); err != nil {
 		return err
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end
-	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
-		return fmt.Errorf("read upstream %s: %w", path, err)
-	}
+	doc.resources = list.APIResources
 	return nil
+}
+
+// fetchGroups reads the list of groups and forgets the documents of those that are gone.
+func (d *discovery) fetchGroups(ctx context.Context, doc *document) error {
+	var list metav1.APIGroupList
+	if err := d.client.read(ctx, schema.GroupVersionResource{}, "/apis", &list); err != nil {
+		return err
+	}
+	doc.versions = map[schema.GroupVersion]struct{}{}
+	for _, group := range list.Groups {
+		for _, v := range group.Versions {
+			doc.versions[schema.GroupVersion{Group: group.Name, Version: v.Version}] = struct{}{}
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.mu.documents, func(gv schema.GroupVersion, _ *document) bool { return gv.Group != "" && !doc.lists(gv) })
+	return nil
+}
+
+// over tells that a document was read, or could not be.
+func (doc *document) over() bool {
+	select {
+	case <-doc.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// holds tells whether a document that is over answers who asks for one since then.
+func (doc *document) holds(since time.Time) bool {
+	return !doc.began.Before(since) || doc.err != nil && time.Since(doc.began) < pauseAfter(doc.err)
+}
+
+// tells is whether there is a document that was read since then.
+func (doc *document) tells(since time.Time) bool {
+	return doc != nil && doc.over() && doc.err == nil && !doc.began.Before(since)
+}
+
+func (doc *document) lists(gv schema.GroupVersion) bool {
+	_, ok := doc.versions[gv]
+	return ok
+}
+
+func (doc *document) resource(name string) *metav1.APIResource {
+	i := slices.IndexFunc(doc.resources, func(r metav1.APIResource) bool { return r.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &doc.resources[i]
+}
+
+// plausible tells whether there can be a resource of such names. The core group has one
+// version, and is not in the list of groups.
+func plausible(gvr schema.GroupVersionResource) bool {
+	if gvr.Group == "" && gvr.Version != "v1" || gvr.Version == "" || gvr.Resource == "" {
+		return false
+	}
+	for _, name := range []string{gvr.Group, gvr.Version, gvr.Resource} {
+		if len(name) > nameMost || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
+			return false
+		}
+	}
+	return true
 }

@@ -42,6 +42,8 @@ type Feed struct {
 	encoding watchcache.Encoding
 	options  atomic.Pointer[ResourceOptions]
 	client   *Client
+	asked    time.Time // since when it is wanted: what it builds on is not older
+	names    *discovery
 	turns    turns
 	limits   watchcache.Limits
 	log      *zap.Logger
@@ -154,9 +156,15 @@ func (f *Feed) standing() (rv, epoch uint64) {
 
 // describe finds out how upstream serves the resource, and where it stands.
 func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64, err error) {
-	found, err := f.client.discover(ctx, f.gvr, f.options.Load().Aggregated)
+	found, err := f.names.describe(ctx, f)
 	if err != nil {
 		return nil, 0, err
+	}
+	custom := false
+	if !f.options.Load().Aggregated {
+		if custom, err = f.names.checkLocal(ctx, f.gvr); err != nil {
+			return nil, 0, err
+		}
 	}
 	r := watchcache.Resource{
 		GVR: f.gvr, Kind: found.Kind, Namespaced: found.Namespaced,
@@ -166,6 +174,9 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 	p, err := f.client.probe(ctx, &r)
 	if err != nil {
 		return nil, 0, err
+	}
+	if custom && !p.selfDescribing {
+		return nil, 0, fmt.Errorf("%w: %s is defined as a custom resource and is none", ErrNotCacheable, f.gvr)
 	}
 	r.ListKind, r.SelfDescribing = p.listKind, p.selfDescribing
 	f.warnings = p.warnings

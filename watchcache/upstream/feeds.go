@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,12 +65,14 @@ type Feeds struct {
 	shedding sync.Mutex // see shed
 
 	definitions definitions
+	names       *discovery
 
 	mu struct {
 		sync.Mutex
+		// All names in these maps are upstream's: it has said that it serves them.
 		feeds   map[feedKey]*Feed
-		refused map[feedKey]refusal
-		// forbidden are the resources that upstream was last seen to forbid.
+		refused map[feedKey]refusal // at most refusalsMax
+		// forbidden are the resources that upstream was last seen to forbid, at most refusalsMax.
 		forbidden map[schema.GroupVersionResource]struct{}
 		shed      Shed
 	}
@@ -100,18 +103,13 @@ func (k feedKey) sorted() []string {
 	return []string{k.gvr.Group, k.gvr.Version, k.gvr.Resource, k.encoding.String()}
 }
 
-// refusal remembers for a while why a resource has no feed.
-type refusal struct {
-	err   error
-	until time.Time
-}
-
 // NewFeeds returns an empty set. Stop ends it.
 func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
 	fs := &Feeds{client: client, log: log, metrics: client.metrics}
 	fs.options.Store(&options)
 	fs.turns = make(turns, openingMax)
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
+	fs.names = newDiscovery(fs.ctx, client, &fs.running, log)
 	fs.mu.feeds = map[feedKey]*Feed{}
 	fs.mu.refused = map[feedKey]refusal{}
 	fs.mu.forbidden = map[schema.GroupVersionResource]struct{}{}
@@ -141,14 +139,14 @@ func (fs *Feeds) Stop() {
 // on from, if it is not 0 and upstream still tells what has happened since then.
 func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding, since uint64) (*Feed, error) {
 	key := feedKey{gvr, encoding}
-	f, err := fs.feed(key)
+	f, err := fs.enter(ctx, key)
 	if errors.Is(err, errRedefined) {
 		// All its watches have just ended and come back at once: forwarded, they
 		// would stay with upstream.
 		if !sleep(ctx, settling) {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
-		f, err = fs.feed(key)
+		f, err = fs.enter(ctx, key)
 	}
 	if errors.Is(err, errRedefined) {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -187,13 +185,16 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 }
 
 // Caches tells, without waiting, whether there may be a feed of a resource: false for
-// those that are excluded or have just been found not to be cacheable.
+// those that are excluded or have just been found not to be cacheable or not to exist.
 func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
 	if fs.options.Load().excludes(feedKey{gvr: gvr}) {
 		return false
 	}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
+	if fs.mu.feeds[feedKey{gvr: gvr}] == nil && fs.names.lacks(gvr) {
+		return false
+	}
 	r, ok := fs.mu.refused[feedKey{gvr: gvr}]
 	return !ok || errors.Is(r.err, errRedefined) || !time.Now().Before(r.until)
 }
@@ -205,10 +206,43 @@ func (f *Feed) Cache() *watchcache.Cache { return f.cache }
 // the resource.
 func (f *Feed) Warnings() []string { return f.warnings }
 
-// feed returns the running feed of a resource or starts one.
-func (fs *Feeds) feed(key feedKey) (*Feed, error) {
+// enter returns the running feed of a resource or, if upstream serves it, starts one.
+func (fs *Feeds) enter(ctx context.Context, key feedKey) (*Feed, error) {
+	asked := time.Now()
+	fs.mu.Lock()
+	f, err := fs.lookLocked(key)
+	fs.mu.Unlock()
+	if f != nil || err != nil {
+		return f, err
+	}
+	if err := fs.names.serves(ctx, key.gvr); err != nil {
+		return nil, err
+	}
+	return fs.feed(key, asked)
+}
+
+// feed returns the running feed of a resource or starts one, for somebody who asked for it
+// at a time.
+func (fs *Feeds) feed(key feedKey, asked time.Time) (*Feed, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
+	if f, err := fs.lookLocked(key); f != nil || err != nil {
+		return f, err
+	}
+	delete(fs.mu.refused, key)
+	gvr := &key.gvr // what lasts must not refer to the request that began it
+	gvr.Group, gvr.Version, gvr.Resource = strings.Clone(gvr.Group), strings.Clone(gvr.Version), strings.Clone(gvr.Resource)
+	f := fs.newFeed(key)
+	f.asked = asked
+	fs.mu.feeds[key] = f
+	fs.running.Go(func() { fs.own(f) })
+	fs.running.Go(func() { fs.reconfigure(f) })
+	return f, nil
+}
+
+// lookLocked returns the running feed of a resource, if there is one, or why there can be
+// none.
+func (fs *Feeds) lookLocked(key feedKey) (*Feed, error) {
 	if fs.options.Load().excludes(key) {
 		return nil, ErrExcluded
 	}
@@ -227,19 +261,14 @@ func (fs *Feeds) feed(key feedKey) (*Feed, error) {
 	if fs.mu.shed.NoNewFeeds {
 		return nil, ErrNoMemory
 	}
-	delete(fs.mu.refused, key)
-	f := fs.newFeed(key)
-	fs.mu.feeds[key] = f
-	fs.running.Go(func() { fs.own(f) })
-	fs.running.Go(func() { fs.reconfigure(f) })
-	return f, nil
+	return nil, nil
 }
 
 func (fs *Feeds) newFeed(key feedKey) *Feed {
 	gvr, options := key.gvr, fs.options.Load()
 	f := &Feed{
 		gvr: gvr, encoding: key.encoding,
-		client: fs.client, turns: fs.turns, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
+		client: fs.client, names: fs.names, turns: fs.turns, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
 		log: fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
 			zap.Stringer("encoding", key.encoding)),
 		defined: fs.defined,
@@ -279,19 +308,6 @@ func (fs *Feeds) own(f *Feed) {
 	}
 }
 
-// knownForbiddenLocked notes whether upstream forbids a resource, and tells whether it
-// was known to: the log says so once, not for each encoding and attempt.
-func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden bool) (known bool) {
-	_, known = fs.mu.forbidden[gvr]
-	switch {
-	case !forbidden:
-		delete(fs.mu.forbidden, gvr)
-	case !known && len(fs.mu.forbidden) < refusalsMax:
-		fs.mu.forbidden[gvr] = struct{}{}
-	}
-	return known
-}
-
 // defined begins to follow the definitions for a feed of a custom resource, and
 // abandons the feed if it has changed already.
 func (fs *Feeds) defined(f *Feed) {
@@ -327,17 +343,6 @@ func (fs *Feeds) giveUp(f *Feed, reason error, pause time.Duration) {
 // settling is how long requests for a custom resource wait after its definition
 // changed, for upstream itself takes a moment to serve it in the new way.
 const settling = 2 * time.Second
-
-// refusalsMax bounds what clients that ask for resources which do not exist
-// can make us remember.
-const refusalsMax = 1000
-
-func (fs *Feeds) refuseLocked(key feedKey, reason error, pause time.Duration) {
-	if len(fs.mu.refused) >= refusalsMax {
-		clear(fs.mu.refused)
-	}
-	fs.mu.refused[key] = refusal{reason, time.Now().Add(pause)}
-}
 
 // pauseAfter is how long a refusal holds before it is tried again.
 func pauseAfter(err error) time.Duration {

@@ -196,6 +196,8 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 			return definitions(req)
 		case strings.Contains(path, "apiservices"):
 			return reply(404, `{"kind":"Status","reason":"NotFound","code":404}`), nil
+		case path == "/apis":
+			return reply(200, `{"kind":"APIGroupList","groups":[{"name":"example.com","versions":[{"version":"v1"}]}]}`), nil
 		case path == "/apis/example.com/v1":
 			return reply(200, `{"kind":"APIResourceList","resources":[{"name":"widgets","namespaced":true,"kind":"Widget","verbs":["get","list","watch"]}]}`), nil
 		case strings.Contains(path, noSuchNamespace):

@@ -18,7 +18,7 @@ func (fs *Feeds) Restore(s *Store) error {
 	fs.store = s
 	keys, err := s.saved()
 	for _, key := range keys {
-		if _, err := fs.feed(key); errors.Is(err, ErrExcluded) {
+		if _, err := fs.feed(key, time.Now()); errors.Is(err, ErrExcluded) {
 			fs.log.Info("saved cache is removed", zap.Any("resource", key.gvr), zap.Error(err))
 			_ = s.remove(key)
 		}

@@ -1,0 +1,191 @@
+package access
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+)
+
+// selecting is a list of pods with selectors.
+func selecting(t *testing.T, name, labelSelector, fieldSelector string) *authorizer.AttributesRecord {
+	t.Helper()
+	a := reading(name).(*authorizer.AttributesRecord)
+	l, err := labels.Parse(labelSelector)
+	if err != nil {
+		t.Fatalf("%q: %v", labelSelector, err)
+	}
+	a.LabelSelectorRequirements, _ = l.Requirements()
+	f, err := fields.ParseSelector(fieldSelector)
+	if err != nil {
+		t.Fatalf("%q: %v", fieldSelector, err)
+	}
+	a.FieldSelectorRequirements = f.Requirements()
+	return a
+}
+
+// Whatever a client selects by, upstream reads it in the review as it would read it in
+// the request.
+func TestSelectorsArriveAsTheyWere(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 1))
+	labelTerms := []string{
+		"a", "!a", "a=b", "a==b", "a!=b", "a=", "a in (b)", "a in (c,b,a)", "a in ()", "a in (,b)", "a notin (b,c)", "a>1", "a<22",
+		"example.com/app=x.y_z", "in=in", "a=notin", "notin!=exists", "  a   in ( b , c ) ", "b=c",
+	}
+	fieldTerms := []string{
+		"a=b", "a==b", "a!=b", "metadata.name=x", "spec.nodeName=", "a=b\\,c", "a=b\\=c", "a=\\\\", "=x", "a!=", "a=b c", "a=<&>", "a\\,b=c", "a=é\xff\x01",
+	}
+	pick := func(terms []string) string {
+		var some []string
+		for range random.IntN(4) {
+			some = append(some, terms[random.IntN(len(terms))])
+		}
+		return strings.Join(some, ",")
+	}
+	const rounds = 3000
+	for i := range rounds {
+		l, f := pick(labelTerms), pick(fieldTerms)
+		if i < len(labelTerms) {
+			l = labelTerms[i]
+		}
+		if i < len(fieldTerms) {
+			f = fieldTerms[i]
+		}
+		if _, err := labels.Parse(l); err != nil {
+			continue // it is forwarded
+		}
+		if _, err := fields.ParseSelector(f); err != nil {
+			continue
+		}
+		asked := selecting(t, "u", l, f)
+		spec := specOf(asked).ResourceAttributes
+		rawLabels, rawFields := "", ""
+		if spec.LabelSelector != nil {
+			rawLabels = spec.LabelSelector.RawSelector
+		}
+		if spec.FieldSelector != nil {
+			rawFields = spec.FieldSelector.RawSelector
+		}
+		got := selecting(t, "u", rawLabels, rawFields)
+		if !reflect.DeepEqual(sorted(got.LabelSelectorRequirements), sorted(asked.LabelSelectorRequirements)) {
+			t.Fatalf("seed %d: labels %q are written %q", seed, l, rawLabels)
+		}
+		if !reflect.DeepEqual(sorted(got.FieldSelectorRequirements), sorted(asked.FieldSelectorRequirements)) {
+			t.Fatalf("seed %d: fields %q are written %q", seed, f, rawFields)
+		}
+		const slack = 4 // of a term: "in(" is written "in ("
+		if len(rawLabels) > len(l)+slack*3 || len(rawFields) > len(f) {
+			t.Fatalf("%q %q became %q %q", l, f, rawLabels, rawFields)
+		}
+	}
+}
+
+// sorted are requirements in an order of their own: all of them have to hold.
+func sorted[R any](requirements []R) []R {
+	slices.SortFunc(requirements, func(a, b R) int { return strings.Compare(fmt.Sprintf("%#v", a), fmt.Sprintf("%#v", b)) })
+	return requirements
+}
+
+// Two questions are one only if they are the same.
+func TestQuestionsAreToldApart(t *testing.T) {
+	base := func() *authorizer.AttributesRecord {
+		return &authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: "good", UID: "1", Groups: []string{"a", "b"}, Extra: map[string][]string{"k": {"v", "w"}, "l": {"x"}}},
+			Verb: "list", Namespace: "n", APIGroup: "g", APIVersion: "v1", Resource: "pods", Subresource: "s", Name: "o", ResourceRequest: true,
+		}
+	}
+	with := func(change func(*authorizer.AttributesRecord, *user.DefaultInfo)) authorizer.Attributes {
+		a := base()
+		change(a, a.User.(*user.DefaultInfo))
+		return a
+	}
+	questions := []authorizer.Attributes{
+		base(),
+		with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Name = "good2" }),
+		with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.UID = "" }),
+		with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Groups = []string{"ab"} }),
+		with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Groups = []string{"a", "b", ""} }),
+		with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Groups = []string{"b", "a"} }),
+		with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) { u.Extra = nil }),
+		with(func(_ *authorizer.AttributesRecord, u *user.DefaultInfo) {
+			u.Extra = map[string][]string{"k": {"v"}, "l": {"w", "x"}}
+		}),
+		with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.Verb = "watch" }),
+		with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.Namespace, a.APIGroup = "g", "n" }),
+		with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.APIVersion = "" }),
+		with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.Resource, a.Subresource = "s", "pods" }),
+		with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.Name = "" }),
+		with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) { a.ResourceRequest, a.Path = false, "/x" }),
+		with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) {
+			a.LabelSelectorRequirements = selecting(t, "", "a=b", "").LabelSelectorRequirements
+		}),
+		with(func(a *authorizer.AttributesRecord, _ *user.DefaultInfo) {
+			a.FieldSelectorRequirements = selecting(t, "", "", "a=b").FieldSelectorRequirements
+		}),
+	}
+	a, j := newTrial(t, Options{AllowTTL: time.Hour, DenyTTL: time.Hour})
+	close(j.hold)
+	for range 3 {
+		for i, q := range questions {
+			if decision, _, err := a.Authorize(t.Context(), q); decision != authorizer.DecisionAllow || err != nil {
+				t.Fatalf("question %d: %v, %v", i, decision, err)
+			}
+		}
+	}
+	if n := j.accesses.Load(); n != int64(len(questions)) {
+		t.Errorf("%d questions were reviewed %d times", len(questions), n)
+	}
+}
+
+// A client that is refused list after list, each with another large selector, has next to
+// nothing kept, and upstream is asked no more than the client has sent.
+func TestDecisionsTakeLittle(t *testing.T) {
+	a, j := newTrial(t, Options{AllowTTL: time.Hour, DenyTTL: time.Hour})
+	j.reason = "no role binding"
+	close(j.hold)
+	const lists, terms = 200, 5000
+	large := selecting(t, "bad", strings.Repeat("a.example.com/b!=c,", terms)+"z", "").LabelSelectorRequirements
+	sent := int64(len("a.example.com/b!=c,")*terms) * lists
+	before := liveHeap()
+	for i := range lists {
+		q := selecting(t, "bad", fmt.Sprintf("n=%d", i), "")
+		q.LabelSelectorRequirements = append(q.LabelSelectorRequirements, large...)
+		if decision, reason, err := a.Authorize(t.Context(), q); decision == authorizer.DecisionAllow || reason != j.reason || err != nil {
+			t.Fatal(decision, reason, err)
+		}
+	}
+	after := liveHeap()
+	count, bytes := a.decisions.known.held()
+	t.Logf("%d refused lists: %d KiB sent, %d KiB posted; %d bytes kept by the cache's account, %d by the heap's",
+		lists, sent>>10, j.posted.Load()>>10, bytes, after-before)
+	if count != lists || bytes > lists*(outcomeCost+len(j.reason))+holderCost {
+		t.Errorf("%d outcomes take %d bytes", count, bytes)
+	}
+	const allowance = 4 << 20 // connections and buffers
+	if after > before+allowance {
+		t.Errorf("the heap went from %d to %d KiB", before>>10, after>>10)
+	}
+	if posted := j.posted.Load(); posted > sent+lists*1024 {
+		t.Errorf("upstream was posted %d bytes for %d that were sent", posted, sent)
+	}
+	runtime.KeepAlive(a)
+}
+
+// liveHeap is what the heap holds, in bytes.
+func liveHeap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // pools are emptied by the second
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

@@ -1,0 +1,188 @@
+package access
+
+import (
+	"container/heap"
+	"container/list"
+	"crypto/sha256"
+	"sync"
+	"time"
+)
+
+// key is the digest of a question that upstream was asked.
+type key [sha256.Size]byte
+
+const (
+	// outcomeCost and holderCost are what an outcome and a holder take besides what is in
+	// them, in bytes, with some reserve: TestOutcomesAreBounded compares them with the heap.
+	outcomeCost, holderCost = 320, 320
+	// outcomeShare is the part of the bound that a single outcome may take at most.
+	outcomeShare = 64
+	// sweepPause is how long an outcome is kept beyond its time at most.
+	sweepPause = 10 * time.Second
+)
+
+// outcomes remembers what reviews have found, for a while and within a bound in bytes.
+// Each outcome belongs to the one who asked first. If there are too many, the one who
+// has most of them loses those that it has not used for longest. So a client that asks
+// more and more new questions pushes out its own outcomes and nobody else's.
+//
+// It holds digests of the questions only: they contain tokens, and are as long as
+// clients like.
+type outcomes[V any] struct {
+	most int
+
+	mu struct {
+		sync.Mutex
+		bytes    int
+		found    map[key]*outcome[V]
+		holders  map[key]*holder[V] // by the digest of their name
+		largest  holders[V]
+		sweeping bool // a sweep is to come
+	}
+}
+
+type outcome[V any] struct {
+	key    key
+	value  V
+	bytes  int
+	until  time.Time
+	holder *holder[V]
+	place  *list.Element // in the list of its holder
+}
+
+// holder is somebody who has asked.
+type holder[V any] struct {
+	name   key
+	bytes  int
+	recent list.List // of *outcome[V], the last used first
+	index  int       // in the heap
+}
+
+func newOutcomes[V any](most int) *outcomes[V] {
+	o := &outcomes[V]{most: most}
+	o.mu.found, o.mu.holders = map[key]*outcome[V]{}, map[key]*holder[V]{}
+	return o
+}
+
+// get returns what was found, if that still holds.
+func (o *outcomes[V]) get(k key) (value V, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	found := o.mu.found[k]
+	if found == nil || !time.Now().Before(found.until) {
+		return value, false
+	}
+	found.holder.recent.MoveToFront(found.place)
+	return found.value, true
+}
+
+// put remembers an outcome that takes bytes. What does not hold for any time, or would
+// take too large a part of the whole, is not remembered.
+func (o *outcomes[V]) put(of string, k key, value V, bytes int, ttl time.Duration) {
+	if bytes += outcomeCost; ttl <= 0 || bytes > o.most/outcomeShare {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if was := o.mu.found[k]; was != nil {
+		o.dropLocked(was)
+	}
+	h := o.holderLocked(sha256.Sum256([]byte(of)))
+	added := &outcome[V]{key: k, value: value, bytes: bytes, until: time.Now().Add(ttl), holder: h}
+	added.place = h.recent.PushFront(added)
+	o.mu.found[k] = added
+	o.growLocked(h, bytes)
+	for o.mu.bytes > o.most {
+		o.dropLocked(o.mu.largest[0].recent.Back().Value.(*outcome[V]))
+	}
+	if !o.mu.sweeping {
+		o.mu.sweeping = true
+		time.AfterFunc(sweepPause, o.sweep)
+	}
+}
+
+func (o *outcomes[V]) holderLocked(name key) *holder[V] {
+	h := o.mu.holders[name]
+	if h == nil {
+		h = &holder[V]{name: name}
+		o.mu.holders[name] = h
+		heap.Push(&o.mu.largest, h)
+		o.growLocked(h, holderCost)
+	}
+	return h
+}
+
+func (o *outcomes[V]) growLocked(h *holder[V], bytes int) {
+	o.mu.bytes += bytes
+	h.bytes += bytes
+	heap.Fix(&o.mu.largest, h.index)
+}
+
+func (o *outcomes[V]) dropLocked(old *outcome[V]) {
+	h := old.holder
+	delete(o.mu.found, old.key)
+	h.recent.Remove(old.place)
+	o.growLocked(h, -old.bytes)
+	if h.recent.Len() == 0 {
+		o.growLocked(h, -holderCost)
+		heap.Remove(&o.mu.largest, h.index)
+		delete(o.mu.holders, h.name)
+	}
+}
+
+// sweep drops what has expired, again and again while there is anything left.
+func (o *outcomes[V]) sweep() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	for _, found := range o.mu.found {
+		if !now.Before(found.until) {
+			o.dropLocked(found)
+		}
+	}
+	if o.mu.sweeping = len(o.mu.found) > 0; o.mu.sweeping {
+		time.AfterFunc(sweepPause, o.sweep)
+		return
+	}
+	// Maps do not shrink by themselves.
+	o.mu.found, o.mu.holders, o.mu.largest = map[key]*outcome[V]{}, map[key]*holder[V]{}, nil
+}
+
+// held is how many outcomes there are and what they take.
+func (o *outcomes[V]) held() (count, bytes int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.mu.found), o.mu.bytes
+}
+
+// holders is a heap, the one who has most first.
+type holders[V any] []*holder[V]
+
+// Len implements heap.Interface.
+func (h *holders[V]) Len() int { return len(*h) }
+
+// Less implements heap.Interface.
+func (h *holders[V]) Less(i, j int) bool { return (*h)[i].bytes > (*h)[j].bytes }
+
+// Swap implements heap.Interface.
+func (h *holders[V]) Swap(i, j int) {
+	all := *h
+	all[i], all[j] = all[j], all[i]
+	all[i].index, all[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (h *holders[V]) Push(x any) {
+	added := x.(*holder[V])
+	added.index = len(*h)
+	*h = append(*h, added)
+}
+
+// Pop implements heap.Interface.
+func (h *holders[V]) Pop() any {
+	last := len(*h) - 1
+	popped := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return popped
+}

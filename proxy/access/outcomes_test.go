@@ -1,0 +1,123 @@
+package access
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func keyOf(parts ...any) key { return sha256.Sum256([]byte(fmt.Sprint(parts...))) }
+
+// However much clients have remembered, it takes no more than the bound, by the account
+// and by the heap. One who asks for more loses its own, and others keep theirs.
+func TestOutcomesAreBounded(t *testing.T) {
+	const most, modest, each = 4 << 20, 20, 50
+	before := liveHeap()
+	o := newOutcomes[string](most)
+	for u := range modest {
+		for i := range each {
+			o.put(fmt.Sprint("user", u), keyOf(u, i), "yes", 3, time.Hour)
+		}
+	}
+	reason := strings.Repeat("r", 100)
+	for i := range 3 * most / outcomeCost {
+		o.put("greedy", keyOf("greedy", i), strings.Clone(reason), len(reason), time.Hour)
+		if i%7 == 0 {
+			o.get(keyOf("greedy", 0)) // it is used
+		}
+		if _, bytes := o.held(); bytes > most {
+			t.Fatalf("%d bytes are held", bytes)
+		}
+	}
+	if held := liveHeap() - before; held > most {
+		t.Errorf("the heap holds %d bytes for %d of the account", held, most)
+	}
+	for u := range modest {
+		for i := range each {
+			if _, ok := o.get(keyOf(u, i)); !ok {
+				t.Fatalf("outcome %d of user %d was pushed out by another's", i, u)
+			}
+		}
+	}
+	if _, ok := o.get(keyOf("greedy", 0)); !ok {
+		t.Error("what was used most was pushed out first")
+	}
+	if _, ok := o.get(keyOf("greedy", 1)); ok {
+		t.Error("what was never used is still there")
+	}
+	o.put("greedy", keyOf("huge"), "", most/outcomeShare, time.Hour)
+	if _, ok := o.get(keyOf("huge")); ok {
+		t.Error("one outcome takes a large part of the whole")
+	}
+}
+
+// An outcome holds for its time, and what it took is given back soon after.
+func TestOutcomesExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOutcomes[int](1 << 20)
+		o.put("u", keyOf("short"), 1, 0, time.Minute)
+		o.put("u", keyOf("long"), 2, 0, time.Hour)
+		o.put("v", keyOf("none"), 3, 0, 0)
+		time.Sleep(time.Minute - 1)
+		if v, ok := o.get(keyOf("short")); v != 1 || !ok {
+			t.Error("it has expired too soon")
+		}
+		time.Sleep(1)
+		if _, ok := o.get(keyOf("short")); ok {
+			t.Error("it has not expired")
+		}
+		time.Sleep(sweepPause)
+		synctest.Wait()
+		if count, bytes := o.held(); count != 1 || bytes != outcomeCost+holderCost {
+			t.Errorf("%d outcomes take %d bytes", count, bytes)
+		}
+		if v, ok := o.get(keyOf("long")); v != 2 || !ok {
+			t.Error("another has expired, too")
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if count, bytes := o.held(); count != 0 || bytes != 0 || len(o.mu.holders) != 0 || o.mu.sweeping {
+			t.Errorf("%d outcomes and %d holders take %d bytes", count, len(o.mu.holders), bytes)
+		}
+	})
+}
+
+// The account is right whatever happens.
+func TestOutcomesAccount(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 1))
+	synctest.Test(t, func(t *testing.T) {
+		o := newOutcomes[int](64 << 10)
+		for range 20_000 {
+			k := keyOf(random.IntN(300))
+			switch random.IntN(10) {
+			case 0:
+				time.Sleep(time.Duration(random.IntN(int(sweepPause))))
+			case 1, 2, 3:
+				o.get(k)
+			default:
+				o.put(fmt.Sprint(random.IntN(20)), k, 0, random.IntN(900), time.Duration(random.IntN(int(time.Minute))))
+			}
+			o.mu.Lock()
+			bytes, count := 0, 0
+			for i, h := range o.mu.largest {
+				of := holderCost
+				for e := h.recent.Front(); e != nil; e = e.Next() {
+					of += e.Value.(*outcome[int]).bytes
+					count++
+				}
+				if bytes += of; h.bytes != of || h.index != i || h.recent.Len() == 0 || h.bytes > o.mu.largest[0].bytes || o.mu.holders[h.name] != h {
+					t.Fatalf("seed %d: holder %d of %d has %d bytes and %d by its account", seed, i, len(o.mu.largest), of, h.bytes)
+				}
+			}
+			if bytes != o.mu.bytes || bytes > o.most || count != len(o.mu.found) || len(o.mu.holders) != len(o.mu.largest) {
+				t.Fatalf("seed %d: %d bytes, %d by the account, of %d and %d", seed, bytes, o.mu.bytes, count, len(o.mu.found))
+			}
+			o.mu.Unlock()
+		}
+	})
+}

@@ -1,0 +1,96 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// However many tokens clients make up, what is remembered of them is bounded, and it does
+// not push out what is remembered of good ones.
+func TestTokensAreBounded(t *testing.T) {
+	var asked atomic.Int64
+	review := authenticator.TokenFunc(func(_ context.Context, token string) (*authenticator.Response, bool, error) {
+		asked.Add(1)
+		return &authenticator.Response{User: &user.DefaultInfo{Name: token}}, strings.HasPrefix(token, "good"), nil
+	})
+	tokens := newTokens(review, time.Hour, newMetrics(prometheus.NewRegistry()))
+	ask := func(token string) (ok bool) {
+		resp, ok, err := tokens.AuthenticateToken(t.Context(), token)
+		if err != nil || ok != strings.HasPrefix(token, "good") || ok && resp.User.GetName() != token {
+			t.Fatal(token, resp, ok, err)
+		}
+		return ok
+	}
+	const good, more = 100, 1000
+	for i := range good {
+		ask(fmt.Sprint("good", i))
+	}
+	before := liveHeap()
+	made := refusedMax/outcomeCost + more
+	long := strings.Repeat("x", 10<<10)
+	for i := range made {
+		if i%10 == 0 {
+			ask(fmt.Sprint(long, i))
+		} else {
+			ask(fmt.Sprint(i))
+		}
+	}
+	count, bytes := tokens.bad.held()
+	if bytes > refusedMax || count < made/2 {
+		t.Errorf("%d outcomes take %d bytes", count, bytes)
+	}
+	if held := liveHeap() - before; held > refusedMax+1<<20 {
+		t.Errorf("%d made-up tokens take %d KiB", made, held>>10)
+	}
+	asked.Store(0)
+	for i := range good {
+		ask(fmt.Sprint("good", i))
+	}
+	ask(fmt.Sprint(made - 1))
+	if n := asked.Load(); n != 0 {
+		t.Errorf("%d tokens are reviewed again", n)
+	}
+	runtime.KeepAlive(tokens)
+}
+
+// One address that sends one made-up token after another does not keep others from
+// having theirs reviewed, whatever upstream does with the made-up ones.
+func TestMadeUpTokensHoldUpNobody(t *testing.T) {
+	a, j := newTrial(t, Options{TokenTTL: time.Minute})
+	ctx, cancel := context.WithCancel(t.Context())
+	const flood = 5 * reviewsMax
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for i := range flood {
+		all.Go(func() { _, _ = a.askFrom(ctx, t, "192.0.2.1:1000", fmt.Sprint("bad", i)) })
+	}
+	for j.tokens.Load() < reviewsMax/2 {
+		runtime.Gosched()
+	}
+	served := make(chan error, 1)
+	go func() {
+		_, err := a.askFrom(ctx, t, "192.0.2.2:1000", "good")
+		served <- err
+	}()
+	for j.tokens.Load() <= reviewsMax/2 {
+		runtime.Gosched()
+	}
+	if n := j.tokens.Load(); n != reviewsMax/2+1 {
+		t.Errorf("%d reviews are under way", n)
+	}
+	close(j.hold)
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,70 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Names that clients make up become no labels: not while upstream refuses them, and only a
+// bounded number if upstream says yes to whatever it is asked for. What is kept of a
+// request is its names, not its query.
+func TestLabelsAreBounded(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := NewMetrics(registry)
+	series := func(name string) (n int) {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == name {
+				n = len(f.GetMetric())
+			}
+		}
+		return n
+	}
+	answer := func(method, path string, status int, from source) {
+		resp := newResponse(status, from)
+		m.request(parseRoute(method, path), resp, time.Millisecond)
+	}
+	const made = 2 * namesMost
+	for i := range made {
+		for _, path := range []string{"/api/v1/r%d", "/apis/g%d/v1/pods", "/apis/g/v%d/pods", "/api/v1/namespaces/n/pods/p/s%d", "/x%d"} {
+			path := fmt.Sprintf(path, i)
+			answer(http.MethodGet, path, http.StatusNotFound, fromUpstream)
+			answer(http.MethodGet, path, http.StatusForbidden, fromProxy)
+			answer(fmt.Sprint("METHOD", i), path, http.StatusMethodNotAllowed, fromUpstream)
+		}
+	}
+	const kinds = 16
+	if n := series("watchproxy_requests_total"); n > kinds {
+		t.Errorf("refused names have %d series", n)
+	}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range made {
+		target := fmt.Sprintf("/apis/external.metrics.k8s.io/v1beta1/namespaces/n/metric%d?labelSelector=%s", i, strings.Repeat("x", 60<<10))
+		answer(http.MethodGet, target[:strings.IndexByte(target, '?')], http.StatusOK, fromUpstream)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if n := series("watchproxy_requests_total"); n > namesMost+kinds {
+		t.Errorf("names that upstream knows have %d series", n)
+	}
+	const each = 4 << 10
+	if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > namesMost*each {
+		t.Errorf("%d names hold %d KiB", namesMost, held>>10)
+	}
+	long := parseRoute(http.MethodGet, "/api/v1/"+strings.Repeat("a", labelsMost))
+	if got := metricLabels(long, newResponse(http.StatusOK, fromUpstream)); got != [3]string{} {
+		t.Error("a long name is a label")
+	}
+	runtime.KeepAlive(m)
+}

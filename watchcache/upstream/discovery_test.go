@@ -1,0 +1,227 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// slowDiscovery serves nothing in three groups and versions, takes its time, and counts.
+type slowDiscovery struct {
+	takes    time.Duration
+	mu       sync.Mutex
+	fails    bool
+	now      map[string]int // requests under way, by path
+	asked    map[string]int
+	most     int // at a time
+	mostSame int // at a time, of the same path
+}
+
+func (s *slowDiscovery) RoundTrip(req *http.Request) (*http.Response, error) {
+	path := req.URL.Path
+	s.mu.Lock()
+	s.now[path]++
+	s.asked[path]++
+	all := 0
+	for _, n := range s.now {
+		all += n
+	}
+	s.most, s.mostSame = max(s.most, all), max(s.mostSame, s.now[path])
+	fails := s.fails
+	s.mu.Unlock()
+	time.Sleep(s.takes)
+	s.mu.Lock()
+	s.now[path]--
+	s.mu.Unlock()
+	switch {
+	case fails:
+		return reply(500, "broken"), nil
+	case path == "/apis":
+		return reply(200, `{"kind":"APIGroupList","groups":[{"name":"apps","versions":[{"version":"v1"}]},{"name":"example.com","versions":[{"version":"v1"}]}]}`), nil
+	case path == "/api/v1", path == "/apis/apps/v1", path == "/apis/example.com/v1":
+		return reply(200, `{"kind":"APIResourceList","resources":[]}`), nil
+	}
+	return reply(404, "404 page not found"), nil
+}
+
+func newSlowDiscovery() *slowDiscovery {
+	return &slowDiscovery{takes: 50 * time.Millisecond, now: map[string]int{}, asked: map[string]int{}}
+}
+
+// However many names clients make up, upstream is asked for a document once in a while and
+// by one request at a time, and nothing of the names is kept: no feed, no refusal, no metric.
+func TestMadeUpNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := newSlowDiscovery()
+		registry := prometheus.NewRegistry()
+		client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, upstream, NewMetrics(registry))
+		core, logs := observer.New(zap.DebugLevel)
+		feeds := NewFeeds(client, Options{}, zap.New(core))
+		defer feeds.Stop()
+		const each, rounds = 300, 4
+		long := strings.Repeat("a", 16<<10)
+		shapes := map[string]func(i int) schema.GroupVersionResource{
+			"resource":             func(i int) schema.GroupVersionResource { return gvrOf("", "v1", fmt.Sprint("r", i)) },
+			"resource in a group":  func(i int) schema.GroupVersionResource { return gvrOf("apps", "v1", fmt.Sprint("r", i)) },
+			"in another":           func(i int) schema.GroupVersionResource { return gvrOf("example.com", "v1", fmt.Sprint("r", i)) },
+			"version":              func(i int) schema.GroupVersionResource { return gvrOf("apps", fmt.Sprint("v", i), "deployments") },
+			"version of the core":  func(i int) schema.GroupVersionResource { return gvrOf("", fmt.Sprint("v2", i), "pods") },
+			"group":                func(i int) schema.GroupVersionResource { return gvrOf(fmt.Sprint("g", i), "v1", "pods") },
+			"long resource":        func(i int) schema.GroupVersionResource { return gvrOf("", "v1", fmt.Sprint(long, i)) },
+			"long group":           func(i int) schema.GroupVersionResource { return gvrOf(fmt.Sprint(long, i), "v1", "pods") },
+			"no name of anything":  func(i int) schema.GroupVersionResource { return gvrOf("", "v1", fmt.Sprint("Pods ", i)) },
+			"group with a newline": func(i int) schema.GroupVersionResource { return gvrOf(fmt.Sprint("a\n", i), "v1", "pods") },
+		}
+		for range rounds {
+			var all sync.WaitGroup
+			for name, shape := range shapes {
+				for i := range each {
+					all.Go(func() {
+						if _, err := feeds.Open(t.Context(), shape(i), watchcache.Encoding(i%2), 0); !errors.Is(err, errNotServed) {
+							t.Errorf("%s: %v", name, err)
+						}
+						if feeds.Caches(shape(i)) {
+							t.Errorf("%s: a feed is possible", name)
+						}
+					})
+				}
+			}
+			all.Wait()
+			time.Sleep(askedAgain + 1)
+		}
+		upstream.mu.Lock()
+		defer upstream.mu.Unlock()
+		for path, n := range upstream.asked {
+			if n > rounds+1 {
+				t.Errorf("upstream was asked %d times for %s", n, path)
+			}
+		}
+		const known = 4 // the list of groups, the core, two groups
+		if len(upstream.asked) != known || upstream.mostSame != 1 || upstream.most > discoverMax {
+			t.Errorf("%d documents were asked for, %d at a time, the same %d at a time", len(upstream.asked), upstream.most, upstream.mostSame)
+		}
+		feeds.mu.Lock()
+		defer feeds.mu.Unlock()
+		if len(feeds.mu.feeds)+len(feeds.mu.refused)+len(feeds.mu.forbidden) != 0 || len(feeds.names.mu.documents) != known {
+			t.Errorf("there are %d feeds, %d refusals, %d forbidden resources, %d documents",
+				len(feeds.mu.feeds), len(feeds.mu.refused), len(feeds.mu.forbidden), len(feeds.names.mu.documents))
+		}
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if len(f.GetMetric()) > known {
+				t.Errorf("%s has %d series", f.GetName(), len(f.GetMetric()))
+			}
+		}
+		if logs.Len() != 0 {
+			t.Errorf("%d lines are logged, the first is %v", logs.Len(), logs.All()[0])
+		}
+	})
+}
+
+func gvrOf(group, version, resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
+}
+
+// While discovery fails, upstream is left alone for a while, whoever asks; the log says so
+// once. It is asked again then.
+func TestDiscoveryFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := newSlowDiscovery()
+		upstream.fails = true
+		core, logs := observer.New(zap.WarnLevel)
+		client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, upstream, NewMetrics(prometheus.NewRegistry()))
+		feeds := NewFeeds(client, Options{}, zap.New(core))
+		defer feeds.Stop()
+		const rounds, each = 5, 20
+		for range rounds {
+			for i := range each {
+				if _, err := feeds.Open(t.Context(), gvrOf("apps", "v1", fmt.Sprint("r", i)), watchcache.JSON, 0); err == nil || errors.Is(err, errNotServed) {
+					t.Errorf("got %v", err)
+				}
+			}
+			time.Sleep(askedAgain)
+		}
+		if n := upstream.asked["/apis"]; n != rounds || len(upstream.asked) != 1 || logs.Len() != 1 {
+			t.Errorf("upstream was asked %v, %d lines are logged", upstream.asked, logs.Len())
+		}
+		upstream.mu.Lock()
+		upstream.fails = false
+		upstream.mu.Unlock()
+		if err := feeds.names.serves(t.Context(), gvrOf("apps", "v1", "r")); !errors.Is(err, errNotServed) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// A client does not wait for upstream longer than it likes to, and what others wait for
+// goes on.
+func TestDiscoveryIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		upstream := newSlowDiscovery()
+		upstream.takes = time.Second
+		feeds := startWith(t, upstream)
+		ctx, cancel := context.WithTimeout(t.Context(), upstream.takes/2)
+		defer cancel()
+		other := make(chan error, 1)
+		go func() {
+			_, err := feeds.Open(t.Context(), gvrOf("", "v1", "r"), watchcache.JSON, 0)
+			other <- err
+		}()
+		if _, err := feeds.Open(ctx, gvrOf("", "v1", "s"), watchcache.JSON, 0); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
+		if err := <-other; !errors.Is(err, errNotServed) {
+			t.Errorf("got %v", err)
+		}
+		if n := upstream.asked["/api/v1"]; n != 1 {
+			t.Errorf("upstream was asked %d times", n)
+		}
+	})
+}
+
+// A resource that upstream begins to serve is cached soon, whether somebody has asked for
+// it before or not.
+func TestNewResourceIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		served := false
+		widget := widgetUpstream(func(*http.Request) (*http.Response, error) { return reply(404, "{}"), nil })
+		feeds := startWith(t, roundTrip(func(req *http.Request) (*http.Response, error) {
+			switch {
+			case served:
+			case req.URL.Path == "/apis":
+				return reply(200, `{"groups":[]}`), nil
+			default:
+				return reply(404, "404 page not found"), nil
+			}
+			return widget(req)
+		}))
+		if _, err := feeds.Open(t.Context(), widgets, watchcache.JSON, 0); !errors.Is(err, errNotServed) {
+			t.Fatal(err)
+		}
+		served = true
+		time.Sleep(askedAgain + 1)
+		if !feeds.Caches(widgets) {
+			t.Error("what upstream said long ago still counts")
+		}
+		if _, err := feeds.Open(t.Context(), widgets, watchcache.JSON, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
+
+// describe finds a resource in upstream's discovery, as of since or later, and checks that
+// it can be listed and watched.
+func (d *discovery) describe(ctx context.Context, f *Feed) (*metav1.APIResource, error) {
+	gvr := f.gvr
+	found, err := d.find(ctx, gvr, f.asked)
+	if err != nil {
+		return nil, err
+	}
+	for _, verb := range []string{"list", "watch"} {
+		if !slices.Contains(found.Verbs, verb) {
+			return nil, fmt.Errorf("%w: %s has no verb %s", ErrNotCacheable, gvr, verb)
+		}
+	}
+	if (found.Group != "" && found.Group != gvr.Group) || (found.Version != "" && found.Version != gvr.Version) {
+		return nil, fmt.Errorf("%w: %s is served as %s/%s", ErrNotCacheable, gvr, found.Group, found.Version)
+	}
+	return found, nil
+}
+
+// checkLocal returns an error unless a resource is served by the apiserver itself: an
+// aggregated API has resourceVersions and a history of its own.
+//
+// APIServices tell who serves a group and version. If they cannot be read, only what
+// kube-apiserver has itself and what a CustomResourceDefinition defines are taken for
+// local. Of the latter, custom is true: the resource has to look like one, too, as an
+// aggregated API may have taken the place of a definition.
+func (d *discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResource) (custom bool, err error) {
+	if gvr.Group == "" {
+		return false, nil
+	}
+	groups, err := d.groups(ctx)
+	if err != nil {
+		return false, err
+	}
+	if !groups.lists(apiservices.GroupVersion()) {
+		return false, nil // there is no aggregator
+	}
+	var service struct {
+		Spec struct {
+			Service *struct{ Name string } `json:"service"`
+		} `json:"spec"`
+	}
+	unknown := d.client.read(ctx, apiservices, resourcePath(apiservices, "")+"/"+gvr.Version+"."+gvr.Group, &service)
+	switch {
+	case unknown == nil && service.Spec.Service != nil:
+		return false, fmt.Errorf("%w: %s is served by the aggregated API %s", ErrNotCacheable, gvr, service.Spec.Service.Name)
+	case unknown == nil:
+		return false, nil
+	case apierrors.IsForbidden(unknown):
+		d.unseen.Do(func() {
+			d.log.Warn("without the right to get apiservices.apiregistration.k8s.io, resources are only cached if kube-apiserver "+
+				"has them itself or their definitions can be read", zap.Error(unknown))
+		})
+	case !apierrors.IsNotFound(unknown):
+		return false, unknown
+	}
+	if scheme.Scheme.IsVersionRegistered(gvr.GroupVersion()) {
+		return false, nil
+	}
+	crd, err := d.client.define(ctx, gvr)
+	switch {
+	case err != nil:
+		return false, err
+	case crd.served:
+		return true, nil
+	case apierrors.IsForbidden(unknown):
+		return false, fmt.Errorf("%w: %s may be served by an aggregated API: %w", ErrNotCacheable, gvr, unknown)
+	}
+	return false, fmt.Errorf("%w: %s has no APIService yet", errNotServed, gvr)
+}

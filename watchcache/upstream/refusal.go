@@ -1,0 +1,40 @@
+package upstream
+
+import (
+	"maps"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// refusal remembers for a while why a resource has no feed.
+type refusal struct {
+	err   error
+	until time.Time
+}
+
+// refusalsMax bounds what is remembered of resources that come and go.
+const refusalsMax = 1000
+
+func (fs *Feeds) refuseLocked(key feedKey, reason error, pause time.Duration) {
+	if len(fs.mu.refused) >= refusalsMax {
+		maps.DeleteFunc(fs.mu.refused, func(_ feedKey, r refusal) bool { return !time.Now().Before(r.until) })
+	}
+	if len(fs.mu.refused) >= refusalsMax {
+		clear(fs.mu.refused)
+	}
+	fs.mu.refused[key] = refusal{reason, time.Now().Add(pause)}
+}
+
+// knownForbiddenLocked notes whether upstream forbids a resource, and tells whether it
+// was known to: the log says so once, not for each encoding and attempt.
+func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden bool) (known bool) {
+	_, known = fs.mu.forbidden[gvr]
+	switch {
+	case !forbidden:
+		delete(fs.mu.forbidden, gvr)
+	case !known && len(fs.mu.forbidden) < refusalsMax:
+		fs.mu.forbidden[gvr] = struct{}{}
+	}
+	return known
+}
