@@ -207,7 +207,7 @@ func (s *Server) guarded(ctx context.Context, req *request, rt *route) (resp *re
 }
 
 // handle is the walk that every request takes.
-func (s *Server) handle(ctx context.Context, req *request, rt *route) *response {
+func (s *Server) handle(ctx context.Context, req *request, rt *route) (resp *response) {
 	if rt.resource && rt.verb == "list" && isWatch(req.query) {
 		rt.verb = "watch"
 	}
@@ -231,10 +231,17 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 			return refusal
 		}
 	}
-	done = joined(s.metrics.forwardBegan(rt.verb), done)
-	if errors.Is(err, errLate) {
-		done = joined(done, s.leaveLate)
+	if late, ok := errors.AsType[*lateError](err); ok {
+		if done, ok = s.admitLate(); !ok {
+			return late.expired
+		}
 	}
+	done = joined(s.metrics.forwardBegan(rt.verb), done)
+	defer func() {
+		if resp == nil { // a panic
+			done()
+		}
+	}()
 	resp = s.sharedForward(ctx, req, *rt, done)
 	if rt.plain && rt.resource && !resp.lasts && kubernetesOwn(rt.gvr.Group) {
 		resp.gather(req.method)
