@@ -41,6 +41,12 @@ func (forwardsAll) Open(context.Context, schema.GroupVersionResource, watchcache
 // serveForwards runs a server over TLS that forwards everything to a handler.
 func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Server, net.Addr) {
 	t.Helper()
+	return serveFeeds(t, forwardsAll{}, upstream, limits)
+}
+
+// serveFeeds runs a server over TLS that has the handler for upstream.
+func serveFeeds(t *testing.T, feeds Feeds, upstream http.HandlerFunc, limits Limits) (*Server, net.Addr) {
+	t.Helper()
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
 	forwards, err := forwarderTo(&rest.Config{Host: behind.URL})
@@ -60,7 +66,7 @@ func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Ser
 		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true,
 		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}},
 	}
-	s, err := NewServer(forwardsAll{}, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
+	s, err := NewServer(feeds, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -184,6 +184,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.streams.Wait()
 	stage("drained: streams ended")
 	s.cut()
+	_ = l.Close() // fasthttp closes it only if it had begun to accept
 	if err := <-failed; err != nil {
 		s.log.Debug("listener closed", zap.Error(err))
 	}
@@ -207,7 +208,7 @@ func (s *Server) guarded(ctx context.Context, req *request, rt *route) (resp *re
 }
 
 // handle is the walk that every request takes.
-func (s *Server) handle(ctx context.Context, req *request, rt *route) (resp *response) {
+func (s *Server) handle(ctx context.Context, req *request, rt *route) *response {
 	if rt.resource && rt.verb == "list" && isWatch(req.query) {
 		rt.verb = "watch"
 	}
@@ -237,11 +238,6 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) (resp *res
 		}
 	}
 	done = joined(s.metrics.forwardBegan(rt.verb), done)
-	defer func() {
-		if resp == nil { // a panic
-			done()
-		}
-	}()
 	resp = s.sharedForward(ctx, req, *rt, done)
 	if rt.plain && rt.resource && !resp.lasts && kubernetesOwn(rt.gvr.Group) {
 		resp.gather(req.method)
