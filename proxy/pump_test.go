@@ -166,13 +166,13 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 			}
 		})
 	}
-	padding := strings.Repeat("x", 2000)
+	padding := strings.Repeat("x", 1<<20)
 	for n := 0; n < events; {
 		changes := make([]watchcache.Change, min(1+random.IntN(40), events-n))
 		for i := range changes {
-			size := random.IntN(len(padding))
+			size := random.IntN(2000)
 			if random.IntN(100) == 0 {
-				size = len(padding)
+				size = anySize(random, len(padding))
 			}
 			o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c","namespace":"a","uid":"u","resourceVersion":"%d"},"data":{"p":%q}}`, first+n, padding[:size]))
 			if err != nil {
