@@ -102,7 +102,15 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 		close(x.bodyDone)
 		f.patrol.add(x)
 	}
+	asked := false
+	defer func() {
+		if !asked { // a panic: nobody is going to close an answer
+			_ = out.Body.Close()
+			x.finish()
+		}
+	}()
 	in, err := req.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })
+	asked = true
 	if err != nil {
 		broken := x.body.failure() // before we interrupt it ourselves
 		_ = out.Body.Close()       // not every transport does

@@ -23,31 +23,24 @@ type frame struct {
 	chunk    bytes.Buffer
 }
 
-const (
-	// framesMax is for how many forms, and kinds of a change, a frame is kept; by one
-	// selector an event may be ADDED, by another DELETED.
-	framesMax = 4
-	// frameKeep is how large a frame may be to be kept, in bytes.
-	frameKeep = 64 << 10
-)
+// framesMax is for how many forms, and kinds of a change, a frame is kept; by one
+// selector an event may be ADDED, by another DELETED.
+const framesMax = 4
 
-// writeOne writes an event that is not held up by others.
+// writeOne writes an event that is not held up by others, to somebody who holds on to none
+// of what is written.
 func (w *watching) writeOne(out *chunkWriter, d *watchcache.Delta, all *frames) error {
 	for i := range all.ready {
 		f := &all.ready[i]
 		if f.delta == *d && f.choice == w.choice && f.unframed == out.unframed {
-			_, err := out.w.Write(f.chunk.Bytes())
-			if err != nil {
-				*f = frame{} // HTTP/2 may still hold it
-			}
-			return err
+			return out.send(f.chunk.Bytes())
 		}
 	}
 	if err := w.append(out, d); err != nil {
 		return err
 	}
 	chunk := out.chunk()
-	if len(chunk) <= frameKeep {
+	if len(chunk) <= pieceSize {
 		f := &all.ready[all.next]
 		all.next = (all.next + 1) % framesMax
 		f.choice, f.delta, f.unframed = w.choice, *d, out.unframed
@@ -64,7 +57,8 @@ func (all *frames) forget() {
 	}
 }
 
-// scratch is what a turn needs, and has no use for afterwards.
+// scratch is what a turn needs, and has no use for afterwards. There are as many as there are
+// goroutines at work at a time, and those of a pump keep framesMax pieces.
 type scratch struct {
 	deltas [deltasMax]watchcache.Delta
 	frames frames

@@ -185,7 +185,7 @@ func (s *Server) runStream(c *conn, rt route, resp *response, old bool) {
 		cancel()
 	}
 	out := &chunkWriter{w: c, unframed: old}
-	if resp.watch != nil && c.pumpable() {
+	if resp.watch != nil && s.pump.takes(resp.watch, c) {
 		resp.watch.runBy(ctx, cancel, &s.pump, c, out)
 	} else {
 		stop := c.drainUntilGone(cancel)

@@ -56,10 +56,8 @@ func parseParams(query string) (params, error) {
 
 func (p *params) set(name, value string) (err error) {
 	switch name {
-	case "labelSelector":
-		p.labels, err = labels.Parse(value)
-	case "fieldSelector":
-		p.fields, err = fields.ParseSelector(value)
+	case "labelSelector", "fieldSelector":
+		err = p.selectBy(name, value)
 	case "resourceVersion":
 		if p.rvGiven = value != ""; p.rvGiven {
 			p.rv, err = watchcache.ParseResourceVersion(value)
@@ -95,6 +93,23 @@ func (p *params) set(name, value string) (err error) {
 		return errForward
 	}
 	return nil
+}
+
+// selectorTerms bounds the requirements and values of a selector. Upstream takes longer ones:
+// as many as fit into a URI would take 1.3 MiB for as long as a watch is open, and 0.1 ms for
+// each look at an object.
+const selectorTerms = 1000
+
+func (p *params) selectBy(kind, selector string) (err error) {
+	if strings.Count(selector, ",") >= selectorTerms {
+		return errForward
+	}
+	if kind == "labelSelector" {
+		p.labels, err = labels.Parse(selector)
+	} else {
+		p.fields, err = fields.ParseSelector(selector)
+	}
+	return err
 }
 
 // parseBool is apimachinery's reading of a query parameter: everything but a

@@ -41,6 +41,12 @@ func (forwardsAll) Open(context.Context, schema.GroupVersionResource, watchcache
 // serveForwards runs a server over TLS that forwards everything to a handler.
 func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Server, net.Addr) {
 	t.Helper()
+	return serveFeeds(t, forwardsAll{}, upstream, limits)
+}
+
+// serveFeeds runs a server over TLS that has the handler for upstream.
+func serveFeeds(t *testing.T, feeds Feeds, upstream http.HandlerFunc, limits Limits) (*Server, net.Addr) {
+	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -49,14 +55,14 @@ func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Ser
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serveOptions(t, upstream, Options{
+	return serveOptions(t, feeds, upstream, Options{
 		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true,
 		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}},
 	})
 }
 
-// serveOptions runs a server that forwards everything to a handler.
-func serveOptions(t *testing.T, upstream http.HandlerFunc, options Options) (*Server, net.Addr) {
+// serveOptions runs a server that has the handler for upstream.
+func serveOptions(t *testing.T, feeds Feeds, upstream http.HandlerFunc, options Options) (*Server, net.Addr) {
 	t.Helper()
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
@@ -65,7 +71,7 @@ func serveOptions(t *testing.T, upstream http.HandlerFunc, options Options) (*Se
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	s, err := NewServer(forwardsAll{}, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
+	s, err := NewServer(feeds, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

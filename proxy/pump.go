@@ -16,7 +16,11 @@ import (
 // each processor takes watches out and does what there is to do for them.
 //
 // It never waits for a client. What the kernel does not take at once is written by a
-// goroutine that the watch gets for the purpose, until it has caught up.
+// goroutine that the watch gets for the purpose, until it has caught up. So is an event that is
+// larger than a piece. A watch whose filter is dear has a goroutine of its own all the time.
+//
+// Until the kernel has taken what was written, nothing more is polled: the socket keeps one
+// piece.
 type pump struct {
 	log  *zap.Logger
 	most int // how many goroutines work
@@ -53,6 +57,9 @@ const (
 	// pumpDeltas is how many events a watch may be behind before it gets a goroutine of its
 	// own.
 	pumpDeltas = 16
+	// pumpCost is what a filter may cost for the pump to evaluate it (watchcache.Filter.Cost).
+	// All watches wait for it, so that it must not be for clients to decide.
+	pumpCost = 32
 )
 
 // ready puts the watch into the queue unless it is there. It does not block.
@@ -133,6 +140,9 @@ func (p *pump) take(batch *[pumpBatch]*pumped) int {
 	return n
 }
 
+// takes tells whether a watch over a connection is for a pump.
+func (*pump) takes(w *watching, c *conn) bool { return c.pumpable() && w.filter.Cost() <= pumpCost }
+
 // serve has the pump write a watch until it ends. Meanwhile the caller's goroutine waits for
 // the client to leave.
 func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn, w *watching, out *chunkWriter) {
@@ -155,6 +165,10 @@ func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn, w *
 // work does what there is to do for a watch, as far as the client takes it at once.
 func (p *pumped) work(s *scratch) {
 	p.state.Store(working)
+	if p.conn.socket.unsettled() { // TLS has answered something
+		go p.catchUp()
+		return
+	}
 	on, behind := p.step(s)
 	switch {
 	case !on:
@@ -183,6 +197,8 @@ func (p *pumped) catchUp() {
 
 func (p *pumped) caughtUp() (on bool) {
 	defer p.recovered()
+	p.out.settle = p.conn.settle
+	defer func() { p.out.settle = nil }()
 	for {
 		if p.conn.settle() != nil {
 			return false

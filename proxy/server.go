@@ -184,6 +184,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.streams.Wait()
 	stage("drained: streams ended")
 	s.cut()
+	_ = l.Close() // fasthttp closes it only if it had begun to accept
 	if err := <-failed; err != nil {
 		s.log.Debug("listener closed", zap.Error(err))
 	}
@@ -231,10 +232,12 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 			return refusal
 		}
 	}
-	done = joined(s.metrics.forwardBegan(rt.verb), done)
-	if errors.Is(err, errLate) {
-		done = joined(done, s.leaveLate)
+	if late, ok := errors.AsType[*lateError](err); ok {
+		if done, ok = s.admitLate(); !ok {
+			return late.expired
+		}
 	}
+	done = joined(s.metrics.forwardBegan(rt.verb), done)
 	resp = s.sharedForward(ctx, req, *rt, done)
 	if rt.plain && rt.resource && !resp.lasts && kubernetesOwn(rt.gvr.Group) {
 		resp.gather(req.method)

@@ -12,6 +12,9 @@ import (
 // client: what the kernel does not take at once is kept for settle. Two goroutines may write,
 // for TLS now and then answers what it reads, with its own lock held: if that could block,
 // so would whoever writes next. Hence a socket is eager for as long as a pump writes to it.
+//
+// A pump writes one piece at most, and nothing more before that is settled. What is kept beside
+// it are answers of TLS. A client that makes there be more of them is cut.
 type socket struct {
 	net.Conn
 	raw syscall.RawConn // nil if there is no file descriptor
@@ -19,7 +22,7 @@ type socket struct {
 		sync.Mutex
 		eager    bool
 		settling bool   // somebody is writing what was left
-		left     []byte // what was written and not taken
+		left     []byte // what was written and not taken; up to leftMax
 		broken   error  // a write that failed may have written a part
 
 		// An eager write.
@@ -72,13 +75,8 @@ func (s *socket) writeLocked(p []byte) (int, error) {
 	switch {
 	case s.mu.broken != nil:
 		return 0, s.mu.broken
-	case s.mu.settling && len(s.mu.left)+len(p) > aheadMax:
-		// Nobody but TLS writes now: the client asks and does not read.
-		s.mu.broken = errUnread
-		return 0, errUnread
 	case s.mu.settling, len(s.mu.left) > 0:
-		s.mu.left = append(s.mu.left, p...)
-		return len(p), nil
+		return s.keepLocked(p, len(p))
 	}
 	s.mu.p = p
 	err := s.raw.Write(s.mu.try)
@@ -90,10 +88,25 @@ func (s *socket) writeLocked(p []byte) (int, error) {
 		s.mu.broken = err
 		return 0, err
 	}
-	if n := max(s.mu.n, 0); n < len(p) {
-		s.mu.left = append(s.mu.left, p[n:]...)
+	return s.keepLocked(p[max(s.mu.n, 0):], len(p))
+}
+
+// leftMax bounds what is left, in bytes: a piece as TLS writes it and a bookmark, and as much
+// again of answers. While what was left is being written, only the answers are added.
+const leftMax = 2 * pieceSize
+
+// keepLocked keeps the rest of a write of size bytes.
+func (s *socket) keepLocked(rest []byte, size int) (int, error) {
+	most := leftMax
+	if s.mu.settling {
+		most -= pieceSize
 	}
-	return len(p), nil
+	if len(s.mu.left)+len(rest) > most {
+		s.mu.broken = errUnread
+		return 0, errUnread
+	}
+	s.mu.left = append(s.mu.left, rest...)
+	return size, nil
 }
 
 // tryLocked is one write by the file descriptor, which does not block.

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"sync/atomic"
@@ -23,8 +22,6 @@ const (
 	// lifetimeFloor is the shortest of the random lifetimes of a watch whose client
 	// asks for none; the longest is twice that.
 	lifetimeFloor = 30 * time.Minute
-	// deltasMax is how many events are taken from the log at once.
-	deltasMax = 128
 )
 
 // watchable tells whether a watch's parameters ask for what the cache has.
@@ -98,8 +95,8 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	switch {
 	case ahead:
 		return w.errorEvent(tooLarge.status()), nil
-	case ok && !tooOld.Gap && s.admitLate():
-		return nil, errLate
+	case ok && !tooOld.Gap:
+		return nil, &lateError{w.errorEvent(w.expired(tooOld))}
 	case ok:
 		return w.errorEvent(w.expired(tooOld)), nil
 	case errors.Is(err, errForward):
@@ -107,18 +104,17 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	case err != nil:
 		return nil, errStale
 	}
-	done, refusal := s.admitWatch(r.request)
-	if refusal != nil {
-		w.cursor.Close()
-		return refusal, nil
-	}
-	w.done = done
 	if r.identity != nil {
 		w.recheck = newRecheck(s.options.Load().Recheck, func(ctx context.Context) error { return s.reviewAgain(ctx, r) })
 	}
 	resp := r.respond()
 	resp.header.Set("Content-Type", r.form.StreamType())
 	resp.watch, resp.abandon = w, w.close
+	var refusal *response
+	if w.done, refusal = s.admitWatch(r.request); refusal != nil {
+		w.cursor.Close()
+		return refusal, nil
+	}
 	return resp, nil
 }
 
@@ -136,26 +132,30 @@ func (w *watching) begin(ctx context.Context) (err error) {
 	return err
 }
 
-// lateMax is how many watches from before a cache's history are forwarded at a
-// time. A cache knows less of the past than upstream does, if it did not begin with
-// a client who came from there. But upstream keeps what it is given for half an hour. So
-// of many the others are told, as kube-apiserver would, that it is too old: listing again
-// costs upstream nothing.
+// lateMax is how many watches from before a cache's history are forwarded at a time. A cache
+// knows less of the past than upstream does, unless a client who came from there began it. But
+// upstream keeps what it is given for half an hour. So of many the others are told, as
+// kube-apiserver would, that it is too old: listing again costs upstream nothing.
 const lateMax = 32
 
-// errLate is the errForward of such a watch. It holds one of the places, which
-// leaveLate gives back.
-var errLate = fmt.Errorf("%w: from before the cache's history", errForward)
-
-func (s *Server) admitLate() bool {
-	if s.late.Add(1) <= lateMax {
-		return true
-	}
-	s.leaveLate()
-	return false
+// lateError is the errForward of such a watch. The place is taken by whoever forwards it.
+type lateError struct {
+	expired *response // is the answer if all places are taken
 }
 
-func (s *Server) leaveLate() { s.late.Add(-1) }
+func (*lateError) Error() string { return errForward.Error() + ": from before the cache's history" }
+
+// Unwrap makes it an errForward.
+func (*lateError) Unwrap() error { return errForward }
+
+// admitLate takes a place if there is one.
+func (s *Server) admitLate() (leave func(), ok bool) {
+	if s.late.Add(1) > lateMax {
+		s.late.Add(-1)
+		return nil, false
+	}
+	return func() { s.late.Add(-1) }, true
+}
 
 // errorEvent answers with a watch that was accepted and consists of one ERROR
 // event.
@@ -207,7 +207,7 @@ func (w *watching) runBy(ctx context.Context, leave context.CancelFunc, p *pump,
 func (w *watching) open(ctx context.Context, out *chunkWriter) bool {
 	w.schedule()
 	w.most = deltasMax
-	if w.state && w.writeState(out) != nil {
+	if w.state && w.writeState(ctx, out) != nil {
 		return false
 	}
 	w.initial, w.request = watchcache.Snapshot{}, w.slim() // they are history
@@ -294,29 +294,6 @@ func (a *alarm) set(at time.Time) {
 	}
 }
 
-// deliver appends what has happened since the last time, or writes it if it is one event.
-// There may be more at once. The position is only good if there is not.
-func (w *watching) deliver(out *chunkWriter, s *scratch) (position uint64, behind bool, err error) {
-	pooled := s
-	if pooled == nil {
-		pooled = scratches.Get().(*scratch)
-		defer scratches.Put(pooled)
-	}
-	polled, position, err := w.cursor.Poll(pooled.deltas[:0], w.most)
-	if s != nil && len(polled) == 1 && err == nil && out.buf == nil {
-		err = w.writeOne(out, &polled[0], &s.frames)
-	} else {
-		for i := range polled {
-			if err != nil { // upstream has to write what cannot be written here
-				break
-			}
-			err = w.append(out, &polled[i])
-		}
-	}
-	clear(polled)
-	return position, len(polled) == w.most, err
-}
-
 // schedule sets the times at which something is due.
 func (w *watching) schedule() {
 	now := time.Now()
@@ -348,43 +325,6 @@ func (w *watching) nextBookmark(now time.Time) time.Time {
 		return last
 	}
 	return regular
-}
-
-// writeState writes the state that the watch begins with, and the bookmark that
-// ends it if the client asked for bookmarks.
-func (w *watching) writeState(out *chunkWriter) error {
-	from, to := w.filter.KeyRange(w.resource)
-	for span := range w.spansAhead(w.initial, from, to) {
-		for _, o := range span.Objects() {
-			if err := w.put(out, watchcache.Added, o); err != nil {
-				_ = out.flush()
-				return err
-			}
-			if err := out.flushIfFull(); err != nil {
-				return err
-			}
-		}
-	}
-	if w.bookmarks {
-		if err := w.putBookmark(out, w.start, true); err != nil {
-			return err
-		}
-	}
-	return out.flush()
-}
-
-func (w *watching) put(out *chunkWriter, kind watchcache.EventType, o *watchcache.Object) (err error) {
-	buf := out.pending()
-	if *buf, err = w.form.AppendEvent(*buf, kind.String(), o.Bytes()); err != nil {
-		w.unwritable() // the client comes back, and finds upstream
-	}
-	return err
-}
-
-// append writes an event. An object that left the selection is shown with its
-// previous content at the resourceVersion of the change.
-func (w *watching) append(out *chunkWriter, d *watchcache.Delta) error {
-	return w.put(out, d.Type, d.Object.At(d.RV))
 }
 
 // appendBookmark adds a bookmark if one is due and says anything new.

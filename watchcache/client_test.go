@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -205,7 +206,14 @@ func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 	default:
 	}
 	into := make([]watchcache.Delta, r.IntN(3), 8)
-	deltas, position, err := c.cursor.Poll(into, limit)
+	poll, room := c.cursor.Poll, math.MaxInt
+	if r.IntN(2) == 0 {
+		room = r.IntN(8 * watchcache.EventOverhead)
+		poll = func(into []watchcache.Delta, limit int) ([]watchcache.Delta, uint64, error) {
+			return c.cursor.PollWithin(into, limit, room)
+		}
+	}
+	deltas, position, err := poll(into, limit)
 	if err != nil {
 		c.checkEnd(err)
 		c.close()
@@ -215,6 +223,11 @@ func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 	deltas = deltas[len(into):]
 	if len(deltas) > limit {
 		c.fatalf("%d deltas, limit %d", len(deltas), limit)
+	}
+	for _, d := range deltas {
+		if room -= len(d.Object.Item()) + watchcache.EventOverhead; room < 0 {
+			c.fatalf("more than there was room for: %s", show(deltas))
+		}
 	}
 	if c.epoch != c.m.epoch {
 		c.fatalf("epoch is over")
@@ -240,8 +253,8 @@ func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 		c.resume(position)
 		return false
 	}
-	c.standing = len(deltas) < limit && position >= c.start
-	return len(deltas) == limit
+	c.standing = !c.cursor.More() && position >= c.start
+	return c.cursor.More()
 }
 
 func (c *client) resume(rv uint64) {

@@ -2,6 +2,7 @@ package watchcache
 
 import (
 	"fmt"
+	"math"
 	"sync/atomic"
 )
 
@@ -47,6 +48,7 @@ type Cursor struct {
 	epoch  uint64
 	next   uint64 // the next sequence number to look at
 	behind bool   // the next poll must look at everything from next on
+	more   bool   // the last poll left something that is in the log
 	floor  uint64 // a start that upstream had not reached; not delivered up to there
 
 	pending atomic.Uint64 // earliest marked sequence number, 0 for none
@@ -143,13 +145,51 @@ func (c *Cursor) Wake() {
 	}
 }
 
-// Poll appends up to limit deltas to into, without waiting. The position covers
-// all that was delivered so far: a bookmark at it would be true. It is below the cursor's start as long as the cache has not reached that.
-// If Poll returns limit deltas, there may be more at once; otherwise Ready tells.
-// A new cursor is polled first. It fails for good, with [ErrEnded], with
-// [ErrLagged], or with [*TooOldError] if a relist has jumped over its start.
+// Poll appends up to limit deltas to into, without waiting. The position covers all that
+// was delivered so far: a bookmark at it would be true. It is below the cursor's start as
+// long as the cache has not reached that. If Poll returns limit deltas, there may be more at
+// once; otherwise Ready tells. A new cursor is polled first. It fails for good, with
+// [ErrEnded], with [ErrLagged], or with [*TooOldError] if a relist has jumped over its start.
 func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
+	return c.poll(into, bounds{deltas: limit, bytes: math.MaxInt, looks: math.MaxInt})
+}
+
+// PollWithin is Poll for somebody who has room for so many bytes only: it stops before an
+// event with which there would be more, even if it is the first. It also stops after a look
+// at pollLooks events, however few of them concern the cursor. [Cursor.More] tells whether
+// it has come to the end.
+func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, position uint64, err error) {
+	return c.poll(into, bounds{limit, bytes, pollLooks})
+}
+
+// More tells whether the last poll has left something that it could have looked at.
+func (c *Cursor) More() bool { return c.more }
+
+// Err is what a poll would fail with because the log does not go back far enough, or has
+// ended.
+func (c *Cursor) Err() error {
+	switch v := c.cache.view.Load(); {
+	case v == nil || v.epoch != c.epoch:
+		return ErrEnded
+	case c.behind && c.next < v.first:
+		return ErrLagged
+	}
+	return nil
+}
+
+// pollLooks is how many events PollWithin looks at.
+const pollLooks = 1024
+
+// EventOverhead is what PollWithin counts for an event beside its object, in bytes: what a
+// watch writes around it takes less.
+const EventOverhead = 256
+
+// bounds are those of a poll.
+type bounds struct{ deltas, bytes, looks int }
+
+func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint64, err error) {
 	v := c.cache.view.Load() // before pending, and that before latest: see Marks
+	c.more = false
 	if v == nil || v.epoch != c.epoch {
 		return into, 0, ErrEnded
 	}
@@ -170,23 +210,37 @@ func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64,
 		return into, 0, &TooOldError{From: c.floor, Oldest: v.rv}
 	}
 	before := len(into)
-	for ; c.next < v.end && len(into)-before < limit; c.next++ {
-		e := v.event(c.next)
-		if e.RV <= c.floor {
-			continue
-		}
-		if d, ok := c.filter.delta(e); ok {
-			into = append(into, d)
-		}
-	}
+	into = c.look(v, into, most)
 	c.cache.delivered.Add(uint64(len(into) - before))
 	// Below its start a cursor looks at all: it must not pass a gap unseen.
-	c.behind = c.next < v.end || coming || v.rv < c.floor
-	if c.next < v.end {
+	c.more = c.next < v.end
+	c.behind = c.more || coming || v.rv < c.floor
+	if c.more {
 		// Not the last event's RV: the next one may share it.
 		return into, v.event(c.next).RV - 1, nil
 	}
 	return into, v.rv, nil
+}
+
+// look appends what concerns the cursor from next on.
+func (c *Cursor) look(v *view, into []Delta, most bounds) []Delta {
+	for ; c.next < v.end && most.deltas > 0 && most.looks > 0; c.next++ {
+		most.looks--
+		e := v.event(c.next)
+		if e.RV <= c.floor {
+			continue
+		}
+		d, ok := c.filter.delta(e)
+		if !ok {
+			continue
+		}
+		if most.bytes -= len(d.Object.raw) + EventOverhead; most.bytes < 0 {
+			break
+		}
+		most.deltas--
+		into = append(into, d)
+	}
+	return into
 }
 
 // Close forgets the cursor. It must be called exactly once.

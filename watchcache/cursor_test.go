@@ -3,7 +3,10 @@ package watchcache
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // web is a pod of namespace "a" that matches every filter of these tests.
@@ -308,5 +311,88 @@ func TestCursorPollAllocates(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("a poll of one event allocates %v times", n)
+	}
+}
+
+// A poll within a room stops before an event that does not fit, the first one too, and goes
+// on there.
+func TestPollWithin(t *testing.T) {
+	c := New(*Pods, Roomy)
+	c.Reset(nil, 1)
+	cursor := watchFrom(t, c, "a", 1)
+	wantDeltas(t, cursor, 10)
+	applyPods(t, c, nothing, web(2), web(3), web(4))
+	each := len(web(2).Object().raw) + EventOverhead
+	for _, step := range []struct {
+		bytes    int
+		want     []uint64
+		position uint64
+		more     bool
+	}{
+		{each - 1, nil, 1, true},
+		{2*each + each - 1, []uint64{2, 3}, 3, true},
+		{each, []uint64{4}, 4, false},
+		{each, nil, 4, false},
+	} {
+		deltas, position, err := cursor.PollWithin(nil, 10, step.bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []uint64
+		for _, d := range deltas {
+			got = append(got, d.RV)
+		}
+		if !slices.Equal(got, step.want) || position != step.position || cursor.More() != step.more {
+			t.Errorf("within %d bytes: %v at %d, more %t; want %+v", step.bytes, got, position, cursor.More(), step)
+		}
+	}
+}
+
+// It looks at so many events at a time, whatever they are: a filter that selects little does
+// not hold up whoever polls for many.
+func TestPollWithinLooksAtFew(t *testing.T) {
+	c := New(*Pods, Roomy)
+	c.Reset(nil, 1)
+	f, err := Pods.NewFilter("", labels.SelectorFromSet(labels.Set{"not": "there"}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cursor, err := c.Watch(f, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cursor.Close()
+	var changes []Change
+	for rv := uint64(2); rv < 2+2*pollLooks; rv++ {
+		changes = append(changes, web(rv).Set())
+	}
+	if err := c.Apply(changes, Noon); err != nil {
+		t.Fatal(err)
+	}
+	for turn, more := range []bool{true, false} {
+		deltas, position, err := cursor.PollWithin(nil, 10, 1<<20)
+		if want := uint64(1 + (turn+1)*pollLooks); err != nil || len(deltas) > 0 || position != want || cursor.More() != more {
+			t.Errorf("%d deltas at %d, more %t, %v; want none at %d, more %t", len(deltas), position, cursor.More(), err, want, more)
+		}
+	}
+}
+
+// A cursor tells that the log has left it behind before it is polled.
+func TestCursorErr(t *testing.T) {
+	c := New(*Pods, Limits{})
+	c.Reset(nil, 1)
+	cursor := watchFrom(t, c, "a", 1)
+	if err := cursor.Err(); err != nil {
+		t.Errorf("a new cursor: %v", err)
+	}
+	for rv := uint64(2); rv < 4*segmentLen; rv++ {
+		applyPods(t, c, nothing, web(rv))
+	}
+	if err := cursor.Err(); !errors.Is(err, ErrLagged) {
+		t.Errorf("left behind: %v", err)
+	}
+	c.End()
+	if err := cursor.Err(); !errors.Is(err, ErrEnded) {
+		t.Errorf("of a cache that has ended: %v", err)
 	}
 }

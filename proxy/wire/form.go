@@ -25,6 +25,10 @@ type Form interface {
 	// AppendEvent writes a watch event, AppendBookmark one of type BOOKMARK, whose
 	// object is as watchcache.Bookmark writes it, AppendError one of type ERROR.
 	AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error)
+	// SplitEvent is AppendEvent without a copy of the object: the event is head, which
+	// begins with dst, then body, a part of object, then tail. Ok is false if the form is
+	// not made of the object's own bytes.
+	SplitEvent(dst []byte, eventType string, object []byte) (head, body, tail []byte, ok bool)
 	AppendBookmark(dst, object []byte) ([]byte, error)
 	AppendError(dst []byte, s *metav1.Status) []byte
 }

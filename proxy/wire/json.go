@@ -85,18 +85,29 @@ func (j *jsonForm) AppendObject(dst, object []byte) ([]byte, error) {
 
 // appendSingle writes a list item as an object of its own.
 func (j *jsonForm) appendSingle(dst, item []byte) []byte {
+	dst, rest := j.splitSingle(dst, item)
+	return append(dst, rest...)
+}
+
+// splitSingle is appendSingle up to what is left as it is.
+func (j *jsonForm) splitSingle(dst, item []byte) (head, rest []byte) {
 	if j.Sorted {
-		return append(dst, item...)
+		return dst, item
 	}
 	dst = append(dst, '{')
-	dst = append(dst, j.typeMeta...)
-	return append(dst, item[1:]...)
+	return append(dst, j.typeMeta...), item[1:]
 }
 
 func (j *jsonForm) AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error) {
-	dst = appendEventHead(dst, eventType)
-	dst = j.appendSingle(dst, object)
-	return append(dst, "}\n"...), nil
+	head, body, tail, _ := j.SplitEvent(dst, eventType, object)
+	return append(append(head, body...), tail...), nil
+}
+
+var eventTail = []byte("}\n")
+
+func (j *jsonForm) SplitEvent(dst []byte, eventType string, object []byte) (head, body, tail []byte, ok bool) {
+	head, body = j.splitSingle(appendEventHead(dst, eventType), object)
+	return head, body, eventTail, true
 }
 
 func (j *jsonForm) AppendBookmark(dst, object []byte) ([]byte, error) {
@@ -123,7 +134,7 @@ func statusJSON(s *metav1.Status) []byte {
 func appendRawEvent(dst []byte, eventType string, object []byte) []byte {
 	dst = appendEventHead(dst, eventType)
 	dst = append(dst, object...)
-	return append(dst, "}\n"...)
+	return append(dst, eventTail...)
 }
 
 func appendEventHead(dst []byte, eventType string) []byte {

@@ -146,7 +146,11 @@ func (p *partialJSON) AppendEvent(dst []byte, eventType string, object []byte) (
 	if err != nil {
 		return dst[:begin], err
 	}
-	return append(dst, "}\n"...), nil
+	return append(dst, eventTail...), nil
+}
+
+func (*partialJSON) SplitEvent(dst []byte, _ string, _ []byte) (head, body, tail []byte, ok bool) {
+	return dst, nil, nil, false
 }
 
 func (p *partialJSON) AppendBookmark(dst, object []byte) ([]byte, error) {
@@ -191,6 +195,10 @@ func (p *partialProtobuf) AppendEvent(dst []byte, eventType string, object []byt
 		return dst, err
 	}
 	return p.protoForm.AppendEvent(dst, eventType, partial)
+}
+
+func (*partialProtobuf) SplitEvent(dst []byte, _ string, _ []byte) (head, body, tail []byte, ok bool) {
+	return dst, nil, nil, false
 }
 
 func (p *partialProtobuf) AppendBookmark(dst, object []byte) ([]byte, error) {

@@ -65,6 +65,13 @@ const frameHead = 4
 // appendFrame writes a watch event: its length, and a WatchEvent around a message
 // in its envelope.
 func (e *envelope) appendFrame(dst []byte, eventType string, message []byte) []byte {
+	dst = e.appendFrameHead(dst, eventType, message)
+	dst = append(dst, message...)
+	return append(dst, e.tail...)
+}
+
+// appendFrameHead is appendFrame up to the message.
+func (e *envelope) appendFrameHead(dst []byte, eventType string, message []byte) []byte {
 	begin := len(dst)
 	dst = append(dst, make([]byte, frameHead)...)
 	dst = append(dst, eventTypeTag)
@@ -74,8 +81,9 @@ func (e *envelope) appendFrame(dst []byte, eventType string, message []byte) []b
 	dst = protowire.AppendVarint(dst, uint64(1+protowire.SizeBytes(object)))
 	dst = append(dst, eventRawTag)
 	dst = protowire.AppendVarint(dst, uint64(object))
-	dst = e.append(dst, message)
-	binary.BigEndian.PutUint32(dst[begin:], uint32(len(dst)-begin-frameHead))
+	dst = append(dst, e.head...)
+	dst = protowire.AppendVarint(dst, uint64(len(message)))
+	binary.BigEndian.PutUint32(dst[begin:], uint32(len(dst)-begin-frameHead+len(message)+len(e.tail)))
 	return dst
 }
 
@@ -109,6 +117,10 @@ func (p *protoForm) AppendObject(dst, object []byte) ([]byte, error) {
 
 func (p *protoForm) AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error) {
 	return p.object.appendFrame(dst, eventType, object), nil
+}
+
+func (p *protoForm) SplitEvent(dst []byte, eventType string, object []byte) (head, body, tail []byte, ok bool) {
+	return p.object.appendFrameHead(dst, eventType, object), object, p.object.tail, true
 }
 
 func (p *protoForm) AppendBookmark(dst, object []byte) ([]byte, error) {

@@ -1,0 +1,127 @@
+package proxy
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// deltasMax is how many events are taken from the log at once.
+const deltasMax = 128
+
+// deliver appends what has happened since the last time, as far as it fits into a piece, or
+// writes it if it is one event. There may be more at once. The position is only good if there
+// is not. A pump, which has scratch space, leaves an event that is larger than a piece to
+// catchUp.
+//
+// Nothing of what is polled is held while a client is waited for: it would keep objects alive
+// that the log has let go of.
+func (w *watching) deliver(out *chunkWriter, s *scratch) (position uint64, behind bool, err error) {
+	pooled := s
+	if pooled == nil {
+		pooled = scratches.Get().(*scratch)
+	}
+	polled, position, err := w.cursor.PollWithin(pooled.deltas[:0], w.most, pieceSize)
+	if s != nil && len(polled) == 1 && err == nil && out.buf == nil {
+		err = w.writeOne(out, &polled[0], &s.frames)
+	} else {
+		for i := range polled {
+			if err != nil { // upstream has to write what cannot be written here
+				break
+			}
+			err = w.append(out, &polled[i])
+		}
+	}
+	clear(polled)
+	if s == nil {
+		scratches.Put(pooled)
+		if len(polled) == 0 && err == nil && w.cursor.More() {
+			return w.deliverLarge(out)
+		}
+	}
+	return position, w.cursor.More(), err
+}
+
+// deliverLarge is deliver for one event, however large.
+func (w *watching) deliverLarge(out *chunkWriter) (position uint64, behind bool, err error) {
+	var one [1]watchcache.Delta
+	polled, position, err := w.cursor.PollWithin(one[:0], 1, math.MaxInt)
+	if err == nil && len(polled) == 1 {
+		err = w.add(out, one[0].Type, one[0].Object.At(one[0].RV))
+	}
+	return position, w.cursor.More(), err
+}
+
+// writeState writes the state that the watch begins with, and the bookmark that
+// ends it if the client asked for bookmarks.
+func (w *watching) writeState(ctx context.Context, out *chunkWriter) error {
+	from, to := w.filter.KeyRange(w.resource)
+	for span := range w.spansAhead(w.initial, from, to) {
+		if err := w.stays(ctx); err != nil {
+			w.appendEnd(out, err)
+			_ = out.flush()
+			return err
+		}
+		for _, o := range span.Objects() {
+			if err := w.add(out, watchcache.Added, o); err != nil {
+				_ = out.flush() // what came before
+				return err
+			}
+		}
+	}
+	if w.bookmarks {
+		if err := w.putBookmark(out, w.start, true); err != nil {
+			return err
+		}
+	}
+	return out.flush()
+}
+
+// stays tells whether there is still a point in writing the state. It keeps alive what was
+// replaced since, but no more than the log does: a watch that the log has left behind by then
+// could not go on anyway.
+func (w *watching) stays(ctx context.Context) error {
+	if err := w.cursor.Err(); err != nil {
+		return err
+	}
+	if !time.Now().Before(w.deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
+}
+
+// add appends an event, behind a flush if there is no room for it. An event that is larger
+// than a piece is written from the bytes that the cache keeps, if it is made of them.
+func (w *watching) add(out *chunkWriter, kind watchcache.EventType, o *watchcache.Object) error {
+	size := len(o.Item()) + watchcache.EventOverhead
+	if err := out.makeRoom(size); err != nil {
+		return err
+	}
+	if size <= pieceSize {
+		return w.put(out, kind, o)
+	}
+	buf := out.pending()
+	head, body, tail, ok := w.form.SplitEvent(*buf, kind.String(), o.Bytes())
+	if !ok {
+		return w.put(out, kind, o)
+	}
+	*buf = head
+	return out.flushWith(body, tail)
+}
+
+// put appends an event.
+func (w *watching) put(out *chunkWriter, kind watchcache.EventType, o *watchcache.Object) (err error) {
+	buf := out.pending()
+	if *buf, err = w.form.AppendEvent(*buf, kind.String(), o.Bytes()); err != nil {
+		w.unwritable() // the client comes back, and finds upstream
+	}
+	return err
+}
+
+// append appends an event. An object that left the selection is shown with its
+// previous content at the resourceVersion of the change.
+func (w *watching) append(out *chunkWriter, d *watchcache.Delta) error {
+	return w.put(out, d.Type, d.Object.At(d.RV))
+}

@@ -1,0 +1,213 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
+)
+
+// lateTarget is a watch from before the history of pageOf's cache.
+const lateTarget = watchTarget + "3"
+
+// lateWorld is a server whose cache knows little of the past. Its client leaves when leave is
+// called.
+type lateWorld struct {
+	t       *testing.T
+	s       *Server
+	address net.Addr
+	opening atomic.Pointer[func(context.Context)]
+	asked   atomic.Pointer[http.HandlerFunc] // upstream
+}
+
+func newLateWorld(t *testing.T) *lateWorld {
+	t.Helper()
+	w := &lateWorld{t: t}
+	r, _ := pageOf(t, 10, 0)
+	w.reset()
+	w.s, w.address = serveFeeds(t, oneFeed{&rawFeed{r.cache}, func(ctx context.Context) { (*w.opening.Load())(ctx) }},
+		func(out http.ResponseWriter, in *http.Request) { (*w.asked.Load())(out, in) }, testLimits())
+	return w
+}
+
+// reset has upstream's watches last until they are given up.
+func (w *lateWorld) reset() {
+	opening := func(context.Context) {}
+	asked := http.HandlerFunc(func(_ http.ResponseWriter, in *http.Request) { <-in.Context().Done() })
+	w.opening.Store(&opening)
+	w.asked.Store(&asked)
+}
+
+// free tells that nothing is taken.
+func (w *lateWorld) free() bool {
+	w.s.watches.mu.Lock()
+	defer w.s.watches.mu.Unlock()
+	return w.s.late.Load() == 0 && len(w.s.watches.mu.held) == 0
+}
+
+func protocolTransport(t *testing.T, protocol string) *http.Transport {
+	t.Helper()
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}, //nolint:gosec // nothing is secret
+		Protocols:       new(http.Protocols),
+	}
+	transport.Protocols.SetHTTP1(protocol == "http/1.1")
+	transport.Protocols.SetHTTP2(protocol == "h2")
+	t.Cleanup(transport.CloseIdleConnections)
+	return transport
+}
+
+// Whenever the client of a late watch leaves, its place is free afterwards.
+func TestLatePlacesComeBack(t *testing.T) {
+	// Each has the client leave by calling leave, at some moment.
+	stages := map[string]func(w *lateWorld, leave func()){
+		"at once": func(_ *lateWorld, leave func()) { leave() },
+		"while the cache is asked": func(w *lateWorld, leave func()) {
+			opening := func(ctx context.Context) {
+				leave()
+				select {
+				case <-ctx.Done(): // HTTP/2 tells at once
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+			w.opening.Store(&opening)
+		},
+		"while upstream is asked": func(w *lateWorld, leave func()) {
+			asked := http.HandlerFunc(func(_ http.ResponseWriter, in *http.Request) {
+				leave()
+				<-in.Context().Done()
+			})
+			w.asked.Store(&asked)
+		},
+		"while upstream answers": func(w *lateWorld, leave func()) {
+			asked := http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+				_ = http.NewResponseController(out).Flush()
+				leave()
+				<-in.Context().Done()
+			})
+			w.asked.Store(&asked)
+		},
+	}
+	for _, protocol := range []string{"h2", "http/1.1"} {
+		for name, stage := range stages {
+			t.Run(protocol+", "+name, func(t *testing.T) {
+				w := newLateWorld(t)
+				transport := protocolTransport(t, protocol)
+				for range 3 * lateMax {
+					ctx, leave := context.WithCancel(t.Context())
+					w.reset()
+					stage(w, leave)
+					if req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+w.address.String()+lateTarget, nil); err != nil {
+						t.Fatal(err)
+					} else if resp, err := transport.RoundTrip(req); err == nil {
+						_, _ = io.Copy(io.Discard, resp.Body)
+						_ = resp.Body.Close()
+					}
+					leave()
+				}
+				waitFor(t, "all places are free", w.free)
+			})
+		}
+	}
+}
+
+// So many are forwarded. The others are told what the apiserver would say, until one has ended.
+func TestLatePlacesAreFew(t *testing.T) {
+	w := newLateWorld(t)
+	ended := make(chan struct{})
+	asked := http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+		_, _ = io.WriteString(out, "from upstream\n")
+		_ = http.NewResponseController(out).Flush()
+		select {
+		case <-ended:
+		case <-in.Context().Done():
+		}
+	})
+	w.asked.Store(&asked)
+	transport := protocolTransport(t, "h2")
+	watch := func() string {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.address.String()+lateTarget, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { resp.Body.Close() })
+		line, err := bufio.NewReader(resp.Body).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return line
+	}
+	for i := range lateMax + 3 {
+		if line := watch(); strings.Contains(line, "from upstream") != (i < lateMax) || i >= lateMax && !strings.Contains(line, `"reason":"Expired"`) {
+			t.Errorf("late watch %d: %s", i, line)
+		}
+	}
+	close(ended)
+	waitFor(t, "all places are free", w.free)
+	if line := watch(); !strings.Contains(line, "from upstream") {
+		t.Errorf("then %s", line)
+	}
+}
+
+// panics is a way upstream that has a mistake.
+type panics struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (panics) RoundTrip(*http.Request) (*http.Response, error) { panic("a mistake") }
+
+// A panic gives back what the request had taken.
+func TestPanicGivesBack(t *testing.T) {
+	r, _ := pageOf(t, 10, 0)
+	behind := httptest.NewServer(http.NotFoundHandler())
+	defer behind.Close()
+	forwards, err := NewForwarder(&rest.Config{Host: behind.URL}, func(Adaptation) (http.RoundTripper, error) { return panics{}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	s, err := NewServer(oneFeed{feed: &rawFeed{r.cache}}, forwards, NewDerived(1<<20, registry),
+		Options{Limits: testLimits(), AnyHost: true, SyncTimeout: time.Minute}, NewMetrics(registry), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sent := range []string{"GET " + lateTarget, "GET /api/v1/namespaces/a/pods/x", "GET /version", "POST /api/v1/namespaces/a/configmaps"} {
+		method, target, _ := strings.Cut(sent, " ")
+		req := &request{method: method, target: target, header: http.Header{}, client: nobody{}, conn: &conn{}}
+		req.splitTarget()
+		if method == http.MethodPost {
+			req.body = &body{from: strings.NewReader("{}"), length: 2}
+		}
+		rt := parseRoute(req.method, req.path)
+		if resp := s.guarded(t.Context(), req, &rt); resp.status != http.StatusInternalServerError {
+			t.Errorf("%s: %d", sent, resp.status)
+		}
+		s.forwarding.mu.Lock()
+		s.watches.mu.Lock()
+		if held := fmt.Sprint(s.late.Load(), len(s.places), s.forwarding.mu.held, s.watches.mu.held, s.flights.mu.flying); held != "0 0 map[] map[] map[]" && held != "0 0 map[] map[] <nil>" {
+			t.Errorf("after %s: %s", sent, held)
+		}
+		s.watches.mu.Unlock()
+		s.forwarding.mu.Unlock()
+	}
+	waitFor(t, "nobody is watched for", func() bool {
+		forwards.patrol.mu.Lock()
+		defer forwards.patrol.mu.Unlock()
+		return !forwards.patrol.mu.running
+	})
+}
