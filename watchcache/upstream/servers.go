@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,7 +20,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// Server is one of several apiservers of a cluster.
+// Server is an apiserver of a cluster.
 type Server struct {
 	Base      *url.URL          // with the path, if any, in front of every request path
 	Transport http.RoundTripper // brings the proxy's credentials
@@ -26,7 +28,10 @@ type Server struct {
 
 // Servers are the apiservers of one cluster, of which one at a time is asked: the first until
 // it fails, then the next, and that one until it fails in turn. Going back would cost all streams
-// anew.
+// anew. Their checks also tell all feeds whether upstream is there (see [health]).
+//
+// A server that is the only one is checked when a feed doubts it, and then only whether it is
+// ready: there is nothing to compare it with.
 //
 // A server is asked if its own health check passes, if it is of the same cluster as the others
 // (the namespace kube-system tells), and if a consistent read of it is no older than what any of
@@ -37,6 +42,7 @@ type Servers struct {
 	servers []*server
 	log     *zap.Logger
 	metrics *serverMetrics
+	health  *health
 	current atomic.Int32
 	mu      sync.Mutex // held by whoever changes what is known of the servers
 	cluster string     // the uid of kube-system, empty if it may not be read
@@ -53,6 +59,10 @@ type server struct {
 		reason error     // why it is not asked; nil if it may be
 		silent int       // checks in a row that it did not answer at all
 		behind time.Time // since when it is; zero if it is not
+		// ready is whether it was when it was last asked, by its own word or because it serves in
+		// spite of that; unready is since when it says that it is not, zero if it does not.
+		ready   bool
+		unready time.Time
 	}
 	foreign atomic.Bool // of another cluster: never asked, though it be the last one
 	life    atomic.Pointer[life]
@@ -81,6 +91,14 @@ const (
 	checkAgain   = 500 * time.Millisecond
 	checkRest    = 100 * time.Millisecond // between two checks, however often they are asked for
 	checkTimeout = 2 * time.Second
+	// awayLeast and awayMost are how far apart checks are while upstream is away: of a
+	// single server, or divided by their number of several, so that all of them together are
+	// asked no more than four times a second.
+	awayLeast = 260 * time.Millisecond
+	awayMost  = 340 * time.Millisecond
+	// unreadyPatience is how long a server that says it is not ready is believed. One that answers
+	// reads after that has a health check which fails for ever.
+	unreadyPatience = 30 * time.Second
 	// lostAfter is how many checks in a row a server has to leave unanswered before its streams
 	// are cut: one may be late under load. If no other server is any better, streams stay.
 	lostAfter = 2
@@ -89,13 +107,12 @@ const (
 	waitBehind = 3 * checkEvery
 )
 
-// NewServers asks each server once, all at the same time. It fails if none of them is fit to be asked.
+// NewServers asks each server once, all at the same time, if there are several. It fails if none of
+// them is fit to be asked.
 func NewServers(ctx context.Context, servers []Server, metrics *Metrics, log *zap.Logger) (*Servers, error) {
-	s := &Servers{log: log, metrics: &metrics.servers}
-	for _, each := range servers {
-		one := &server{Server: each, client: NewClient(each.Base, each.Transport, metrics), check: make(chan struct{}, 1)}
-		one.life.Store(newLife())
-		s.servers = append(s.servers, one)
+	s := newServers(servers, metrics, log)
+	if s.alone() {
+		return s, nil
 	}
 	for range 2 { // the second time it is known where the others are
 		s.askAll(ctx)
@@ -110,14 +127,28 @@ func NewServers(ctx context.Context, servers []Server, metrics *Metrics, log *za
 	return nil, errors.Join(reasons...)
 }
 
+func newServers(servers []Server, metrics *Metrics, log *zap.Logger) *Servers {
+	s := &Servers{log: log, metrics: &metrics.servers}
+	s.health = newHealth(func() { s.suspect(s.servers[s.current.Load()]) })
+	for _, each := range servers {
+		one := &server{Server: each, client: newClient(each.Base, each.Transport, metrics), check: make(chan struct{}, 1)}
+		one.life.Store(newLife())
+		one.mu.ready = true
+		s.metrics.note(one.Base.Host, true)
+		s.servers = append(s.servers, one)
+	}
+	return s
+}
+
+func (s *Servers) alone() bool { return len(s.servers) == 1 }
+
 // askAll checks all at the same time, and draws the conclusions in their order: the first that
 // answers says which cluster it is.
 func (s *Servers) askAll(ctx context.Context) {
 	found := make([]standingAt, len(s.servers))
 	var all sync.WaitGroup
 	for i, one := range s.servers {
-		before := s.before()
-		all.Go(func() { found[i] = one.ask(ctx, before) })
+		all.Go(func() { found[i] = s.ask(ctx, one) })
 	}
 	all.Wait()
 	for i, one := range s.servers {
@@ -132,32 +163,70 @@ func (s *Servers) before() uint64 {
 	return s.newest
 }
 
-// Run follows how the servers are until ctx ends.
-func (s *Servers) Run(ctx context.Context) {
+// run follows how the servers are until ctx ends.
+func (s *Servers) run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, one := range s.servers {
-		all.Go(func() {
-			for next := checkEvery; ; {
-				select {
-				case <-one.check:
-				case <-time.After(next):
-				case <-ctx.Done():
-					return
-				}
-				found := one.ask(ctx, s.before())
-				if ctx.Err() != nil {
-					return
-				}
-				s.note(one, found)
-				sleep(ctx, checkRest)
-				next = checkEvery
-				if noAnswer(found.err) {
-					next = checkAgain
-				}
-			}
-		})
+		all.Go(func() { s.follow(ctx, one) })
 	}
 	all.Wait()
+}
+
+// follow checks a server now and then, and when it is suspected.
+func (s *Servers) follow(ctx context.Context, one *server) {
+	for next := s.interval(nil); ; {
+		select {
+		case <-one.check:
+		case <-time.After(next):
+		case <-ctx.Done():
+			return
+		}
+		raised := s.health.raised()
+		found := s.ask(ctx, one)
+		if ctx.Err() != nil {
+			return
+		}
+		s.conclude(one, found, raised)
+		sleep(ctx, s.rest())
+		next = s.interval(found.err)
+	}
+}
+
+// rest is how long a server is left alone after a check, whoever suspects it.
+func (s *Servers) rest() time.Duration {
+	if !s.health.isAway() {
+		return checkRest
+	}
+	return time.Duration(len(s.servers)) * (awayLeast + rand.N(awayMost-awayLeast))
+}
+
+// interval is when a server that nobody suspects is checked after that.
+func (s *Servers) interval(err error) time.Duration {
+	switch {
+	case s.health.isAway():
+		return 0
+	case s.alone():
+		return math.MaxInt64
+	case noAnswer(err):
+		return checkAgain
+	}
+	return checkEvery
+}
+
+// conclude notes what a check found, and what it says to the doubts that were raised before it.
+func (s *Servers) conclude(one *server, found standingAt, raised uint64) {
+	asked := s.servers[s.current.Load()]
+	s.note(one, found)
+	s.mu.Lock()
+	now := s.servers[s.current.Load()]
+	ready := now.mu.ready && !now.foreign.Load()
+	s.mu.Unlock()
+	if one != asked && one != now {
+		raised = 0 // it says nothing about the server that feeds ask
+	}
+	if s.health.checked(raised, ready) {
+		s.suspect(now)
+	}
 }
 
 // Current is the address of the server that is asked, as host:port.
@@ -169,22 +238,28 @@ type standingAt struct {
 	rv      uint64 // 0 if it may not be read
 	before  uint64 // what one of them had told when it was asked
 	err     error
+	unready bool // by its own word, or because it said nothing
 	silent  bool // it said nothing whatsoever
+	serves  bool // all the same
 }
 
 // ask checks a server.
-func (one *server) ask(ctx context.Context, before uint64) (found standingAt) {
-	found.before = before
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+func (s *Servers) ask(ctx context.Context, one *server) (found standingAt) {
+	found.before = s.before()
+	within, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	if found.err = one.ready(ctx); found.err != nil {
-		found.silent = noAnswer(found.err)
+	if found.err = one.sayReady(within); found.err != nil {
+		found.unready, found.silent = true, noAnswer(found.err)
+		found.serves = s.unreadyFor(one) > unreadyPatience && sleep(ctx, s.rest()) && one.serves(ctx)
 		return found
 	}
-	if found.cluster, found.err = one.client.cluster(ctx); found.err != nil {
+	if s.alone() {
 		return found
 	}
-	p, err := one.client.probe(ctx, &watchcache.Resource{GVR: namespaces, Encoding: watchcache.JSON})
+	if found.cluster, found.err = one.client.cluster(within); found.err != nil {
+		return found
+	}
+	p, err := one.client.probe(within, aProbe)
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return found
 	}
@@ -192,8 +267,12 @@ func (one *server) ask(ctx context.Context, before uint64) (found standingAt) {
 	return found
 }
 
-// ready asks a server whether it wants to be asked.
-func (one *server) ready(ctx context.Context) error {
+// aProbe is of a resource that every cluster has.
+var aProbe = &watchcache.Resource{GVR: namespaces, Encoding: watchcache.JSON}
+
+// sayReady asks a server whether it wants to be asked. Any answer but a 5xx says so: /readyz need not
+// be for everybody to read, nor be there at all.
+func (one *server) sayReady(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, one.Base.JoinPath("readyz").String(), nil)
 	if err != nil {
 		return fmt.Errorf("request /readyz: %w", err)
@@ -205,11 +284,29 @@ func (one *server) ready(ctx context.Context) error {
 	}
 	defer resp.Body.Close() //nolint:errcheck // only the status matters
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody))
-	switch resp.StatusCode {
-	case http.StatusOK, http.StatusUnauthorized, http.StatusForbidden: // it need not be for everybody to read
-		return nil
+	if resp.StatusCode >= http.StatusInternalServerError {
+		return fmt.Errorf("/readyz: %s", resp.Status)
 	}
-	return fmt.Errorf("/readyz: %s", resp.Status)
+	return nil
+}
+
+// serves asks a server that is not ready by its own word for something. A refusal is an answer,
+// too, unless it asks to come back later.
+func (one *server) serves(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	_, err := one.client.probe(ctx, aProbe)
+	return err == nil || !doubtful(err) && !apierrors.IsTooManyRequests(err)
+}
+
+// unreadyFor is how long a server has said that it is not ready.
+func (s *Servers) unreadyFor(one *server) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one.mu.unready.IsZero() {
+		return 0
+	}
+	return time.Since(one.mu.unready)
 }
 
 // note draws the conclusions from a check.
@@ -243,6 +340,13 @@ func (s *Servers) note(one *server, found standingAt) {
 	one.mu.silent++
 	if !found.silent {
 		one.mu.silent = 0
+	}
+	one.mu.ready = !found.unready || found.serves
+	switch {
+	case !found.unready:
+		one.mu.unready = time.Time{}
+	case one.mu.unready.IsZero():
+		one.mu.unready = time.Now()
 	}
 	one.foreign.Store(errors.Is(reason, errForeign))
 	s.judge(one, reason)
