@@ -75,9 +75,6 @@ func measureRecovery(t *testing.T, restarts, feeds int, away time.Duration) stri
 	for i := range restarts {
 		r.restartServer(ctx, t, i%2 == 1, away)
 	}
-	if n := r.ended.Load(); n > 0 {
-		t.Errorf("%d watches have ended", n)
-	}
 	asked := r.asked(t)
 	r.judge(t, asked)
 	var table strings.Builder
@@ -93,7 +90,6 @@ func measureRecovery(t *testing.T, restarts, feeds int, away time.Duration) stri
 // builtIn are resources whose objects need nothing but a name.
 var builtIn = []resource{
 	configMaps,
-	{schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, "/api/v1", "Secret", "stringData"},
 	{schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, "/api/v1", "ServiceAccount", "spec"},
 	{schema.GroupVersionResource{Version: "v1", Resource: "resourcequotas"}, "/api/v1", "ResourceQuota", "spec"},
 	{schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}, "/apis/rbac.authorization.k8s.io/v1", "Role", "spec"},
@@ -175,8 +171,8 @@ func (r *recovery) write(ctx context.Context, t *testing.T) {
 	}
 	for i := range r.seen {
 		for last := r.seen[i].Load(); last == nil || last.mark < r.mark; last = r.seen[i].Load() {
-			if ctx.Err() != nil {
-				t.Fatalf("the watcher of %s has not seen mark %d: %v", r.all[i].Resource, r.mark, ctx.Err())
+			if ctx.Err() != nil || r.ended.Load() > 0 {
+				t.Fatalf("the watcher of %s has not seen mark %d; %d watches have ended: %v", r.all[i].Resource, r.mark, r.ended.Load(), ctx.Err())
 			}
 			lull(ctx, recoveryReadyz)
 		}
@@ -220,6 +216,9 @@ func (r *recovery) restartServer(ctx context.Context, t *testing.T, kill bool, a
 	}
 	r.outages = append(r.outages, o)
 	lull(ctx, recoveryLull) // for what is asked late
+	if n := r.ended.Load(); n > 0 {
+		t.Fatalf("%d watches have ended", n)
+	}
 }
 
 // asked returns when the proxy's feeds asked for something: what the apiserver's audit log tells, and the connections that
