@@ -69,13 +69,16 @@ func (d *definitions) run(ctx context.Context) {
 			return
 		}
 		d.setFollowing(false)
-		if err != nil && !apierrors.IsResourceExpired(err) {
+		do := resume
+		if apierrors.IsResourceExpired(err) {
+			do = relist
+		} else if err != nil {
 			d.log.Warn("following customresourcedefinitions broke", zap.Error(err))
 		}
 		if (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) && !sleep(ctx, forbiddenPause) {
 			return
 		}
-		if !again.after(ctx, time.Since(began), err, apierrors.IsResourceExpired(err)) {
+		if !again.after(ctx, time.Since(began), err, do) {
 			return
 		}
 	}

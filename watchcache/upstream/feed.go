@@ -206,6 +206,9 @@ func (f *Feed) follow(ctx context.Context) error {
 		}
 		took := time.Since(began)
 		action, reason := f.verdict(ctx, err)
+		if action == giveUp && f.cache.Stats().Ready && answered(err) && f.health.isReturning() {
+			action = resume
+		}
 		switch action {
 		case giveUp:
 			return err
@@ -222,7 +225,7 @@ func (f *Feed) follow(ctx context.Context) error {
 				f.log.Warn("upstream watch broke", zap.Error(err))
 			}
 		}
-		if !again.after(ctx, took, err, action == relist) {
+		if !again.after(ctx, took, err, action) {
 			return ctx.Err()
 		}
 	}

@@ -34,7 +34,8 @@ type health struct {
 		doubts uint64        // raised so far
 		solved uint64        // those among them that a check has dispelled
 		away   bool          // a check has failed since
-		back   chan struct{} // closed when upstream comes back the next time
+		since  time.Time     // when upstream came back the last time
+		back   chan struct{} // closed when it comes back the next time
 	}
 }
 
@@ -71,7 +72,7 @@ func (h *health) checked(raised uint64, ready bool) (doubted bool) {
 	default:
 		h.mu.solved = max(h.mu.solved, raised)
 		if h.mu.away {
-			h.mu.away = false
+			h.mu.away, h.mu.since = false, time.Now()
 			close(h.mu.back)
 			h.mu.back = make(chan struct{})
 		}
@@ -86,6 +87,17 @@ func (h *health) isAway() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.away
+}
+
+// returning is how long after its return an upstream may refuse what it will allow in a moment: it does
+// not know all rights and resources yet.
+const returning = 10 * time.Second
+
+// isReturning tells whether upstream has just come back.
+func (h *health) isReturning() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Since(h.mu.since) < returning
 }
 
 func (h *health) nextReturn() <-chan struct{} {
@@ -110,10 +122,11 @@ const steady = 5 * time.Second
 
 func newRetry(h *health) retry { return retry{health: h, backoff: reconnect} }
 
-// after waits for as long as an attempt of some duration that ended with err calls for. The first
-// stream that breaks is resumed at once, and the first that has to be read anew is, too: told says
-// so. An end of ctx is false. Whether upstream is there is for the turns to wait for.
-func (r *retry) after(ctx context.Context, took time.Duration, err error, told bool) bool {
+// after waits as long as is called for by an attempt that took some time and ended with err. The first
+// stream that breaks is resumed at once, and one whose state upstream says is to be read anew is read
+// at once the first time. Whether upstream is there is for the turns to wait for. It is false
+// if ctx ends.
+func (r *retry) after(ctx context.Context, took time.Duration, err error, do action) bool {
 	if took > steady {
 		*r = newRetry(r.health)
 	}
@@ -123,9 +136,9 @@ func (r *retry) after(ctx context.Context, took time.Duration, err error, told b
 	}
 	pause := retryAfter(err)
 	switch {
-	case told && !r.told:
+	case do == relist && answered(err) && !r.told:
 		r.told = true
-	case !told && !answered(err) && !r.broke:
+	case do == resume && !answered(err) && !r.broke:
 		r.broke = true
 	default:
 		pause = max(pause, r.backoff.Step())

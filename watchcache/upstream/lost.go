@@ -73,7 +73,6 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		began := time.Now()
 		if f.unanswered.Load() != 0 { // by the stream, meanwhile
 			probing, cancel := context.WithTimeout(ctx, askTimeout)
 			_, err = f.client.probe(probing, f.cache.Resource())
@@ -84,7 +83,7 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 			f.unanswered.Store(0)
 			return
 		}
-		if !again.after(ctx, time.Since(began), err, false) {
+		if !again.after(ctx, 0, err, resume) {
 			return
 		}
 	}

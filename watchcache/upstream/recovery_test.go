@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -30,6 +33,7 @@ type frail struct {
 		state   state
 		refuses map[string]int // resources to status codes
 		expires bool           // each stream ends with 410 as soon as it has told the state
+		private bool           // /readyz is not for the proxy
 	}
 }
 
@@ -41,10 +45,11 @@ type request struct {
 type state int
 
 const (
-	up      state = iota
-	away          // nobody listens
-	unready       // it answers, and is not to be asked yet
-	unwell        // it says so, and serves all the same
+	up       state = iota
+	away           // nobody listens
+	unready        // it answers, and is not to be asked yet
+	unwell         // it says so, and serves all the same
+	refusing       // it has just started, and knows nobody's rights
 )
 
 const (
@@ -72,16 +77,19 @@ func (f *frail) RoundTrip(req *http.Request) (*http.Response, error) {
 	f.mu.Lock()
 	f.mu.asked = append(f.mu.asked, request{time.Now(), path})
 	state, code, expires := f.mu.state, f.mu.refuses[path[strings.LastIndex(path, "/")+1:]], f.mu.expires
+	private := f.mu.private && path == "/readyz"
 	f.mu.Unlock()
 	switch {
 	case state == away:
 		return nil, errDown
+	case state == refusing, private:
+		return statusReply(403), nil
 	case path == "/readyz" && state != up:
 		return reply(500, "not yet"), nil
 	case state == unready:
-		return reply(503, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"apiserver is shutting down","reason":"ServiceUnavailable","code":503}`), nil
+		return statusReply(503), nil
 	case code != 0:
-		return reply(code, fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d}`, code)), nil
+		return statusReply(code), nil
 	case path == "/api/v1":
 		var all []string
 		for i := range manyFeeds {
@@ -95,6 +103,11 @@ func (f *frail) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.Body = io.NopCloser(strings.NewReader(f.stateAndEnd()))
 	}
 	return resp, err
+}
+
+func statusReply(code int) *http.Response {
+	reasons := map[int]metav1.StatusReason{403: metav1.StatusReasonForbidden, 503: metav1.StatusReasonServiceUnavailable}
+	return reply(code, fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reasons[code], code))
 }
 
 // stateAndEnd is a stream that ends with 410 once it has told the state.
@@ -136,8 +149,13 @@ func (f *frail) leave() {
 // startMany returns feeds and one for each resource.
 func startMany(t *testing.T, way http.RoundTripper) (*Feeds, []*Feed) {
 	t.Helper()
-	options := Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
 	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, way, NewMetrics(prometheus.NewRegistry()))
+	return startManyOf(t, client)
+}
+
+func startManyOf(t *testing.T, client *Client) (*Feeds, []*Feed) {
+	t.Helper()
+	options := Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
 	feeds := NewFeeds(client, options, zap.NewNop())
 	t.Cleanup(feeds.Stop)
 	return feeds, openMany(t, feeds)
@@ -218,34 +236,50 @@ func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
 	}
 }
 
-// A feed that is told 410 relists without a pause; one that is told so again and again does not.
+// A feed that is told 410 relists without a pause, even if it has just failed. One that is told so
+// again and again does not.
 func TestExpiredRelistsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
 		_, all := startMany(t, f)
+		feed := all[0]
 		time.Sleep(time.Minute)
-		began := time.Now()
+		f.mu.Lock()
+		f.mu.refuses["r00"] = 500
+		f.mu.Unlock()
 		f.elsewhere()
 		f.cutStreams(true)
+		asked := func() (times []time.Time) {
+			for _, r := range f.since(time.Time{}) {
+				if strings.HasSuffix(r.path, "/r00") {
+					times = append(times, r.at)
+				}
+			}
+			return times
+		}
+		time.Sleep(20 * time.Second) // its back-off is seconds by now
+		f.mu.Lock()
+		f.mu.refuses["r00"] = 0
+		f.mu.Unlock()
 		f.set("a", "1")
-		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 		defer cancel()
-		if _, err := all[0].Cache().WaitFresh(ctx, 102); err != nil {
+		if _, err := feed.Cache().WaitFresh(ctx, 102); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(began); took > soon {
-			t.Errorf("fresh after %v", took)
+		times := asked()
+		if gap := times[len(times)-1].Sub(times[len(times)-2]); gap != takes {
+			t.Errorf("the relist came %v after the request that was told 410, which took %v", gap, takes)
 		}
-		time.Sleep(time.Minute)
+
 		f.mu.Lock()
 		f.mu.expires = true
 		f.mu.Unlock()
-		began = time.Now()
+		began := len(times)
 		f.elsewhere()
 		f.cutStreams(true)
 		time.Sleep(time.Minute)
-		if got := len(f.since(began)); got > 30*manyFeeds || got < 10*manyFeeds {
+		if got := len(asked()) - began; got > 60 || got < 10 {
 			t.Errorf("%d requests in a minute of nothing but 410", got)
 		}
 	})
@@ -311,6 +345,39 @@ func TestUnwellUpstreamIsAsked(t *testing.T) {
 	})
 }
 
+// A server that has just started refuses everything for a while. No feed believes that, whether it
+// may read /readyz or not, and its watches go on.
+func TestRefusalsOfAServerThatStarts(t *testing.T) {
+	for _, private := range []bool{false, true} {
+		t.Run(fmt.Sprintf("private=%t", private), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFrail()
+				f.mu.private = private
+				_, all := startMany(t, f)
+				cursor := watchAll(t, all[0].Cache())
+				defer cursor.Close()
+				time.Sleep(time.Minute)
+				began := time.Now()
+				f.leave()
+				time.Sleep(8 * time.Second)
+				f.turn(refusing)
+				time.Sleep(time.Second)
+				if private {
+					f.turn(up)
+					time.Sleep(2 * time.Second) // the feeds know of no better than their own pauses
+				} else {
+					wantFew(t, f.since(began))
+					f.turn(up)
+				}
+				wantFresh(t, f, all)
+				if got := drain(t, cursor); got["new"] != "ADDED" {
+					t.Errorf("the watch has seen %v", got)
+				}
+			})
+		})
+	}
+}
+
 // Reads find that nobody answers while the streams say nothing. The feeds wait for upstream
 // together, and it is not lost any more when it is back.
 func TestReadsWaitForUpstreamTogether(t *testing.T) {
@@ -337,6 +404,65 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 			if age, lost := feed.Lost(); lost {
 				t.Fatalf("%s: upstream is lost for %v, and it is back", feed, age)
 			}
+		}
+	})
+}
+
+// member is a server of the fake's cluster that can go away by itself.
+type member struct {
+	*frail
+	away atomic.Bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (m *member) RoundTrip(req *http.Request) (*http.Response, error) {
+	if m.away.Load() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.mu.asked = append(m.mu.asked, request{time.Now(), req.URL.Path})
+		return nil, &net.OpError{Op: "dial", Err: errDown}
+	}
+	return m.frail.RoundTrip(req)
+}
+
+// Of several servers, one goes away and feeds go on with another at once. When all are away they are
+// asked as little as one is, and any that comes back is enough.
+func TestFeedsGoOnAtAnotherServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFrail()
+		members := []*member{{frail: f}, {frail: f}, {frail: f}}
+		var servers []Server
+		var ways []http.RoundTripper
+		for i, m := range members {
+			servers = append(servers, Server{&url.URL{Scheme: "https", Host: fmt.Sprint(i)}, m})
+			ways = append(ways, m)
+		}
+		metrics := NewMetrics(prometheus.NewRegistry())
+		s, err := NewServers(t.Context(), servers, metrics, zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, all := startManyOf(t, s.Client(s.Transport(ways), metrics))
+		time.Sleep(time.Minute)
+		members[0].away.Store(true)
+		f.cutStreams(false)
+		wantFresh(t, f, all)
+
+		time.Sleep(time.Minute)
+		for _, m := range members {
+			m.away.Store(true)
+		}
+		f.elsewhere()
+		f.cutStreams(true)
+		time.Sleep(time.Second) // the first checks of three servers come by themselves
+		began := time.Now()
+		time.Sleep(time.Minute)
+		wantFew(t, f.since(began))
+		members[2].away.Store(false)
+		time.Sleep(soon) // each server is asked a third as often
+		wantFresh(t, f, all)
+		if s.Current() != "2" {
+			t.Errorf("%s is asked", s.Current())
 		}
 	})
 }

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"math"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,9 +12,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // Server is an apiserver of a cluster.
@@ -47,6 +41,7 @@ type Servers struct {
 	mu      sync.Mutex // held by whoever changes what is known of the servers
 	cluster string     // the uid of kube-system, empty if it may not be read
 	newest  uint64     // the highest resourceVersion that a server has told
+	turn    int64      // moment of the last check that was put off while upstream is away
 }
 
 // server is what is known of one.
@@ -61,8 +56,9 @@ type server struct {
 		behind time.Time // since when it is; zero if it is not
 		// ready is whether it was when it was last asked, by its own word or because it serves in
 		// spite of that; unready is since when it says that it is not, zero if it does not.
-		ready   bool
-		unready time.Time
+		ready    bool
+		unready  time.Time
+		readable bool // /readyz has been read
 	}
 	foreign atomic.Bool // of another cluster: never asked, though it be the last one
 	life    atomic.Pointer[life]
@@ -86,19 +82,6 @@ var (
 )
 
 const (
-	// checkEvery is how often servers are checked, checkAgain how soon after one did not answer.
-	checkEvery   = 3 * time.Second
-	checkAgain   = 500 * time.Millisecond
-	checkRest    = 100 * time.Millisecond // between two checks, however often they are asked for
-	checkTimeout = 2 * time.Second
-	// awayLeast and awayMost are how far apart checks are while upstream is away: of a
-	// single server, or divided by their number of several, so that all of them together are
-	// asked no more than four times a second.
-	awayLeast = 260 * time.Millisecond
-	awayMost  = 340 * time.Millisecond
-	// unreadyPatience is how long a server that says it is not ready is believed. One that answers
-	// reads after that has a health check which fails for ever.
-	unreadyPatience = 30 * time.Second
 	// lostAfter is how many checks in a row a server has to leave unanswered before its streams
 	// are cut: one may be late under load. If no other server is any better, streams stay.
 	lostAfter = 2
@@ -163,151 +146,8 @@ func (s *Servers) before() uint64 {
 	return s.newest
 }
 
-// run follows how the servers are until ctx ends.
-func (s *Servers) run(ctx context.Context) {
-	var all sync.WaitGroup
-	for _, one := range s.servers {
-		all.Go(func() { s.follow(ctx, one) })
-	}
-	all.Wait()
-}
-
-// follow checks a server now and then, and when it is suspected.
-func (s *Servers) follow(ctx context.Context, one *server) {
-	for next := s.interval(nil); ; {
-		select {
-		case <-one.check:
-		case <-time.After(next):
-		case <-ctx.Done():
-			return
-		}
-		raised := s.health.raised()
-		found := s.ask(ctx, one)
-		if ctx.Err() != nil {
-			return
-		}
-		s.conclude(one, found, raised)
-		sleep(ctx, s.rest())
-		next = s.interval(found.err)
-	}
-}
-
-// rest is how long a server is left alone after a check, whoever suspects it.
-func (s *Servers) rest() time.Duration {
-	if !s.health.isAway() {
-		return checkRest
-	}
-	return time.Duration(len(s.servers)) * (awayLeast + rand.N(awayMost-awayLeast))
-}
-
-// interval is when a server that nobody suspects is checked after that.
-func (s *Servers) interval(err error) time.Duration {
-	switch {
-	case s.health.isAway():
-		return 0
-	case s.alone():
-		return math.MaxInt64
-	case noAnswer(err):
-		return checkAgain
-	}
-	return checkEvery
-}
-
-// conclude notes what a check found, and what it says to the doubts that were raised before it.
-func (s *Servers) conclude(one *server, found standingAt, raised uint64) {
-	asked := s.servers[s.current.Load()]
-	s.note(one, found)
-	s.mu.Lock()
-	now := s.servers[s.current.Load()]
-	ready := now.mu.ready && !now.foreign.Load()
-	s.mu.Unlock()
-	if one != asked && one != now {
-		raised = 0 // it says nothing about the server that feeds ask
-	}
-	if s.health.checked(raised, ready) {
-		s.suspect(now)
-	}
-}
-
 // Current is the address of the server that is asked, as host:port.
 func (s *Servers) Current() string { return s.servers[s.current.Load()].Base.Host }
-
-// standingAt is what a check found.
-type standingAt struct {
-	cluster string // empty if it may not be read
-	rv      uint64 // 0 if it may not be read
-	before  uint64 // what one of them had told when it was asked
-	err     error
-	unready bool // by its own word, or because it said nothing
-	silent  bool // it said nothing whatsoever
-	serves  bool // all the same
-}
-
-// ask checks a server.
-func (s *Servers) ask(ctx context.Context, one *server) (found standingAt) {
-	found.before = s.before()
-	within, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	if found.err = one.sayReady(within); found.err != nil {
-		found.unready, found.silent = true, noAnswer(found.err)
-		found.serves = s.unreadyFor(one) > unreadyPatience && sleep(ctx, s.rest()) && one.serves(ctx)
-		return found
-	}
-	if s.alone() {
-		return found
-	}
-	if found.cluster, found.err = one.client.cluster(within); found.err != nil {
-		return found
-	}
-	p, err := one.client.probe(within, aProbe)
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		return found
-	}
-	found.rv, found.err = p.rv, err
-	return found
-}
-
-// aProbe is of a resource that every cluster has.
-var aProbe = &watchcache.Resource{GVR: namespaces, Encoding: watchcache.JSON}
-
-// sayReady asks a server whether it wants to be asked. Any answer but a 5xx says so: /readyz need not
-// be for everybody to read, nor be there at all.
-func (one *server) sayReady(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, one.Base.JoinPath("readyz").String(), nil)
-	if err != nil {
-		return fmt.Errorf("request /readyz: %w", err)
-	}
-	req.Header.Set("User-Agent", userAgent)
-	resp, err := one.client.http.Do(req)
-	if err != nil {
-		return fmt.Errorf("ask /readyz: %w", err)
-	}
-	defer resp.Body.Close() //nolint:errcheck // only the status matters
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody))
-	if resp.StatusCode >= http.StatusInternalServerError {
-		return fmt.Errorf("/readyz: %s", resp.Status)
-	}
-	return nil
-}
-
-// serves asks a server that is not ready by its own word for something. A refusal is an answer,
-// too, unless it asks to come back later.
-func (one *server) serves(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	_, err := one.client.probe(ctx, aProbe)
-	return err == nil || !doubtful(err) && !apierrors.IsTooManyRequests(err)
-}
-
-// unreadyFor is how long a server has said that it is not ready.
-func (s *Servers) unreadyFor(one *server) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if one.mu.unready.IsZero() {
-		return 0
-	}
-	return time.Since(one.mu.unready)
-}
 
 // note draws the conclusions from a check.
 func (s *Servers) note(one *server, found standingAt) {
@@ -345,6 +185,7 @@ func (s *Servers) note(one *server, found standingAt) {
 	switch {
 	case !found.unready:
 		one.mu.unready = time.Time{}
+		one.mu.readable = found.readable
 	case one.mu.unready.IsZero():
 		one.mu.unready = time.Now()
 	}

@@ -2,6 +2,8 @@ package upstream
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,3 +44,40 @@ func TestTurns(t *testing.T) {
 }
 
 func idle() urgency { return urgency{} }
+
+// While turns are shut nobody has one. Then those come first whose clients watch, and of them those
+// that were read last.
+func TestMostUrgentComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newTurns(1)
+		all.shut(true)
+		var order []urgency
+		var running sync.WaitGroup
+		for _, u := range []urgency{{false, 9}, {true, 1}, {false, 3}, {true, 7}, {false, 5}} {
+			running.Go(func() {
+				end, err := all.wait(t.Context(), func() urgency { return u })
+				if err == nil {
+					order = append(order, u)
+					end()
+				}
+			})
+		}
+		left, leave := context.WithCancel(t.Context())
+		running.Go(func() {
+			if _, err := all.wait(left, func() urgency { return urgency{true, 99} }); err == nil {
+				t.Error("somebody who has left has a turn")
+			}
+		})
+		time.Sleep(time.Hour)
+		if len(order) > 0 {
+			t.Fatalf("%v came while turns were shut", order)
+		}
+		leave()
+		synctest.Wait()
+		all.shut(false)
+		running.Wait()
+		if want := []urgency{{true, 7}, {true, 1}, {false, 9}, {false, 5}, {false, 3}}; !slices.Equal(order, want) {
+			t.Errorf("they came in the order %v, want %v", order, want)
+		}
+	})
+}
