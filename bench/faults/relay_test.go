@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -21,7 +22,8 @@ type relay struct {
 		refusing bool
 		pairs    map[*pair]struct{}
 		latency  time.Duration
-		pace     int // bytes/s, 0 for as fast as it goes
+		pace     int         // bytes/s, 0 for as fast as it goes
+		vain     []time.Time // connections that led nowhere
 	}
 }
 
@@ -84,6 +86,9 @@ func (r *relay) join(near net.Conn) {
 	}
 	far, err := net.Dial("tcp", r.to)
 	if err != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.mu.vain = append(r.mu.vain, time.Now())
 		return
 	}
 	defer far.Close()
@@ -136,6 +141,13 @@ func (r *relay) pass(p *pair, to, from net.Conn, answers bool) {
 			return
 		}
 	}
+}
+
+// refused returns when connections came while the server took none.
+func (r *relay) refused() []time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.mu.vain)
 }
 
 // refuse closes new connections at once, or takes them again.

@@ -24,7 +24,10 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-var informing = flag.Int("informers", 200, "how many informers there are when something restarts")
+var (
+	informing = flag.Int("informers", 200, "how many informers there are when something restarts")
+	again     = flag.Int("restarts", 20, "how often the apiserver restarts with -everything while its feeds' recovery is measured")
+)
 
 const (
 	fleetObjects = 50 // of each resource
@@ -85,6 +88,13 @@ func TestRestarts(t *testing.T) {
 			r.judge(t)
 		})
 	}
+	t.Run("apiserver again and again", func(t *testing.T) {
+		restarts, feeds, away := 2, 12, time.Duration(0)
+		if *everything {
+			restarts, feeds, away = *again, 50, 3*time.Second
+		}
+		fmt.Fprintf(&table, "\nThe apiserver restarts again and again: %s", measureRecovery(t, restarts, feeds, away))
+	})
 	report(t, table.String())
 }
 

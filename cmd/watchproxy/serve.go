@@ -118,7 +118,6 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	if err != nil {
 		return err
 	}
-	defer inBackground(ctx, behind.run)()
 	forwards, err := proxy.NewForwarder(behind.forwarding(), behind.transport)
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ import (
 type apiserver struct {
 	configs []*rest.Config // of each server
 	bases   []*url.URL
-	servers *upstream.Servers // nil if there is only one
+	servers *upstream.Servers
 }
 
 // connect finds upstream and asks it, so that a wrong address or credential is told at start and not by
@@ -46,7 +46,9 @@ func connect(ctx context.Context, u config.Upstream, listen string, metrics *ups
 		a.bases = append(a.bases, base)
 	}
 	if len(configs) == 1 {
-		return a, reach(ctx, configs[0])
+		if err := reach(ctx, configs[0]); err != nil {
+			return nil, err
+		}
 	}
 	servers := make([]upstream.Server, len(configs))
 	for i, rc := range configs {
@@ -70,15 +72,12 @@ func (a *apiserver) transport(adapt proxy.Adaptation) (http.RoundTripper, error)
 			return nil, err
 		}
 	}
-	if a.servers == nil {
-		return ways[0], nil
-	}
 	return a.servers.Transport(ways), nil
 }
 
 // config is for client-go's clients, as the proxy.
 func (a *apiserver) config() (*rest.Config, error) {
-	if a.servers == nil {
+	if len(a.configs) == 1 {
 		return a.configs[0], nil
 	}
 	transport, err := a.transport(rest.CopyConfig)
@@ -101,19 +100,12 @@ func (a *apiserver) forwarding() *rest.Config {
 // client is the feeds' way, as the proxy.
 func (a *apiserver) client(metrics *upstream.Metrics) (*upstream.Client, error) {
 	transport, err := a.transport(rest.CopyConfig)
-	return upstream.NewClient(a.bases[0], transport, metrics), err
-}
-
-// run follows how the servers are until ctx ends.
-func (a *apiserver) run(ctx context.Context) {
-	if a.servers != nil {
-		a.servers.Run(ctx)
-	}
+	return a.servers.Client(transport, metrics), err
 }
 
 // host is the address of the server that is asked.
 func (a *apiserver) host() string {
-	if a.servers == nil {
+	if len(a.configs) == 1 {
 		return a.configs[0].Host
 	}
 	return a.servers.Current()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,11 +24,24 @@ type Client struct {
 	base    *url.URL
 	http    *http.Client
 	metrics *Metrics
+	servers *Servers // tell whether they are there
 }
 
 // NewClient returns a client for the server at base, whose path, if any, is
 // put in front of every request path.
 func NewClient(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
+	return newServers([]Server{{base, transport}}, metrics, zap.NewNop()).Client(transport, metrics)
+}
+
+// Client returns a client for whichever server is asked at the time. Transport is the way there
+// (see [Servers.Transport]).
+func (s *Servers) Client(transport http.RoundTripper, metrics *Metrics) *Client {
+	c := newClient(s.servers[0].Base, transport, metrics)
+	c.servers = s
+	return c
+}
+
+func newClient(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
 	return &Client{base: base, http: &http.Client{Transport: transport}, metrics: metrics}
 }
 

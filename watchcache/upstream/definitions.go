@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/url"
 	"strconv"
 	"sync"
@@ -54,29 +55,38 @@ func (d *definitions) outdated(name string, read definitionVersion) bool {
 // run follows until ctx ends. Where upstream forbids it, custom resources are
 // followed by their own watches alone; that may change.
 func (d *definitions) run(ctx context.Context) {
-	backoff := reconnect
+	health := d.client.servers.health
+	again := newRetry(health)
 	for {
+		end, err := health.turns.wait(ctx, first)
+		if err != nil {
+			return
+		}
 		began := time.Now()
-		err := d.follow(ctx)
+		err = d.follow(ctx, end)
+		end()
 		if ctx.Err() != nil {
 			return
 		}
 		d.setFollowing(false)
-		pause := retryAfter(err)
-		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-			pause = forbiddenPause
-		}
-		if time.Since(began) > steady {
-			backoff = reconnect
-		}
-		if err != nil && !apierrors.IsResourceExpired(err) {
+		do := resume
+		if apierrors.IsResourceExpired(err) {
+			do = relist
+		} else if err != nil {
 			d.log.Warn("following customresourcedefinitions broke", zap.Error(err))
 		}
-		if !sleep(ctx, max(backoff.Step(), pause)) {
+		if (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) && !sleep(ctx, forbiddenPause) {
+			return
+		}
+		if !again.after(ctx, time.Since(began), err, do) {
 			return
 		}
 	}
 }
+
+// first is more urgent than any feed: without the definitions nobody knows whether what a feed reads
+// is what it should be.
+func first() urgency { return urgency{watched: true, used: math.MaxInt64} }
 
 // forbiddenPause is how long upstream is left alone after it forbade to look.
 const forbiddenPause = time.Minute
@@ -87,8 +97,8 @@ func (d *definitions) setFollowing(on bool) {
 	d.mu.following = on
 }
 
-// follow lists and watches until the watch ends.
-func (d *definitions) follow(ctx context.Context) error {
+// follow lists and watches until the watch ends. It calls opened when that is open.
+func (d *definitions) follow(ctx context.Context, opened func()) error {
 	var list metav1.PartialObjectMetadataList
 	resp, err := d.client.getAs(ctx, acceptMetadataList, "definitions", definitionResource, resourcePath(definitionResource, ""), nil)
 	if err != nil {
@@ -109,6 +119,7 @@ func (d *definitions) follow(ctx context.Context) error {
 		return err
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end, or broken
+	opened()
 	s := newJSONStream(resp.Body)
 	for {
 		e, err := s.next()

@@ -13,6 +13,9 @@ import (
 // Transport returns a way to whichever server is asked at the time. The ways to each of them
 // are in the order of the servers; they are given requests for the address of any.
 func (s *Servers) Transport(ways []http.RoundTripper) http.RoundTripper {
+	if s.alone() {
+		return ways[0]
+	}
 	t := &failover{servers: s, ways: map[*server]http.RoundTripper{}}
 	for i, one := range s.servers {
 		t.ways[one] = ways[i]

@@ -155,6 +155,8 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 	q := req.URL.Query()
 	verb := "list"
 	switch {
+	case req.URL.Path == "/readyz":
+		verb = "ready"
 	case req.URL.Path == "/api/v1":
 		verb = "discover"
 	case req.URL.Path == "/version", strings.HasSuffix(req.URL.Path, "/kube-system"):
@@ -175,6 +177,8 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, f.mu.down
 	}
 	switch verb {
+	case "ready":
+		return reply(200, "ok"), nil
 	case "origin":
 		return reply(200, fmt.Sprintf(`{"gitVersion":%q,"metadata":{"uid":%q}}`, f.mu.version, f.mu.cluster)), nil
 	case "discover":

@@ -12,7 +12,6 @@ import (
 
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -44,7 +43,7 @@ type Feed struct {
 	client   *Client
 	asked    time.Time // since when it is wanted: what it builds on is not older
 	names    *discovery
-	turns    turns
+	health   *health
 	limits   watchcache.Limits
 	log      *zap.Logger
 	metrics  *Metrics
@@ -81,9 +80,6 @@ type Feed struct {
 	paged    bool // upstream does not stream its state
 	newEpoch bool // the next sync begins a new epoch
 }
-
-// reconnect is how long to leave upstream alone after failures in a row.
-var reconnect = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 5 * time.Second}
 
 // run lives until ctx ends or the resource turns out not to be cacheable.
 func (f *Feed) run(ctx context.Context) {
@@ -199,30 +195,32 @@ func (f *Feed) custom() bool { return f.definition != definitionVersion{} }
 // watchLife is the shortest life that kube-apiserver gives a watch by itself.
 const watchLife = 30 * time.Minute
 
-// steady is how long a stream must have lived for failures before it to be forgotten.
-const steady = 5 * time.Second
-
 // follow syncs and watches until ctx ends or there is nothing to follow.
 func (f *Feed) follow(ctx context.Context) error {
-	backoff := reconnect
-	for {
-		began := time.Now()
-		var err error
-		if f.synced {
-			err = f.watch(ctx)
-		} else {
-			err = f.sync(ctx)
+	for again := newRetry(f.health); ; {
+		end, err := f.health.turns.wait(ctx, f.urgency)
+		if err != nil {
+			return err
 		}
+		began := time.Now()
+		if f.synced {
+			err = f.watch(ctx, end)
+		} else {
+			err = f.sync(ctx, end)
+		}
+		end()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if f.cache.Stats().Ready { // until the next stream says something
 			f.failed(err)
 		}
-		if time.Since(began) > steady {
-			backoff = reconnect
+		took := time.Since(began)
+		action, reason := f.verdict(ctx, err)
+		if action == giveUp && f.cache.Stats().Ready && answered(err) && f.health.isReturning() {
+			action = resume
 		}
-		switch action, reason := f.verdict(ctx, err); action {
+		switch action {
 		case giveUp:
 			return err
 		case relist:
@@ -233,32 +231,30 @@ func (f *Feed) follow(ctx context.Context) error {
 			f.metrics.relists.WithLabelValues(f.gvr.Group, f.gvr.Version, f.gvr.Resource, reason).Inc()
 			f.synced = false
 		case resume:
-			if err == nil && time.Since(began) > steady {
-				continue
-			}
 			if err != nil {
 				f.failed(err)
 				f.log.Warn("upstream watch broke", zap.Error(err))
 			}
 		}
-		if !sleep(ctx, max(backoff.Step(), retryAfter(err))) {
+		if !again.after(ctx, took, err, action) {
 			return ctx.Err()
 		}
 	}
 }
 
-// sync reads the whole state and, where that came by a stream, watches on.
-func (f *Feed) sync(ctx context.Context) error {
+// urgency is how much depends on the feed.
+func (f *Feed) urgency() urgency {
+	return urgency{f.cache.Stats().Cursors > 0, f.lastUsed.Load()}
+}
+
+// sync reads the whole state and, where that came by a stream, watches on. It calls read when
+// it has the state.
+func (f *Feed) sync(ctx context.Context, read func()) error {
 	notOlderThan := uint64(0)
 	if s, err := f.cache.Snapshot(); err == nil && !f.newEpoch {
 		notOlderThan = s.ResourceVersion()
 	}
 	if f.paged {
-		end, err := f.turns.wait(ctx)
-		if err != nil {
-			return err
-		}
-		defer end()
 		changes, rv, err := f.client.list(ctx, f.cache.Resource(), notOlderThan)
 		if err != nil {
 			return err
@@ -270,22 +266,24 @@ func (f *Feed) sync(ctx context.Context) error {
 	if notOlderThan > 0 {
 		query.Set("resourceVersion", strconv.FormatUint(notOlderThan, 10))
 	}
-	return f.stream(ctx, query, 0)
+	return f.stream(ctx, query, 0, read)
 }
 
-// watch follows the changes after the cache's resourceVersion.
-func (f *Feed) watch(ctx context.Context) error {
+// watch follows the changes after the cache's resourceVersion. It calls opened when upstream has
+// let it.
+func (f *Feed) watch(ctx context.Context, opened func()) error {
 	if _, lost := f.Lost(); lost && f.wentBack(ctx) {
 		// Upstream would accept the watch, and be silent until it got there by another history.
 		return errWentBack
 	}
 	rv, epoch := f.standing()
-	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch)
+	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch, opened)
 }
 
 // stream opens a watch and consumes it to its end: what follows in an epoch, or
-// if that is 0 the state that begins one, and what follows.
-func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64) error {
+// if that is 0 the state that begins one, and what follows. It calls followed when it has come to
+// what follows.
+func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, followed func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	f.touch()
@@ -299,11 +297,6 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64) error
 
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
-	end, err := f.turns.wait(ctx)
-	if err != nil {
-		return causeOf(ctx, err)
-	}
-	defer end()
 	opened := time.Now()
 	resp, err := f.client.getAs(ctx, mimeOf(f.encoding), "watch", f.gvr, resourcePath(f.gvr, ""), query)
 	if err != nil {
@@ -322,7 +315,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64) error
 			return causeOf(ctx, err)
 		}
 	}
-	end()
+	followed()
 	// Not before: what a freshness run finds wrong, a state that is just being read mends.
 	f.interruptible(cancel)
 	defer f.interruptible(nil)

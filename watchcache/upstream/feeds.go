@@ -59,7 +59,6 @@ type Feeds struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-	turns   turns
 	store   *Store // nil if caches are not saved
 
 	shedding sync.Mutex // see shed
@@ -107,13 +106,13 @@ func (k feedKey) sorted() []string {
 func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
 	fs := &Feeds{client: client, log: log, metrics: client.metrics}
 	fs.options.Store(&options)
-	fs.turns = make(turns, openingMax)
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
 	fs.names = newDiscovery(fs.ctx, client, &fs.running, log)
 	fs.mu.feeds = map[feedKey]*Feed{}
 	fs.mu.refused = map[feedKey]refusal{}
 	fs.mu.forbidden = map[schema.GroupVersionResource]struct{}{}
 	fs.definitions.client, fs.definitions.log, fs.definitions.changed = client, log, fs.redefined
+	fs.running.Go(func() { client.servers.run(fs.ctx) })
 	fs.running.Go(fs.retireIdle)
 	if options.SelfCheck > 0 {
 		fs.running.Go(func() { fs.checkAll(options.SelfCheck) })
@@ -268,7 +267,7 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 	gvr, options := key.gvr, fs.options.Load()
 	f := &Feed{
 		gvr: gvr, encoding: key.encoding,
-		client: fs.client, names: fs.names, turns: fs.turns, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
+		client: fs.client, names: fs.names, health: fs.client.servers.health, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
 		log: fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
 			zap.Stringer("encoding", key.encoding)),
 		defined: fs.defined,

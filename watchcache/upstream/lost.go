@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -18,8 +17,7 @@ func (f *Feed) failed(err error) {
 	if errors.Is(err, errSilent) {
 		since = f.lastSign.Load()
 	}
-	_, answered := errors.AsType[*apierrors.StatusError](err)
-	f.refused.Store(answered)
+	f.refused.Store(answered(err))
 	f.lost.CompareAndSwap(0, since)
 }
 
@@ -56,6 +54,7 @@ func (f *Feed) answered(ctx context.Context, began time.Time, err error) {
 	case err == nil:
 		f.unanswered.Store(0)
 	case noAnswer(err) && ctx.Err() == nil && f.unanswered.CompareAndSwap(0, watchcache.Moment(began)):
+		f.health.doubt()
 		f.fresh.running.Go(func() { f.awaitAnswer(ctx) })
 	}
 }
@@ -66,17 +65,26 @@ func noAnswer(err error) bool {
 	return ok || errors.Is(err, context.DeadlineExceeded)
 }
 
-// askAgain is how long after a probe without an answer the next one is sent.
-const askAgain = time.Second
-
-// awaitAnswer probes until upstream answers, whatever it says, or ctx ends.
+// awaitAnswer probes until upstream answers, whatever it says, or ctx ends. While upstream is away
+// it waits for that with all the others.
 func (f *Feed) awaitAnswer(ctx context.Context) {
-	for f.unanswered.Load() != 0 && sleep(ctx, askAgain) {
-		probing, cancel := context.WithTimeout(ctx, askTimeout)
-		_, err := f.client.probe(probing, f.cache.Resource())
-		cancel()
-		if err == nil || !noAnswer(err) {
+	for again := newRetry(f.health); ; {
+		end, err := f.health.turns.wait(ctx, f.urgency)
+		if err != nil {
+			return
+		}
+		if f.unanswered.Load() != 0 { // by the stream, meanwhile
+			probing, cancel := context.WithTimeout(ctx, askTimeout)
+			_, err = f.client.probe(probing, f.cache.Resource())
+			cancel()
+		}
+		end()
+		if !noAnswer(err) {
 			f.unanswered.Store(0)
+			return
+		}
+		if !again.after(ctx, 0, err, resume) {
+			return
 		}
 	}
 }

@@ -65,7 +65,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m.servers = serverMetrics{
 		usable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_upstream_server_usable",
-			Help: "1 if the upstream server may be asked by its last check, else 0. Only if there are several.",
+			Help: "1 if the upstream server may be asked by its last check, else 0.",
 		}, []string{"server"}),
 		failovers: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watchproxy_upstream_failovers_total",

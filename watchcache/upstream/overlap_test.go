@@ -168,7 +168,7 @@ func TestAbandonedDuringItsSync(t *testing.T) {
 	if feed.cache, _, err = feed.describe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := feed.sync(t.Context()); !errors.Is(err, errOtherEpoch) {
+	if err := feed.sync(t.Context(), func() {}); !errors.Is(err, errOtherEpoch) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -134,7 +134,7 @@ func (f *Feed) settle(ctx context.Context, rv uint64) {
 // compareRestored has the cache get to rv, and compares it with upstream at rv or later.
 func (f *Feed) compareRestored(ctx context.Context, rv uint64) (at uint64, err error) {
 	if !f.reaches(ctx, rv, settleStream) {
-		end, err := f.turns.wait(ctx)
+		end, err := f.health.turns.wait(ctx, f.urgency)
 		if err != nil {
 			return rv, err
 		}

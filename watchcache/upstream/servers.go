@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -13,12 +12,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// Server is one of several apiservers of a cluster.
+// Server is an apiserver of a cluster.
 type Server struct {
 	Base      *url.URL          // with the path, if any, in front of every request path
 	Transport http.RoundTripper // brings the proxy's credentials
@@ -26,7 +22,10 @@ type Server struct {
 
 // Servers are the apiservers of one cluster, of which one at a time is asked: the first until
 // it fails, then the next, and that one until it fails in turn. Going back would cost all streams
-// anew.
+// anew. Their checks also tell all feeds whether upstream is there (see [health]).
+//
+// A server that is the only one is checked when a feed doubts it, and then only whether it is
+// ready: there is nothing to compare it with.
 //
 // A server is asked if its own health check passes, if it is of the same cluster as the others
 // (the namespace kube-system tells), and if a consistent read of it is no older than what any of
@@ -37,10 +36,12 @@ type Servers struct {
 	servers []*server
 	log     *zap.Logger
 	metrics *serverMetrics
+	health  *health
 	current atomic.Int32
 	mu      sync.Mutex // held by whoever changes what is known of the servers
 	cluster string     // the uid of kube-system, empty if it may not be read
 	newest  uint64     // the highest resourceVersion that a server has told
+	turn    int64      // moment of the last check that was put off while upstream is away
 }
 
 // server is what is known of one.
@@ -53,6 +54,11 @@ type server struct {
 		reason error     // why it is not asked; nil if it may be
 		silent int       // checks in a row that it did not answer at all
 		behind time.Time // since when it is; zero if it is not
+		// ready is whether it was when it was last asked, by its own word or because it serves in
+		// spite of that; unready is since when it says that it is not, zero if it does not.
+		ready    bool
+		unready  time.Time
+		readable bool // /readyz has been read
 	}
 	foreign atomic.Bool // of another cluster: never asked, though it be the last one
 	life    atomic.Pointer[life]
@@ -76,11 +82,6 @@ var (
 )
 
 const (
-	// checkEvery is how often servers are checked, checkAgain how soon after one did not answer.
-	checkEvery   = 3 * time.Second
-	checkAgain   = 500 * time.Millisecond
-	checkRest    = 100 * time.Millisecond // between two checks, however often they are asked for
-	checkTimeout = 2 * time.Second
 	// lostAfter is how many checks in a row a server has to leave unanswered before its streams
 	// are cut: one may be late under load. If no other server is any better, streams stay.
 	lostAfter = 2
@@ -89,13 +90,12 @@ const (
 	waitBehind = 3 * checkEvery
 )
 
-// NewServers asks each server once, all at the same time. It fails if none of them is fit to be asked.
+// NewServers asks each server once, all at the same time, if there are several. It fails if none of
+// them is fit to be asked.
 func NewServers(ctx context.Context, servers []Server, metrics *Metrics, log *zap.Logger) (*Servers, error) {
-	s := &Servers{log: log, metrics: &metrics.servers}
-	for _, each := range servers {
-		one := &server{Server: each, client: NewClient(each.Base, each.Transport, metrics), check: make(chan struct{}, 1)}
-		one.life.Store(newLife())
-		s.servers = append(s.servers, one)
+	s := newServers(servers, metrics, log)
+	if s.alone() {
+		return s, nil
 	}
 	for range 2 { // the second time it is known where the others are
 		s.askAll(ctx)
@@ -110,14 +110,28 @@ func NewServers(ctx context.Context, servers []Server, metrics *Metrics, log *za
 	return nil, errors.Join(reasons...)
 }
 
+func newServers(servers []Server, metrics *Metrics, log *zap.Logger) *Servers {
+	s := &Servers{log: log, metrics: &metrics.servers}
+	s.health = newHealth(func() { s.suspect(s.servers[s.current.Load()]) })
+	for _, each := range servers {
+		one := &server{Server: each, client: newClient(each.Base, each.Transport, metrics), check: make(chan struct{}, 1)}
+		one.life.Store(newLife())
+		one.mu.ready = true
+		s.metrics.note(one.Base.Host, true)
+		s.servers = append(s.servers, one)
+	}
+	return s
+}
+
+func (s *Servers) alone() bool { return len(s.servers) == 1 }
+
 // askAll checks all at the same time, and draws the conclusions in their order: the first that
 // answers says which cluster it is.
 func (s *Servers) askAll(ctx context.Context) {
 	found := make([]standingAt, len(s.servers))
 	var all sync.WaitGroup
 	for i, one := range s.servers {
-		before := s.before()
-		all.Go(func() { found[i] = one.ask(ctx, before) })
+		all.Go(func() { found[i] = s.ask(ctx, one) })
 	}
 	all.Wait()
 	for i, one := range s.servers {
@@ -132,85 +146,8 @@ func (s *Servers) before() uint64 {
 	return s.newest
 }
 
-// Run follows how the servers are until ctx ends.
-func (s *Servers) Run(ctx context.Context) {
-	var all sync.WaitGroup
-	for _, one := range s.servers {
-		all.Go(func() {
-			for next := checkEvery; ; {
-				select {
-				case <-one.check:
-				case <-time.After(next):
-				case <-ctx.Done():
-					return
-				}
-				found := one.ask(ctx, s.before())
-				if ctx.Err() != nil {
-					return
-				}
-				s.note(one, found)
-				sleep(ctx, checkRest)
-				next = checkEvery
-				if noAnswer(found.err) {
-					next = checkAgain
-				}
-			}
-		})
-	}
-	all.Wait()
-}
-
 // Current is the address of the server that is asked, as host:port.
 func (s *Servers) Current() string { return s.servers[s.current.Load()].Base.Host }
-
-// standingAt is what a check found.
-type standingAt struct {
-	cluster string // empty if it may not be read
-	rv      uint64 // 0 if it may not be read
-	before  uint64 // what one of them had told when it was asked
-	err     error
-	silent  bool // it said nothing whatsoever
-}
-
-// ask checks a server.
-func (one *server) ask(ctx context.Context, before uint64) (found standingAt) {
-	found.before = before
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	if found.err = one.ready(ctx); found.err != nil {
-		found.silent = noAnswer(found.err)
-		return found
-	}
-	if found.cluster, found.err = one.client.cluster(ctx); found.err != nil {
-		return found
-	}
-	p, err := one.client.probe(ctx, &watchcache.Resource{GVR: namespaces, Encoding: watchcache.JSON})
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		return found
-	}
-	found.rv, found.err = p.rv, err
-	return found
-}
-
-// ready asks a server whether it wants to be asked.
-func (one *server) ready(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, one.Base.JoinPath("readyz").String(), nil)
-	if err != nil {
-		return fmt.Errorf("request /readyz: %w", err)
-	}
-	req.Header.Set("User-Agent", userAgent)
-	resp, err := one.client.http.Do(req)
-	if err != nil {
-		return fmt.Errorf("ask /readyz: %w", err)
-	}
-	defer resp.Body.Close() //nolint:errcheck // only the status matters
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody))
-	switch resp.StatusCode {
-	case http.StatusOK, http.StatusUnauthorized, http.StatusForbidden: // it need not be for everybody to read
-		return nil
-	}
-	return fmt.Errorf("/readyz: %s", resp.Status)
-}
 
 // note draws the conclusions from a check.
 func (s *Servers) note(one *server, found standingAt) {
@@ -243,6 +180,14 @@ func (s *Servers) note(one *server, found standingAt) {
 	one.mu.silent++
 	if !found.silent {
 		one.mu.silent = 0
+	}
+	one.mu.ready = !found.unready || found.serves
+	switch {
+	case !found.unready:
+		one.mu.unready = time.Time{}
+		one.mu.readable = found.readable
+	case one.mu.unready.IsZero():
+		one.mu.unready = time.Now()
 	}
 	one.foreign.Store(errors.Is(reason, errForeign))
 	s.judge(one, reason)

@@ -89,7 +89,7 @@ func serversOf(t *testing.T, of ...*apiserver) (*Servers, http.RoundTripper) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.Run(ctx)
+		s.run(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
 	ways := make([]http.RoundTripper, len(of))
@@ -281,7 +281,7 @@ func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
 	b.slow.Store(true)
 	for range 2 * lostAfter {
 		for _, one := range s.servers {
-			s.note(one, one.ask(t.Context(), 0))
+			s.note(one, s.ask(t.Context(), one))
 		}
 	}
 	for range 2 * lostAfter {
@@ -293,7 +293,7 @@ func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
 		t.Error("streams were cut, and there is nowhere to go")
 	}
 	b.slow.Store(false)
-	s.note(s.servers[1], s.servers[1].ask(t.Context(), 0))
+	s.note(s.servers[1], s.ask(t.Context(), s.servers[1]))
 	s.note(s.servers[0], silentStanding)
 	if _, err := resp.Body.Read(make([]byte, 1)); err == nil || life.Err() == nil {
 		t.Errorf("the tunnel goes on: %v", err)

@@ -127,7 +127,7 @@ const (
 func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, readAtTimeout)
 	defer cancel()
-	end, err := f.turns.wait(ctx)
+	end, err := f.health.turns.wait(ctx, f.urgency)
 	if err != nil {
 		return err
 	}

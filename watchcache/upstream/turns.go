@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,21 +15,102 @@ const (
 	turnMax = 5 * time.Second
 )
 
-// turns lets feeds at upstream one after another.
-type turns chan struct{}
+// turns let feeds at upstream, a few at a time and the most urgent first. While upstream is in
+// doubt they are shut, and let nobody.
+type turns struct {
+	max int
+	mu  struct {
+		sync.Mutex
+		shut    bool
+		taken   int
+		waiting []*waiter // at most a few for each feed
+	}
+}
+
+// waiter is somebody who waits for a turn.
+type waiter struct {
+	urgency func() urgency // asked for when a turn is free
+	turn    chan struct{}  // closed when the waiter has one
+}
+
+// urgency decides whose turn is next: clients that watch lose most by waiting, then those that
+// have read last.
+type urgency struct {
+	watched bool
+	used    int64 // moment of the last read
+}
+
+func (u urgency) exceeds(v urgency) bool {
+	if u.watched != v.watched {
+		return u.watched
+	}
+	return u.used > v.used
+}
+
+func newTurns(most int) *turns { return &turns{max: most} }
 
 // wait waits for a turn and returns what ends it. A turn that takes long does not keep others
 // from theirs: it may be one resource that upstream is slow with.
-func (t turns) wait(ctx context.Context) (end func(), err error) {
+func (t *turns) wait(ctx context.Context, urgency func() urgency) (end func(), err error) {
+	w := &waiter{urgency, make(chan struct{})}
+	t.mu.Lock()
+	t.mu.waiting = append(t.mu.waiting, w)
+	t.nextLocked()
+	t.mu.Unlock()
+	over := sync.OnceFunc(t.end)
 	select {
-	case t <- struct{}{}:
+	case <-w.turn:
 	case <-ctx.Done():
+		if !t.leave(w) {
+			over()
+		}
 		return nil, ctx.Err()
 	}
-	over := sync.OnceFunc(func() { <-t })
 	late := time.AfterFunc(turnMax, over)
 	return func() {
 		late.Stop()
 		over()
 	}, nil
+}
+
+// leave tells whether a waiter still had to wait. If not, it has a turn.
+func (t *turns) leave(w *waiter) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.Index(t.mu.waiting, w)
+	if i < 0 {
+		return false
+	}
+	t.mu.waiting = slices.Delete(t.mu.waiting, i, i+1)
+	return true
+}
+
+func (t *turns) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.taken--
+	t.nextLocked()
+}
+
+// shut keeps everybody waiting, or does not any more.
+func (t *turns) shut(on bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.shut = on
+	t.nextLocked()
+}
+
+// nextLocked gives the free turns to the most urgent of those that wait.
+func (t *turns) nextLocked() {
+	for !t.mu.shut && t.mu.taken < t.max && len(t.mu.waiting) > 0 {
+		next, most := 0, t.mu.waiting[0].urgency()
+		for i, w := range t.mu.waiting[1:] {
+			if u := w.urgency(); u.exceeds(most) {
+				next, most = i+1, u
+			}
+		}
+		close(t.mu.waiting[next].turn)
+		t.mu.waiting = slices.Delete(t.mu.waiting, next, next+1)
+		t.mu.taken++
+	}
 }

@@ -2,6 +2,8 @@ package upstream
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,23 +12,23 @@ import (
 // No more feeds than may are at upstream at a time, unless some take long; and nobody who has given up waiting holds a turn.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := make(turns, 2)
-		first, _ := all.wait(t.Context())
-		if _, err := all.wait(t.Context()); err != nil { // it never ends by itself
+		all := newTurns(2)
+		first, _ := all.wait(t.Context(), idle)
+		if _, err := all.wait(t.Context(), idle); err != nil { // it never ends by itself
 			t.Fatal(err)
 		}
 		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := all.wait(impatient); err == nil {
+		if _, err := all.wait(impatient, idle); err == nil {
 			t.Error("a third has its turn at once")
 		}
 		began := time.Now()
 		time.AfterFunc(time.Second, first)
-		third, err := all.wait(t.Context())
+		third, err := all.wait(t.Context(), idle)
 		if err != nil || time.Since(began) != time.Second {
 			t.Errorf("the third had its turn after %v, %v", time.Since(began), err)
 		}
-		fourth, err := all.wait(t.Context()) // when the second has taken too long
+		fourth, err := all.wait(t.Context(), idle) // when the second has taken too long
 		if took := time.Since(began); err != nil || took > turnMax {
 			t.Errorf("the fourth had its turn after %v, %v", took, err)
 		}
@@ -35,8 +37,47 @@ func TestTurns(t *testing.T) {
 		fourth()
 		fourth()
 		time.Sleep(2 * turnMax)
-		if len(all) != 0 {
-			t.Errorf("%d turns go on", len(all))
+		if all.mu.taken != 0 {
+			t.Errorf("%d turns go on", all.mu.taken)
+		}
+	})
+}
+
+func idle() urgency { return urgency{} }
+
+// While turns are shut nobody has one. Then those come first whose clients watch, and of them those
+// that were read last.
+func TestMostUrgentComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newTurns(1)
+		all.shut(true)
+		var order []urgency
+		var running sync.WaitGroup
+		for _, u := range []urgency{{false, 9}, {true, 1}, {false, 3}, {true, 7}, {false, 5}} {
+			running.Go(func() {
+				end, err := all.wait(t.Context(), func() urgency { return u })
+				if err == nil {
+					order = append(order, u)
+					end()
+				}
+			})
+		}
+		left, leave := context.WithCancel(t.Context())
+		running.Go(func() {
+			if _, err := all.wait(left, func() urgency { return urgency{true, 99} }); err == nil {
+				t.Error("somebody who has left has a turn")
+			}
+		})
+		time.Sleep(time.Hour)
+		if len(order) > 0 {
+			t.Fatalf("%v came while turns were shut", order)
+		}
+		leave()
+		synctest.Wait()
+		all.shut(false)
+		running.Wait()
+		if want := []urgency{{true, 7}, {true, 1}, {false, 9}, {false, 5}, {false, 3}}; !slices.Equal(order, want) {
+			t.Errorf("they came in the order %v, want %v", order, want)
 		}
 	})
 }

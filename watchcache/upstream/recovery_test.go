@@ -1,0 +1,468 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// frail is the fake with many resources, all of which hold the same objects. It can go away as an
+// apiserver does, and it notes when it was asked for what.
+type frail struct {
+	*fakeUpstream
+	mu struct {
+		sync.Mutex
+		asked   []request
+		state   state
+		refuses map[string]int // resources to status codes
+		expires bool           // each stream ends with 410 as soon as it has told the state
+		private bool           // /readyz is not for the proxy
+	}
+}
+
+type request struct {
+	at   time.Time
+	path string
+}
+
+type state int
+
+const (
+	up       state = iota
+	away           // nobody listens
+	unready        // it answers, and is not to be asked yet
+	unwell         // it says so, and serves all the same
+	refusing       // it has just started, and knows nobody's rights
+)
+
+const (
+	manyFeeds = 50
+	takes     = 10 * time.Millisecond // each request
+	// soon is how long all feeds may take from upstream's return. An ask of /readyz is at most
+	// askMost away; then each feed sends three requests, openingMax feeds at a time.
+	soon = time.Second
+	// asksPerSecond bounds what upstream is asked while it is away.
+	asksPerSecond = 4
+)
+
+func newFrail() *frail {
+	f := &frail{fakeUpstream: newFake()}
+	f.takes = takes
+	f.mu.refuses = map[string]int{}
+	return f
+}
+
+func resourceName(i int) string { return fmt.Sprintf("r%02d", i) }
+
+// RoundTrip implements http.RoundTripper.
+func (f *frail) RoundTrip(req *http.Request) (*http.Response, error) {
+	path := req.URL.Path
+	f.mu.Lock()
+	f.mu.asked = append(f.mu.asked, request{time.Now(), path})
+	state, code, expires := f.mu.state, f.mu.refuses[path[strings.LastIndex(path, "/")+1:]], f.mu.expires
+	private := f.mu.private && path == "/readyz"
+	f.mu.Unlock()
+	switch {
+	case state == away:
+		return nil, errDown
+	case state == refusing, private:
+		return statusReply(403), nil
+	case path == "/readyz" && state != up:
+		return reply(500, "not yet"), nil
+	case state == unready:
+		return statusReply(503), nil
+	case code != 0:
+		return statusReply(code), nil
+	case path == "/api/v1":
+		var all []string
+		for i := range manyFeeds {
+			all = append(all, fmt.Sprintf(`{"name":%q,"namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]}`, resourceName(i)))
+		}
+		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[`+strings.Join(all, ",")+`]}`), nil
+	}
+	resp, err := f.fakeUpstream.RoundTrip(req)
+	if err == nil && expires && req.URL.Query().Get("sendInitialEvents") != "" {
+		resp.Body.Close()
+		resp.Body = io.NopCloser(strings.NewReader(f.stateAndEnd()))
+	}
+	return resp, err
+}
+
+func statusReply(code int) *http.Response {
+	reasons := map[int]metav1.StatusReason{403: metav1.StatusReasonForbidden, 503: metav1.StatusReasonServiceUnavailable}
+	return reply(code, fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reasons[code], code))
+}
+
+// stateAndEnd is a stream that ends with 410 once it has told the state.
+func (f *frail) stateAndEnd() string {
+	f.fakeUpstream.mu.Lock()
+	defer f.fakeUpstream.mu.Unlock()
+	var lines strings.Builder
+	for _, o := range f.fakeUpstream.mu.objects {
+		lines.WriteString(`{"type":"ADDED","object":` + o + "}\n")
+	}
+	return lines.String() + `{"type":"BOOKMARK","object":` + bookmarkJSON(f.fakeUpstream.mu.rev, true) + "}\n" + tooOld(1, 2) + "\n"
+}
+
+func (f *frail) turn(to state) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.state = to
+}
+
+// since returns what was asked since a moment.
+func (f *frail) since(began time.Time) (all []request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.mu.asked {
+		if !r.at.Before(began) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// leave ends all streams, and upstream goes away. Its history begins anew when it is back.
+func (f *frail) leave() {
+	f.turn(away)
+	f.elsewhere()
+	f.cutStreams(true)
+}
+
+// startMany returns feeds and one for each resource.
+func startMany(t *testing.T, way http.RoundTripper) (*Feeds, []*Feed) {
+	t.Helper()
+	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, way, NewMetrics(prometheus.NewRegistry()))
+	return startManyOf(t, client)
+}
+
+func startManyOf(t *testing.T, client *Client) (*Feeds, []*Feed) {
+	t.Helper()
+	options := Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
+	feeds := NewFeeds(client, options, zap.NewNop())
+	t.Cleanup(feeds.Stop)
+	return feeds, openMany(t, feeds)
+}
+
+func openMany(t *testing.T, feeds *Feeds) (all []*Feed) {
+	t.Helper()
+	for i := range manyFeeds {
+		f, err := feeds.Open(t.Context(), schema.GroupVersionResource{Version: "v1", Resource: resourceName(i)}, watchcache.JSON, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// wantFresh waits until feeds have what is written now, and fails if that takes longer than soon.
+func wantFresh(t *testing.T, f *frail, feeds []*Feed) {
+	t.Helper()
+	began := time.Now()
+	f.set("new", "1")
+	f.fakeUpstream.mu.Lock()
+	rev := f.fakeUpstream.mu.rev
+	f.fakeUpstream.mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
+	defer cancel()
+	for _, feed := range feeds {
+		if _, err := feed.Cache().WaitFresh(ctx, rev); err != nil {
+			t.Fatalf("%s: %v", feed, err)
+		}
+	}
+	if took := time.Since(began); took > soon {
+		t.Errorf("fresh %v after upstream's return, want at most %v", took, soon)
+	}
+}
+
+// wantFew fails if more was asked than asksPerSecond in any second, the first ask aside.
+func wantFew(t *testing.T, asked []request) {
+	t.Helper()
+	for i := range asked {
+		if i > asksPerSecond && asked[i].at.Sub(asked[i-asksPerSecond].at) < time.Second {
+			t.Errorf("%d requests within %v, the last one of %s", asksPerSecond+1, asked[i].at.Sub(asked[i-asksPerSecond].at), asked[i].path)
+			return
+		}
+	}
+}
+
+// Upstream is away for a while and then not ready for a while. Meanwhile it is asked little, and
+// when it is back all feeds go on at once, by a relist each.
+func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
+	for _, outage := range []time.Duration{8 * time.Second, time.Minute} {
+		t.Run(outage.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFrail()
+				f.set("a", "1")
+				feeds, all := startMany(t, f)
+				time.Sleep(time.Minute)
+				began := time.Now()
+				f.leave()
+				time.Sleep(outage * 3 / 4)
+				f.turn(unready)
+				time.Sleep(outage / 4)
+				wantFew(t, f.since(began))
+				back := time.Now()
+				f.turn(up)
+				wantFresh(t, f, all)
+				time.Sleep(longEnough)
+				if got := testutil.CollectAndCount(feeds.metrics.relists); got != manyFeeds {
+					t.Errorf("%d feeds have relisted, want each", got)
+				}
+				const each = 3 // where upstream stands, a watch that is told 410, a relist
+				if got := len(f.since(back)); got > (each+5)*manyFeeds {
+					t.Errorf("%d requests since upstream is back", got)
+				}
+			})
+		})
+	}
+}
+
+// A feed that is told 410 relists without a pause, even if it has just failed. One that is told so
+// again and again does not.
+func TestExpiredRelistsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFrail()
+		_, all := startMany(t, f)
+		feed := all[0]
+		time.Sleep(time.Minute)
+		f.mu.Lock()
+		f.mu.refuses["r00"] = 500
+		f.mu.Unlock()
+		f.elsewhere()
+		f.cutStreams(true)
+		asked := func() (times []time.Time) {
+			for _, r := range f.since(time.Time{}) {
+				if strings.HasSuffix(r.path, "/r00") {
+					times = append(times, r.at)
+				}
+			}
+			return times
+		}
+		time.Sleep(20 * time.Second) // its back-off is seconds by now
+		f.mu.Lock()
+		f.mu.refuses["r00"] = 0
+		f.mu.Unlock()
+		f.set("a", "1")
+		ctx, cancel := context.WithTimeout(t.Context(), longEnough)
+		defer cancel()
+		if _, err := feed.Cache().WaitFresh(ctx, 102); err != nil {
+			t.Fatal(err)
+		}
+		times := asked()
+		if gap := times[len(times)-1].Sub(times[len(times)-2]); gap != takes {
+			t.Errorf("the relist came %v after the request that was told 410, which took %v", gap, takes)
+		}
+
+		f.mu.Lock()
+		f.mu.expires = true
+		f.mu.Unlock()
+		began := len(times)
+		f.elsewhere()
+		f.cutStreams(true)
+		time.Sleep(time.Minute)
+		if got := len(asked()) - began; got > 60 || got < 10 {
+			t.Errorf("%d requests in a minute of nothing but 410", got)
+		}
+	})
+}
+
+// One resource fails and upstream does not: the others follow, and that one is left alone by and by.
+func TestOneResourceFails(t *testing.T) {
+	for _, code := range []int{429, 500, 503} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFrail()
+				_, all := startMany(t, f)
+				time.Sleep(time.Minute)
+				f.mu.Lock()
+				f.mu.refuses["r07"] = code
+				f.mu.Unlock()
+				began := time.Now()
+				f.elsewhere()
+				f.cutStreams(true)
+				wantFresh(t, f, append(append([]*Feed{}, all[:7]...), all[8:]...))
+				time.Sleep(time.Minute)
+				bad, checks := 0, 0
+				for _, r := range f.since(began) {
+					switch {
+					case strings.HasSuffix(r.path, "/r07"):
+						bad++
+					case r.path == "/readyz":
+						checks++
+					}
+				}
+				if bad < 10 || bad > 60 {
+					t.Errorf("%d requests in a minute for the one that fails", bad)
+				}
+				if checks > bad+5 {
+					t.Errorf("%d asks of /readyz for %d failures", checks, bad)
+				}
+				f.mu.Lock()
+				f.mu.refuses["r07"] = 0
+				f.mu.Unlock()
+				time.Sleep(10 * time.Second)
+				if s, err := all[7].Cache().Snapshot(); err != nil || s.Len() != 1 {
+					t.Errorf("the one that failed does not follow: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// An apiserver of which one check fails for ever is not ready by its own word, and serves.
+func TestUnwellUpstreamIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFrail()
+		_, all := startMany(t, f)
+		time.Sleep(time.Minute)
+		f.leave()
+		time.Sleep(time.Second)
+		f.turn(unwell)
+		time.Sleep(unreadyPatience + soon)
+		wantFresh(t, f, all)
+		f.elsewhere()
+		f.cutStreams(true)
+		wantFresh(t, f, all)
+	})
+}
+
+// A server that has just started refuses everything for a while. No feed believes that, whether it
+// may read /readyz or not, and its watches go on.
+func TestRefusalsOfAServerThatStarts(t *testing.T) {
+	for _, private := range []bool{false, true} {
+		t.Run(fmt.Sprintf("private=%t", private), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFrail()
+				f.mu.private = private
+				_, all := startMany(t, f)
+				cursor := watchAll(t, all[0].Cache())
+				defer cursor.Close()
+				time.Sleep(time.Minute)
+				began := time.Now()
+				f.leave()
+				time.Sleep(8 * time.Second)
+				f.turn(refusing)
+				time.Sleep(time.Second)
+				if private {
+					f.turn(up)
+					time.Sleep(2 * time.Second) // the feeds know of no better than their own pauses
+				} else {
+					wantFew(t, f.since(began))
+					f.turn(up)
+				}
+				wantFresh(t, f, all)
+				if got := drain(t, cursor); got["new"] != "ADDED" {
+					t.Errorf("the watch has seen %v", got)
+				}
+			})
+		})
+	}
+}
+
+// Reads find that nobody answers while the streams say nothing. The feeds wait for upstream
+// together, and it is not lost any more when it is back.
+func TestReadsWaitForUpstreamTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFrail()
+		_, all := startMany(t, f)
+		time.Sleep(time.Second)
+		f.turn(away)
+		for _, feed := range all {
+			if _, err := feed.Fresh(t.Context()); err == nil {
+				t.Fatal("upstream is away, and a read is fresh")
+			}
+			if _, lost := feed.Lost(); !lost {
+				t.Fatal("nobody answered, and upstream is not lost")
+			}
+		}
+		time.Sleep(time.Millisecond) // for the requests of the reads
+		began := time.Now()
+		time.Sleep(time.Minute)
+		wantFew(t, f.since(began))
+		f.turn(up)
+		time.Sleep(soon)
+		for _, feed := range all {
+			if age, lost := feed.Lost(); lost {
+				t.Fatalf("%s: upstream is lost for %v, and it is back", feed, age)
+			}
+		}
+	})
+}
+
+// member is a server of the fake's cluster that can go away by itself.
+type member struct {
+	*frail
+	away atomic.Bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (m *member) RoundTrip(req *http.Request) (*http.Response, error) {
+	if m.away.Load() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.mu.asked = append(m.mu.asked, request{time.Now(), req.URL.Path})
+		return nil, &net.OpError{Op: "dial", Err: errDown}
+	}
+	return m.frail.RoundTrip(req)
+}
+
+// Of several servers, one goes away and feeds go on with another at once. When all are away they are
+// asked as little as one is, and any that comes back is enough.
+func TestFeedsGoOnAtAnotherServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFrail()
+		members := []*member{{frail: f}, {frail: f}, {frail: f}}
+		var servers []Server
+		var ways []http.RoundTripper
+		for i, m := range members {
+			servers = append(servers, Server{&url.URL{Scheme: "https", Host: fmt.Sprint(i)}, m})
+			ways = append(ways, m)
+		}
+		metrics := NewMetrics(prometheus.NewRegistry())
+		s, err := NewServers(t.Context(), servers, metrics, zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, all := startManyOf(t, s.Client(s.Transport(ways), metrics))
+		time.Sleep(time.Minute)
+		members[0].away.Store(true)
+		f.cutStreams(false)
+		wantFresh(t, f, all)
+
+		time.Sleep(time.Minute)
+		for _, m := range members {
+			m.away.Store(true)
+		}
+		f.elsewhere()
+		f.cutStreams(true)
+		time.Sleep(time.Second) // the first checks of three servers come by themselves
+		began := time.Now()
+		time.Sleep(time.Minute)
+		wantFew(t, f.since(began))
+		members[2].away.Store(false)
+		time.Sleep(soon) // each server is asked a third as often
+		wantFresh(t, f, all)
+		if s.Current() != "2" {
+			t.Errorf("%s is asked", s.Current())
+		}
+	})
+}
