@@ -48,6 +48,8 @@ type Cursor struct {
 	next   uint64 // the next sequence number to look at
 	behind bool   // the next poll must look at everything from next on
 	floor  uint64 // a start that upstream had not reached; not delivered up to there
+	passed uint64 // the end of the last gap that was found to be passable
+	strict bool   // see WholeHistory
 
 	pending atomic.Uint64 // earliest marked sequence number, 0 for none
 	latest  atomic.Uint64 // latest marked sequence number; only the writer sets it
@@ -57,8 +59,9 @@ type Cursor struct {
 }
 
 // Delta is an event as one watch sees it through its filter. RV is the
-// resourceVersion of the change; Object may still carry an older one, when it
-// is the previous version of an object that left the selection.
+// resourceVersion that is shown, from which its reader may go on anywhere; Object
+// may still carry an older one, when it is the previous version of an object that
+// left the selection.
 type Delta struct {
 	Type   EventType
 	RV     uint64
@@ -108,11 +111,16 @@ func (c *Cache) watch(filter *Filter, from, epoch uint64) (*Cursor, error) {
 	return cursor, nil
 }
 
+// WholeHistory has the cursor fail with [*TooOldError] where a relist jumped. It is for a
+// reader that keeps the events for others, who may go on from between them. It is called
+// before the first Poll.
+func (c *Cursor) WholeHistory() { c.strict = true }
+
 // TooOldError says from where on the log can serve watches. It is an [ErrTooOld].
 type TooOldError struct {
 	From, Oldest uint64
-	// Gap tells that From lies where a relist made up the order of events, or in an
-	// epoch that is over: nobody else can continue from there, either.
+	// Gap tells that From lies where a relist jumped, or in an epoch that is over: the
+	// client has to list, and upstream is not to be asked.
 	Gap bool
 }
 
@@ -146,8 +154,9 @@ func (c *Cursor) Wake() {
 // Poll appends up to limit deltas to into, without waiting. The position covers
 // all that was delivered so far: a bookmark at it would be true. It is below the cursor's start as long as the cache has not reached that.
 // If Poll returns limit deltas, there may be more at once; otherwise Ready tells.
-// A new cursor is polled first. It fails for good, with [ErrEnded], with
-// [ErrLagged], or with [*TooOldError] if a relist has jumped over its start.
+// A new cursor is polled first. It fails for good, with [ErrEnded], with [ErrLagged], or with
+// [*TooOldError] if a relist has jumped over its start, or over changes that this watch
+// cannot be told safely (see Cache.Replace).
 func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
 	v := c.cache.view.Load() // before pending, and that before latest: see Marks
 	if v == nil || v.epoch != c.epoch {
@@ -175,6 +184,9 @@ func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64,
 		if e.RV <= c.floor {
 			continue
 		}
+		if e.jumped && !c.passes(v, e) {
+			return into[:before], 0, &TooOldError{From: e.RV - 1, Oldest: v.rv, Gap: true}
+		}
 		if d, ok := c.filter.delta(e); ok {
 			into = append(into, d)
 		}
@@ -189,22 +201,58 @@ func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64,
 	return into, v.rv, nil
 }
 
+// passes tells whether the cursor can go through the gap that it is about to enter with e. Once
+// it has shown a set, its client may go on elsewhere from there, and must not hold
+// what might have been out of the selection just then: another cache's relist could miss that.
+// So one object that was selected and is may be told as changed, as the first; if
+// there are more, they may have left and come back in the gap.
+func (c *Cursor) passes(v *view, e *Event) bool {
+	g, ok := v.crossing(e.RV)
+	if ok && c.passed == g.before {
+		return true
+	}
+	if !ok || c.strict {
+		return false
+	}
+	if c.filter.fickle {
+		shown := false
+		for seq := c.next; seq < v.end; seq++ {
+			e := v.event(seq)
+			if e.RV > g.before {
+				break
+			}
+			switch d, ok := c.filter.delta(e); {
+			case !ok || d.Type == Deleted:
+			case d.Type == Modified && shown:
+				return false
+			default:
+				shown = true
+			}
+		}
+	}
+	c.passed = g.before
+	return true
+}
+
 // Close forgets the cursor. It must be called exactly once.
 func (c *Cursor) Close() { c.cache.interests.remove(c) }
 
 // delta is what an event means to those who see only what the filter selects:
-// entering the selection is ADDED, leaving it is DELETED.
+// entering the selection is ADDED, leaving it is DELETED. What left it in a gap is told before
+// all sets there.
 func (f *Filter) delta(e *Event) (Delta, bool) {
 	is := e.Type != Deleted && f.Matches(e.Object)
 	was := e.Prev != nil && f.Matches(e.Prev)
 	switch {
+	case e.Type == left:
+		return Delta{Deleted, e.RV - 1, e.Prev}, was && !is
 	case is && was:
 		return Delta{Modified, e.RV, e.Object}, true
 	case is:
 		return Delta{Added, e.RV, e.Object}, true
 	case was && e.Type == Deleted:
-		return Delta{Deleted, e.RV, e.Object}, true
-	case was:
+		return Delta{Deleted, e.Object.rv, e.Object}, true
+	case was && !e.jumped:
 		return Delta{Deleted, e.RV, e.Prev}, true
 	}
 	return Delta{}, false
