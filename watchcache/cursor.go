@@ -48,7 +48,7 @@ type Cursor struct {
 	next   uint64 // the next sequence number to look at
 	behind bool   // the next poll must look at everything from next on
 	floor  uint64 // a start that upstream had not reached; not delivered up to there
-	passed uint64 // the end of the last gap that was found to be passable
+	passed uint64 // the start, then the end of the last gap that was found to be passable
 	strict bool   // see WholeHistory
 
 	pending atomic.Uint64 // earliest marked sequence number, 0 for none
@@ -104,7 +104,7 @@ func (c *Cache) watch(filter *Filter, from, epoch uint64) (*Cursor, error) {
 		c.interests.remove(cursor)
 		return nil, err
 	}
-	cursor.epoch, cursor.next, cursor.behind = v.epoch, v.after(from), true
+	cursor.epoch, cursor.next, cursor.behind, cursor.passed = v.epoch, v.after(from), true, from
 	if from > v.rv {
 		cursor.floor = from
 	}
@@ -152,7 +152,8 @@ func (c *Cursor) Wake() {
 }
 
 // Poll appends up to limit deltas to into, without waiting. The position covers
-// all that was delivered so far: a bookmark at it would be true. It is below the cursor's start as long as the cache has not reached that.
+// all that was delivered so far: a bookmark at it would be true. It is below the cursor's start
+// as long as the cache has not reached that, and before a gap until all of that was delivered.
 // If Poll returns limit deltas, there may be more at once; otherwise Ready tells.
 // A new cursor is polled first. It fails for good, with [ErrEnded], with [ErrLagged], or with
 // [*TooOldError] if a relist has jumped over its start, or over changes that this watch
@@ -161,6 +162,9 @@ func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64,
 	v := c.cache.view.Load() // before pending, and that before latest: see Marks
 	if v == nil || v.epoch != c.epoch {
 		return into, 0, ErrEnded
+	}
+	if c.strict && v.jumpedSince(c.passed) { // there may be nothing to show of it
+		return into, 0, &TooOldError{From: c.passed, Oldest: v.rv, Gap: true}
 	}
 	mark := c.pending.Swap(0)
 	coming := c.latest.Load() >= v.end // C4
@@ -195,8 +199,12 @@ func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64,
 	// Below its start a cursor looks at all: it must not pass a gap unseen.
 	c.behind = c.next < v.end || coming || v.rv < c.floor
 	if c.next < v.end {
-		// Not the last event's RV: the next one may share it.
-		return into, v.event(c.next).RV - 1, nil
+		e := v.event(c.next)
+		if e.jumped {
+			g, _ := v.crossing(e.RV)
+			return into, g.after, nil // what comes may have left the selection in the gap
+		}
+		return into, e.RV - 1, nil // not the last event's RV: the next one may share it
 	}
 	return into, v.rv, nil
 }
@@ -208,11 +216,8 @@ func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64,
 // there are more, they may have left and come back in the gap.
 func (c *Cursor) passes(v *view, e *Event) bool {
 	g, ok := v.crossing(e.RV)
-	if ok && c.passed == g.before {
-		return true
-	}
-	if !ok || c.strict {
-		return false
+	if !ok || c.passed == g.before {
+		return ok
 	}
 	if c.filter.fickle {
 		shown := false

@@ -127,6 +127,11 @@ func (v *view) crossing(rv uint64) (gap, bool) {
 	return v.gaps[i], true
 }
 
+// jumpedSince tells whether a relist jumped over something after rv.
+func (v *view) jumpedSince(rv uint64) bool {
+	return len(v.gaps) > 0 && v.gaps[len(v.gaps)-1].before > rv
+}
+
 // treeAt returns the state at rv, since ≤ rv ≤ v.rv.
 func (v *view) treeAt(rv uint64) tree {
 	if seq := v.after(rv); seq > v.first {

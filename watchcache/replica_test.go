@@ -122,7 +122,7 @@ type cachedWatch struct {
 
 func (w *cachedWatch) poll(limit int) (deltas []watchcache.Delta, bookmark uint64, err error) {
 	deltas, position, err := w.cursor.Poll(nil, limit)
-	if len(deltas) < limit && position > w.start {
+	if position > w.start {
 		bookmark = position
 	}
 	return deltas, bookmark, err
