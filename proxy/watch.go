@@ -25,6 +25,8 @@ const (
 	lifetimeFloor = 30 * time.Minute
 	// deltasMax is how many events are taken from the log at once.
 	deltasMax = 128
+	// feedAgent is the User-Agent of the feeds of a proxy behind this one (upstream.userAgent).
+	feedAgent = "watchproxy"
 )
 
 // watchable tells whether a watch's parameters ask for what the cache has.
@@ -106,6 +108,9 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 		return nil, err
 	case err != nil:
 		return nil, errStale
+	}
+	if r.header.Get("User-Agent") == feedAgent {
+		w.cursor.WholeHistory()
 	}
 	done, refusal := s.admitWatch(r.request)
 	if refusal != nil {

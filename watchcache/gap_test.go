@@ -243,9 +243,7 @@ func TestGapWholeHistory(t *testing.T) {
 		cursor.WholeHistory()
 		wantPoll(t, cursor, 10, "", 10)
 	}
-	apply(t, c, pod("a", 11).Set())
-	wantPoll(t, before, 10, "MODIFIED a@11 11", 11)
-	if err := c.Replace(objects(pod("a", 11)), 20, watchcache.Noon); err != nil {
+	if err := c.Replace(objects(pod("a", 1)), 20, watchcache.Noon); err != nil {
 		t.Fatal(err)
 	}
 	after := watch(t, c, 10)
@@ -257,5 +255,5 @@ func TestGapWholeHistory(t *testing.T) {
 	}
 	apply(t, c, pod("a", 21).Set())
 	wantPoll(t, at, 10, "MODIFIED a@21 21", 21)
-	wantPoll(t, watch(t, c, 10), 10, "MODIFIED a@11 11, MODIFIED a@21 21", 21)
+	wantPoll(t, watch(t, c, 10), 10, "MODIFIED a@21 21", 21)
 }

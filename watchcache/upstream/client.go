@@ -63,6 +63,8 @@ func (c *Client) getAs(ctx context.Context, accept, verb string, gvr schema.Grou
 	return resp, nil
 }
 
+// userAgent tells a proxy in front of this one that what it answers is kept for others: see
+// watchcache.Cursor.WholeHistory.
 const userAgent = "watchproxy"
 
 // statusError reads the Status that kube-apiserver sends with an error, or
