@@ -38,14 +38,19 @@ func (r *read) expired(err *watchcache.TooOldError) metav1.Status {
 	return failure(http.StatusGone, metav1.StatusReasonExpired, message)
 }
 
-// appendEnd tells why the watch cannot go on, if its client could not find out by coming back: the cache began anew, and
-// may get to the client's resourceVersion by another history.
+// appendEnd tells why the watch cannot go on, if its client could not find out by coming back:
+// the cache began anew, and may get to the client's resourceVersion by another history; or
+// a relist jumped over changes that this watch cannot be told.
 func (w *watching) appendEnd(out *chunkWriter, err error) {
-	now, gone := w.cache.Snapshot()
-	if !errors.Is(err, watchcache.ErrEnded) || gone != nil {
-		return
+	tooOld, jumped := errors.AsType[*watchcache.TooOldError](err)
+	if !jumped {
+		now, gone := w.cache.Snapshot()
+		if !errors.Is(err, watchcache.ErrEnded) || gone != nil {
+			return
+		}
+		tooOld = &watchcache.TooOldError{From: w.start, Oldest: now.ResourceVersion()}
 	}
-	status := w.expired(&watchcache.TooOldError{From: w.start, Oldest: now.ResourceVersion()})
+	status := w.expired(tooOld)
 	buf := out.pending()
 	*buf = w.form.AppendError(*buf, &status)
 }

@@ -22,6 +22,8 @@ const (
 	// lifetimeFloor is the shortest of the random lifetimes of a watch whose client
 	// asks for none; the longest is twice that.
 	lifetimeFloor = 30 * time.Minute
+	// feedAgent is the User-Agent of the feeds of a proxy behind this one (upstream.userAgent).
+	feedAgent = "watchproxy"
 )
 
 // watchable tells whether a watch's parameters ask for what the cache has.
@@ -103,6 +105,9 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 		return nil, err
 	case err != nil:
 		return nil, errStale
+	}
+	if r.header.Get("User-Agent") == feedAgent {
+		w.cursor.WholeHistory()
 	}
 	if r.identity != nil {
 		w.recheck = newRecheck(s.options.Load().Recheck, func(ctx context.Context) error { return s.reviewAgain(ctx, r) })

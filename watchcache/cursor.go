@@ -50,6 +50,8 @@ type Cursor struct {
 	behind bool   // the next poll must look at everything from next on
 	more   bool   // the last poll left something that is in the log
 	floor  uint64 // a start that upstream had not reached; not delivered up to there
+	passed uint64 // the start, then the end of the last gap that was found to be passable
+	strict bool   // see WholeHistory
 
 	pending atomic.Uint64 // earliest marked sequence number, 0 for none
 	latest  atomic.Uint64 // latest marked sequence number; only the writer sets it
@@ -59,8 +61,9 @@ type Cursor struct {
 }
 
 // Delta is an event as one watch sees it through its filter. RV is the
-// resourceVersion of the change; Object may still carry an older one, when it
-// is the previous version of an object that left the selection.
+// resourceVersion that is shown, from which its reader may go on anywhere; Object
+// may still carry an older one, when it is the previous version of an object that
+// left the selection.
 type Delta struct {
 	Type   EventType
 	RV     uint64
@@ -103,18 +106,23 @@ func (c *Cache) watch(filter *Filter, from, epoch uint64) (*Cursor, error) {
 		c.interests.remove(cursor)
 		return nil, err
 	}
-	cursor.epoch, cursor.next, cursor.behind = v.epoch, v.after(from), true
+	cursor.epoch, cursor.next, cursor.behind, cursor.passed = v.epoch, v.after(from), true, from
 	if from > v.rv {
 		cursor.floor = from
 	}
 	return cursor, nil
 }
 
+// WholeHistory has the cursor fail with [*TooOldError] where a relist jumped. It is for a
+// reader that keeps the events for others, who may go on from between them. It is called
+// before the first Poll.
+func (c *Cursor) WholeHistory() { c.strict = true }
+
 // TooOldError says from where on the log can serve watches. It is an [ErrTooOld].
 type TooOldError struct {
 	From, Oldest uint64
-	// Gap tells that From lies where a relist made up the order of events, or in an
-	// epoch that is over: nobody else can continue from there, either.
+	// Gap tells that From lies where a relist jumped, or in an epoch that is over: the
+	// client has to list, and upstream is not to be asked.
 	Gap bool
 }
 
@@ -145,11 +153,13 @@ func (c *Cursor) Wake() {
 	}
 }
 
-// Poll appends up to limit deltas to into, without waiting. The position covers all that
-// was delivered so far: a bookmark at it would be true. It is below the cursor's start as
-// long as the cache has not reached that. If Poll returns limit deltas, there may be more at
-// once; otherwise Ready tells. A new cursor is polled first. It fails for good, with
-// [ErrEnded], with [ErrLagged], or with [*TooOldError] if a relist has jumped over its start.
+// Poll appends up to limit deltas to into, without waiting. The position covers
+// all that was delivered so far: a bookmark at it would be true. It is below the cursor's start
+// as long as the cache has not reached that, and before a gap until all of that was delivered.
+// If Poll returns limit deltas, there may be more at once; otherwise Ready tells.
+// A new cursor is polled first. It fails for good, with [ErrEnded], with [ErrLagged], or with
+// [*TooOldError] if a relist has jumped over its start, or over changes that this watch
+// cannot be told safely (see Cache.Replace).
 func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
 	return c.poll(into, bounds{deltas: limit, bytes: math.MaxInt, looks: math.MaxInt})
 }
@@ -193,6 +203,9 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 	if v == nil || v.epoch != c.epoch {
 		return into, 0, ErrEnded
 	}
+	if c.strict && v.jumpedSince(c.passed) { // there may be nothing to show of it
+		return into, 0, &TooOldError{From: c.passed, Oldest: v.rv, Gap: true}
+	}
 	mark := c.pending.Swap(0)
 	coming := c.latest.Load() >= v.end // C4
 	if !c.behind {
@@ -210,25 +223,34 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 		return into, 0, &TooOldError{From: c.floor, Oldest: v.rv}
 	}
 	before := len(into)
-	into = c.look(v, into, most)
+	if into, err = c.look(v, into, most); err != nil {
+		return into[:before], 0, err
+	}
 	c.cache.delivered.Add(uint64(len(into) - before))
 	// Below its start a cursor looks at all: it must not pass a gap unseen.
 	c.more = c.next < v.end
 	c.behind = c.more || coming || v.rv < c.floor
 	if c.more {
-		// Not the last event's RV: the next one may share it.
-		return into, v.event(c.next).RV - 1, nil
+		e := v.event(c.next)
+		if e.jumped {
+			g, _ := v.crossing(e.RV)
+			return into, g.after, nil // what comes may have left the selection in the gap
+		}
+		return into, e.RV - 1, nil // not the last event's RV: the next one may share it
 	}
 	return into, v.rv, nil
 }
 
 // look appends what concerns the cursor from next on.
-func (c *Cursor) look(v *view, into []Delta, most bounds) []Delta {
+func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 	for ; c.next < v.end && most.deltas > 0 && most.looks > 0; c.next++ {
 		most.looks--
 		e := v.event(c.next)
 		if e.RV <= c.floor {
 			continue
+		}
+		if e.jumped && !c.passes(v, e) {
+			return into, &TooOldError{From: e.RV - 1, Oldest: v.rv, Gap: true}
 		}
 		d, ok := c.filter.delta(e)
 		if !ok {
@@ -240,25 +262,58 @@ func (c *Cursor) look(v *view, into []Delta, most bounds) []Delta {
 		most.deltas--
 		into = append(into, d)
 	}
-	return into
+	return into, nil
+}
+
+// passes tells whether the cursor can go through the gap that it is about to enter with e. After
+// each set, its client may go on elsewhere from there. It must not hold an object that may have
+// been out of the selection at that time: a relist of another cache would not tell that it left.
+// An object that is selected before and after the gap may have left and come back. So only
+// the first set may be of such an object.
+func (c *Cursor) passes(v *view, e *Event) bool {
+	g, ok := v.crossing(e.RV)
+	if !ok || c.passed == g.before {
+		return ok
+	}
+	if c.filter.fickle {
+		shown := false
+		for seq := c.next; seq < v.end; seq++ {
+			e := v.event(seq)
+			if e.RV > g.before {
+				break
+			}
+			switch d, ok := c.filter.delta(e); {
+			case !ok || d.Type == Deleted:
+			case d.Type == Modified && shown:
+				return false
+			default:
+				shown = true
+			}
+		}
+	}
+	c.passed = g.before
+	return true
 }
 
 // Close forgets the cursor. It must be called exactly once.
 func (c *Cursor) Close() { c.cache.interests.remove(c) }
 
 // delta is what an event means to those who see only what the filter selects:
-// entering the selection is ADDED, leaving it is DELETED.
+// entering the selection is ADDED, leaving it is DELETED. What left it in a gap is told before
+// all sets there.
 func (f *Filter) delta(e *Event) (Delta, bool) {
 	is := e.Type != Deleted && f.Matches(e.Object)
 	was := e.Prev != nil && f.Matches(e.Prev)
 	switch {
+	case e.Type == left:
+		return Delta{Deleted, e.RV - 1, e.Prev}, was && !is
 	case is && was:
 		return Delta{Modified, e.RV, e.Object}, true
 	case is:
 		return Delta{Added, e.RV, e.Object}, true
 	case was && e.Type == Deleted:
-		return Delta{Deleted, e.RV, e.Object}, true
-	case was:
+		return Delta{Deleted, e.Object.rv, e.Object}, true
+	case was && !e.jumped:
 		return Delta{Deleted, e.RV, e.Prev}, true
 	}
 	return Delta{}, false

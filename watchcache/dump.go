@@ -17,7 +17,8 @@ import (
 //
 //	since rv bookmark
 //	objects: count, each its bytes, in key order
-//	events:  count, each its type, time (see Moment) and object, in order
+//	events:  count, each its type (twice, and one more if a relist found it), resourceVersion,
+//	         time (see Moment) and object, in order
 //	gaps:    count, each its two ends
 func (c *Cache) Dump(to io.Writer) error {
 	v := c.view.Load()
@@ -41,7 +42,12 @@ func (c *Cache) Dump(to io.Writer) error {
 	d.number(v.end - v.first)
 	for seq := v.first; seq < v.end; seq++ {
 		e := v.event(seq)
-		d.number(uint64(e.Type))
+		kind := uint64(e.Type) << 1
+		if e.jumped {
+			kind++
+		}
+		d.number(kind)
+		d.number(e.RV)
 		d.number(uint64(e.at))
 		d.bytes(e.Object.Bytes())
 	}
@@ -194,20 +200,35 @@ func (l *loader) object() *Object {
 
 // event applies the next event to a view.
 func (l *loader) event(v *view) {
-	kind, at := EventType(l.number()), int64(l.number())
+	kind, rv, at := l.number(), l.number(), int64(l.number())
 	o := l.object()
 	if l.err != nil {
 		return
 	}
-	if o.rv < v.rv {
-		l.fail("an event at %d behind one at %d", o.rv, v.rv)
-		return
+	e, err := v.tree.restored(EventType(kind>>1), o)
+	e.RV, e.jumped = rv, kind&1 != 0
+	shown := rv
+	if e.jumped && e.Type == Deleted {
+		shown--
 	}
-	e, err := v.tree.change(Change{Deleted: kind == Deleted, Object: o})
-	if err != nil || e.Type != kind {
-		l.fail("event of type %d of %s at %d: %v", kind, o.key, o.rv, err)
+	if err != nil || e.Type != left && o.rv != shown || rv < v.rv {
+		l.fail("event of type %d of %s at %d, behind one at %d: %v", kind, o.key, rv, v.rv, err)
 		return
 	}
 	e.at = min(at, l.now) // of another process, before somebody set the clock back
 	v.append(e)
+}
+
+// restored makes the event of this type in this state.
+func (t tree) restored(kind EventType, o *Object) (Event, error) {
+	if kind == left {
+		if was := t.get(o.key); was != nil && was.uid == o.uid {
+			return Event{Type: left, Object: o, Prev: was, after: t}, nil
+		}
+	}
+	e, err := t.change(Change{Deleted: kind == Deleted, Object: o})
+	if err == nil && e.Type != kind {
+		err = fmt.Errorf("%w: it is %d", ErrMalformedDump, e.Type)
+	}
+	return e, err
 }

@@ -29,6 +29,7 @@ type Filter struct {
 	interest  interest
 	selective bool
 	cost      int
+	fickle    bool // an object can leave the selection and come back
 }
 
 // fieldRequirement compares one value of an object.
@@ -59,7 +60,7 @@ func (f *Filter) field(o *Object, index int) string {
 func (r *Resource) NewFilter(namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
 	f := &Filter{resource: r, namespace: namespace}
 	if ls != nil && !ls.Empty() {
-		f.labels, f.selective = ls, true
+		f.labels, f.selective, f.fickle = ls, true, true
 	}
 	if fs != nil && !fs.Empty() {
 		f.selective = true
@@ -72,7 +73,9 @@ func (r *Resource) NewFilter(namespace string, ls labels.Selector, fs fields.Sel
 			if !ok {
 				return nil, &UnsupportedFieldError{req.Field}
 			}
-			f.fields = append(f.fields, fieldRequirement{index, req.Value, req.Operator != selection.NotEquals})
+			equal := req.Operator != selection.NotEquals
+			f.fields = append(f.fields, fieldRequirement{index, req.Value, equal})
+			f.fickle = f.fickle || index >= 0 && !(r.Fields[index].Final && equal && req.Value != "")
 		}
 		// Matches reads the value of a field once for all that is asked of it.
 		slices.SortStableFunc(f.fields, func(a, b fieldRequirement) int { return cmp.Compare(a.index, b.index) })

@@ -14,6 +14,8 @@ const (
 	Added EventType = iota + 1
 	Modified
 	Deleted
+	// left is only in the log: an object that a relist jumped over may have left a selection.
+	left
 )
 
 // String is the type as it stands in a watch event.
@@ -32,9 +34,12 @@ func (t EventType) String() string {
 // Event is one entry of the log.
 type Event struct {
 	Type EventType
-	// RV is the resourceVersion of the change.
+	// jumped tells that a relist found the change (see Cache.Replace). Its removals stand at
+	// the gap's first resourceVersion and are shown at the one before.
+	jumped bool
+	// RV is where the change stands in the log: a watch from there has seen it.
 	RV uint64
-	// Object is the new version; of a deletion, the last content at RV.
+	// Object is the new version; of a deletion, the last content at the RV that is shown.
 	Object *Object
 	// Prev is the version that was replaced or deleted, nil if there was none.
 	Prev *Object
@@ -62,8 +67,8 @@ type segment struct {
 	events [segmentLen]Event
 }
 
-// gap is an interval of resourceVersions, exclusive at both ends, in which the
-// log holds made-up intermediate states (see Cache.Replace).
+// gap is an interval of resourceVersions, exclusive at both ends, over which a relist jumped:
+// the log holds what has changed in it, but no state that upstream had (see Cache.Replace).
 type gap struct{ after, before uint64 }
 
 // view is one published state: the tree and the log that led to it. It never
@@ -77,7 +82,8 @@ type gap struct{ after, before uint64 }
 //	L1 the log holds the events with sequence numbers [first, end)
 //	L2 their RVs are ≥ since and ≤ rv and do not descend
 //	L3 base is the state at since; the last event's after, or base, is tree
-//	L4 the log is complete for every N with since ≤ N: it holds all events > N
+//	L4 the log is complete for every N with since ≤ N, N in no gap: it holds all events > N
+//	L5 a gap's events are (after, before], of one commit: all removals, then the sets
 type view struct {
 	epoch    uint64
 	rv       uint64
@@ -112,6 +118,20 @@ func (v *view) inGap(rv uint64) bool {
 	return slices.ContainsFunc(v.gaps, func(g gap) bool { return g.after < rv && rv < g.before })
 }
 
+// crossing is the gap whose events include one at rv.
+func (v *view) crossing(rv uint64) (gap, bool) {
+	i := slices.IndexFunc(v.gaps, func(g gap) bool { return g.after < rv && rv <= g.before })
+	if i < 0 {
+		return gap{}, false
+	}
+	return v.gaps[i], true
+}
+
+// jumpedSince tells whether a relist jumped over something after rv.
+func (v *view) jumpedSince(rv uint64) bool {
+	return len(v.gaps) > 0 && v.gaps[len(v.gaps)-1].before > rv
+}
+
 // treeAt returns the state at rv, since ≤ rv ≤ v.rv.
 func (v *view) treeAt(rv uint64) tree {
 	if seq := v.after(rv); seq > v.first {
@@ -136,14 +156,14 @@ func (v *view) append(e Event) {
 	v.rv, v.tree = e.RV, e.after
 }
 
-// cost is the memory that only the log keeps alive: the replaced version, and
-// of a deletion the last content.
+// cost is the memory that only the log keeps alive: the replaced version, and of a deletion the
+// last content. Of an object that may have left, a restored log has a copy of its own.
 func (e *Event) cost() int64 {
 	cost := int64(pathCost)
-	if e.Prev != nil {
+	if e.Prev != nil && e.Type != left { // the set that follows counts it
 		cost += int64(len(e.Prev.raw))
 	}
-	if e.Type == Deleted {
+	if e.Type >= Deleted {
 		cost += int64(len(e.Object.raw))
 	}
 	return cost

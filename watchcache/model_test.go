@@ -56,7 +56,7 @@ func TestModel(t *testing.T) {
 		})
 	}
 	t.Logf("%v", total)
-	for _, op := range []string{"gap", "fast-forward", "client beyond", "reset", "restore", "lease", "client ahead", "client in gap", "client lagged", "client resumed", "restart"} {
+	for _, op := range []string{"gap", "fast-forward", "client beyond", "reset", "restore", "lease", "client ahead", "client in gap", "client not told", "client lagged", "client resumed", "restart"} {
 		if total[op] == 0 {
 			t.Errorf("%s never happened: test does not test", op)
 		}

@@ -10,18 +10,25 @@ import (
 
 // Replace takes the state that a relist found, objects sorted by key at rv, and
 // publishes what differs from the cached state as events, so that watches go on
-// as if the upstream watch had never broken.
+// as if the upstream watch had never broken. (What the watch would have told is lost: the
+// resourceVersions between are a gap.)
 //
 // A changed object is one MODIFIED event at its own resourceVersion, a new one
 // ADDED. An object that is gone is DELETED, one that was replaced by another of
-// the same name (its uid differs) DELETED and then ADDED. When exactly the
-// deletions happened is unknown, but each took a revision of its own after the
-// cache's resourceVersion, so there are enough unused ones to give each its
-// own: the earliest that respects the order of deletion before re-creation.
+// the same name (its uid differs) DELETED and then ADDED.
+//
+// A client goes on from the last resourceVersion that it saw, maybe at a replica that saw
+// the gap as it was, or that has another gap. So at each resourceVersion that it is
+// shown, it must have nothing that upstream had not, and all that has not changed since. When
+// objects were deleted, or left a selection, is unknown. All of that comes first,
+// and is shown at the last resourceVersion before the gap: who goes on from there is told all of
+// it again. The sets follow in order. A watch that could hold an object
+// which was not selected at the time of a set that it was shown, ends (see Cursor.passes).
 //
 // It fails with [ErrDiverged], changing nothing, if the relist cannot be a
-// later state of what is cached: rv or an object went back in time, an object is
-// written in another way though its kind is a custom one, or there are more deletions than revisions. Then only a new epoch (Reset) is sound.
+// later state of what is cached: rv or an object went back in time, an object is written in
+// another way though its kind is a custom one, or there are more changes than revisions for
+// them. Then only a new epoch (Reset) is sound.
 func (c *Cache) Replace(objects []*Object, rv uint64, now time.Time) error {
 	v := c.view.Load()
 	if v == nil {
@@ -34,29 +41,58 @@ func (c *Cache) Replace(objects []*Object, rv uint64, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	events, err := schedule(sets, deletions, v.rv, rv)
-	if err != nil {
+	if err := possible(sets, deletions, v.rv, rv); err != nil {
 		return err
 	}
-	next := *v
-	if rv > v.rv+1 {
-		next.gaps = append(slices.Clip(v.gaps), gap{after: v.rv, before: rv})
-	}
-	for _, change := range events {
-		e, err := next.tree.change(change)
-		if err != nil {
-			panic("BUG: " + err.Error())
-		}
-		e.at = Moment(now)
+	next, jumped := *v, rv > v.rv+1
+	add := func(e Event) {
+		e.jumped, e.at = jumped, Moment(now)
 		next.append(e)
+	}
+	shown := rv // the only one
+	if jumped {
+		next.gaps = append(slices.Clip(v.gaps), gap{after: v.rv, before: rv})
+		shown = v.rv
+	}
+	for _, d := range deletions {
+		e := next.tree.mustChange(Change{Deleted: true, Object: d.object.At(shown)})
+		e.RV = v.rv + 1
+		add(e)
+	}
+	for _, o := range sets {
+		if was := v.tree.get(o.key); jumped && was != nil && was.uid == o.uid && !c.resource.alike(was, o) {
+			add(Event{Type: left, RV: v.rv + 1, Object: o, Prev: was, after: next.tree})
+		}
+	}
+	for _, o := range sets {
+		add(next.tree.mustChange(Change{Object: o}))
 	}
 	next.rv = rv
 	c.commit(v, &next, now)
-	if rv > v.rv+1 {
+	if jumped {
 		// Cursors that start inside the gap have to end: see Cursor.Poll.
 		c.interests.each((*Cursor).Wake)
 	}
 	return nil
+}
+
+// mustChange is change where the state is known.
+func (t tree) mustChange(change Change) Event {
+	e, err := t.change(change)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return e
+}
+
+// alike tells whether no selector can tell two versions of an object apart.
+func (r *Resource) alike(a, b *Object) bool {
+	for i := range r.Fields {
+		if a.value(r, i) != b.value(r, i) {
+			return false
+		}
+	}
+	return slices.Equal(a.labels, b.labels)
 }
 
 // deletion is an object that a relist no longer shows.
@@ -102,12 +138,16 @@ func (v *view) difference(r *Resource, objects []*Object, rv uint64) (sets []*Ob
 	return sets, deletions, nil
 }
 
-// schedule orders changes by resourceVersion and finds one for each deletion:
-// the lowest unused, deletions with the earliest deadline first.
-func schedule(sets []*Object, deletions []deletion, after, rv uint64) ([]Change, error) {
+// possible sorts sets by resourceVersion, and tells whether each change can have had a revision
+// of its own, deletions with the earliest deadline first.
+func possible(sets []*Object, deletions []deletion, after, rv uint64) error {
 	slices.SortFunc(sets, func(a, b *Object) int { return cmp.Compare(a.rv, b.rv) })
 	slices.SortStableFunc(deletions, func(a, b deletion) int { return cmp.Compare(a.before, b.before) })
-	changes := make([]Change, 0, len(sets)+len(deletions))
+	for i := 1; i < len(sets); i++ {
+		if sets[i].rv == sets[i-1].rv {
+			return fmt.Errorf("%w: two objects at resourceVersion %d", ErrDiverged, sets[i].rv)
+		}
+	}
 	unused, used := after+1, sets
 	for _, d := range deletions {
 		for len(used) > 0 && used[0].rv <= unused {
@@ -117,19 +157,9 @@ func schedule(sets []*Object, deletions []deletion, after, rv uint64) ([]Change,
 			used = used[1:]
 		}
 		if unused >= d.before {
-			return nil, fmt.Errorf("%w: more deletions in (%d, %d] than revisions", ErrDiverged, after, rv)
+			return fmt.Errorf("%w: more deletions in (%d, %d] than revisions", ErrDiverged, after, rv)
 		}
-		changes = append(changes, Change{Deleted: true, Object: d.object.At(unused)})
 		unused++
 	}
-	for _, o := range sets {
-		changes = append(changes, Change{Object: o})
-	}
-	slices.SortStableFunc(changes, func(a, b Change) int { return cmp.Compare(a.Object.rv, b.Object.rv) })
-	for i := 1; i < len(changes); i++ {
-		if changes[i].Object.rv == changes[i-1].Object.rv {
-			return nil, fmt.Errorf("%w: two objects at resourceVersion %d", ErrDiverged, changes[i].Object.rv)
-		}
-	}
-	return changes, nil
+	return nil
 }

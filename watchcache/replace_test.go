@@ -25,14 +25,14 @@ func TestReplace(t *testing.T) {
 		"nothing happened":       {pods{pod("a", 1)}, pods{pod("a", 1)}, 10, ""},
 		"nothing of ours":        {pods{pod("a", 1)}, pods{pod("a", 1)}, 20, ""},
 		"from nothing":           {nil, pods{pod("b", 12), pod("a", 15)}, 20, "ADDED b@12 12, ADDED a@15 15"},
-		"to nothing":             {pods{pod("a", 1), pod("b", 2)}, nil, 20, "DELETED a@11 11, DELETED b@12 12"},
+		"to nothing":             {pods{pod("a", 1), pod("b", 2)}, nil, 20, "DELETED a@10 10, DELETED b@10 10"},
 		"changed":                {pods{pod("a", 1), pod("b", 2)}, pods{pod("a", 1), pod("b", 20)}, 20, "MODIFIED b@20 20"},
 		"first and last":         {pods{pod("b", 1)}, pods{pod("a", 11), pod("b", 1), pod("c", 12)}, 12, "ADDED a@11 11, ADDED c@12 12"},
-		"replaced":               {pods{pod("a", 1)}, pods{other("a", 15)}, 20, "DELETED a@11 11, ADDED a@15 15"},
-		"replaced at once":       {pods{pod("a", 1)}, pods{other("a", 12)}, 12, "DELETED a@11 11, ADDED a@12 12"},
-		"used revisions":         {pods{pod("a", 1), pod("b", 2), pod("c", 3)}, pods{pod("a", 11), pod("d", 12), pod("e", 14)}, 15, "MODIFIED a@11 11, ADDED d@12 12, DELETED b@13 13, ADDED e@14 14, DELETED c@15 15"},
-		"later key more urgent":  {pods{pod("a", 1), pod("b", 2)}, pods{other("b", 12)}, 13, "DELETED b@11 11, ADDED b@12 12, DELETED a@13 13"},
-		"urgent in order":        {pods{pod("a", 1), pod("b", 2), pod("c", 3)}, pods{other("a", 16), other("b", 14), other("c", 13)}, 16, "DELETED c@11 11, DELETED b@12 12, ADDED c@13 13, ADDED b@14 14, DELETED a@15 15, ADDED a@16 16"},
+		"replaced":               {pods{pod("a", 1)}, pods{other("a", 15)}, 20, "DELETED a@10 10, ADDED a@15 15"},
+		"replaced at once":       {pods{pod("a", 1)}, pods{other("a", 12)}, 12, "DELETED a@10 10, ADDED a@12 12"},
+		"used revisions":         {pods{pod("a", 1), pod("b", 2), pod("c", 3)}, pods{pod("a", 11), pod("d", 12), pod("e", 14)}, 15, "DELETED b@10 10, DELETED c@10 10, MODIFIED a@11 11, ADDED d@12 12, ADDED e@14 14"},
+		"later key more urgent":  {pods{pod("a", 1), pod("b", 2)}, pods{other("b", 12)}, 13, "DELETED b@10 10, DELETED a@10 10, ADDED b@12 12"},
+		"urgent in order":        {pods{pod("a", 1), pod("b", 2), pod("c", 3)}, pods{other("a", 16), other("b", 14), other("c", 13)}, 16, "DELETED c@10 10, DELETED b@10 10, DELETED a@10 10, ADDED c@13 13, ADDED b@14 14, ADDED a@16 16"},
 		"one deletion, one step": {pods{pod("a", 1)}, nil, 11, "DELETED a@11 11"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestReplaceTwice(t *testing.T) {
 			t.Errorf("SnapshotAt(%d): %v", rv, err)
 		}
 	}
-	wantPoll(t, watch(t, c, 10), 10, "DELETED a@11 11, ADDED a@17 17, MODIFIED a@19 19", 20)
+	wantPoll(t, watch(t, c, 10), 10, "DELETED a@10 10, ADDED a@17 17, MODIFIED a@19 19", 20)
 }
 
 // fresh is the state of a cache that was filled with pods.

@@ -71,6 +71,8 @@ type Field struct {
 	// Kept values are read once, when the object comes; others each time that a
 	// selector asks for them. For what many watches select by.
 	Kept bool
+	// Final values do not change once they are there.
+	Final bool
 }
 
 // read finds the field's value in an object.

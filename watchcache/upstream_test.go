@@ -57,6 +57,7 @@ type upstream struct {
 	now    state
 	writes []*write
 	uids   int
+	single bool // no leases: each write has a revision of its own
 }
 
 // index is the number of writes at or below rv.
@@ -106,7 +107,7 @@ func (u *upstream) step() {
 	switch key := u.someKey(); {
 	case u.r.IntN(6) == 0: // of another resource
 		u.rv += u.r.Uint64N(4)
-	case u.r.IntN(60) == 0: // a lease expires
+	case !u.single && u.r.IntN(60) == 0: // a lease expires
 		for range 3 {
 			if key != "" {
 				u.commit(key, nil)

@@ -205,7 +205,7 @@ func (o *soak) follow(body io.Reader, pace int, at uint64) (uint64, error) {
 			return at, err
 		case e.Type == "ERROR":
 			return at, fmt.Errorf("a watch that stands at %d: %s", at, e.Line)
-		case complete && (e.RV < at || e.RV == at && e.Type != "BOOKMARK"):
+		case complete && (e.RV < at || e.RV == at && e.Type != "BOOKMARK" && e.Type != "DELETED"): // a relist shows deletions at the last before it
 			return at, fmt.Errorf("%v came after %d", e, at)
 		}
 		o.events.Add(1)

@@ -90,6 +90,8 @@ func (c *Client) read(ctx context.Context, gvr schema.GroupVersionResource, path
 	return nil
 }
 
+// userAgent tells a proxy in front of this one that what it answers is kept for others: see
+// watchcache.Cursor.WholeHistory.
 const userAgent = "watchproxy"
 
 // statusError reads the Status that kube-apiserver sends with an error, or

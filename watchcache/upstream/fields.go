@@ -17,7 +17,7 @@ func builtinFields(gvr schema.GroupVersionResource) []watchcache.Field {
 	switch (schema.GroupResource{Group: gvr.Group, Resource: gvr.Resource}) {
 	case schema.GroupResource{Resource: "pods"}:
 		return []watchcache.Field{
-			{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true}, // every kubelet's
+			{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true, Final: true}, // every kubelet's
 			at("spec.host", "spec.nodeName"),
 			at("spec.restartPolicy"),
 			at("spec.schedulerName"),

@@ -58,7 +58,7 @@ type savedHeader struct {
 }
 
 const (
-	storeMagic  = "watchproxy cache, format 1\n"
+	storeMagic  = "watchproxy cache, format 2\n"
 	storeSuffix = ".cache"
 	storeLimit  = 30 * time.Second // for upstream to say who it is
 )

@@ -1,0 +1,259 @@
+package watchcache_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// jumped is a cache whose relist jumped from 10 to 20.
+func jumped(t *testing.T, cached, listed pods) *watchcache.Cache {
+	t.Helper()
+	c := filled(10, cached...)
+	if err := c.Replace(objects(listed...), 20, watchcache.Noon); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// labelled is a pod that the selector app=web selects or does not.
+func labelled(name string, rv uint64, app string) watchcache.Pod {
+	p := pod(name, rv)
+	p.Labels = map[string]string{"app": app}
+	return p
+}
+
+func selecting(t *testing.T, c *watchcache.Cache, labels, fields string, from uint64) *watchcache.Cursor {
+	t.Helper()
+	cursor, err := c.Watch(newSelection(t, "", labels, fields).filter, from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cursor.Close)
+	return cursor
+}
+
+// Upstream deleted b at 101 and a at 102. One replica saw that, another relisted: a client that
+// goes on at the first after each event of the second misses nothing.
+func TestGapElsewhere(t *testing.T) {
+	saw, relisted := filled(100, pod("a", 90), pod("b", 91)), filled(100, pod("a", 90), pod("b", 91))
+	apply(t, saw, pod("b", 101).Delete(), pod("a", 102).Delete())
+	if err := relisted.Replace(nil, 102, watchcache.Noon); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		left := map[string]bool{"a": true, "b": true}
+		last := uint64(100)
+		for _, c := range []*watchcache.Cache{relisted, saw} {
+			deltas, _, err := watch(t, c, last).Poll(nil, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c == relisted {
+				deltas = deltas[:n]
+			}
+			for _, d := range deltas {
+				delete(left, d.Object.Name())
+				last = d.RV
+			}
+		}
+		if len(left) > 0 {
+			t.Errorf("cut after %d events: %v are left", n, left)
+		}
+	}
+}
+
+// What left a selection comes with the deletions, and not again at its own revision.
+func TestGapSelections(t *testing.T) {
+	c := jumped(t,
+		pods{labelled("gone", 1, "web"), labelled("leaves", 2, "web"), labelled("enters", 3, "db"), labelled("stays", 4, "web"), labelled("out", 5, "db")},
+		pods{labelled("leaves", 15, "db"), labelled("enters", 14, "web"), labelled("stays", 12, "web"), labelled("out", 13, "dc"), labelled("new", 16, "web")})
+	const web = "DELETED gone@10 10, DELETED leaves@2 10, MODIFIED stays@12 12, ADDED enters@14 14, ADDED new@16 16"
+	const db = "DELETED out@5 10, DELETED enters@3 10, ADDED leaves@15 15"
+	const all = "DELETED gone@10 10, MODIFIED stays@12 12, MODIFIED out@13 13, MODIFIED enters@14 14, MODIFIED leaves@15 15, ADDED new@16 16"
+	check := func(c *watchcache.Cache) {
+		t.Helper()
+		wantPoll(t, selecting(t, c, "app=web", "", 10), 100, web, 20)
+		wantPoll(t, selecting(t, c, "app=db", "", 10), 100, db, 20)
+		wantPoll(t, selecting(t, c, "", "", 10), 100, all, 20)
+		cursor := selecting(t, c, "app=web", "", 10)
+		wantPoll(t, cursor, 1, "DELETED gone@10 10", 10)
+		wantPoll(t, cursor, 2, "DELETED leaves@2 10, MODIFIED stays@12 12", 10)
+		wantPoll(t, cursor, 100, "ADDED enters@14 14, ADDED new@16 16", 20)
+		checkGap(t, c, 10, 20, 21)
+	}
+	check(c)
+	check(restored(t, c))
+}
+
+// restored is a cache that has begun again with what another has left.
+func restored(t *testing.T, c *watchcache.Cache) *watchcache.Cache {
+	t.Helper()
+	var dump bytes.Buffer
+	if err := c.Dump(&dump); err != nil {
+		t.Fatal(err)
+	}
+	again := watchcache.New(*watchcache.Pods, watchcache.Roomy)
+	_, publish, err := again.Restore(bufio.NewReader(&dump))
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish()
+	return again
+}
+
+// An object that is selected before and after a gap may not have been in it. Whoever could stop
+// while that is so has to list.
+func TestGapNotTold(t *testing.T) {
+	onNode := func(p watchcache.Pod) watchcache.Pod {
+		p.Node = "n1"
+		return p
+	}
+	a, b := onNode(labelled("a", 1, "web")), onNode(labelled("b", 2, "web"))
+	one := jumped(t, pods{a}, pods{onNode(labelled("a", 15, "web")), onNode(labelled("c", 16, "web"))})
+	two := jumped(t, pods{a, b}, pods{onNode(labelled("a", 15, "web")), onNode(labelled("b", 16, "web"))})
+	behind := jumped(t, pods{b}, pods{onNode(labelled("b", 16, "web")), onNode(labelled("c", 15, "web"))})
+	both := "MODIFIED a@15 15, MODIFIED b@16 16"
+	for name, test := range map[string]struct {
+		cache          *watchcache.Cache
+		labels, fields string
+		want           string // or it is refused
+	}{
+		"everything":          {two, "", "", both},
+		"by name":             {two, "", "metadata.name!=c", both},
+		"the first may":       {one, "app=web", "", "MODIFIED a@15 15, ADDED c@16 16"},
+		"by label":            {two, "app=web", "", ""},
+		"by field":            {two, "", "status.phase!=Running", ""},
+		"by a changing field": {two, "", "spec.nodeName=n1", ""},
+		"behind a new one":    {behind, "app=web", "", ""},
+		"selects none":        {two, "app=db", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cursor := selecting(t, test.cache, test.labels, test.fields, 10)
+			if test.want != "" || name == "selects none" {
+				wantPoll(t, cursor, 100, test.want, 20)
+				return
+			}
+			for range 2 {
+				deltas, _, err := cursor.Poll(nil, 1)
+				if tooOld, ok := errors.AsType[*watchcache.TooOldError](err); !ok || !tooOld.Gap || len(deltas) > 0 {
+					t.Errorf("polled [%s], %v; want that it is too old", show(deltas), err)
+				}
+			}
+		})
+	}
+}
+
+// A pod that is on a node stays there: kubelets go on.
+func TestGapFinalField(t *testing.T) {
+	resource := *watchcache.Pods
+	resource.Fields = append([]watchcache.Field{}, resource.Fields...)
+	resource.Fields[0].Final = true
+	c := watchcache.New(resource, watchcache.Roomy)
+	var before, after []*watchcache.Object
+	for i := range uint64(3) {
+		p := watchcache.Pod{Namespace: "a", Name: fmt.Sprint(i), UID: fmt.Sprint(i), RV: i + 1, Node: "n1"}
+		before = append(before, p.Object())
+		p.RV += 10
+		after = append(after, p.Object())
+	}
+	c.Reset(before, 10)
+	for fields, passes := range map[string]bool{"spec.nodeName=n1": true, "spec.nodeName!=n2": false} {
+		filter, err := resource.NewFilter("", nil, newSelection(t, "", "", fields).fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cursor, err := c.Watch(filter, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			defer cursor.Close()
+			if deltas, _, err := cursor.Poll(nil, 10); passes != (err == nil) || passes && len(deltas) != 3 {
+				t.Errorf("%s: polled [%s], %v", fields, show(deltas), err)
+			}
+		}()
+	}
+	if err := c.Replace(after, 20, watchcache.Noon); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// One that left the selection and came back, as upstream and a second replica saw it, and left
+// again when that one had lost its stream, too.
+func TestGapLeftAndCameBack(t *testing.T) {
+	first, second := filled(100, labelled("o", 90, "web")), filled(100, labelled("o", 90, "web"))
+	cursor := selecting(t, first, "app=web", "", 100)
+	apply(t, second, labelled("o", 102, "db").Set(), labelled("new", 105, "web").Set())
+	if err := first.Replace(objects(labelled("o", 106, "web"), labelled("new", 105, "web")), 107, watchcache.Noon); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Replace(objects(labelled("o", 108, "db"), labelled("new", 105, "web")), 120, watchcache.Noon); err != nil {
+		t.Fatal(err)
+	}
+	deltas, _, err := cursor.Poll(nil, 1)
+	for _, d := range deltas {
+		wantPoll(t, selecting(t, second, "app=web", "", d.RV), 100, "DELETED o", 120) // nobody knows that it is held
+	}
+	if !errors.Is(err, watchcache.ErrTooOld) {
+		t.Errorf("polled [%s], %v; want that it is too old", show(deltas), err)
+	}
+}
+
+// A log that has dropped some of a gap's removals serves nobody who needs them.
+func TestGapTrimmed(t *testing.T) {
+	var cached pods
+	for i := range 300 {
+		cached = append(cached, labelled(fmt.Sprintf("p%03d", i), 1, "web"))
+	}
+	c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
+	c.Reset(objects(cached...), 10)
+	cursor := watch(t, c, 10)
+	if err := c.Replace(objects(labelled("new", 800, "web")), 1000, watchcache.Noon); err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Stats(); s.LogEvents >= 300 {
+		t.Fatalf("%d events are left: test does not test", s.LogEvents)
+	}
+	for _, c := range []*watchcache.Cache{c, restored(t, c)} {
+		for _, rv := range []uint64{10, 11, 500, 800, 999} {
+			if _, err := c.Watch(everything(t), rv); !errors.Is(err, watchcache.ErrTooOld) {
+				t.Errorf("Watch(%d): %v", rv, err)
+			}
+			if _, err := c.SnapshotAt(rv); !errors.Is(err, watchcache.ErrTooOld) {
+				t.Errorf("SnapshotAt(%d): %v", rv, err)
+			}
+		}
+		wantPoll(t, watch(t, c, 1000), 10, "", 1000)
+	}
+	if deltas, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrLagged) {
+		t.Errorf("polled [%s], %v", show(deltas), err)
+	}
+}
+
+// A reader that keeps the history for others learns of a gap, even if there is nothing to see.
+func TestGapWholeHistory(t *testing.T) {
+	c := filled(10, pod("a", 1))
+	before, inside, at := watch(t, c, 10), watch(t, c, 15), watch(t, c, 20)
+	for _, cursor := range []*watchcache.Cursor{before, inside, at} {
+		cursor.WholeHistory()
+		wantPoll(t, cursor, 10, "", 10)
+	}
+	if err := c.Replace(objects(pod("a", 1)), 20, watchcache.Noon); err != nil {
+		t.Fatal(err)
+	}
+	after := watch(t, c, 10)
+	after.WholeHistory()
+	for _, cursor := range []*watchcache.Cursor{before, inside, after} {
+		if deltas, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrTooOld) {
+			t.Errorf("polled [%s], %v; want that it is too old", show(deltas), err)
+		}
+	}
+	apply(t, c, pod("a", 21).Set())
+	wantPoll(t, at, 10, "MODIFIED a@21 21", 21)
+	wantPoll(t, watch(t, c, 10), 10, "MODIFIED a@21 21", 21)
+}

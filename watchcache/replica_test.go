@@ -1,0 +1,266 @@
+package watchcache_test
+
+import (
+	"bufio"
+	"bytes"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// place is where clients list and watch: a replica, or upstream itself.
+type place interface {
+	// list is a state and its resourceVersion.
+	list(s *selection) (map[string]*watchcache.Object, uint64)
+	// watch follows what happens after rv, nil if it is too old.
+	watch(s *selection, rv uint64) connection
+}
+
+// connection is one open watch.
+type connection interface {
+	// poll is what comes next, and a bookmark if that is all. It fails if the client has to list.
+	poll(limit int) (deltas []watchcache.Delta, bookmark uint64, err error)
+	close()
+}
+
+// apiserver is upstream as a place: it remembers what happened after a revision.
+type apiserver struct {
+	up        *upstream
+	compacted uint64
+}
+
+func (a *apiserver) list(s *selection) (map[string]*watchcache.Object, uint64) {
+	return s.of(a.up.now), a.up.rv
+}
+
+// of is what a selection holds of a state.
+func (s *selection) of(all state) map[string]*watchcache.Object {
+	selected := map[string]*watchcache.Object{}
+	for key, v := range all {
+		if s.matches(v) {
+			selected[key] = v.object
+		}
+	}
+	return selected
+}
+
+func (a *apiserver) watch(s *selection, rv uint64) connection {
+	if rv < a.compacted {
+		return nil
+	}
+	return &trueWatch{a.up, s, rv}
+}
+
+// trueWatch tells what has happened as it was.
+type trueWatch struct {
+	up        *upstream
+	selection *selection
+	at        uint64
+}
+
+func (w *trueWatch) poll(limit int) (deltas []watchcache.Delta, bookmark uint64, err error) {
+	for _, write := range w.up.between(w.at, w.up.rv) {
+		if len(deltas) == limit {
+			return deltas, 0, nil
+		}
+		w.at = write.rv
+		if d, ok := w.selection.delta(write); ok {
+			deltas = append(deltas, d)
+		}
+	}
+	w.at = max(w.at, w.up.rv)
+	return deltas, w.at, nil
+}
+
+func (*trueWatch) close() {}
+
+// replica is a cache that follows upstream, or another replica.
+type replica struct {
+	t      testing.TB
+	up     *upstream
+	of     *replica // nil if it follows upstream
+	source *watchcache.Cursor
+	cache  *watchcache.Cache
+	saved  []byte
+	lost   bool
+	now    time.Time
+	counts map[string]int
+}
+
+func (r *replica) rv() uint64 { return r.cache.Stats().ResourceVersion }
+
+func (r *replica) list(s *selection) (map[string]*watchcache.Object, uint64) {
+	snapshot, err := r.cache.Snapshot()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	selected := map[string]*watchcache.Object{}
+	for o := range snapshot.Objects("", "") {
+		if s.filter.Matches(o) {
+			selected[o.Key()] = o
+		}
+	}
+	return selected, snapshot.ResourceVersion()
+}
+
+func (r *replica) watch(s *selection, rv uint64) connection {
+	cursor, err := r.cache.Watch(s.filter, rv)
+	if err != nil {
+		return nil
+	}
+	return &cachedWatch{cursor, rv}
+}
+
+// cachedWatch is a watch as the proxy shows it.
+type cachedWatch struct {
+	cursor *watchcache.Cursor
+	start  uint64
+}
+
+func (w *cachedWatch) poll(limit int) (deltas []watchcache.Delta, bookmark uint64, err error) {
+	deltas, position, err := w.cursor.Poll(nil, limit)
+	if position > w.start {
+		bookmark = position
+	}
+	return deltas, bookmark, err
+}
+
+func (w *cachedWatch) close() { w.cursor.Close() }
+
+// follow takes up to n changes of what the replica follows.
+func (r *replica) follow(n int) {
+	r.t.Helper()
+	if r.of != nil {
+		r.followReplica(n)
+		return
+	}
+	var changes []watchcache.Change
+	for _, w := range r.up.between(r.rv(), r.up.rv) {
+		if len(changes) == n {
+			break
+		}
+		changes = append(changes, w.change())
+	}
+	r.apply(changes)
+	if len(changes) < n {
+		r.cache.Advance(r.up.rv, r.now)
+	}
+}
+
+func (r *replica) apply(changes []watchcache.Change) {
+	r.t.Helper()
+	if err := r.cache.Apply(changes, r.now); err != nil {
+		r.t.Fatalf("Apply: %v", err)
+	}
+}
+
+// followReplica reads the other replica's watch, as a proxy behind a proxy does.
+func (r *replica) followReplica(n int) {
+	r.t.Helper()
+	if r.source == nil {
+		cursor, err := r.of.cache.Watch(newSelection(r.t, "", "", "").filter, r.rv())
+		if err != nil {
+			r.relist(0)
+			return
+		}
+		cursor.WholeHistory()
+		r.source = cursor
+	}
+	deltas, position, err := r.source.Poll(nil, n)
+	if err != nil {
+		r.unfollow()
+		r.relist(0)
+		return
+	}
+	var changes []watchcache.Change
+	for _, d := range deltas {
+		changes = append(changes, watchcache.Change{Deleted: d.Type == watchcache.Deleted, Object: d.Object.At(d.RV)})
+	}
+	r.apply(changes)
+	if len(deltas) < n {
+		r.cache.Advance(position, r.now)
+	}
+}
+
+func (r *replica) unfollow() {
+	if r.source != nil {
+		r.source.Close()
+		r.source = nil
+	}
+}
+
+// relist takes the state that there is, or was at rv, unless it is older.
+func (r *replica) relist(rv uint64) {
+	r.t.Helper()
+	r.unfollow()
+	objects := r.up.at(rv).list()
+	if r.of != nil {
+		s, err := r.of.cache.Snapshot()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		objects, rv = slices.Collect(s.Objects("", "")), s.ResourceVersion()
+	}
+	if rv < r.rv() {
+		return
+	}
+	if rv > r.rv()+1 {
+		r.counts["gap"]++
+	}
+	if err := r.cache.Replace(objects, rv, r.now); err != nil {
+		r.t.Fatalf("Replace: %v", err)
+	}
+}
+
+func (r *replica) save() {
+	r.t.Helper()
+	var dump bytes.Buffer
+	if err := r.cache.Dump(&dump); err != nil {
+		r.t.Fatal(err)
+	}
+	r.saved = dump.Bytes()
+}
+
+// restart begins again with what was saved, maybe long ago. All watches end.
+func (r *replica) restart() {
+	r.t.Helper()
+	if r.saved == nil {
+		return
+	}
+	r.unfollow()
+	r.cache.End()
+	r.cache = watchcache.New(*watchcache.Pods, r.cache.Limits())
+	_, publish, err := r.cache.Restore(bufio.NewReader(bytes.NewReader(r.saved)))
+	if err != nil {
+		r.t.Fatalf("Restore: %v", err)
+	}
+	publish()
+	r.counts["restart"]++
+}
+
+// reset begins anew, as it does when it does not trust its state.
+func (r *replica) reset() {
+	r.saved = nil
+	r.unfollow()
+	if r.of != nil {
+		s, err := r.of.cache.Snapshot()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.cache.Reset(slices.Collect(s.Objects("", "")), s.ResourceVersion())
+		return
+	}
+	r.cache.Reset(r.up.now.list(), r.up.rv)
+}
+
+// versions are the resourceVersions of objects, by key.
+func versions(objects map[string]*watchcache.Object) map[string]uint64 {
+	all := map[string]uint64{}
+	for key, o := range maps.All(objects) {
+		all[key] = o.ResourceVersion()
+	}
+	return all
+}
