@@ -209,11 +209,11 @@ func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64,
 	return into, v.rv, nil
 }
 
-// passes tells whether the cursor can go through the gap that it is about to enter with e. Once
-// it has shown a set, its client may go on elsewhere from there, and must not hold
-// what might have been out of the selection just then: another cache's relist could miss that.
-// So one object that was selected and is may be told as changed, as the first; if
-// there are more, they may have left and come back in the gap.
+// passes tells whether the cursor can go through the gap that it is about to enter with e. After
+// each set, its client may go on elsewhere from there. It must not hold an object that may have
+// been out of the selection at that time: a relist of another cache would not tell that it left.
+// An object that is selected before and after the gap may have left and come back. So only
+// the first set may be of such an object.
 func (c *Cursor) passes(v *view, e *Event) bool {
 	g, ok := v.crossing(e.RV)
 	if !ok || c.passed == g.before {
