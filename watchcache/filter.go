@@ -75,7 +75,8 @@ func (r *Resource) NewFilter(namespace string, ls labels.Selector, fs fields.Sel
 			}
 			equal := req.Operator != selection.NotEquals
 			f.fields = append(f.fields, fieldRequirement{index, req.Value, equal})
-			f.fickle = f.fickle || index >= 0 && !(r.Fields[index].Final && equal && req.Value != "")
+			final := index < 0 || r.Fields[index].Final && equal && req.Value != ""
+			f.fickle = f.fickle || !final
 		}
 		// Matches reads the value of a field once for all that is asked of it.
 		slices.SortStableFunc(f.fields, func(a, b fieldRequirement) int { return cmp.Compare(a.index, b.index) })

@@ -10,20 +10,19 @@ import (
 
 // Replace takes the state that a relist found, objects sorted by key at rv, and
 // publishes what differs from the cached state as events, so that watches go on
-// as if the upstream watch had never broken. (What the watch would have told is lost: the
-// resourceVersions between are a gap.)
+// as if the upstream watch had never broken. The resourceVersions between are a gap.
 //
 // A changed object is one MODIFIED event at its own resourceVersion, a new one
 // ADDED. An object that is gone is DELETED, one that was replaced by another of
 // the same name (its uid differs) DELETED and then ADDED.
 //
-// A client goes on from the last resourceVersion that it saw, maybe at a replica that saw
-// the gap as it was, or that has another gap. So at each resourceVersion that it is
-// shown, it must have nothing that upstream had not, and all that has not changed since. When
-// objects were deleted, or left a selection, is unknown. All of that comes first,
-// and is shown at the last resourceVersion before the gap: who goes on from there is told all of
-// it again. The sets follow in order. A watch that could hold an object
-// which was not selected at the time of a set that it was shown, ends (see Cursor.passes).
+// A client goes on from the last resourceVersion that it saw, maybe at a replica that saw the
+// true history, or that has another gap. So at each resourceVersion that it is shown, it must
+// hold no object that upstream did not have then, and all that have not changed since.
+// When objects were deleted, or left a selection, is unknown. These removals come first, at
+// the last resourceVersion before the gap: a client that goes on from there is told everything
+// again. The sets follow in order. A watch ends if its objects may have been out of its
+// selection for a part of the gap (see Cursor.passes).
 //
 // It fails with [ErrDiverged], changing nothing, if the relist cannot be a
 // later state of what is cached: rv or an object went back in time, an object is written in

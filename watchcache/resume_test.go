@@ -18,9 +18,9 @@ import (
 func TestResumeAnywhere(t *testing.T) {
 	r := watchcache.Random(t)
 	counts := map[string]int{}
-	rounds := 1500
+	rounds := 500
 	if testing.Short() {
-		rounds = 150
+		rounds = 100
 	}
 	for i := range rounds {
 		w := newWorld(t, r, counts)
@@ -52,6 +52,7 @@ type world struct {
 }
 
 func newWorld(t testing.TB, r *rand.Rand, counts map[string]int) *world {
+	t.Helper()
 	w := &world{t: t, r: r, counts: counts, up: &upstream{r: r, rv: 100, single: true}}
 	w.api = &apiserver{up: w.up}
 	for range 20 {
