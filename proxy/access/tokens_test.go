@@ -75,17 +75,23 @@ func TestMadeUpTokensHoldUpNobody(t *testing.T) {
 	for i := range flood {
 		all.Go(func() { _, _ = a.askFrom(ctx, t, "192.0.2.1:1000", fmt.Sprint("bad", i)) })
 	}
-	for j.tokens.Load() < reviewsMax/2 {
-		runtime.Gosched()
+	reached := func(reviews int64) {
+		t.Helper()
+		const patience = time.Minute
+		for deadline := time.Now().Add(patience); j.tokens.Load() < reviews; runtime.Gosched() {
+			if time.Now().After(deadline) {
+				close(j.hold)
+				t.Fatalf("%d reviews are under way, not %d", j.tokens.Load(), reviews)
+			}
+		}
 	}
+	reached(reviewsMax / 2)
 	served := make(chan error, 1)
 	go func() {
 		_, err := a.askFrom(ctx, t, "192.0.2.2:1000", "good")
 		served <- err
 	}()
-	for j.tokens.Load() <= reviewsMax/2 {
-		runtime.Gosched()
-	}
+	reached(reviewsMax/2 + 1)
 	if n := j.tokens.Load(); n != reviewsMax/2+1 {
 		t.Errorf("%d reviews are under way", n)
 	}
