@@ -158,10 +158,11 @@ func TestDiscoveryFails(t *testing.T) {
 			}
 			time.Sleep(askedAgain)
 		}
+		upstream.mu.Lock()
+		delete(upstream.asked, "/readyz") // whether it is back is asked apart from that
 		if n := upstream.asked["/apis"]; n != rounds || len(upstream.asked) != 1 || logs.Len() != 1 {
 			t.Errorf("upstream was asked %v, %d lines are logged", upstream.asked, logs.Len())
 		}
-		upstream.mu.Lock()
 		upstream.fails = false
 		upstream.mu.Unlock()
 		if err := feeds.names.serves(t.Context(), gvrOf("apps", "v1", "r")); !errors.Is(err, errNotServed) {
