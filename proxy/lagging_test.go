@@ -111,11 +111,12 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 		w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
 		w.run(ctx, &chunkWriter{w: client, unframed: true})
 	}()
-	rv := uint64(1)
+	rv, sizes := uint64(1), []int{}
 	happen := func(n int) {
 		for range n {
 			rv++
-			applySized(t, r, rv, anySize(random, 1<<20))
+			sizes = append(sizes, anySize(random, 1<<20))
+			applySized(t, r, rv, sizes[len(sizes)-1])
 		}
 		synctest.Wait()
 	}
@@ -130,6 +131,13 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 			t.Fatalf("%d writes and %d events instead of %d and %d, while nothing is taken", writes, r.cache.Stats().Delivered, blocked, polled)
 		case last > pieceSize:
 			t.Fatalf("a write of %d bytes", last)
+		}
+		held := -client.got.Len()
+		for _, size := range sizes[:polled] {
+			held += size
+		}
+		if held > max(pieceSize, sizes[polled-1]) {
+			t.Fatalf("it holds %d bytes", held)
 		}
 		client.take <- struct{}{}
 		synctest.Wait()
