@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -19,10 +17,6 @@ import (
 	"testing/synctest"
 	"time"
 	"unsafe"
-
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -111,11 +105,12 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 		w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
 		w.run(ctx, &chunkWriter{w: client, unframed: true})
 	}()
-	rv := uint64(1)
+	rv, sizes := uint64(1), []int{}
 	happen := func(n int) {
 		for range n {
 			rv++
-			applySized(t, r, rv, anySize(random, 1<<20))
+			sizes = append(sizes, anySize(random, 1<<20))
+			applySized(t, r, rv, sizes[len(sizes)-1])
 		}
 		synctest.Wait()
 	}
@@ -130,6 +125,13 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 			t.Fatalf("%d writes and %d events instead of %d and %d, while nothing is taken", writes, r.cache.Stats().Delivered, blocked, polled)
 		case last > pieceSize:
 			t.Fatalf("a write of %d bytes", last)
+		}
+		held := -client.got.Len()
+		for _, size := range sizes[:polled] {
+			held += size
+		}
+		if held > max(pieceSize, sizes[polled-1]) {
+			t.Fatalf("it holds %d bytes", held)
 		}
 		client.take <- struct{}{}
 		synctest.Wait()
@@ -251,72 +253,6 @@ func TestStateEndsWithTheLog(t *testing.T) {
 			t.Errorf("it has written %d pieces", writes)
 		}
 	})
-}
-
-// oneFeed are the feeds of a server that caches one resource. Opening, if there is one, is
-// called each time that it is asked for.
-type oneFeed struct {
-	feed    *rawFeed
-	opening func(context.Context)
-}
-
-// Caches implements Feeds.
-func (oneFeed) Caches(schema.GroupVersionResource) bool { return true }
-
-// Lost implements Feeds.
-func (oneFeed) Lost(schema.GroupVersionResource) time.Duration { return 0 }
-
-// Open implements Feeds.
-func (f oneFeed) Open(ctx context.Context, _ schema.GroupVersionResource, _ watchcache.Encoding, _ uint64) (Feed, error) {
-	if f.opening != nil {
-		f.opening(ctx)
-	}
-	return f.feed, nil
-}
-
-const watchTarget = "/api/v1/namespaces/a/configmaps?watch=1&resourceVersion="
-
-// unreadHTTP2 opens watches on one connection whose client takes no data at all.
-func unreadHTTP2(t *testing.T, address net.Addr, n int, target string) {
-	t.Helper()
-	c, err := tls.Dial(address.Network(), address.String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	send(t, c, http2.ClientPreface)
-	framer := http2.NewFramer(c, c)
-	if err := framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
-		t.Fatal(err)
-	}
-	go io.Copy(io.Discard, c) //nolint:errcheck // it ends with the connection
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	for i := range n {
-		block.Reset()
-		for _, kv := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", "localhost"}, {":path", target}} {
-			if err := encoder.WriteField(hpack.HeaderField{Name: kv[0], Value: kv[1]}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// unreadHTTP1 opens a watch on a connection of its own, of which the client reads nothing.
-func unreadHTTP1(t *testing.T, address net.Addr, target string) {
-	t.Helper()
-	c, err := net.Dial(address.Network(), address.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	if err := c.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
-		t.Fatal(err)
-	}
-	send(t, tls.Client(c, &tls.Config{InsecureSkipVerify: true}), "GET "+target+" HTTP/1.1\r\nHost: localhost\r\n\r\n") //nolint:gosec // nothing is secret
 }
 
 func heapNow() int64 {
