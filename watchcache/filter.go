@@ -1,6 +1,7 @@
 package watchcache
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -27,6 +28,7 @@ type Filter struct {
 	fields    []fieldRequirement
 	interest  interest
 	selective bool
+	cost      int
 }
 
 // fieldRequirement compares one value of an object.
@@ -72,10 +74,36 @@ func (r *Resource) NewFilter(namespace string, ls labels.Selector, fs fields.Sel
 			}
 			f.fields = append(f.fields, fieldRequirement{index, req.Value, req.Operator != selection.NotEquals})
 		}
+		// Matches reads the value of a field once for all that is asked of it.
+		slices.SortStableFunc(f.fields, func(a, b fieldRequirement) int { return cmp.Compare(a.index, b.index) })
 	}
 	f.narrow(r)
+	f.cost = f.comparisons()
 	return f, nil
 }
+
+// readCost is what it costs to read a field that is not kept, in comparisons.
+const readCost = 8
+
+func (f *Filter) comparisons() (n int) {
+	if f.labels != nil {
+		requirements, _ := f.labels.Requirements()
+		for i := range requirements {
+			n += max(1, len(requirements[i].ValuesUnsorted()))
+		}
+	}
+	for i, req := range f.fields {
+		n++
+		if read := i == 0 || f.fields[i-1].index != req.index; read && req.index >= 0 && !f.resource.Fields[req.index].Kept {
+			n += readCost
+		}
+	}
+	return n
+}
+
+// Cost is about how many strings are compared to tell whether an object is selected. The
+// memory that a filter takes is proportional to it, beside the text of the selectors.
+func (f *Filter) Cost() int { return f.cost }
 
 func (r *Resource) fieldIndex(field string) (int, bool) {
 	switch field {
@@ -131,8 +159,12 @@ func (f *Filter) Matches(o *Object) bool {
 	if f.labels != nil && !f.labels.Matches(o.labels) {
 		return false
 	}
-	for _, req := range f.fields {
-		if (f.field(o, req.index) == req.value) != req.equal {
+	value := ""
+	for i, req := range f.fields {
+		if i == 0 || f.fields[i-1].index != req.index {
+			value = f.field(o, req.index)
+		}
+		if (value == req.value) != req.equal {
 			return false
 		}
 	}

@@ -254,3 +254,35 @@ func TestInterestNarrows(t *testing.T) {
 		})
 	}
 }
+
+// A filter's cost is what a look at an object takes: the values that its labels and fields are
+// compared with, and more for fields that have to be found in the object.
+func TestFilterCost(t *testing.T) {
+	for _, c := range []struct {
+		labels, fields string
+		want           int
+	}{
+		{"", "", 0},
+		{"app=web", "", 1},
+		{"app=web,!old,tier in (a,b,c),n>5", "", 6},
+		{"", "metadata.name=web,spec.nodeName!=n1", 2},
+		{"app", "status.phase!=Failed", 2 + readCost},
+		{"", "status.phase!=Failed,metadata.name!=a,status.phase!=Succeeded", 3 + readCost}, // read once
+	} {
+		ls, err := labels.Parse(c.labels)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fs, err := fields.ParseSelector(c.fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := Pods.NewFilter("", ls, fs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Cost(); got != c.want {
+			t.Errorf("%q %q costs %d, want %d", c.labels, c.fields, got, c.want)
+		}
+	}
+}
