@@ -129,8 +129,8 @@ func TestUnreadForwardIsCut(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer resp.Body.Close()
-			if len(s.places) != 1 {
-				t.Fatalf("%d places are taken", len(s.places))
+			if heldOf(s.places) != 1 {
+				t.Fatalf("%d places are taken", heldOf(s.places))
 			}
 			select {
 			case <-gaveUp:
@@ -140,7 +140,7 @@ func TestUnreadForwardIsCut(t *testing.T) {
 			if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 				t.Error("to the client the answer ended as if it were whole")
 			}
-			waitFor(t, "the place is free", func() bool { return len(s.places) == 0 })
+			waitFor(t, "the place is free", func() bool { return heldOf(s.places) == 0 })
 		})
 	}
 }
@@ -213,7 +213,7 @@ func TestPlacesOfForwards(t *testing.T) {
 				t.Fatal("upstream was not asked")
 			}
 			s.watches.mu.Lock()
-			got := taken{places: len(s.places), watches: s.watches.mu.held[""]}
+			got := taken{places: heldOf(s.places), watches: s.watches.mu.held[""]}
 			s.watches.mu.Unlock()
 			if got != test.want {
 				t.Errorf("it takes %+v, want %+v", got, test.want)
@@ -222,7 +222,7 @@ func TestPlacesOfForwards(t *testing.T) {
 			waitFor(t, "what was taken is given back", func() bool {
 				s.watches.mu.Lock()
 				defer s.watches.mu.Unlock()
-				return len(s.places)+len(s.watches.mu.held) == 0
+				return heldOf(s.places)+len(s.watches.mu.held) == 0
 			})
 		})
 	}
@@ -246,9 +246,16 @@ func TestUpgradedTakesNoPlace(t *testing.T) {
 	if err != nil || !strings.Contains(line, "101") {
 		t.Fatalf("%q %v", line, err)
 	}
-	if n := len(s.places); n != 0 {
+	if n := heldOf(s.places); n != 0 {
 		t.Errorf("%d places are taken", n)
 	}
+}
+
+// heldOf is how much of a queue's capacity is.
+func heldOf(q *fairQueue) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return int(q.capacity - q.mu.free)
 }
 
 func dialTLS(t *testing.T, address net.Addr) *tls.Conn {

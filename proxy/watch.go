@@ -210,7 +210,7 @@ func (w *watching) open(ctx context.Context, out *chunkWriter) bool {
 	if w.state && w.writeState(out) != nil {
 		return false
 	}
-	w.initial, w.request = watchcache.Snapshot{}, w.slim() // they are history
+	w.initial, w.request, w.meter = watchcache.Snapshot{}, w.slim(), meter{} // they are history
 	w.attend.Store(true)
 	w.recheck.wake = w.wake
 	w.unwake[0] = context.AfterFunc(ctx, w.wake)
@@ -364,6 +364,9 @@ func (w *watching) writeState(out *chunkWriter) error {
 				return err
 			}
 		}
+	}
+	if w.meter.err != nil { // nothing was selected
+		return w.meter.err
 	}
 	if w.bookmarks {
 		if err := w.putBookmark(out, w.start, true); err != nil {
