@@ -114,14 +114,19 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 				for _, k := range holding {
 					held[k.user] = append(held[k.user], k.size)
 				}
+				all := int64(0)
 				for user, sizes := range held { // 2
 					sum := int64(0)
 					for _, size := range sizes {
 						sum += size
 					}
+					all += sum
 					if len(sizes) > 1 && sum > max(q.share, slices.Max(sizes)) {
 						t.Fatalf("%s holds %v, its share is %d", user, sizes, q.share)
 					}
+				}
+				if int64(heldOf(q)) != all {
+					t.Fatalf("%d are held instead of %d", heldOf(q), all)
 				}
 			}
 			for step := range 300 {
@@ -136,6 +141,10 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 					waiting = append(waiting, k)
 				case n < 7 && len(waiting) > 0:
 					waiting[random.IntN(len(waiting))].leave()
+					if len(holding) > 0 && random.IntN(2) == 0 { // at the same time
+						q.give(holding[0].user, holding[0].size)
+						holding = holding[1:]
+					}
 				case len(holding) > 0:
 					i := random.IntN(len(holding))
 					k := holding[i]

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -41,6 +42,12 @@ func (forwardsAll) Open(context.Context, schema.GroupVersionResource, watchcache
 // serveForwards runs a server over TLS that forwards everything to a handler.
 func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Server, net.Addr) {
 	t.Helper()
+	return serveForwardsAs(t, upstream, limits, nil)
+}
+
+// serveForwardsAs does so with access.
+func serveForwardsAs(t *testing.T, upstream http.HandlerFunc, limits Limits, by *access.Access) (*Server, net.Addr) {
+	t.Helper()
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
 	forwards, err := forwarderTo(&rest.Config{Host: behind.URL})
@@ -57,7 +64,7 @@ func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Ser
 	}
 	registry := prometheus.NewRegistry()
 	options := Options{
-		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true,
+		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true, Access: by,
 		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}},
 	}
 	s, err := NewServer(forwardsAll{}, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
