@@ -411,3 +411,80 @@ func BenchmarkMeter(b *testing.B) {
 	}
 }
 
+
+// An answer that is shared takes its part of the workspace until the last of those who share it has written it. One that is
+// too long to be shared does so as far as it was read.
+func TestSharedAnswerIsAccounted(t *testing.T) {
+	const sharers = 5
+	for name, test := range map[string]struct {
+		length, kept int64
+		shared       int
+	}{
+		"short": {1000, 0, sharers}, "long": {200 << 10, 200 << 10, sharers}, "too long": {shareMax + 1, shareMax, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gate := make(chan struct{}, sharers+1)
+			s, _ := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
+				<-gate
+				_, _ = w.Write(make([]byte, test.length/2))
+				_ = http.NewResponseController(w).Flush() // so that nobody knows the length
+				_, _ = w.Write(make([]byte, test.length-test.length/2))
+			}, testLimits())
+			answers := make(chan *response, sharers+2)
+			ask := func(ctx context.Context) {
+				req := &request{method: http.MethodGet, target: "/api/v1/pods", path: "/api/v1/pods", header: http.Header{}, client: nobody{}, conn: &conn{}}
+				rt := parseRoute(req.method, req.path)
+				go func() { answers <- s.handle(ctx, req, &rt) }()
+			}
+			waiting := func(want int) {
+				t.Helper()
+				waitFor(t, "others wait for the same", func() bool {
+					s.flights.mu.Lock()
+					defer s.flights.mu.Unlock()
+					for _, f := range s.flights.mu.flying {
+						if f.next != nil {
+							return f.next.waiting == want
+						}
+						return want == 0
+					}
+					return false
+				})
+			}
+			ask(t.Context())
+			waiting(0)
+			ctx, leave := context.WithCancel(t.Context())
+			ask(ctx)
+			for range sharers {
+				ask(t.Context())
+			}
+			waiting(sharers + 1)
+			leave()
+			waiting(sharers)
+			for range sharers + 1 {
+				gate <- struct{}{}
+			}
+			whole := 0
+			var open []io.Closer
+			for range sharers + 2 {
+				resp := <-answers
+				if resp.reader != nil {
+					open = append(open, resp.reader)
+				}
+				if resp.status == http.StatusOK {
+					whole++
+				}
+			}
+			if got := int64(heldOf(s.workspace.space)); whole != sharers+1 || got != test.kept {
+				t.Errorf("%d answers, which take %d instead of %d", whole, got, test.kept)
+			}
+			for i, one := range open {
+				if test.shared > 0 && i < len(open)-1 && int64(heldOf(s.workspace.space)) != test.kept {
+					t.Errorf("given back by %d of %d", i, len(open))
+				}
+				_ = one.Close()
+				_ = one.Close()
+			}
+			waitFor(t, "all is given back", func() bool { return heldOf(s.workspace.space) == 0 && heldOf(s.places) == 0 })
+		})
+	}
+}
