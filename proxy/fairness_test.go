@@ -282,6 +282,11 @@ func metered(t *testing.T, objects int, slots *fairQueue) (*read, watchcache.Sna
 	return r, snapshot
 }
 
+// meterWithin has a read end with a context.
+func meterWithin(ctx context.Context, r *read) {
+	r.meter.ctx, r.meter.attends = ctx, false //nolint:fatcontext // it does not grow
+}
+
 // A walk through a large collection lets others have their turn, and goes on afterwards.
 func TestDearReadTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -350,7 +355,7 @@ func TestReadIsGivenUp(t *testing.T) {
 				slots := newFairQueue(1, 1, 1<<20)
 				r, snapshot := metered(t, 5000, slots)
 				ctx, cancel := context.WithCancel(t.Context())
-				r.meter.ctx, r.meter.attends = &endsLater{ctx, cancel, after / turnWork}, false
+				meterWithin(&endsLater{ctx, cancel, after / turnWork}, r)
 				got, err := answer(r, snapshot)
 				r.meter.end()
 				if got != nil || err == nil {
@@ -403,7 +408,7 @@ func TestWritingHasNoTurn(t *testing.T) {
 		if writes == 20 {
 			ended, end := context.WithCancel(t.Context())
 			end()
-			r.meter.ctx = ended // its next turn does not come
+			meterWithin(ended, r) // its next turn does not come
 		}
 		return len(p), nil
 	})); err == nil || writes < 20 {
@@ -443,7 +448,6 @@ func BenchmarkMeter(b *testing.B) {
 		r.meter.end()
 	}
 }
-
 
 // An answer that is shared takes its part of the workspace until the last of those who share it has written it. One that is
 // too long to be shared does so as far as it was read.

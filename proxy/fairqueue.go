@@ -216,8 +216,8 @@ func (q *fairQueue) enterLocked(f *flow) {
 func (q *fairQueue) dropLocked(w *waiter) {
 	w.flow.waiters.Remove(w.element)
 	w.element = nil
-	w.flow.waiting -= w.claim.held
-	q.mu.waiting -= w.claim.held
+	w.flow.waiting -= w.held
+	q.mu.waiting -= w.held
 	q.mu.waiters--
 	q.placeLocked(w.flow)
 }

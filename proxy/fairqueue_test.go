@@ -22,7 +22,7 @@ func verify(t *testing.T, q *fairQueue) {
 		held += f.held
 		var bytes int64
 		for e := f.waiters.Front(); e != nil; e = e.Next() {
-			bytes += e.Value.(*waiter).claim.held
+			bytes += e.Value.(*waiter).held
 		}
 		waiting += bytes
 		first := f.waiters.Front()
@@ -105,7 +105,8 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 					case err == nil:
 						last[k.user] = k.entered
 						holding = append(holding, k)
-					case !errors.Is(err, context.Canceled) && !errors.Is(err, errCrowded) && !(errors.Is(err, errNeverFits) && k.size > capacity):
+					case errors.Is(err, errNeverFits) && k.size > capacity, errors.Is(err, context.Canceled), errors.Is(err, errCrowded):
+					default:
 						t.Fatal(err)
 					}
 					return true

@@ -93,7 +93,6 @@ func TestWorkspaceIsFull(t *testing.T) {
 func TestWorkspaceIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorkspace(100, 50, 100)
-		began := time.Now()
 		for range 20 {
 			if resp, err := w.made(t.Context(), claim{user: "slow", size: 20}, bodyOfBytes(10)); err == nil {
 				defer resp.reader.Close()
@@ -102,7 +101,7 @@ func TestWorkspaceIsShared(t *testing.T) {
 		if n := heldOf(w.space); n != 40 {
 			t.Errorf("a user holds %d, with a share of 50", n)
 		}
-		began = time.Now()
+		began := time.Now()
 		resp, err := w.made(t.Context(), claim{user: "other", size: 60}, bodyOfBytes(60))
 		if err != nil || time.Since(began) != 0 {
 			t.Fatalf("another one got its memory after %v: %v", time.Since(began), err)
