@@ -105,8 +105,10 @@ type Limits struct {
 	MaxConnectionsPerIdentity *int `json:"maxConnectionsPerIdentity,omitempty"`
 	// MaxWatchesPerIdentity bounds the open watches of one user, likewise.
 	MaxWatchesPerIdentity *int `json:"maxWatchesPerIdentity,omitempty"`
-	// MaxForwardsInFlight bounds the forwarded requests that upstream has at a time.
-	// Further ones wait for a while. Watches, logs, exec and the like do not count.
+	// MaxForwardsInFlight bounds the forwarded requests that upstream has at a time; with
+	// authentication a user has at most half of them. Further ones wait for their user's turn,
+	// as long as their client does, but at most a minute; they are refused with 429 only if the
+	// memory for those that wait is gone. Watches, logs, exec and the like do not count.
 	MaxForwardsInFlight *int `json:"maxForwardsInFlight,omitempty"`
 }
 

@@ -63,6 +63,7 @@ type read struct {
 	derived  *Derived
 	// workspace is for what is made for this read alone.
 	workspace *workspace
+	meter     meter
 	warnings  []string
 }
 
@@ -86,14 +87,19 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 	if err := s.open(ctx, r, choices); err != nil {
 		return nil, err
 	}
+	s.meter(ctx, r)
 	if r.watch && r.name == "" {
 		return s.watch(ctx, r)
 	}
+	defer r.meter.end()
 	answer := r.list
 	if r.name != "" {
 		answer = r.get
 	}
 	resp, err := answer(ctx)
+	if r.meter.err != nil {
+		return s.gaveUp(req, r.meter.err, "reads", "too many reads that take long wait for their turn"), nil
+	}
 	if tooLarge, ok := errors.AsType[*tooLargeError](err); ok {
 		return r.fail(tooLarge.status()), nil
 	}

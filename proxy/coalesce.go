@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -73,10 +74,11 @@ func (fs *flights) join(key string) (f *flight, leads bool) {
 
 // land hands out a flight's answer and lets the next one begin.
 func (fs *flights) land(key string, f *flight, answer *response) {
-	f.answer = answer
-	close(f.landed)
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
+	f.answer = answer
+	answer.letGo(-f.waiting)
+	close(f.landed)
 	fs.proceedLocked(key, f)
 }
 
@@ -95,6 +97,7 @@ func (fs *flights) proceedLocked(key string, f *flight) {
 func (fs *flights) leave(key string, f *flight) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
+	f.answer.letGo(1)
 	if f.waiting--; f.waiting > 0 {
 		return
 	}
@@ -154,7 +157,7 @@ func (s *Server) sharedForward(ctx context.Context, req *request, rt route, done
 		bounded, cancel := context.WithCancel(s.ctx)
 		late := time.AfterFunc(shareWait, cancel)
 		resp := s.forward(bounded, &all, rt, joined(done, cancel))
-		common = resp.buffer(shareMax) == nil
+		common = s.buffer(bounded, req, resp)
 		late.Stop() // what is too long to be shared may take its time
 		return resp, common
 	})
@@ -172,6 +175,64 @@ func (s *Server) sharedForward(ctx context.Context, req *request, rt route, done
 		return resp.shared(req)
 	}
 	return resp
+}
+
+// shareWork is how many times its length an answer takes while it is read: the buffer grows by
+// doubling, and is copied.
+const shareWork = 3
+
+// buffer reads an answer that others share, if the workspace has room for it. Short ones take none
+// once they were read, like those that nobody shares.
+func (s *Server) buffer(ctx context.Context, req *request, resp *response) (whole bool) {
+	user := req.identity.name()
+	for _, most := range []int64{gatherMax, shareMax} {
+		if s.workspace.take(ctx, claim{user: user, size: shareWork * most, held: req.held()}) != nil {
+			return false
+		}
+		whole = resp.buffer(most) == nil
+		kept := int64(0)
+		free := sync.OnceFunc(func() { s.workspace.space.give(user, kept) })
+		switch {
+		case most == gatherMax:
+		case whole:
+			kept = int64(len(resp.bytes))
+			resp.shares = &shares{in: s.workspace, free: free}
+		case resp.length <= most: // the beginning was read
+			kept = most
+			resp.reader = freeing{resp.reader, free}
+		}
+		s.workspace.space.give(user, shareWork*most-kept)
+		if whole {
+			return true
+		}
+	}
+	return false
+}
+
+// freeing is a body that takes some of the workspace.
+type freeing struct {
+	io.ReadCloser
+	free func()
+}
+
+// Close implements io.Closer.
+func (f freeing) Close() error {
+	defer f.free()
+	return f.ReadCloser.Close()
+}
+
+// shares are a part of the workspace that several responses take together.
+type shares struct {
+	in   *workspace
+	left atomic.Int64
+	free func()
+}
+
+// letGo takes so many off those who still hold the response's part of the workspace.
+func (r *response) letGo(n int) {
+	if r != nil && r.shares != nil && r.shares.left.Add(int64(-n)) == 0 {
+		r.shares.free()
+	}
 }
 
 // nobody is a client that never leaves.
@@ -252,6 +313,10 @@ func (r *response) shared(req *request) *response {
 	if one.header.Get("Audit-Id") != "" {
 		one.header.Del("Audit-Id")
 		one.header.Set("Audit-Id", req.auditID())
+	}
+	if r.shares != nil {
+		one.bytes, one.length = nil, int64(len(r.bytes))
+		one.reader = &held{rest: r.bytes, in: r.shares.in, giveBack: sync.OnceFunc(func() { r.letGo(1) })}
 	}
 	return &one
 }

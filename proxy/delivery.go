@@ -71,6 +71,9 @@ func (w *watching) writeState(ctx context.Context, out *chunkWriter) error {
 			}
 		}
 	}
+	if w.meter.err != nil { // nothing was selected
+		return w.meter.err
+	}
 	if w.bookmarks {
 		if err := w.putBookmark(out, w.start, true); err != nil {
 			return err

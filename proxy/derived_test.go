@@ -46,7 +46,7 @@ func TestChurnCostsOneMakeEach(t *testing.T) {
 		var behind watchcache.Span
 		for span := range snapshot.Spans("", "") {
 			v := variant{gzip: true, behind: behind}
-			if _, err := d.get(span, v, func() (context, plain []byte, err error) {
+			if _, err := d.get(&meter{}, span, v, func() (context, plain []byte, err error) {
 				makes++
 				return nil, bytes.Repeat([]byte("x"), size), nil
 			}); err != nil {
@@ -81,10 +81,10 @@ func TestChurnCostsOneMakeEach(t *testing.T) {
 // A budget that holds nothing, or not everything, changes no answer.
 func TestDerivedWithinBudget(t *testing.T) {
 	d := NewDerived(2000, prometheus.NewRegistry())
-	page := func() watchcache.Span { return watchcache.Span{Page: &watchcache.Page{}, Hi: 1} }
+	page := func() watchcache.Span { return watchcache.Span{Page: &watchcache.Page{}} }
 	for i := range 10 {
 		want := bytes.Repeat([]byte{byte(i)}, i*300)
-		p, err := d.get(page(), variant{first: i%2 == 0, form: formID(i)}, func() (_, plain []byte, err error) { return nil, want, nil })
+		p, err := d.get(&meter{}, page(), variant{first: i%2 == 0, form: formID(i)}, func() (_, plain []byte, err error) { return nil, want, nil })
 		if err != nil || !bytes.Equal(p.plain, want) {
 			t.Fatalf("%d: %d bytes, %v", i, len(p.plain), err)
 		}
@@ -92,7 +92,7 @@ func TestDerivedWithinBudget(t *testing.T) {
 			t.Fatalf("%d bytes are kept", d.mu.cost)
 		}
 	}
-	if _, err := d.get(page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, errForward }); err == nil {
+	if _, err := d.get(&meter{}, page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, errForward }); err == nil {
 		t.Error("an error is taken for a piece")
 	}
 }

@@ -23,7 +23,7 @@ func (r *read) get(ctx context.Context) (*response, error) {
 	case err != nil:
 		return nil, errForward
 	case r.choice.Rendered():
-		return r.workspace.made(int64(len(body)), r.choiceWork(), func() (*response, error) { return r.rendered(body) })
+		return r.made(int64(len(body)), r.choiceWork(), func() (*response, error) { return r.rendered(body) })
 	case r.compresses(int64(len(body))):
 		return r.compressedObject(snapshot, key, body)
 	}
@@ -37,7 +37,7 @@ func (r *read) get(ctx context.Context) (*response, error) {
 func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body []byte) (*response, error) {
 	for span := range snapshot.Spans(key, key+"\x00") {
 		v := variant{form: r.formID(), gzip: true, object: true}
-		p, err := r.derived.get(span, v, func() (_, plain []byte, err error) { return nil, body, nil })
+		p, err := r.derived.get(&r.meter, span, v, func() (_, plain []byte, err error) { return nil, body, nil })
 		if err != nil {
 			return nil, errForward
 		}
@@ -47,7 +47,7 @@ func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body [
 		sum.Add(p.segment)
 		resp.list, resp.length = &listBody{
 			head: sum.Begin(nil), runs: 1, tail: sum.End(nil),
-			run: func(int) ([]byte, error) { return p.segment.Bytes(), nil },
+			run: func(*meter, int) ([]byte, error) { return p.segment.Bytes(), nil },
 		}, sum.Len()
 		return resp, nil
 	}

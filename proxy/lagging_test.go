@@ -288,7 +288,7 @@ func TestUnreadWatchesHoldLittle(t *testing.T) {
 			},
 		} {
 			t.Run(fmt.Sprintf("%s, %d KiB", protocol, events.size>>10), func(t *testing.T) {
-				_, address := serveFeeds(t, oneFeed{feed: &rawFeed{r.cache}}, http.NotFound, testLimits())
+				_, address := serveFeeds(t, oneFeed{feed: &rawFeed{r.cache}}, http.NotFound, testLimits(), nil)
 				delivered := r.cache.Stats().Delivered
 				before := heapNow()
 				open(address)
@@ -340,7 +340,7 @@ func TestWatchesOfAllSizes(t *testing.T) {
 	r, _ := pageOf(t, 1, 0)
 	roomy(t, r)
 	const crowd, events = 6, 150
-	_, address := serveFeeds(t, oneFeed{feed: &rawFeed{r.cache}}, http.NotFound, testLimits())
+	_, address := serveFeeds(t, oneFeed{feed: &rawFeed{r.cache}}, http.NotFound, testLimits(), nil)
 	var clients sync.WaitGroup
 	for _, protocol := range []string{"h2", "http/1.1"} {
 		transport := protocolTransport(t, protocol)

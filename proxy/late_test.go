@@ -38,7 +38,7 @@ func newLateWorld(t *testing.T) *lateWorld {
 	r, _ := pageOf(t, 10, 0)
 	w.reset()
 	w.s, w.address = serveFeeds(t, oneFeed{&rawFeed{r.cache}, func(ctx context.Context) { (*w.opening.Load())(ctx) }},
-		func(out http.ResponseWriter, in *http.Request) { (*w.asked.Load())(out, in) }, testLimits())
+		func(out http.ResponseWriter, in *http.Request) { (*w.asked.Load())(out, in) }, testLimits(), nil)
 	return w
 }
 
@@ -192,18 +192,20 @@ func TestPanicGivesBack(t *testing.T) {
 		req.splitTarget()
 		if method == http.MethodPost {
 			req.body = &body{from: strings.NewReader("{}"), length: 2}
+			req.header.Set("Content-Type", "application/json")
 		}
 		rt := parseRoute(req.method, req.path)
 		if resp := s.guarded(t.Context(), req, &rt); resp.status != http.StatusInternalServerError {
 			t.Errorf("%s: %d", sent, resp.status)
 		}
-		s.forwarding.mu.Lock()
+		s.places.mu.Lock()
 		s.watches.mu.Lock()
-		if held := fmt.Sprint(s.late.Load(), len(s.places), s.forwarding.mu.held, s.watches.mu.held, s.flights.mu.flying); held != "0 0 map[] map[] map[]" && held != "0 0 map[] map[] <nil>" {
+		taken := s.places.capacity - s.places.mu.free
+		if held := fmt.Sprint(s.late.Load(), taken, s.watches.mu.held, s.flights.mu.flying); held != "0 0 map[] map[]" && held != "0 0 map[] <nil>" {
 			t.Errorf("after %s: %s", sent, held)
 		}
 		s.watches.mu.Unlock()
-		s.forwarding.mu.Unlock()
+		s.places.mu.Unlock()
 	}
 	waitFor(t, "nobody is watched for", func() bool {
 		forwards.patrol.mu.Lock()

@@ -3,8 +3,9 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"math"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +24,7 @@ type Limits struct {
 	// Connections of all clients, and what a user may have open.
 	Connections, UserConnections, UserWatches int
 	// Forwards are the forwarded requests that upstream has at a time, without those
-	// that last: watches, logs, exec.
+	// that last: watches, logs, exec. Further ones wait for their user's turn.
 	Forwards int
 }
 
@@ -83,37 +84,77 @@ func (s *Server) tooMany(req *request, limit, message string) *response {
 	st := failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message+", please try again later")
 	st.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	resp := req.fail(st, fromProxy)
-	resp.close = limit != "user_watches" && limit != "forwards"
+	resp.close = limit == "connections" || limit == "user_connections"
 	return resp
 }
 
-// admitForward waits for one of the places upstream. A user has half of them at most,
-// those that it waits for included, so that others get through whatever it does.
+// admitForward waits for one of the places upstream, as long as the client has patience: upstream
+// knows the user and queues by itself. A request is refused only if the memory for those that wait
+// is gone. A user has half of the places at most, so that others get through whatever it does.
 func (s *Server) admitForward(ctx context.Context, req *request, rt route) (done func(), refusal *response) {
 	if lasting(rt) {
 		return func() {}, nil
 	}
-	name, most := req.identity.name(), math.MaxInt
-	if req.identity != nil {
-		most = max(1, s.options.Load().Limits.Forwards/2)
+	user := req.identity.name()
+	w, err := s.places.enter(claim{user: user, size: 1, cost: 1, held: req.held()})
+	if w != nil {
+		ctx, stop := req.attended(ctx)
+		err = s.places.wait(ctx, w)
+		stop()
 	}
-	mine, ok := s.forwarding.take(name, most)
-	if !ok {
-		return nil, s.tooMany(req, "forwards", fmt.Sprintf("too many requests of user %q wait for the upstream apiserver", name))
+	if err != nil {
+		return nil, s.gaveUp(req, err, "forwards", "too many requests wait for the upstream apiserver")
 	}
-	ctx, cancel := context.WithTimeout(ctx, forwardWait)
-	defer cancel()
-	select {
-	case s.places <- struct{}{}:
-		return joined(mine, func() { <-s.places }), nil
-	case <-ctx.Done():
-		mine()
-		return nil, s.tooMany(req, "forwards", "too many requests wait for the upstream apiserver")
+	return sync.OnceFunc(func() { s.places.give(user, 1) }), nil
+}
+
+// attended returns a context that ends when the client leaves or its patience does. Stop must be
+// called before the client's connection is read again.
+func (r *request) attended(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithTimeout(ctx, r.waits())
+	if r.client == nil || r.body != nil && (r.body.length < 0 || r.body.length >= aheadMax) {
+		return ctx, cancel // what is read ahead of the handler is bounded
+	}
+	unwatch := r.client.whenGone(cancel)
+	return ctx, func() {
+		unwatch()
+		cancel()
 	}
 }
 
-// forwardWait is how long a request waits for its turn upstream.
-const forwardWait = 10 * time.Second
+// waits is how long a request waits for its turn: requestWait, or less if the client gives up
+// before.
+func (r *request) waits() time.Duration {
+	if strings.Contains(r.query, "timeout=") {
+		values, _ := url.ParseQuery(r.query) // what can be read of it
+		if bound, err := time.ParseDuration(values.Get("timeout")); err == nil && bound > 0 {
+			return min(bound, requestWait)
+		}
+	}
+	return requestWait
+}
+
+// held is about how much memory a request takes while it waits, in bytes: its goroutine, what it
+// was read into, its headers twice (as they came and as strings), and what is there of its body.
+func (r *request) held() int64 {
+	const fixed, each = 8 << 10, 64
+	held := len(r.target)
+	for name, values := range r.header {
+		held += len(name) + each
+		for _, v := range values {
+			held += len(v)
+		}
+	}
+	held = fixed + 2*held
+	switch {
+	case r.body == nil:
+	case r.body.length < 0:
+		held += bodyAhead
+	default:
+		held += int(min(r.body.length, bodyAhead))
+	}
+	return int64(held)
+}
 
 // lasting tells requests that may go on for as long as they like, for upstream as
 // well: they do not count as in flight. Nor do others that upstream has upgraded.

@@ -108,7 +108,11 @@ func (r *read) exact(rv uint64, from, to string) (*response, error) {
 func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*response, error) {
 	meta := wire.ListMeta{ResourceVersion: snapshot.ResourceVersion()}
 	items := listItems{separator: r.form.Separator()}
-	if last := r.collect(snapshot, from, to, &items); last != nil {
+	last := r.collect(snapshot, from, to, &items)
+	if r.meter.err != nil {
+		return nil, r.meter.err
+	}
+	if last != nil {
 		// Upstream looks for more in all that is listed, selected or not.
 		_, end := r.resource.KeyRange(r.namespace)
 		if rest := int64(snapshot.Count(last.Key()+"\x00", end)); rest > 0 {

@@ -37,6 +37,7 @@ func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot
 		tb.Fatal(err)
 	}
 	return &read{
+		meter:   meter{ctx: tb.Context()},
 		request: &request{header: http.Header{}}, params: params{limit: limit}, route: route{namespace: "a"},
 		cache: cache, resource: &resource, filter: filter,
 		form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON),

@@ -39,9 +39,15 @@ func (l *listItems) size() int64 {
 //	YAML, indented         made for this request
 func (r *read) render(meta wire.ListMeta, items *listItems) (*response, error) {
 	if work := r.work(items); work > 0 {
-		return r.workspace.made(items.size(), work, func() (*response, error) { return r.write(meta, items) })
+		return r.made(items.size(), work, func() (*response, error) { return r.write(meta, items) })
 	}
 	return r.write(meta, items)
+}
+
+// made makes a body in the workspace. While it waits there, others compute.
+func (r *read) made(size, work int64, do func() (*response, error)) (*response, error) {
+	r.meter.rest()
+	return r.workspace.made(r.meter.ctx, claim{user: r.identity.name(), size: size * work, held: r.held()}, do)
 }
 
 // work is how many times as much memory it takes to make a list's body, 0 if that is shared with others.
@@ -93,6 +99,9 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*response, error) {
 		resp := r.respond()
 		resp.bytes = whole
 		if compresses {
+			if err := r.meter.spend(gzipCost * body.length); err != nil {
+				return nil, err
+			}
 			resp.compressed(wire.GzipBody(whole))
 		}
 		return resp, nil
@@ -111,6 +120,13 @@ func (r *read) compresses(length int64) bool {
 
 // rendered is a body for people.
 func (r *read) rendered(body []byte) (*response, error) {
+	cost := int64(indentCost)
+	if r.choice.Encoding == wire.YAML {
+		cost = yamlCost
+	}
+	if err := r.meter.spend(cost * int64(len(body))); err != nil {
+		return nil, err
+	}
 	body, contentType, err := r.choice.Render(body)
 	if err != nil {
 		return nil, errForward
@@ -118,6 +134,9 @@ func (r *read) rendered(body []byte) (*response, error) {
 	resp := r.respond()
 	resp.header.Set("Content-Type", contentType)
 	if r.compresses(int64(len(body))) {
+		if err := r.meter.spend(gzipCost * int64(len(body))); err != nil {
+			return nil, err
+		}
 		resp.compressed(wire.GzipBody(body))
 		return resp, nil
 	}
@@ -142,19 +161,23 @@ func (r *response) gzipped() {
 // writes it, so that a hundred slow clients hold no more of them than [Derived] keeps.
 func (r *read) derive(items *listItems, body *listBody) error {
 	body.runs = len(items.spans)
-	body.run = func(i int) ([]byte, error) { return r.derivedRun(items.spans[i], i == 0) }
+	body.meter = &r.meter
+	body.run = func(m *meter, i int) ([]byte, error) { return r.derivedRun(m, items.spans[i], i == 0) }
 	if r.filter.Selective() {
 		made := make([][]byte, len(items.spans))
 		for i, span := range items.spans {
-			var err error
-			if made[i], err = r.itemsOf(span, i == 0); err != nil {
+			err := r.meter.spend(cutCost * span.Bytes())
+			if err == nil {
+				made[i], err = r.itemsOf(span, i == 0)
+			}
+			if err != nil {
 				return errForward
 			}
 		}
-		body.run = func(i int) ([]byte, error) { return made[i], nil }
+		body.run = func(_ *meter, i int) ([]byte, error) { return made[i], nil }
 	}
 	for i := range body.runs {
-		run, err := body.run(i)
+		run, err := body.run(body.meter, i)
 		if err != nil {
 			return errForward
 		}
@@ -163,8 +186,8 @@ func (r *read) derive(items *listItems, body *listBody) error {
 	return nil
 }
 
-func (r *read) derivedRun(span watchcache.Span, first bool) ([]byte, error) {
-	p, err := r.derived.get(span, variant{form: r.formID(), first: first}, func() (_, plain []byte, err error) {
+func (r *read) derivedRun(m *meter, span watchcache.Span, first bool) ([]byte, error) {
+	p, err := r.derived.get(m, span, variant{form: r.formID(), first: first}, func() (_, plain []byte, err error) {
 		plain, err = r.itemsOf(span, first)
 		return nil, plain, err
 	})
@@ -224,12 +247,12 @@ func (r *read) formID() formID {
 
 // segmented is a list of compressed segments. As in derive, the body holds none of them.
 func (r *read) segmented(items *listItems, body *listBody) (*response, error) {
-	segment := func(i int) (*wire.Segment, error) { return r.derivedSegment(items, body, i) }
+	segment := func(m *meter, i int) (*wire.Segment, error) { return r.derivedSegment(m, items, body, i) }
 	head, tail := wire.StoredSegment(body.head), wire.StoredSegment(body.tail)
 	var sum wire.GzipSum
 	sum.Add(head)
 	for i := range items.spans {
-		s, err := segment(i)
+		s, err := segment(&r.meter, i)
 		if err != nil {
 			return nil, errForward
 		}
@@ -239,10 +262,11 @@ func (r *read) segmented(items *listItems, body *listBody) (*response, error) {
 	resp := r.respond()
 	resp.gzipped()
 	resp.list, resp.length = &listBody{
-		head: sum.Begin(head.Bytes()),
-		runs: len(items.spans),
-		run: func(i int) ([]byte, error) {
-			s, err := segment(i)
+		head:  sum.Begin(head.Bytes()),
+		meter: &r.meter,
+		runs:  len(items.spans),
+		run: func(m *meter, i int) ([]byte, error) {
+			s, err := segment(m, i)
 			if err != nil {
 				return nil, err
 			}
@@ -254,17 +278,17 @@ func (r *read) segmented(items *listItems, body *listBody) (*response, error) {
 }
 
 // derivedSegment is the i-th run of a list, compressed.
-func (r *read) derivedSegment(items *listItems, body *listBody, i int) (*wire.Segment, error) {
+func (r *read) derivedSegment(m *meter, items *listItems, body *listBody, i int) (*wire.Segment, error) {
 	span, v := items.spans[i], variant{form: r.formID(), gzip: true, first: i == 0}
 	if i > 0 {
 		v.behind = items.spans[i-1]
 	}
-	p, err := r.derived.get(span, v, func() (context, plain []byte, err error) {
+	p, err := r.derived.get(m, span, v, func() (context, plain []byte, err error) {
 		if context, err = r.endOf(v.behind); err != nil {
 			return nil, nil, err
 		}
 		if body.run != nil {
-			plain, err = body.run(i)
+			plain, err = body.run(nil, i) // it is part of this one
 		} else {
 			plain, err = r.itemsOf(span, i == 0)
 		}
@@ -282,7 +306,8 @@ type listBody struct {
 	head, tail []byte
 	spans      []watchcache.Span // of items as they are kept, or instead:
 	runs       int
-	run        func(i int) ([]byte, error)
+	run        func(m *meter, i int) ([]byte, error)
+	meter      *meter // of what has to be made anew while the list is written
 	separator  string
 	length     int64
 }
@@ -321,7 +346,9 @@ func (b *listBody) WriteTo(w io.Writer) (n int64, err error) {
 	}
 	for i := 0; i < b.runs && err == nil; i++ {
 		var run []byte
-		if run, err = b.run(i); err == nil {
+		run, err = b.run(b.meter, i)
+		b.meter.rest()
+		if err == nil {
 			write(run)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/cert"
 
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -41,11 +42,11 @@ func (forwardsAll) Open(context.Context, schema.GroupVersionResource, watchcache
 // serveForwards runs a server over TLS that forwards everything to a handler.
 func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Server, net.Addr) {
 	t.Helper()
-	return serveFeeds(t, forwardsAll{}, upstream, limits)
+	return serveFeeds(t, forwardsAll{}, upstream, limits, nil)
 }
 
 // serveFeeds runs a server over TLS that has the handler for upstream.
-func serveFeeds(t *testing.T, feeds Feeds, upstream http.HandlerFunc, limits Limits) (*Server, net.Addr) {
+func serveFeeds(t *testing.T, feeds Feeds, upstream http.HandlerFunc, limits Limits, by *access.Access) (*Server, net.Addr) {
 	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
@@ -56,7 +57,7 @@ func serveFeeds(t *testing.T, feeds Feeds, upstream http.HandlerFunc, limits Lim
 		t.Fatal(err)
 	}
 	return serveOptions(t, feeds, upstream, Options{
-		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true,
+		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true, Access: by,
 		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}},
 	})
 }
@@ -140,8 +141,8 @@ func TestUnreadForwardIsCut(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer resp.Body.Close()
-			if len(s.places) != 1 {
-				t.Fatalf("%d places are taken", len(s.places))
+			if heldOf(s.places) != 1 {
+				t.Fatalf("%d places are taken", heldOf(s.places))
 			}
 			select {
 			case <-gaveUp:
@@ -151,7 +152,7 @@ func TestUnreadForwardIsCut(t *testing.T) {
 			if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 				t.Error("to the client the answer ended as if it were whole")
 			}
-			waitFor(t, "the place is free", func() bool { return len(s.places) == 0 })
+			waitFor(t, "the place is free", func() bool { return heldOf(s.places) == 0 })
 		})
 	}
 }
@@ -224,7 +225,7 @@ func TestPlacesOfForwards(t *testing.T) {
 				t.Fatal("upstream was not asked")
 			}
 			s.watches.mu.Lock()
-			got := taken{places: len(s.places), watches: s.watches.mu.held[""]}
+			got := taken{places: heldOf(s.places), watches: s.watches.mu.held[""]}
 			s.watches.mu.Unlock()
 			if got != test.want {
 				t.Errorf("it takes %+v, want %+v", got, test.want)
@@ -233,7 +234,7 @@ func TestPlacesOfForwards(t *testing.T) {
 			waitFor(t, "what was taken is given back", func() bool {
 				s.watches.mu.Lock()
 				defer s.watches.mu.Unlock()
-				return len(s.places)+len(s.watches.mu.held) == 0
+				return heldOf(s.places)+len(s.watches.mu.held) == 0
 			})
 		})
 	}
@@ -257,9 +258,16 @@ func TestUpgradedTakesNoPlace(t *testing.T) {
 	if err != nil || !strings.Contains(line, "101") {
 		t.Fatalf("%q %v", line, err)
 	}
-	if n := len(s.places); n != 0 {
+	if n := heldOf(s.places); n != 0 {
 		t.Errorf("%d places are taken", n)
 	}
+}
+
+// heldOf is how much of a queue's capacity is.
+func heldOf(q *fairQueue) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return int(q.capacity - q.mu.free)
 }
 
 func dialTLS(t *testing.T, address net.Addr) *tls.Conn {

@@ -25,6 +25,7 @@ type response struct {
 	watch  *watching                                 // another one, which a pump may write
 	tunnel func(client net.Conn, buffered io.Reader) // takes the connection over after the header
 	lasts  bool                                      // the body may take as long as it likes
+	shares *shares                                   // of the workspace, if bytes takes some; nil for none
 	close  bool                                      // the connection is of no further use
 	// abandon is called instead of stream, watch or tunnel if the connection is lost
 	// before they can begin.

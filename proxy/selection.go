@@ -20,6 +20,7 @@ import (
 // comes once, each node with its own.
 type selection struct {
 	derived *Derived
+	meter   *meter
 	key     derivedKey
 	filter  *watchcache.Filter
 	used    bool              // before
@@ -29,7 +30,7 @@ type selection struct {
 
 // selectionOf returns what is known about the selection of a read.
 func (r *read) selectionOf() *selection {
-	s := &selection{derived: r.derived, filter: r.filter}
+	s := &selection{derived: r.derived, meter: &r.meter, filter: r.filter}
 	// The selectors may be as long as a URI, and whoever sends them must not hit upon another's.
 	s.key.selection = sha256.Sum256(fmt.Append(nil, r.gvr, r.resource.Encoding, r.filter.ID()))
 	if p := r.derived.lookup(s.key); p != nil {
@@ -38,10 +39,14 @@ func (r *read) selectionOf() *selection {
 	return s
 }
 
-// of returns the selected objects of a page, as bits.
-func (s *selection) of(p *watchcache.Page) uint64 {
+// of returns the selected objects of a span's page, as bits.
+func (s *selection) of(span watchcache.Span) (uint64, error) {
+	p := span.Page
 	if selected, ok := s.known[p.ID()]; ok {
-		return selected
+		return selected, nil
+	}
+	if err := s.meter.spend(int64(span.Hi-span.Lo) * int64(lookCost+compareCost*s.filter.Cost())); err != nil {
+		return 0, err
 	}
 	selected := s.filter.Select(p)
 	if s.used {
@@ -50,7 +55,7 @@ func (s *selection) of(p *watchcache.Page) uint64 {
 		}
 		s.found[p.ID()] = selected
 	}
-	return selected
+	return selected, nil
 }
 
 // keep remembers what was found about a collection of so many objects, beside what others
@@ -71,7 +76,7 @@ func (s *selection) keep(objects int) {
 }
 
 // spans walks what a read selects in a key range: pages or, by a selector, the objects of
-// each.
+// each. It ends early if the meter has an error.
 func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[watchcache.Span] {
 	switch {
 	case !r.filter.Selective():
@@ -83,22 +88,29 @@ func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[wat
 		selection := r.selectionOf()
 		defer selection.keep(snapshot.Len())
 		for span := range snapshot.Spans(from, to) {
-			if !eachOf(span, selection.of(span.Page), yield) {
+			selected, err := selection.of(span)
+			if err != nil || !eachOf(span, selected, yield) {
 				return
 			}
 		}
 	}
 }
 
-// spansAhead is spans for somebody who takes long over it: it selects before.
+// spansAhead is spans for somebody who takes long over it: it selects before, and selects nothing if
+// the meter has an error.
 func (r *read) spansAhead(snapshot watchcache.Snapshot, from, to string) iter.Seq[watchcache.Span] {
 	if !r.filter.Selective() || r.filter.Single() {
 		return r.spans(snapshot, from, to)
 	}
 	selection := r.selectionOf()
+	defer r.meter.rest()
 	var selected []uint64
 	for span := range snapshot.Spans(from, to) {
-		selected = append(selected, selection.of(span.Page))
+		of, err := selection.of(span)
+		if err != nil {
+			return func(func(watchcache.Span) bool) {}
+		}
+		selected = append(selected, of)
 	}
 	selection.keep(snapshot.Len())
 	return func(yield func(watchcache.Span) bool) {

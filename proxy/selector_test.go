@@ -41,7 +41,7 @@ func TestLongSelectorsAreForwarded(t *testing.T) {
 func TestDearFilterIsNotThePumps(t *testing.T) {
 	r, _ := pageOf(t, 1, 0)
 	roomy(t, r)
-	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{r.cache}}, http.NotFound, testLimits())
+	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{r.cache}}, http.NotFound, testLimits(), nil)
 	transport := protocolTransport(t, "http/1.1")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+watchTarget+"1&labelSelector="+terms(pumpCost+1), nil)
 	if err != nil {

@@ -51,8 +51,8 @@ type Options struct {
 	Limits Limits
 	// AccessLog is the probability, from 0 to 1, that a request is logged.
 	AccessLog float64
-	// Workspace bounds the memory of answers that are made for one request each, in bytes; 0
-	// is 128 MiB. What does not fit is forwarded.
+	// Workspace bounds the memory of answers that are made for one request each and of requests
+	// that wait for their turn, in bytes; 0 is 128 MiB. An answer that does not fit is forwarded.
 	Workspace int64
 	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes
 	// its connection take no further ones, so that clients spread over replicas.
@@ -90,9 +90,10 @@ type Server struct {
 	// workspace is for answers that are made for one request each.
 	workspace *workspace
 	// What users have open.
-	connections, watches, forwarding holdings
-	places                           chan struct{} // of forwarded requests
-	accepted                         atomic.Int64  // connections
+	connections, watches holdings
+	accepted             atomic.Int64 // connections
+	// places are for forwarded requests, slots for dear reads from the cache.
+	places, slots *fairQueue
 	// unwritable holds the caches, *watchcache.Cache, with metadata that we cannot write
 	// in another form: its watches are upstream's.
 	unwritable sync.Map
@@ -110,8 +111,7 @@ func NewServer(feeds Feeds, forwards *Forwarder, derived *Derived, options Optio
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	s.pump.log, s.pump.most = log, runtime.GOMAXPROCS(0)
 	s.stale = newStale(staleReads, staleWatches)
-	s.workspace = newWorkspace(cmp.Or(options.Workspace, workspaceSize))
-	s.places = make(chan struct{}, options.Limits.Forwards)
+	s.share(&options)
 	s.draining, s.drain = context.WithCancel(s.ctx)
 	s.http = &fasthttp.Server{
 		Handler:               s.serve,
@@ -137,6 +137,21 @@ func NewServer(feeds Feeds, forwards *Forwarder, derived *Derived, options Optio
 	}
 	s.http.NextProto("h2", s.serveHTTP2Conn)
 	return s, nil
+}
+
+// share divides what users share. Without authentication all clients are one user, who may have
+// everything. What waits for it takes its memory from the workspace's.
+func (s *Server) share(options *Options) {
+	const waitingForwards, waitingReads = 8, 16 // parts of the memory
+	memory, users := cmp.Or(options.Workspace, workspaceSize), int64(1)
+	if options.Access != nil {
+		users = 2
+	}
+	forwards, reads := memory/waitingForwards, memory/waitingReads
+	s.places = newFairQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
+	s.slots = newSlots(reads)
+	space := memory - forwards - 2*reads
+	s.workspace = newWorkspace(space, space/users, reads)
 }
 
 // SetOptions changes what can be changed while the server runs: all but TLS, Access, AnyHost, Stall, Workspace and of

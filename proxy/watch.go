@@ -215,7 +215,7 @@ func (w *watching) open(ctx context.Context, out *chunkWriter) bool {
 	if w.state && w.writeState(ctx, out) != nil {
 		return false
 	}
-	w.initial, w.request = watchcache.Snapshot{}, w.slim() // they are history
+	w.initial, w.request, w.meter = watchcache.Snapshot{}, w.slim(), meter{} // they are history
 	w.attend.Store(true)
 	w.recheck.wake = w.wake
 	w.unwake[0] = context.AfterFunc(ctx, w.wake)

@@ -1,13 +1,12 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 )
 
 // What it takes to make a body, in bytes for each byte of JSON that it is made of, at its
@@ -19,63 +18,115 @@ const (
 	cutWork    = 2
 )
 
-// workspaceWait is how long a read waits for others to be written: upstream can make the body as well.
-const workspaceWait = 2 * time.Second
+const (
+	// workspaceWait is how long a read waits for others to be written: upstream can make the body as well.
+	workspaceWait = 2 * time.Second
+	// paceMin is how many bytes a second a client has to read of a body in the workspace, after
+	// paceGrace, if somebody has waited for room in the last paceWanted.
+	paceMin    = 64 << 10
+	paceGrace  = 10 * time.Second
+	paceWanted = 2 * time.Minute
+)
 
 // workspace bounds the memory of answers that are made for one request each, all together, until they are
 // written: what clients ask for is not to decide how much memory that is.
 type workspace struct {
-	size int64
-	free *semaphore.Weighted
+	space  *fairQueue
+	wanted atomic.Int64 // when somebody had to wait for room, in Unix nanoseconds
 }
 
-func newWorkspace(size int64) *workspace {
-	return &workspace{size, semaphore.NewWeighted(size)}
+func newWorkspace(size, share, room int64) *workspace {
+	return &workspace{space: newFairQueue(size, share, room)}
 }
 
-// take returns what gives the memory back, which is to be called once, or errForward.
-func (w *workspace) take(size int64) (giveBack func(), err error) {
-	if size > w.size {
-		return nil, errForward
+// take waits for room, but not for long.
+func (w *workspace) take(ctx context.Context, c claim) error {
+	c.cost = c.size
+	waiter, err := w.space.enter(c)
+	if waiter == nil {
+		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), workspaceWait)
+	w.wanted.Store(time.Now().UnixNano())
+	ctx, cancel := context.WithTimeout(ctx, workspaceWait)
 	defer cancel()
-	if w.free.Acquire(ctx, size) != nil {
-		return nil, errForward
-	}
-	return func() { w.free.Release(size) }, nil
+	return w.space.wait(ctx, waiter)
 }
 
-// made is a response whose body takes work times the memory of what it is made of.
-func (w *workspace) made(size, work int64, do func() (*response, error)) (*response, error) {
-	giveBack, err := w.take(size * work)
-	if err != nil {
-		return nil, err
+// made is a response whose body takes as much memory as is claimed. If there is none, upstream has to answer.
+func (w *workspace) made(ctx context.Context, c claim, do func() (*response, error)) (*response, error) {
+	if w.take(ctx, c) != nil {
+		return nil, errForward
 	}
-	defer func() { giveBack() }() // whatever happens
+	keeps := int64(0)
+	defer func() { w.space.give(c.user, c.size-keeps) }() // what making it took, whatever happens
 	resp, err := do()
 	if err != nil || resp.bytes == nil {
 		return resp, err
 	}
-	length := int64(len(resp.bytes))
-	keeps := min(length, size*work)
-	resp.reader, resp.length = &held{bytes.NewReader(resp.bytes), sync.OnceFunc(func() { w.free.Release(keeps) })}, length
+	resp.length = int64(len(resp.bytes))
+	keeps = min(resp.length, c.size)
+	resp.reader = &held{rest: resp.bytes, in: w, giveBack: sync.OnceFunc(func() { w.space.give(c.user, keeps) })}
 	resp.bytes = nil
-	giveBack = func() { w.free.Release(size*work - keeps) } // what making it took
 	return resp, nil
 }
 
-// held is a body that gives its memory back when it was written, or never will be.
+// held is a body that gives its memory back when it was written, or never will be. It is written in
+// pieces, each of which the client has a while to read.
 type held struct {
-	*bytes.Reader
+	rest     []byte
+	read     int64
+	began    time.Time
+	in       *workspace
 	giveBack func()
 }
 
+var errSlowReader = errors.New("the client reads too slowly what others wait for the memory of")
+
+// next is the next piece of a body, of most bytes at most.
+func (h *held) next(most int) ([]byte, error) {
+	if len(h.rest) == 0 {
+		return nil, io.EOF
+	}
+	now := time.Now()
+	if h.began.IsZero() {
+		h.began = now
+	}
+	due := time.Duration(h.read) * time.Second / paceMin
+	if now.Sub(h.began) > paceGrace+due && now.Sub(time.Unix(0, h.in.wanted.Load())) < paceWanted {
+		return nil, errSlowReader
+	}
+	piece := h.rest[:min(most, len(h.rest))]
+	h.rest = h.rest[len(piece):]
+	h.read += int64(len(piece))
+	return piece, nil
+}
+
+// Read implements io.Reader.
+func (h *held) Read(p []byte) (int, error) {
+	piece, err := h.next(len(p))
+	return copy(p, piece), err
+}
+
 // WriteTo implements io.WriterTo.
-func (h *held) WriteTo(w io.Writer) (int64, error) { return buffered{h.Reader}.WriteTo(w) }
+func (h *held) WriteTo(w io.Writer) (written int64, err error) {
+	for {
+		piece, err := h.next(writeSize)
+		if errors.Is(err, io.EOF) {
+			return written, nil
+		}
+		if err != nil {
+			return written, err
+		}
+		n, err := w.Write(piece)
+		if written += int64(n); err != nil {
+			return written, err
+		}
+	}
+}
 
 // Close implements io.Closer.
 func (h *held) Close() error {
+	h.rest = nil
 	h.giveBack()
 	return nil
 }

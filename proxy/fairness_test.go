@@ -1,0 +1,533 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// believing is access that takes bearer tokens for names.
+func believing(t *testing.T) *access.Access {
+	t.Helper()
+	reviewer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review authenticationv1.TokenReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			t.Error(err)
+		}
+		review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: review.Spec.Token}}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(reviewer.Close)
+	config := &rest.Config{Host: reviewer.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}}
+	a, err := access.New(config, nil, access.Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Second}, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// http2To is a client with one connection.
+func http2To(t *testing.T) *http.Client {
+	t.Helper()
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // nothing is secret
+		Protocols:       new(http.Protocols),
+	}
+	transport.Protocols.SetHTTP2(true)
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+func askAs(ctx context.Context, client *http.Client, user, method, url, body string) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Authorization", "Bearer "+user)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, err
+}
+
+// What a controller manager sends at once when it rolls a Deployment waits for its turn upstream: none of it is refused, and
+// others are served meanwhile.
+func TestBurstOfWritesIsQueued(t *testing.T) {
+	const burst, forwards = 600, 400
+	gate := make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	var written atomic.Int64
+	limits := testLimits()
+	limits.Forwards = forwards
+	s, address := serveFeeds(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			<-gate
+			written.Add(1)
+			w.WriteHeader(http.StatusCreated)
+		}
+	}, limits, believing(t))
+	defer open()
+	client := http2To(t)
+	url := "https://" + address.String() + "/api/v1/namespaces/default/pods"
+	codes := make(chan int, burst)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), testWait)
+	defer cancel()
+	for range burst {
+		asking.Go(func() {
+			code, err := askAs(ctx, client, "controller", http.MethodPost, url, strings.Repeat("x", 4<<10))
+			if err != nil {
+				t.Error(err)
+			}
+			codes <- code
+		})
+	}
+	waitFor(t, "all of them are under way", func() bool {
+		return len(codes) > 0 || testutil.ToFloat64(s.metrics.forwards.WithLabelValues("create")) == burst
+	})
+	if code, err := askAs(ctx, client, "other", http.MethodGet, url+"/p", ""); code != http.StatusOK || err != nil {
+		t.Errorf("another user's get: %d, %v", code, err)
+	}
+	if n := written.Load(); n != 0 {
+		t.Fatalf("%d are written", n)
+	}
+	open()
+	for range burst {
+		if code := <-codes; code != http.StatusCreated {
+			t.Fatalf("answered with %d", code)
+		}
+	}
+	if n := testutil.ToFloat64(s.metrics.limited.WithLabelValues("forwards")); n != 0 {
+		t.Errorf("%v are refused", n)
+	}
+	waitFor(t, "nothing is held", func() bool { return heldOf(s.places) == 0 })
+}
+
+// A client that leaves does not wait for its turn upstream any longer, whether it has sent a body or not.
+func TestWaitingForwardIsGivenUp(t *testing.T) {
+	limits := testLimits()
+	limits.Forwards = 1
+	gate := make(chan struct{})
+	s, address := serveForwards(t, func(http.ResponseWriter, *http.Request) { <-gate }, limits)
+	defer close(gate)
+	first := dialTLS(t, address)
+	send(t, first, "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	waitFor(t, "upstream has the first", func() bool { return heldOf(s.places) == 1 })
+	for name, request := range map[string]string{
+		"get":    "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+		"create": "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000\r\n\r\n" + strings.Repeat("x", 29_000),
+	} {
+		leaver := dialTLS(t, address)
+		send(t, leaver, request)
+		waitFor(t, name+" waits", func() bool { return waitersOf(s.places) == 1 })
+		_ = leaver.Close()
+		waitFor(t, name+" does not wait any more", func() bool { return waitersOf(s.places) == 0 })
+	}
+	client := http2To(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		if code, err := askAs(ctx, client, "x", http.MethodPost, "https://"+address.String()+"/api/v1/namespaces/a/pods", strings.Repeat("x", 200<<10)); err == nil {
+			t.Errorf("answered with %d", code)
+		}
+	})
+	waitFor(t, "a stream waits", func() bool { return waitersOf(s.places) == 1 })
+	cancel()
+	asking.Wait()
+	waitFor(t, "it does not wait any more", func() bool { return waitersOf(s.places) == 0 })
+}
+
+func waitersOf(q *fairQueue) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.mu.waiters
+}
+
+// A request waits for its turn upstream for as long as its client says, and a minute at most. Then, and at once if the
+// memory for those that wait is gone, it is refused.
+func TestPatienceOfForwards(t *testing.T) {
+	for query, want := range map[string]time.Duration{
+		"": time.Minute, "timeout=7s": 7 * time.Second, "timeout=5m": time.Minute, "timeout=x": time.Minute, "timeout=0s": time.Minute,
+		"timeoutSeconds=3": time.Minute, "limit=1&timeout=300ms": 300 * time.Millisecond,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &Server{metrics: NewMetrics(prometheus.NewRegistry()), places: newFairQueue(1, 1, 100<<10)}
+			ask := func() *response {
+				req := &request{query: query, header: http.Header{}, client: nobody{}}
+				_, refusal := s.admitForward(t.Context(), req, route{verb: "create"})
+				return refusal
+			}
+			if refusal := ask(); refusal != nil {
+				t.Fatal(refusal.status)
+			}
+			began := time.Now()
+			refusal := ask()
+			if waited := time.Since(began); refusal == nil || refusal.status != http.StatusTooManyRequests || refusal.header.Get("Retry-After") == "" ||
+				waited != want || refusal.close {
+				t.Errorf("%q: %+v after %v, want a refusal after %v", query, refusal, waited, want)
+			}
+			s.places.room = 1 << 10
+			began = time.Now()
+			if refusal := ask(); refusal == nil || time.Since(began) != 0 {
+				t.Errorf("without memory: %+v after %v", refusal, time.Since(began))
+			}
+			verify(t, s.places)
+		})
+	}
+}
+
+// cachesOne are feeds of one cache.
+type cachesOne struct {
+	forwardsAll
+	feed *rawFeed
+}
+
+// Caches implements Feeds.
+func (cachesOne) Caches(schema.GroupVersionResource) bool { return true }
+
+// Open implements Feeds.
+func (c cachesOne) Open(context.Context, schema.GroupVersionResource, watchcache.Encoding, uint64) (Feed, error) {
+	return c.feed, nil
+}
+
+// dearSelector takes long, but selects everything.
+func dearSelector() string {
+	var terms []string
+	for i := range 900 {
+		terms = append(terms, fmt.Sprint("!none", i))
+	}
+	return strings.Join(terms, ",")
+}
+
+// While dear reads wait for their turn, cheap ones do not; a client that leaves does not wait any longer.
+func TestDearReadsWait(t *testing.T) {
+	r, _ := pageOf(t, 2000, 0)
+	s, address := serveForwards(t, func(http.ResponseWriter, *http.Request) {}, testLimits())
+	s.feeds = cachesOne{feed: &rawFeed{r.cache}}
+	const list = "GET /api/v1/namespaces/a/configmaps%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	dear, cheap := fmt.Sprintf(list, "?resourceVersion=0&labelSelector="+dearSelector()), fmt.Sprintf(list, "/c-000001?resourceVersion=0")
+	answer := func(request string) int {
+		c := dialTLS(t, address)
+		defer c.Close()
+		send(t, c, request)
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode
+	}
+	if code := answer(dear); code != http.StatusOK {
+		t.Fatalf("dear, alone: %d", code)
+	}
+	all := s.slots.capacity
+	if err := s.slots.take(t.Context(), claim{user: "holder", size: all}); err != nil {
+		t.Fatal(err)
+	}
+	leaver, stayer := dialTLS(t, address), make(chan int, 1)
+	send(t, leaver, dear)
+	waitFor(t, "a dear read waits", func() bool { return waitersOf(s.slots) == 1 })
+	if code := answer(cheap); code != http.StatusOK {
+		t.Errorf("cheap: %d", code)
+	}
+	_ = leaver.Close()
+	waitFor(t, "who left does not wait", func() bool { return waitersOf(s.slots) == 0 })
+	go func() { stayer <- answer(dear) }()
+	waitFor(t, "another one waits", func() bool { return waitersOf(s.slots) == 1 })
+	s.slots.give("holder", all)
+	if code := <-stayer; code != http.StatusOK {
+		t.Errorf("dear: %d", code)
+	}
+	waitFor(t, "nothing is held", func() bool { return heldOf(s.slots) == 0 })
+}
+
+// metered is a read with a meter and a dear selector.
+func metered(t *testing.T, objects int, slots *fairQueue) (*read, watchcache.Snapshot) {
+	t.Helper()
+	r, snapshot := pageOf(t, objects, 0)
+	r.derived = NewDerived(1<<20, prometheus.NewRegistry())
+	r.workspace = newWorkspace(1<<30, 1<<30, 1<<20)
+	selecting(t, r, "labelSelector="+dearSelector())
+	r.client = nobody{}
+	(&Server{slots: slots}).meter(t.Context(), r)
+	return r, snapshot
+}
+
+// meterWithin has a read end with a context.
+func meterWithin(ctx context.Context, r *read) {
+	r.meter.ctx, r.meter.attends = ctx, false //nolint:fatcontext // it does not grow
+}
+
+// A walk through a large collection lets others have their turn, and goes on afterwards.
+func TestDearReadTakesTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := newFairQueue(1, 1, 1<<20)
+		r, snapshot := metered(t, 5000, slots)
+		if err := slots.take(t.Context(), claim{user: "other", size: 1, cost: turnWork}); err != nil {
+			t.Fatal(err)
+		}
+		from, to := r.filter.KeyRange(r.resource)
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.page(snapshot, from, to)
+			r.meter.end()
+			done <- err
+		}()
+		turns := 0
+		for other := "other"; ; turns++ {
+			synctest.Wait() // until it waits for its turn, or is through
+			next := enter(t, slots, claim{user: other, size: 1, cost: turnWork, held: 1})
+			if granted, _ := next.state(); granted {
+				t.Fatal("two have a turn")
+			}
+			slots.give(other, 1)
+			synctest.Wait()
+			if granted, err := next.state(); !granted || err != nil {
+				t.Fatalf("no turn after the read's: %t %v", granted, err)
+			}
+			select {
+			case err := <-done:
+				if err != nil || turns < 10 {
+					t.Errorf("%d turns, %v", turns, err)
+				}
+				slots.give(other, 1)
+				verify(t, slots)
+				return
+			default:
+			}
+		}
+	})
+}
+
+// What is given up in the middle is no answer: not a list, and not the state of a watch. Nothing is held afterwards.
+func TestReadIsGivenUp(t *testing.T) {
+	for name, after := range map[string]int64{"at once": 0, "in the middle": 10e6} {
+		for what, answer := range map[string]func(*read, watchcache.Snapshot) (any, error){
+			"list": func(r *read, snapshot watchcache.Snapshot) (any, error) {
+				from, to := r.filter.KeyRange(r.resource)
+				resp, err := r.page(snapshot, from, to)
+				if resp == nil {
+					return nil, err
+				}
+				return resp, err
+			},
+			"watch": func(r *read, snapshot watchcache.Snapshot) (any, error) {
+				var out strings.Builder
+				cursor, err := r.cache.WatchAfter(r.filter, snapshot)
+				if err != nil {
+					return nil, err
+				}
+				defer cursor.Close()
+				w := &watching{read: r, initial: snapshot, cursor: cursor}
+				w.schedule()
+				w.bookmarks = true
+				err = w.writeState(t.Context(), &chunkWriter{w: &out})
+				if out.Len() == 0 {
+					return nil, err
+				}
+				return out.String(), err
+			},
+		} {
+			t.Run(what+", "+name, func(t *testing.T) {
+				slots := newFairQueue(1, 1, 1<<20)
+				r, snapshot := metered(t, 5000, slots)
+				ctx, cancel := context.WithCancel(t.Context())
+				meterWithin(&endsLater{ctx, cancel, after / turnWork}, r)
+				got, err := answer(r, snapshot)
+				r.meter.end()
+				if got != nil || err == nil {
+					t.Errorf("answered with %v, %v", got, err)
+				}
+				verify(t, slots)
+				if heldOf(slots) != 0 || heldOf(r.workspace.space) != 0 {
+					t.Error("something is held")
+				}
+			})
+		}
+	}
+}
+
+// endsLater is a context that ends after it was looked at some times.
+type endsLater struct {
+	context.Context
+	cancel context.CancelFunc
+	looks  int64
+}
+
+// Err implements context.Context.
+func (e *endsLater) Err() error {
+	if e.looks--; e.looks < 0 {
+		e.cancel()
+	}
+	return e.Context.Err()
+}
+
+// Nobody has a turn while a client is written to, even if what is written has to be made anew. It is made in turn.
+func TestWritingHasNoTurn(t *testing.T) {
+	slots := newFairQueue(1, 1, 1<<20)
+	r, snapshot := metered(t, 5000, slots)
+	r.derived = NewDerived(1, prometheus.NewRegistry()) // keeps nothing
+	selecting(t, r, "")
+	r.header = http.Header{"Accept-Encoding": {"gzip"}}
+	r.choice = wire.Choice{Partial: true}
+	r.form = wire.NewForm(r.choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON)
+	from, to := r.filter.KeyRange(r.resource)
+	resp, err := r.page(snapshot, from, to)
+	r.meter.end()
+	if err != nil {
+		t.Fatal(err)
+	}
+	writes := 0
+	if _, err := resp.list.WriteTo(writerFunc(func(p []byte) (int, error) {
+		if writes++; heldOf(slots) != 0 {
+			t.Fatal("it has a turn")
+		}
+		if writes == 20 {
+			ended, end := context.WithCancel(t.Context())
+			end()
+			meterWithin(ended, r) // its next turn does not come
+		}
+		return len(p), nil
+	})); err == nil || writes < 20 {
+		t.Errorf("%d writes, then %v: what is made anew costs nothing", writes, err)
+	}
+	verify(t, slots)
+}
+
+// A read that costs little pays next to nothing for being bounded.
+func TestMeterOfCheapRead(t *testing.T) {
+	s := &Server{slots: newFairQueue(1, 1, 1)}
+	if err := s.slots.take(t.Context(), claim{user: "other", size: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r, _ := pageOf(t, 1, 0)
+	ctx := t.Context()
+	if allocs := testing.AllocsPerRun(100, func() {
+		s.meter(ctx, r)
+		if err := r.meter.spend(cheapWork); err != nil {
+			t.Fatal(err)
+		}
+		r.meter.end()
+	}); allocs > 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}
+
+// BenchmarkMeter is what a cheap read pays for being bounded.
+func BenchmarkMeter(b *testing.B) {
+	s := &Server{slots: newFairQueue(1, 1, 1)}
+	r, _ := pageOf(b, 1, 0)
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		s.meter(ctx, r)
+		_ = r.meter.spend(1)
+		r.meter.end()
+	}
+}
+
+// An answer that is shared takes its part of the workspace until the last of those who share it has written it. One that is
+// too long to be shared does so as far as it was read.
+func TestSharedAnswerIsAccounted(t *testing.T) {
+	const sharers = 5
+	for name, test := range map[string]struct {
+		length, kept int64
+		shared       int
+	}{
+		"short": {1000, 0, sharers}, "long": {200 << 10, 200 << 10, sharers}, "too long": {shareMax + 1, shareMax, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gate := make(chan struct{}, sharers+1)
+			s, _ := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
+				<-gate
+				_, _ = w.Write(make([]byte, test.length/2))
+				_ = http.NewResponseController(w).Flush() // so that nobody knows the length
+				_, _ = w.Write(make([]byte, test.length-test.length/2))
+			}, testLimits())
+			answers := make(chan *response, sharers+2)
+			ask := func(ctx context.Context) {
+				req := &request{method: http.MethodGet, target: "/api/v1/pods", path: "/api/v1/pods", header: http.Header{}, client: nobody{}, conn: &conn{}}
+				rt := parseRoute(req.method, req.path)
+				go func() { answers <- s.handle(ctx, req, &rt) }()
+			}
+			waiting := func(want int) {
+				t.Helper()
+				waitFor(t, "others wait for the same", func() bool {
+					s.flights.mu.Lock()
+					defer s.flights.mu.Unlock()
+					for _, f := range s.flights.mu.flying {
+						if f.next != nil {
+							return f.next.waiting == want
+						}
+						return want == 0
+					}
+					return false
+				})
+			}
+			ask(t.Context())
+			waiting(0)
+			ctx, leave := context.WithCancel(t.Context())
+			ask(ctx)
+			for range sharers {
+				ask(t.Context())
+			}
+			waiting(sharers + 1)
+			leave()
+			waiting(sharers)
+			for range sharers + 1 {
+				gate <- struct{}{}
+			}
+			whole := 0
+			var open []io.Closer
+			for range sharers + 2 {
+				resp := <-answers
+				if resp.reader != nil {
+					open = append(open, resp.reader)
+				}
+				if resp.status == http.StatusOK {
+					whole++
+				}
+			}
+			if got := int64(heldOf(s.workspace.space)); whole != sharers+1 || got != test.kept {
+				t.Errorf("%d answers, which take %d instead of %d", whole, got, test.kept)
+			}
+			for i, one := range open {
+				if test.shared > 0 && i < len(open)-1 && int64(heldOf(s.workspace.space)) != test.kept {
+					t.Errorf("given back by %d of %d", i, len(open))
+				}
+				_ = one.Close()
+				_ = one.Close()
+			}
+			waitFor(t, "all is given back", func() bool { return heldOf(s.workspace.space) == 0 && heldOf(s.places) == 0 })
+		})
+	}
+}

@@ -1,0 +1,334 @@
+package proxy
+
+import (
+	"container/heap"
+	"container/list"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+)
+
+// fairQueue hands out a capacity, which may be bytes or places, and lets users take turns when
+// there is not enough for all. A user's claims are served in the order in which they came. A
+// semaphore that serves everybody in that order gives most to the user who asks most.
+//
+// It is start-time fair queueing: each claim moves its user's next turn back by the claim's cost,
+// and the user whose turn is earliest is served. That is round robin, weighted by cost: it needs
+// no quantum, and claims may differ in size by orders of magnitude.
+//
+// Invariants:
+//
+//  1. What is held is never more than the capacity.
+//  2. A user who holds something does not get more than the share in all, so that others always
+//     find room. Who holds nothing may have what it needs.
+//  3. The first in turn waits for nothing but room for its claim. Nobody overtakes it, so that
+//     small claims do not starve a large one.
+//  4. Of two users who wait all the time and are below their share, neither is served more than
+//     the other by more than the greatest costs of a claim of each.
+//  5. Claims that wait hold at most room bytes. When more come, the last claim of the user whose
+//     claims hold most is refused.
+//  6. A user who holds nothing and waits for nothing is forgotten once nobody waits.
+type fairQueue struct {
+	capacity int64
+	share    int64 // of one user; the capacity for no bound
+	room     int64 // for claims that wait, in bytes
+
+	mu struct {
+		sync.Mutex
+		free    int64
+		now     int64 // the turn that was served last
+		entered int64 // counts what entered decides between
+		waiting int64 // bytes of claims that wait
+		waiters int
+		flows   map[string]*flow
+		turns   turns   // flows whose first claim waits for its turn or for room
+		rested  []*flow // flows with nothing to do whose next turn is ahead of now
+		spare   []*flow // to be used again
+	}
+}
+
+// claim is what somebody wants.
+type claim struct {
+	user string
+	size int64 // of the capacity
+	cost int64 // how far it moves the user's next turn back
+	held int64 // bytes of memory that it holds while it waits
+}
+
+var (
+	// errCrowded says that a claim was refused, as too many wait.
+	errCrowded = errors.New("too many wait already")
+	// errNeverFits says that a claim is larger than the capacity.
+	errNeverFits = errors.New("larger than all there is")
+)
+
+// flow is what a user holds and waits for.
+type flow struct {
+	user    string
+	held    int64     // of the capacity
+	next    int64     // turn
+	waiting int64     // bytes
+	waiters list.List // of *waiter
+	place   int       // in turns, -1 if it is not there
+	entered int64
+	rested  bool
+}
+
+// waiter is a claim that waits. Err is set before decided is closed.
+type waiter struct {
+	claim
+	flow    *flow
+	element *list.Element // nil when it does not wait any more
+	decided chan struct{}
+	err     error
+}
+
+const (
+	// flowsRested bounds the users that are remembered though they have nothing to do.
+	flowsRested = 256
+	flowsSpare  = 64
+)
+
+func newFairQueue(capacity, share, room int64) *fairQueue {
+	q := &fairQueue{capacity: capacity, share: share, room: room}
+	q.mu.free, q.mu.flows = capacity, map[string]*flow{}
+	return q
+}
+
+// take waits for a claim until ctx ends. What was taken is given back with give.
+func (q *fairQueue) take(ctx context.Context, c claim) error {
+	w, err := q.enter(c)
+	if w == nil {
+		return err
+	}
+	return q.wait(ctx, w)
+}
+
+// wait is the rest of take.
+func (q *fairQueue) wait(ctx context.Context, w *waiter) error {
+	select {
+	case <-w.decided:
+		return w.err
+	case <-ctx.Done():
+		if q.leave(w) && w.err == nil {
+			q.give(w.user, w.size) // it was granted at the same time
+		}
+		return ctx.Err()
+	}
+}
+
+// enter takes at once, or fails, or returns a waiter, which has to wait.
+func (q *fairQueue) enter(c claim) (*waiter, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if c.size > q.capacity {
+		return nil, errNeverFits
+	}
+	f := q.flowLocked(c.user)
+	defer q.restLocked(f)
+	if len(q.mu.turns) == 0 && f.waiters.Len() == 0 && q.sharesLocked(f, c.size) && c.size <= q.mu.free {
+		q.grantLocked(f, c)
+		return nil, nil
+	}
+	defer q.serveLocked()
+	if !q.makeRoomLocked(f, c.held) {
+		return nil, errCrowded
+	}
+	w := &waiter{claim: c, flow: f, decided: make(chan struct{})}
+	w.element = f.waiters.PushBack(w)
+	f.waiting += c.held
+	q.mu.waiting += c.held
+	q.mu.waiters++
+	q.placeLocked(f)
+	return w, nil
+}
+
+// leave takes a waiter out, unless that has been decided already.
+func (q *fairQueue) leave(w *waiter) (decided bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w.element == nil {
+		return true
+	}
+	q.dropLocked(w)
+	q.serveLocked()
+	q.restLocked(w.flow)
+	return false
+}
+
+// give gives back some of what a user has taken.
+func (q *fairQueue) give(user string, size int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.mu.flows[user]
+	if size == 0 {
+		return
+	}
+	if f == nil || f.held < size {
+		panic("BUG: more is given back than was taken")
+	}
+	f.held -= size
+	q.mu.free += size
+	q.placeLocked(f)
+	q.serveLocked()
+	q.restLocked(f)
+}
+
+// serveLocked grants what there is room for, in turn.
+func (q *fairQueue) serveLocked() {
+	for len(q.mu.turns) > 0 {
+		f := q.mu.turns[0]
+		w := f.waiters.Front().Value.(*waiter)
+		if w.size > q.mu.free {
+			return
+		}
+		q.grantLocked(f, w.claim)
+		q.dropLocked(w)
+		close(w.decided)
+		q.restLocked(f)
+	}
+	if q.mu.waiters > 0 {
+		return
+	}
+	for _, f := range q.mu.rested {
+		f.rested = false
+		q.restLocked(f)
+	}
+	q.mu.rested = q.mu.rested[:0]
+}
+
+func (q *fairQueue) grantLocked(f *flow, c claim) {
+	q.mu.now = max(q.mu.now, f.next)
+	f.next = q.mu.now + c.cost
+	f.held += c.size
+	q.mu.free -= c.size
+	q.enterLocked(f)
+}
+
+// enterLocked has those who have the same turn served before a flow.
+func (q *fairQueue) enterLocked(f *flow) {
+	q.mu.entered++
+	f.entered = q.mu.entered
+}
+
+// dropLocked takes a waiter out of the queue, and sees to its flow's place.
+func (q *fairQueue) dropLocked(w *waiter) {
+	w.flow.waiters.Remove(w.element)
+	w.element = nil
+	w.flow.waiting -= w.held
+	q.mu.waiting -= w.held
+	q.mu.waiters--
+	q.placeLocked(w.flow)
+}
+
+// makeRoomLocked refuses claims until more bytes may wait, and tells whether they may. Those of
+// the user who would have most are refused first, which may be the one that asks.
+func (q *fairQueue) makeRoomLocked(f *flow, more int64) bool {
+	for q.mu.waiting+more > q.room {
+		most := f
+		for _, other := range q.mu.flows {
+			if other != f && other.waiting > max(f.waiting+more, most.waiting) {
+				most = other
+			}
+		}
+		if most == f {
+			return false
+		}
+		last := most.waiters.Back().Value.(*waiter)
+		last.err = errCrowded
+		q.dropLocked(last)
+		close(last.decided)
+		q.restLocked(most)
+	}
+	return true
+}
+
+// sharesLocked tells whether a user may have so much more, if there is room.
+func (q *fairQueue) sharesLocked(f *flow, size int64) bool {
+	return f.held == 0 || f.held+size <= q.share
+}
+
+// placeLocked sees to it that a flow is among those whose turn may come if its first claim may be
+// granted.
+func (q *fairQueue) placeLocked(f *flow) {
+	first := f.waiters.Front()
+	may := first != nil && q.sharesLocked(f, first.Value.(*waiter).size)
+	switch {
+	case may && f.place < 0:
+		f.next = max(f.next, q.mu.now)
+		q.enterLocked(f)
+		heap.Push(&q.mu.turns, f)
+	case may:
+		heap.Fix(&q.mu.turns, f.place)
+	case f.place >= 0:
+		heap.Remove(&q.mu.turns, f.place)
+	}
+}
+
+func (q *fairQueue) flowLocked(user string) *flow {
+	f := q.mu.flows[user]
+	if f != nil {
+		return f
+	}
+	if n := len(q.mu.spare); n > 0 {
+		f, q.mu.spare = q.mu.spare[n-1], q.mu.spare[:n-1]
+		f.user, f.next = user, 0
+	} else {
+		f = &flow{user: user, place: -1}
+	}
+	q.mu.flows[user] = f
+	return f
+}
+
+// restLocked forgets a flow that has nothing to do. While others wait, it has to be remembered how
+// much it was served before its next claim: it may be one that asks for a single dear thing at a
+// time.
+func (q *fairQueue) restLocked(f *flow) {
+	switch {
+	case f.held > 0 || f.waiters.Len() > 0 || f.rested:
+	case q.mu.waiters > 0 && f.next > q.mu.now && len(q.mu.rested) < flowsRested:
+		f.rested = true
+		q.mu.rested = append(q.mu.rested, f)
+	case q.mu.flows[f.user] == f:
+		delete(q.mu.flows, f.user)
+		if len(q.mu.spare) < flowsSpare {
+			q.mu.spare = append(q.mu.spare, f)
+		}
+	}
+}
+
+// turns are a heap of flows by their next turn; of those with the same, the one that came first.
+type turns []*flow
+
+// Len implements heap.Interface.
+func (t turns) Len() int { return len(t) }
+
+// Less implements heap.Interface.
+func (t turns) Less(i, j int) bool {
+	if t[i].next != t[j].next {
+		return t[i].next < t[j].next
+	}
+	return t[i].entered < t[j].entered
+}
+
+// Swap implements heap.Interface.
+func (t turns) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].place, t[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (t *turns) Push(f any) {
+	f.(*flow).place = len(*t)
+	*t = append(*t, f.(*flow))
+}
+
+// Pop implements heap.Interface.
+func (t *turns) Pop() any {
+	last := len(*t) - 1
+	f := (*t)[last]
+	*t = slices.Delete(*t, last, last+1) // clears it
+	f.place = -1
+	return f
+}

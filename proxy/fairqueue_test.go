@@ -1,0 +1,322 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// verify checks the invariants of a queue that nobody uses at the moment.
+func verify(t *testing.T, q *fairQueue) {
+	t.Helper()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var held, waiting int64
+	for user, f := range q.mu.flows {
+		held += f.held
+		var bytes int64
+		for e := f.waiters.Front(); e != nil; e = e.Next() {
+			bytes += e.Value.(*waiter).held
+		}
+		waiting += bytes
+		first := f.waiters.Front()
+		may := first != nil && q.sharesLocked(f, first.Value.(*waiter).size)
+		switch {
+		case f.user != user, f.waiting != bytes, f.held < 0:
+			t.Fatalf("flow %+v of %q waits with %d bytes", f, user, bytes)
+		case may != (f.place >= 0), f.place >= 0 && q.mu.turns[f.place] != f:
+			t.Fatalf("%q may be served (%t), its place is %d", user, may, f.place)
+		case f.held == 0 && first == nil && (!f.rested || q.mu.waiters == 0):
+			t.Fatalf("%q has nothing to do and is not forgotten", user) // 6
+		}
+	}
+	switch {
+	case held+q.mu.free != q.capacity, q.mu.free < 0: // 1
+		t.Fatalf("%d are held and %d free of %d", held, q.mu.free, q.capacity)
+	case waiting != q.mu.waiting, waiting > q.room: // 5
+		t.Fatalf("%d bytes wait, of %d, %d are counted", waiting, q.room, q.mu.waiting)
+	case len(q.mu.rested) > flowsRested, len(q.mu.spare) > flowsSpare:
+		t.Fatalf("%d users rest, %d are spare", len(q.mu.rested), len(q.mu.spare))
+	}
+	if len(q.mu.turns) > 0 { // 3
+		if first := q.mu.turns[0].waiters.Front().Value.(*waiter); first.size <= q.mu.free {
+			t.Fatalf("a claim of %d waits, %d are free", first.size, q.mu.free)
+		}
+	}
+}
+
+// taker is somebody with a claim, in a test.
+type taker struct {
+	claim
+	leave   context.CancelFunc
+	entered int
+	mu      sync.Mutex
+	done    bool
+	err     error
+}
+
+func (k *taker) state() (done bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.done, k.err
+}
+
+func enter(t *testing.T, q *fairQueue, c claim) *taker {
+	ctx, cancel := context.WithCancel(t.Context())
+	k := &taker{claim: c, leave: cancel}
+	go func() {
+		err := q.take(ctx, c)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.done, k.err = true, err
+	}()
+	synctest.Wait()
+	return k
+}
+
+// Whatever users claim, give up and give back: the invariants hold, claims of one user are granted in their order, nobody
+// holds more than its share, and in the end everything is free and nobody is remembered.
+func TestFairQueueOfManyUsers(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for round := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, uint64(round)))
+			capacity := 1 + random.Int64N(100)
+			q := newFairQueue(capacity, 1+random.Int64N(capacity), random.Int64N(200))
+			var waiting, holding []*taker
+			last := map[string]int{} // of whose claims that were granted
+			settle := func() {
+				synctest.Wait()
+				verify(t, q)
+				waiting = slices.DeleteFunc(waiting, func(k *taker) bool {
+					done, err := k.state()
+					switch {
+					case !done:
+						return false
+					case err == nil && k.entered < last[k.user]:
+						t.Fatalf("claim %d of %s is granted before an earlier one", last[k.user], k.user)
+					case err == nil:
+						last[k.user] = k.entered
+						holding = append(holding, k)
+					case errors.Is(err, errNeverFits) && k.size > capacity, errors.Is(err, context.Canceled), errors.Is(err, errCrowded):
+					default:
+						t.Fatal(err)
+					}
+					return true
+				})
+				held := map[string][]int64{}
+				for _, k := range holding {
+					held[k.user] = append(held[k.user], k.size)
+				}
+				all := int64(0)
+				for user, sizes := range held { // 2
+					sum := int64(0)
+					for _, size := range sizes {
+						sum += size
+					}
+					all += sum
+					if len(sizes) > 1 && sum > max(q.share, slices.Max(sizes)) {
+						t.Fatalf("%s holds %v, its share is %d", user, sizes, q.share)
+					}
+				}
+				if int64(heldOf(q)) != all {
+					t.Fatalf("%d are held instead of %d", heldOf(q), all)
+				}
+			}
+			for step := range 300 {
+				switch n := random.IntN(10); {
+				case n < 5:
+					size := 1 + random.Int64N(capacity+capacity/10+1)
+					if random.IntN(3) > 0 {
+						size = 1 + size/10
+					}
+					k := enter(t, q, claim{fmt.Sprint("user", random.IntN(5)), size, random.Int64N(20), random.Int64N(40)})
+					k.entered = step
+					waiting = append(waiting, k)
+				case n < 7 && len(waiting) > 0:
+					waiting[random.IntN(len(waiting))].leave()
+					if len(holding) > 0 && random.IntN(2) == 0 { // at the same time
+						q.give(holding[0].user, holding[0].size)
+						holding = holding[1:]
+					}
+				case len(holding) > 0:
+					i := random.IntN(len(holding))
+					k := holding[i]
+					holding = slices.Delete(holding, i, i+1)
+					q.give(k.user, k.size)
+				}
+				settle()
+			}
+			for len(holding) > 0 {
+				q.give(holding[0].user, holding[0].size)
+				holding = holding[1:]
+				settle()
+			}
+			if len(waiting) > 0 || q.mu.free != capacity || len(q.mu.flows) > 0 || q.mu.waiting != 0 {
+				t.Fatalf("in the end %d wait, %d of %d are free, %d users are remembered", len(waiting), q.mu.free, capacity, len(q.mu.flows))
+			}
+		})
+	}
+}
+
+// Users who want as much as they can get are served alike, by cost, whatever each asks for at a time and however many
+// claims it has waiting (4).
+func TestFairQueueServesAlike(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		const most = 50
+		q := newFairQueue(1, 1, 1<<20)
+		if err := q.take(t.Context(), claim{"first", 1, 1, 1}); err != nil {
+			t.Fatal(err)
+		}
+		greatest := map[string]int64{"few": 1, "some": 7, "large": most}
+		var order []claim
+		var mu sync.Mutex
+		for user, cost := range greatest {
+			for range 3000 / cost {
+				c := claim{user, 1, 1 + random.Int64N(cost), 1}
+				go func() {
+					if err := q.take(t.Context(), c); err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					order = append(order, c)
+					mu.Unlock()
+					q.give(c.user, 1)
+				}()
+			}
+		}
+		synctest.Wait()
+		q.give("first", 1)
+		synctest.Wait()
+		verify(t, q)
+		served, left := map[string]int64{}, map[string]int{}
+		for _, c := range order {
+			left[c.user]++
+		}
+		for _, c := range order {
+			if len(left) < len(greatest) {
+				break // somebody has got all it wanted
+			}
+			served[c.user] += c.cost
+			if left[c.user]--; left[c.user] == 0 {
+				delete(left, c.user)
+			}
+			for a := range greatest {
+				for b := range greatest {
+					if a != b && served[a]-served[b] > greatest[a]+greatest[b] {
+						t.Fatalf("served: %v", served)
+					}
+				}
+			}
+		}
+	})
+}
+
+// Who asks for one dear thing at a time does not get more than who has many cheap ones waiting.
+func TestFairQueueRemembersWhoRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFairQueue(1, 1, 1<<20)
+		if err := q.take(t.Context(), claim{"dear", 1, 100, 1}); err != nil {
+			t.Fatal(err)
+		}
+		var cheap []*taker
+		for range 150 {
+			cheap = append(cheap, enter(t, q, claim{"cheap", 1, 1, 1}))
+		}
+		q.give("dear", 1)
+		synctest.Wait()
+		dear := enter(t, q, claim{"dear", 1, 100, 1})
+		for n := range 150 {
+			if done, _ := dear.state(); done {
+				t.Fatalf("served after %d cheap ones", n)
+			}
+			if n == 99 {
+				break
+			}
+			if done, err := cheap[n].state(); !done || err != nil {
+				t.Fatalf("%d: %t %v", n, done, err)
+			}
+			q.give("cheap", 1)
+			synctest.Wait()
+		}
+		q.give("cheap", 1)
+		synctest.Wait()
+		if done, err := dear.state(); !done || err != nil {
+			t.Fatalf("not served in its turn: %t %v", done, err)
+		}
+		for _, k := range cheap {
+			k.leave()
+		}
+		q.give("dear", 1)
+		synctest.Wait()
+		verify(t, q)
+		if len(q.mu.flows) != 0 {
+			t.Errorf("%d users are remembered", len(q.mu.flows))
+		}
+	})
+}
+
+// When no more may wait, the last claims of the user are refused who has most of them waiting.
+func TestFairQueueIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFairQueue(1, 1, 100)
+		if err := q.take(t.Context(), claim{"holder", 1, 1, 1000}); err != nil {
+			t.Fatal(err) // what does not wait takes no room
+		}
+		var many []*taker
+		for range 10 {
+			many = append(many, enter(t, q, claim{"many", 1, 1, 10}))
+		}
+		refused := func(k *taker) bool {
+			done, err := k.state()
+			return done && errors.Is(err, errCrowded)
+		}
+		if more := enter(t, q, claim{"many", 1, 1, 10}); !refused(more) {
+			t.Error("its own claim was not refused")
+		}
+		other := enter(t, q, claim{"other", 1, 1, 15})
+		for i, k := range many {
+			if refused(k) != (i >= 8) {
+				t.Errorf("claim %d: refused: %t", i, refused(k))
+			}
+		}
+		if refused(other) {
+			t.Error("refused though others have more waiting")
+		}
+		if huge := enter(t, q, claim{"huge", 1, 1, 101}); !refused(huge) {
+			t.Error("a claim waits that is larger than what may")
+		}
+		verify(t, q)
+		q.give("holder", 1)
+		synctest.Wait()
+		for _, k := range append(many[:8], other) {
+			k.leave()
+		}
+		synctest.Wait()
+		q.give("many", 1)
+		verify(t, q)
+	})
+}
+
+// BenchmarkFairQueue is a claim that does not wait.
+func BenchmarkFairQueue(b *testing.B) {
+	q := newFairQueue(10, 5, 100)
+	c := claim{"system:serviceaccount:kube-system:deployment-controller", 1, 1, 1}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := q.take(b.Context(), c); err != nil {
+			b.Fatal(err)
+		}
+		q.give(c.user, c.size)
+	}
+}
