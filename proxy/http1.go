@@ -13,7 +13,77 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"go.uber.org/zap"
+	"golang.org/x/net/http2"
 )
+
+// newHTTP1 makes a server for requests with heads of up to so many bytes. It never listens.
+func (s *Server) newHTTP1(head int) *fasthttp.Server {
+	return &fasthttp.Server{
+		Handler:               s.serve,
+		Concurrency:           1 << 20,
+		ReadBufferSize:        head,
+		ReadTimeout:           s.options.Load().Limits.Read,
+		StreamRequestBody:     true,
+		KeepHijackedConns:     true,
+		MaxRequestBodySize:    bodyAhead,
+		NoDefaultServerHeader: true,
+		NoDefaultContentType:  true,
+		SecureErrorLogMessage: true,
+
+		DisablePreParseMultipartForm: true,
+		Logger:                       quiet{s.log},
+		ConnState: func(c net.Conn, state fasthttp.ConnState) {
+			switch turn := &c.(*conn).turn; state {
+			case fasthttp.StateIdle:
+				turn.idle = true
+			case fasthttp.StateActive:
+				turn.idle = false
+			case fasthttp.StateHijacked:
+				turn.taken = true // another goroutine reads already
+			}
+		},
+	}
+}
+
+// quiet takes fasthttp's log: broken connections are daily bread.
+type quiet struct{ log *zap.Logger }
+
+// Printf implements fasthttp.Logger.
+func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(format, args...)) }
+
+// serveConn serves a connection until it ends or is a stream.
+func (s *Server) serveConn(c *conn) {
+	defer func() {
+		if !c.turn.taken {
+			_ = c.Close() // nothing more is written
+		}
+	}()
+	switch protocol, err := c.handshake(); {
+	case err != nil:
+		return
+	case protocol == http2.NextProtoTLS:
+		s.serveHTTP2Conn(c)
+		return
+	}
+	for first := true; (first || c.turn.again) && s.await(c, first); first = false {
+		server := s.http.short
+		if c.head == 0 || c.head > shortHead {
+			server = s.http.long
+		}
+		if err := server.ServeConn(c); err != nil {
+			s.log.Debug("connection broken", zap.Error(err)) // daily bread
+		}
+	}
+}
+
+// await waits for a request, or for the end of a connection.
+func (s *Server) await(c *conn, first bool) bool {
+	ok, refused := c.await(first, s.options.Load().Limits, &s.heads)
+	if refused {
+		s.metrics.connectionRefused("heads")
+	}
+	return ok
+}
 
 // serve is where a request enters from fasthttp.
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
@@ -31,7 +101,7 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	}
 	s.answered(req, rt, resp, time.Since(began))
 	s.render(fctx, req, rt, resp)
-	if resp.close {
+	if resp.close || s.draining.Err() != nil {
 		fctx.SetConnectionClose()
 	}
 	if req.body != nil && !req.body.ended.Load() {
@@ -60,7 +130,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *request {
 	}
 	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
 		req.body = &body{from: fctx.RequestBodyStream(), cut: &c.eof, length: length}
-		req.body.extend = func() { c.extend(s.options.Load().Limits.Read) }
+		req.body.extend = func() { c.readUntil(req.body.deadline(s.options.Load().Limits.Read)) }
 	} else {
 		c.unlimited() // fasthttp's deadline was for the headers
 	}
@@ -158,8 +228,6 @@ func (s *Server) own(c *conn, stream func()) {
 			s.log.Error("panic in a stream", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 		}
 	}()
-	stop := context.AfterFunc(s.ctx, func() { _ = c.Close() })
-	defer stop()
 	stream()
 }
 

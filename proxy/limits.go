@@ -22,6 +22,9 @@ type Limits struct {
 	Read, Write, Idle time.Duration
 	// Connections of all clients, and what a user may have open.
 	Connections, UserConnections, UserWatches int
+	// Descriptors bounds the connections as well, those that are told so included; 0 for no
+	// bound.
+	Descriptors int
 	// Forwards are the forwarded requests that upstream has at a time, without those
 	// that last: watches, logs, exec.
 	Forwards int

@@ -17,6 +17,7 @@ type Metrics struct {
 	forwards *prometheus.GaugeVec
 	shared   prometheus.Counter
 	limited  *prometheus.CounterVec
+	refused  *prometheus.CounterVec
 }
 
 // NewMetrics registers the server's metrics.
@@ -49,9 +50,17 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		Name: "watchproxy_limited_total",
 		Help: "Requests refused with 429, by the limit that they exceeded.",
 	}, []string{"limit"})
-	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards, m.shared, m.limited)
+	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watchproxy_connections_refused_total",
+		Help: "Connections closed or reset before they were served, by reason (limit: too many are open, error: accepting one failed, as " +
+			"without file descriptors, heads: too much of incomplete requests is held, strangers: too many unknown clients leave answers unread).",
+	}, []string{"reason"})
+	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards, m.shared, m.limited, m.refused)
 	return m
 }
+
+// connectionRefused counts a connection that was closed before it was served.
+func (m *Metrics) connectionRefused(reason string) { m.refused.WithLabelValues(reason).Inc() }
 
 func (m *Metrics) request(rt route, resp *response, took time.Duration) {
 	gvr, code := metricLabels(rt, resp), resp.status
