@@ -37,7 +37,6 @@ type conn struct {
 	until   time.Time // the deadline for writes, zero for none
 	state   *tls.ConnectionState
 	crowded atomic.Bool // more connections are open than may be
-	scratch [512]byte   // for the one goroutine that reads while no request is read
 
 	mu struct {
 		sync.Mutex
@@ -214,10 +213,11 @@ func (c *conn) whenGone(gone context.CancelFunc) (stop func()) {
 	var err error
 	go func() {
 		defer close(done)
+		var scratch [512]byte
 		for err == nil && len(read) < aheadMax {
 			var n int
-			n, err = c.Conn.Read(c.scratch[:])
-			read = append(read, c.scratch[:n]...)
+			n, err = c.Conn.Read(scratch[:])
+			read = append(read, scratch[:n]...)
 		}
 		select {
 		case <-stopping:
@@ -264,8 +264,9 @@ func (c *conn) interrupt() {
 // readUntilGone reads and forgets what the client sends, until it leaves or somebody else
 // sets a deadline for reading. It calls came each time that something has come.
 func (c *conn) readUntilGone(came func()) {
+	var scratch [512]byte
 	for {
-		if _, err := c.Conn.Read(c.scratch[:]); err != nil {
+		if _, err := c.Conn.Read(scratch[:]); err != nil {
 			return
 		}
 		came()

@@ -51,3 +51,9 @@ func (s *connSet) cut() {
 		_ = c.socket.Close() // below TLS, which would wait for a write
 	}
 }
+
+func (s *connSet) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.open)
+}

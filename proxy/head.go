@@ -15,7 +15,6 @@ import (
 // turn is fasthttp's turn with a connection. Its fields belong to the goroutine that reads.
 type turn struct {
 	idle  bool      // a request was answered, and the next one has not begun
-	taken bool      // it was hijacked
 	again bool      // it is over, and the connection goes on without
 	since time.Time // when the connection began to wait
 }
@@ -34,17 +33,17 @@ const (
 // heldHeads counts the bytes of heads that are not complete.
 type heldHeads struct{ bytes atomic.Int64 }
 
-func (g *heldHeads) take(n int64) bool {
-	if g.bytes.Add(n) <= headsMax {
+func (h *heldHeads) take(n int64) bool {
+	if h.bytes.Add(n) <= headsMax {
 		return true
 	}
-	g.bytes.Add(-n)
+	h.bytes.Add(-n)
 	return false
 }
 
-// await reads until a whole head is there, or as much as will never be one. What came after an
-// error is for fasthttp to answer.
-func (c *conn) await(first bool, l Limits, heads *heldHeads) (ok, refused bool) {
+// await reads until a whole head is there, or as much as will never be one: that is for fasthttp
+// to answer. A connection is refused if there is no room for more of its head.
+func (c *conn) await(first bool, l Limits, held *heldHeads) (ok, refused bool) {
 	c.turn.idle, c.turn.again = false, false
 	silence := l.Idle
 	if first {
@@ -53,10 +52,23 @@ func (c *conn) await(first bool, l Limits, heads *heldHeads) (ok, refused bool) 
 	if len(c.ahead) == 0 && !c.awaitFirst(c.turn.since.Add(silence)) {
 		return false, false
 	}
-	if c.head = headEnd(c.ahead, 0); c.head > 0 {
-		return true, false
+	c.readUntil(time.Now().Add(l.Read)) // from the first byte to the last
+	var taken int64
+	defer func() { held.bytes.Add(-taken) }()
+	for from := 0; ; {
+		c.head = headEnd(c.ahead, from)
+		if c.head > 0 || c.err != nil || len(c.ahead) >= l.HeaderBytes {
+			return true, false
+		}
+		if more := int64(cap(c.ahead)) - headFree - taken; more > 0 {
+			if !held.take(more) {
+				return false, true
+			}
+			taken += more
+		}
+		from = len(c.ahead)
+		c.readMore()
 	}
-	return c.gather(l, heads)
 }
 
 // awaitFirst waits for the first bytes of a head.
@@ -64,35 +76,17 @@ func (c *conn) awaitFirst(until time.Time) bool {
 	if c.err != nil || !c.wait(until) {
 		return false
 	}
-	n, err := c.Conn.Read(c.scratch[:])
+	c.readMore()
 	c.waited()
-	c.ahead = append(c.ahead, c.scratch[:n]...)
-	c.note(err)
-	return n > 0
+	return len(c.ahead) > 0
 }
 
-// gather reads the rest of a head.
-func (c *conn) gather(l Limits, heads *heldHeads) (ok, refused bool) {
-	var taken int64
-	defer func() { heads.bytes.Add(-taken) }()
-	c.readUntil(time.Now().Add(l.Read)) // from the first byte to the last
-	for c.err == nil && c.head == 0 && len(c.ahead) < l.HeaderBytes {
-		if len(c.ahead) == cap(c.ahead) {
-			size := max(headFree, 2*cap(c.ahead))
-			more := int64(size - max(headFree, cap(c.ahead)))
-			if !heads.take(more) {
-				return false, true
-			}
-			taken += more
-			c.ahead = append(make([]byte, 0, size), c.ahead...)
-		}
-		come := len(c.ahead)
-		n, err := c.Conn.Read(c.ahead[come:cap(c.ahead)])
-		c.ahead = c.ahead[:come+n]
-		c.note(err)
-		c.head = headEnd(c.ahead, come)
+// readMore waits for some more bytes of a head.
+func (c *conn) readMore() {
+	if _, err := c.later(c.readPiece); err != nil {
+		c.err = err
+		c.eof.Store(true)
 	}
-	return len(c.ahead) > 0, false
 }
 
 // headEnd returns the length of the head that b begins with, 0 if it is not complete. It ends
@@ -162,8 +156,9 @@ func (c *conn) readHead(p []byte) (int, error) {
 		c.turn.idle = false
 		return n, nil
 	}
-	if !isTimeout(err) {
-		c.note(err)
+	if err != nil && !isTimeout(err) {
+		c.err = err
+		c.eof.Store(true)
 	}
 	if c.head = headEnd(p[:n], 0); c.head > 0 {
 		c.turn.idle = false
@@ -174,14 +169,6 @@ func (c *conn) readHead(p []byte) (int, error) {
 	c.ahead = append(c.ahead, p[:n]...)
 	c.turn.again = true
 	return 0, io.EOF
-}
-
-// note remembers that nothing more can be read.
-func (c *conn) note(err error) {
-	if err != nil {
-		c.err = err
-		c.eof.Store(true)
-	}
 }
 
 // wait sets a deadline for the first byte of a request, unless none is waited for.

@@ -33,13 +33,8 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 		DisablePreParseMultipartForm: true,
 		Logger:                       quiet{s.log},
 		ConnState: func(c net.Conn, state fasthttp.ConnState) {
-			switch turn := &c.(*conn).turn; state {
-			case fasthttp.StateIdle:
-				turn.idle = true
-			case fasthttp.StateActive:
-				turn.idle = false
-			case fasthttp.StateHijacked:
-				turn.taken = true // another goroutine reads already
+			if state == fasthttp.StateIdle || state == fasthttp.StateActive {
+				c.(*conn).turn.idle = state == fasthttp.StateIdle
 			}
 		},
 	}
@@ -51,28 +46,34 @@ type quiet struct{ log *zap.Logger }
 // Printf implements fasthttp.Logger.
 func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(format, args...)) }
 
-// serveConn serves a connection until it ends or is a stream.
+// serveConn serves a connection until it ends or is a stream. Each wait is in a new goroutine,
+// as the stack of one that was busy stays large.
 func (s *Server) serveConn(c *conn) {
-	defer func() {
-		if !c.turn.taken {
-			_ = c.Close() // nothing more is written
-		}
-	}()
 	switch protocol, err := c.handshake(); {
 	case err != nil:
-		return
+		_ = c.Close() // there is nobody to tell
 	case protocol == http2.NextProtoTLS:
-		s.serveHTTP2Conn(c)
+		s.serving.Go(func() { s.serveHTTP2Conn(c) })
+	default:
+		s.serving.Go(func() { s.serveRequests(c, true) })
+	}
+}
+
+// serveRequests waits for a request and serves those that come in a row.
+func (s *Server) serveRequests(c *conn, first bool) {
+	if !s.await(c, first) {
+		_ = c.Close() // nothing more is written
 		return
 	}
-	for first := true; (first || c.turn.again) && s.await(c, first); first = false {
-		server := s.http.short
-		if c.head == 0 || c.head > shortHead {
-			server = s.http.long
-		}
-		if err := server.ServeConn(c); err != nil {
-			s.log.Debug("connection broken", zap.Error(err)) // daily bread
-		}
+	server := s.http.short
+	if c.head == 0 || c.head > shortHead {
+		server = s.http.long
+	}
+	if err := server.ServeConn(c); err != nil {
+		s.log.Debug("connection broken", zap.Error(err)) // daily bread
+	}
+	if c.turn.again {
+		s.serving.Go(func() { s.serveRequests(c, false) })
 	}
 }
 

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"maps"
@@ -67,7 +68,22 @@ func (s *Server) newHTTP2() error {
 // serveHTTP2Conn serves one connection to its end.
 func (s *Server) serveHTTP2Conn(c *conn) {
 	ctx := context.WithValue(s.ctx, connKey{}, c)
-	s.http2.server.ServeConn(c.Conn, &http2.ServeConnOpts{BaseConfig: s.http2.base, Context: ctx}) //nolint:staticcheck // as above
+	defer c.Close()                                                                                                           //nolint:errcheck // nothing more is written
+	s.http2.server.ServeConn(&http2Conn{c.Conn.(*tls.Conn), c}, &http2.ServeConnOpts{BaseConfig: s.http2.base, Context: ctx}) //nolint:staticcheck // as above
+}
+
+// http2Conn is the connection that the library reads and writes.
+type http2Conn struct {
+	*tls.Conn
+	conn *conn
+}
+
+// Read implements net.Conn. It costs little to wait for a client that nobody knows yet.
+func (c *http2Conn) Read(p []byte) (int, error) {
+	if c.conn.known() {
+		return c.Conn.Read(p)
+	}
+	return c.conn.later(func() (int, error) { return c.Conn.Read(p) })
 }
 
 // connKey is where a request's context has its *conn.

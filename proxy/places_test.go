@@ -41,12 +41,22 @@ func (forwardsAll) Open(context.Context, schema.GroupVersionResource, watchcache
 // serveForwards runs a server over TLS that forwards everything to a handler.
 func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Server, net.Addr) {
 	t.Helper()
-	behind := httptest.NewServer(upstream)
-	t.Cleanup(behind.Close)
-	forwards, err := forwarderTo(&rest.Config{Host: behind.URL})
-	if err != nil {
-		t.Fatal(err)
+	return serveTo(t, upstream, Options{SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true, TLS: selfSigned(t)})
+}
+
+// serveStrangers runs a server that refuses requests with long paths, of whomever they are.
+func serveStrangers(t *testing.T, overTLS bool, limits Limits) (*Server, net.Addr) {
+	t.Helper()
+	limits.URIBytes = 64
+	o := Options{Stall: time.Minute, Limits: limits, AnyHost: true}
+	if overTLS {
+		o.TLS = selfSigned(t)
 	}
+	return serveTo(t, http.NotFound, o)
+}
+
+func selfSigned(t *testing.T) *tls.Config {
+	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -55,11 +65,19 @@ func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Ser
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry := prometheus.NewRegistry()
-	options := Options{
-		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true,
-		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}},
+	return &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}} //nolint:gosec // a test
+}
+
+// serveTo runs a server in front of a handler until the test ends.
+func serveTo(t *testing.T, upstream http.HandlerFunc, options Options) (*Server, net.Addr) {
+	t.Helper()
+	behind := httptest.NewServer(upstream)
+	t.Cleanup(behind.Close)
+	forwards, err := forwarderTo(&rest.Config{Host: behind.URL})
+	if err != nil {
+		t.Fatal(err)
 	}
+	registry := prometheus.NewRegistry()
 	s, err := NewServer(forwardsAll{}, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)

@@ -145,13 +145,21 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		Listener: l, tls: s.options.Load().TLS, open: &s.conns, ending: ctx.Done(), refused: s.metrics.connectionRefused, log: s.log,
 		limits: func() Limits { return s.options.Load().Limits },
 	}
+	limits := accepting.limits()
+	if most, _ := limits.crowd(); most < limits.Connections {
+		s.log.Warn("the limit of open files allows for fewer connections than maxConnections",
+			zap.Int("maxConnections", limits.Connections), zap.Int("connections", most))
+	}
 	failed := make(chan error, 1)
 	go func() { failed <- s.accept(accepting) }()
 	select {
 	case err := <-failed:
-		s.cut()
-		s.serving.Wait()
-		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+		if ctx.Err() == nil {
+			s.cut()
+			s.serving.Wait()
+			return fmt.Errorf("serve %s: %w", l.Addr(), err)
+		}
+		failed <- err // it has noticed the end before us
 	case <-ctx.Done():
 	}
 	began := time.Now()

@@ -14,8 +14,9 @@ import (
 // so would whoever writes next. Hence a socket is eager for as long as a pump writes to it.
 type socket struct {
 	net.Conn
-	raw syscall.RawConn // nil if there is no file descriptor
-	mu  struct {
+	raw     syscall.RawConn // nil if there is no file descriptor
+	reading reading
+	mu      struct {
 		sync.Mutex
 		eager    bool
 		settling bool   // somebody is writing what was left
