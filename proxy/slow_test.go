@@ -11,11 +11,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/valyala/fasthttp"
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
@@ -83,6 +85,13 @@ func (c *slowClient) greet(settings ...http2.Setting) {
 	}
 }
 
+// pong answers a PING if the client does so.
+func (c *slowClient) pong(f http2.Frame) {
+	if ping, ok := f.(*http2.PingFrame); ok && c.pings && !ping.IsAck() {
+		_ = http2.NewFramer(c, nil).WritePing(true, ping.Data) // if that fails, so does the next read
+	}
+}
+
 // ended reads until the connection or the first stream ends.
 func (c *slowClient) ended() {
 	if c.frames == nil {
@@ -94,9 +103,7 @@ func (c *slowClient) ended() {
 		if err != nil {
 			return
 		}
-		if ping, ok := f.(*http2.PingFrame); ok && c.pings && !ping.IsAck() {
-			_ = c.frames.WritePing(true, ping.Data) // if that fails, so does the next read
-		}
+		c.pong(f)
 		_, reset := f.(*http2.RSTStreamFrame)
 		if reset || f.Header().StreamID == 1 && f.Header().Flags.Has(http2.FlagDataEndStream) {
 			return
@@ -207,8 +214,10 @@ func TestSlowClientsAreCut(t *testing.T) {
 	for name, slow := range slowClients {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client, end := dialBubble(t, certificates, slow.over)
+				_, dial, end := serveBubble(t, certificates, slow.over != "tcp")
+				client := dial(slow.over)
 				client.pings = slow.pings
+				defer time.AfterFunc(time.Hour, func() { client.Close() }).Stop()
 				if slow.begin != nil {
 					slow.begin(client)
 				}
@@ -228,8 +237,8 @@ func TestSlowClientsAreCut(t *testing.T) {
 	}
 }
 
-// dialBubble runs a server in a bubble and connects to it.
-func dialBubble(t *testing.T, certificates *tls.Config, over string) (c *slowClient, end func()) {
+// serveBubble runs a server in a bubble, to which dial connects.
+func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Server, dial func(over string) *slowClient, end func()) {
 	t.Helper()
 	forwards, err := forwarderTo(&rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {
@@ -238,11 +247,11 @@ func dialBubble(t *testing.T, certificates *tls.Config, over string) (c *slowCli
 	forwards.own.plain = readsBodies{}
 	o := Options{Stall: 5 * time.Minute, Limits: testLimits(), AnyHost: true}
 	o.Limits.URIBytes, o.Limits.Idle = 64, 3*time.Minute
-	if over != "tcp" {
+	if overTLS {
 		o.TLS = certificates
 	}
 	registry := prometheus.NewRegistry()
-	s, err := NewServer(forwardsAll{}, forwards, NewDerived(1<<20, registry), o, NewMetrics(registry), zap.NewNop())
+	s, err = NewServer(forwardsAll{}, forwards, NewDerived(1<<20, registry), o, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,22 +259,76 @@ func dialBubble(t *testing.T, certificates *tls.Config, over string) (c *slowCli
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error)
 	go func() { served <- s.Serve(ctx, listener) }()
-	client, server := net.Pipe()
-	listener.conns <- server
-	c = &slowClient{Conn: client, t: t}
-	if over == "tls" || over == "h2" {
+	var open []net.Conn
+	dial = func(over string) *slowClient {
+		client, server := net.Pipe()
+		open = append(open, client)
+		listener.conns <- server
 		protocol := map[string]string{"tls": "http/1.1", "h2": "h2"}[over]
-		overTLS := tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}) //nolint:gosec // nothing is secret
-		if err := overTLS.Handshake(); err != nil {
+		if protocol == "" {
+			return &slowClient{Conn: client, t: t}
+		}
+		c := tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}) //nolint:gosec // nothing is secret
+		if err := c.Handshake(); err != nil {
 			t.Fatal(err)
 		}
-		c.Conn = overTLS
+		return &slowClient{Conn: c, t: t}
 	}
-	return c, func() {
+	return s, dial, func() {
 		cancel()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		_ = client.Close()
+		for _, c := range open {
+			_ = c.Close()
+		}
 	}
+}
+
+// Streams whose clients nobody knows do not stay, and few of them do until their deadline, however many there are.
+func TestStrangersAreBounded(t *testing.T) {
+	certificates := selfSigned(t)
+	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // as above
+	synctest.Test(t, func(t *testing.T) {
+		s, dial, end := serveBubble(t, certificates, true)
+		var reading sync.WaitGroup
+		var resets atomic.Int64
+		for range 2 {
+			c := dial("h2")
+			shuts(c)
+			c.pings = true
+			reading.Go(func() {
+				for c.frames != nil {
+					f, err := c.frames.ReadFrame()
+					if err != nil {
+						return
+					}
+					c.pong(f)
+					if _, ok := f.(*http2.RSTStreamFrame); ok {
+						resets.Add(1)
+					}
+				}
+			})
+			const most = 800
+			for i := range uint32(most) {
+				if err := ask2(c.frames, 2*i+1, longPath); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+		}
+		if n := s.strangers.Load(); n != strangersMax || resets.Load() != 600 {
+			t.Errorf("%d answers wait, %d were given up; want %d and 600", n, resets.Load(), strangersMax)
+		}
+		time.Sleep(time.Minute + time.Second)
+		synctest.Wait()
+		if n := s.strangers.Load(); n != 0 || resets.Load() != 1600 {
+			t.Errorf("a minute later %d answers wait, %d were given up", n, resets.Load())
+		}
+		if n := testutil.ToFloat64(s.metrics.refused.WithLabelValues("strangers")); n != 600 {
+			t.Errorf("%v are counted", n)
+		}
+		end()
+		reading.Wait()
+	})
 }
