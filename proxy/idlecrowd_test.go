@@ -40,7 +40,7 @@ func runCrowd(order string) error {
 			return fmt.Errorf("client %d: %w", i, err)
 		}
 	}
-	fmt.Println("ready")
+	fmt.Fprintln(os.Stdout, "ready")
 	_, err = io.Copy(io.Discard, os.Stdin)
 	runtime.KeepAlive(all)
 	return err

@@ -22,8 +22,12 @@ type listener struct {
 	refused func(reason string)
 	log     *zap.Logger
 
-	failures int // since a connection was accepted
+	failures int       // since a connection was accepted
+	failed   time.Time // the last of all
 }
+
+// spell is how long after a failure another one is still part of the same spell.
+const spell = time.Minute
 
 // crowdMax is how many connections more than there should be are told so. Further
 // ones are closed.
@@ -51,10 +55,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			}
 			continue
 		}
-		if l.failures > 0 {
-			l.log.Info("connections are accepted again", zap.Int("failures", l.failures))
-			l.failures = 0
-		}
+		l.failures = 0
 		bare := newSocket(accepted)
 		c := &conn{Conn: bare, socket: bare}
 		most, all := l.limits().crowd()
@@ -85,9 +86,10 @@ func passes(err error) bool {
 // once, as there may be many.
 func (l *listener) pause(err error) bool {
 	const first, longest = 5 * time.Millisecond, time.Second
-	if l.failures == 0 {
+	if time.Since(l.failed) > spell {
 		l.log.Warn("connections cannot be accepted for now", zap.Error(err))
 	}
+	l.failed = time.Now()
 	wait := longest
 	if doublings := 8; l.failures < doublings {
 		wait = min(longest, first<<l.failures)

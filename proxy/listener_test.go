@@ -54,7 +54,11 @@ func TestAcceptGoesOn(t *testing.T) {
 		from := &failing{errs: slices.Repeat([]error{syscall.EMFILE}, 10)}
 		from.errs = append(from.errs, nil, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOBUFS, syscall.ENOMEM)
 		l, metrics, logs, _ := listenerOf(from, testLimits())
-		for range 2 {
+		for i := range 3 {
+			if i == 2 {
+				time.Sleep(2 * spell)
+				from.errs = []error{syscall.EMFILE}
+			}
 			c, err := l.Accept()
 			if err != nil {
 				t.Fatal(err)
@@ -62,7 +66,7 @@ func TestAcceptGoesOn(t *testing.T) {
 			c.Close()
 		}
 		var waits []time.Duration
-		for i, at := range from.at[1:] {
+		for i, at := range from.at[1:16] {
 			waits = append(waits, at.Sub(from.at[i]))
 		}
 		const ms = time.Millisecond
@@ -73,8 +77,8 @@ func TestAcceptGoesOn(t *testing.T) {
 		if n := logs.FilterMessage("connections cannot be accepted for now").Len(); n != 2 {
 			t.Errorf("%d warnings, want one for each of two spells", n)
 		}
-		if n := testutil.ToFloat64(metrics.refused.WithLabelValues("error")); n != 14 {
-			t.Errorf("%v are counted, want 14", n)
+		if n := testutil.ToFloat64(metrics.refused.WithLabelValues("error")); n != 15 {
+			t.Errorf("%v are counted, want 15", n)
 		}
 	})
 }

@@ -56,7 +56,7 @@ func (s *socket) readNow(p []byte) (n int, err error) {
 	}
 	waited := s.raw.Read(func(fd uintptr) (done bool) {
 		for {
-			if n, err = syscall.Read(int(fd), p); err != syscall.EINTR { //nolint:errorlint // a system call's
+			if n, err = syscall.Read(int(fd), p); err != syscall.EINTR {
 				return true
 			}
 		}
@@ -64,7 +64,7 @@ func (s *socket) readNow(p []byte) (n int, err error) {
 	switch {
 	case waited != nil:
 		return 0, waited
-	case err == syscall.EAGAIN: //nolint:errorlint // a system call's
+	case err == syscall.EAGAIN:
 		return 0, os.ErrDeadlineExceeded
 	case err != nil:
 		return 0, os.NewSyscallError("read", err)
