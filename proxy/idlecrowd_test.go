@@ -20,11 +20,13 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// asCrowd makes the test's binary be a crowd of clients, in a process of its own: their memory is not the server's.
+// asCrowd makes the test's binary be a crowd of clients, in a process of its own: their memory is
+// not the server's.
 // Its value is an address, how many they are, "tcp", "tls" or "h2", and what they do.
 const asCrowd = "WATCHPROXY_TEST_AS_CROWD"
 
-// runCrowd connects the clients, has each do its part, says so, and waits until its standard input ends.
+// runCrowd connects the clients, has each do its part, says so, and waits until its standard
+// input ends.
 func runCrowd(order string) error {
 	fields := strings.Fields(order)
 	n, err := strconv.Atoi(fields[1])
@@ -170,7 +172,8 @@ func startCrowd(t *testing.T, address string, n int, over, behaviour string) (en
 	return end
 }
 
-// least is the least memory in use, heap and stacks, that is seen for a while: stacks shrink with collections.
+// least is the least memory in use, heap and stacks, that is seen for a while: stacks shrink with
+// collections.
 func least() uint64 {
 	best := ^uint64(0)
 	for range 8 {

@@ -111,8 +111,8 @@ func (c *slowClient) ended() {
 	}
 }
 
-// slowClients are clients that take their time, and when the server has had enough of them. They are read from
-// when they have begun.
+// slowClients are clients that take their time, and when the server has had enough of them.
+// They are read from when they have begun.
 var slowClients = map[string]struct {
 	over  string // tcp, handshake: TLS before its handshake, tls, h2
 	begin func(c *slowClient)
@@ -207,7 +207,8 @@ func (c *slowClient) open(p http2.HeadersFrameParam, method, path string, more .
 	}
 }
 
-// Whatever a client is slow with has a deadline: from its first byte to its last, and not for each piece.
+// Whatever a client is slow with has a deadline: from its first byte to its last, and not for
+// each piece.
 func TestSlowClientsAreCut(t *testing.T) {
 	certificates := selfSigned(t)
 	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // starts a clock that never ends, which no bubble may have
@@ -285,7 +286,8 @@ func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Serve
 	}
 }
 
-// Streams whose clients nobody knows do not stay, and few of them do until their deadline, however many there are.
+// Streams of unknown clients do not stay, and few of them do until their deadline, however many
+// there are.
 func TestStrangersAreBounded(t *testing.T) {
 	certificates := selfSigned(t)
 	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // as above

@@ -47,8 +47,8 @@ type flooded struct {
 	events         chan string // upstream's of a watch
 }
 
-// A flood of connections to a proxy with few file descriptors ends neither it nor its watches, its operators still get
-// an answer, and afterwards so does everybody.
+// A flood of connections to a proxy with few file descriptors ends neither it nor its watches, its
+// operators still get an answer, and afterwards so does everybody.
 func TestFlood(t *testing.T) {
 	f := startFlooded(t)
 	watch := f.get("http://" + f.address + "/api/v1/configmaps?watch=1")
