@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync/atomic"
+	"time"
 )
 
 // body is a request's body. It knows whether it was read to its end: if not,
@@ -18,6 +19,27 @@ type body struct {
 	broken atomic.Pointer[error] // what the client sent is no body
 	most   int64                 // how long it may be, in bytes; 0 for any length
 	extend func()                // called before each read; nil for nothing
+	began  time.Time             // when it was read first
+}
+
+// leastRate is how fast a client has to send a body that has a bound, in bytes a second. Each
+// KiB gets it another second; a body without a bound may trickle, as one to a pod may.
+const leastRate = 1 << 10
+
+// deadline is until when more of a body has to come, if a pause may be so long.
+func (b *body) deadline(pause time.Duration) time.Time {
+	now := time.Now()
+	if b.began.IsZero() {
+		b.began = now
+	}
+	until := now.Add(pause)
+	if b.most > 0 {
+		whole := b.began.Add(pause + time.Duration(b.read/leastRate)*time.Second)
+		if whole.Before(until) {
+			return whole
+		}
+	}
+	return until
 }
 
 // errBodyTooLarge says that a body is longer than it may be.

@@ -150,7 +150,7 @@ func browserUpstream(seen *atomic.Int64) http.HandlerFunc {
 // Without authentication, no page of another origin gets through, and every other client does.
 func TestBrowsers(t *testing.T) {
 	var seen atomic.Int64
-	s, address := serveOptions(t, forwardsAll{}, browserUpstream(&seen), Options{SyncTimeout: time.Minute, Stall: time.Minute, Limits: testLimits()})
+	s, address := serveTo(t, forwardsAll{}, browserUpstream(&seen), Options{SyncTimeout: time.Minute, Stall: time.Minute, Limits: testLimits()})
 	for name, test := range browserCases {
 		t.Run(name, func(t *testing.T) {
 			before, counted := seen.Load(), countOf(s, test.reason)
@@ -247,8 +247,8 @@ func TestRebinding(t *testing.T) {
 	const name = "evil.example:8001"
 	var seen atomic.Int64
 	upstream := browserUpstream(&seen)
-	_, loopback := serveOptions(t, forwardsAll{}, upstream, Options{Stall: time.Minute, Limits: testLimits()})
-	_, socket := serveOptions(t, forwardsAll{}, upstream, Options{Stall: time.Minute, Limits: testLimits(), AnyHost: true})
+	_, loopback := serveTo(t, forwardsAll{}, upstream, Options{Stall: time.Minute, Limits: testLimits()})
+	_, socket := serveTo(t, forwardsAll{}, upstream, Options{Stall: time.Minute, Limits: testLimits(), AnyHost: true})
 	for _, test := range []struct {
 		at         net.Addr
 		host, rest string

@@ -18,10 +18,15 @@ import (
 type conn struct {
 	net.Conn
 	socket *socket // below; nil in tests without one
-	eager  bool    // so is the socket
-	ahead  []byte
-	eof    atomic.Bool // a read failed: nothing more comes
-	err    error
+	set    *connSet
+	eager  bool // so is the socket
+	// ahead was read and not given to the reader yet. Its first bytes, as many as head, are
+	// the head of a request; see Read.
+	ahead []byte
+	head  int
+	eof   atomic.Bool // a read failed: nothing more comes
+	err   error
+	turn  turn
 	// abandoned is called by Close while a hijack was asked for and has not
 	// begun: fasthttp drops it if the connection breaks in between.
 	abandoned func()
@@ -32,11 +37,12 @@ type conn struct {
 	until   time.Time // the deadline for writes, zero for none
 	state   *tls.ConnectionState
 	crowded atomic.Bool // more connections are open than may be
-	release func()      // called once when the connection is closed
 
 	mu struct {
 		sync.Mutex
 		interrupted bool
+		waiting     bool // for a request, of which nothing has come
+		draining    bool // no further request is waited for
 		closed      bool
 		user        string // that the connection counts for
 		counted     func() // takes it out of the count; nil if it does not count
@@ -59,6 +65,13 @@ func (c *conn) holdAs(user string, take func() (giveBack func(), ok bool)) bool 
 	}
 	c.mu.user, c.mu.counted = user, counted
 	return true
+}
+
+// known tells whether the connection counts for a user: a request was authenticated.
+func (c *conn) known() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.counted != nil
 }
 
 // Write implements net.Conn. A deadline is good for several writes, as to set one takes as
@@ -133,17 +146,21 @@ func (c *conn) unlimited() {
 	}
 }
 
-// extend gives the client a while to send more of a body.
-func (c *conn) extend(by time.Duration) {
+// readUntil gives the client a while to send more.
+func (c *conn) readUntil(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.mu.interrupted {
-		_ = c.SetReadDeadline(time.Now().Add(by))
+		_ = c.SetReadDeadline(t)
 	}
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn. Fasthttp closes a connection when it has no request for it at the
+// moment; that is not its end.
 func (c *conn) Close() error {
+	if c.turn.again {
+		return nil
+	}
 	if f := c.abandoned; f != nil {
 		c.abandoned = nil
 		f()
@@ -151,8 +168,8 @@ func (c *conn) Close() error {
 	if c.unread {
 		c.linger()
 	}
-	if c.release != nil {
-		c.release()
+	if c.set != nil {
+		c.set.remove(c)
 	}
 	c.mu.Lock()
 	c.mu.closed = true
@@ -176,23 +193,6 @@ func (c *conn) linger() {
 		_ = c.SetReadDeadline(time.Now().Add(lingerTime))
 		_, _ = io.Copy(io.Discard, c.Conn)
 	}
-}
-
-// Read implements net.Conn.
-func (c *conn) Read(p []byte) (int, error) {
-	if len(c.ahead) > 0 {
-		n := copy(p, c.ahead)
-		c.ahead = c.ahead[n:]
-		return n, nil
-	}
-	if c.err != nil {
-		return 0, c.err
-	}
-	n, err := c.Conn.Read(p)
-	if err != nil {
-		c.eof.Store(true)
-	}
-	return n, err
 }
 
 var longAgo = time.Unix(1, 0)
@@ -276,39 +276,4 @@ func (c *conn) readUntilGone(came func()) {
 func isTimeout(err error) bool {
 	ne, ok := err.(net.Error) //nolint:errorlint // what a connection returns is not wrapped
 	return ok && ne.Timeout()
-}
-
-// listener makes every accepted connection a *conn.
-type listener struct {
-	net.Listener
-	tls  *tls.Config   // nil for none
-	open *atomic.Int64 // how many connections there are
-	most func() int64  // how many there should be
-}
-
-// crowdMax is how many connections more than there should be are told so. Further
-// ones are closed.
-const crowdMax = 1000
-
-// Accept implements net.Listener.
-func (l listener) Accept() (net.Conn, error) {
-	for {
-		accepted, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		open := l.open.Add(1)
-		if open > l.most()+crowdMax {
-			l.open.Add(-1)
-			_ = accepted.Close() // it was not used
-			continue
-		}
-		bare := newSocket(accepted)
-		c := &conn{Conn: bare, socket: bare, release: sync.OnceFunc(func() { l.open.Add(-1) })}
-		c.crowded.Store(open > l.most())
-		if l.tls != nil {
-			c.Conn = tls.Server(bare, l.tls)
-		}
-		return c, nil
-	}
 }

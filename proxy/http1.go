@@ -13,7 +13,78 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"go.uber.org/zap"
+	"golang.org/x/net/http2"
 )
+
+// newHTTP1 makes a server for requests with heads of up to so many bytes. It never listens.
+func (s *Server) newHTTP1(head int) *fasthttp.Server {
+	return &fasthttp.Server{
+		Handler:               s.serve,
+		Concurrency:           1 << 20,
+		ReadBufferSize:        head,
+		ReadTimeout:           s.options.Load().Limits.Read,
+		StreamRequestBody:     true,
+		KeepHijackedConns:     true,
+		MaxRequestBodySize:    bodyAhead,
+		NoDefaultServerHeader: true,
+		NoDefaultContentType:  true,
+		SecureErrorLogMessage: true,
+
+		DisablePreParseMultipartForm: true,
+		Logger:                       quiet{s.log},
+		ConnState: func(c net.Conn, state fasthttp.ConnState) {
+			if state == fasthttp.StateIdle || state == fasthttp.StateActive {
+				c.(*conn).turn.idle = state == fasthttp.StateIdle
+			}
+		},
+	}
+}
+
+// quiet takes fasthttp's log: broken connections are daily bread.
+type quiet struct{ log *zap.Logger }
+
+// Printf implements fasthttp.Logger.
+func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(format, args...)) }
+
+// serveConn serves a connection until it ends or is a stream. Each wait is in a new goroutine,
+// as the stack of one that was busy stays large.
+func (s *Server) serveConn(c *conn) {
+	switch protocol, err := c.handshake(); {
+	case err != nil:
+		_ = c.Close() // there is nobody to tell
+	case protocol == http2.NextProtoTLS:
+		s.serving.Go(func() { s.serveHTTP2Conn(c) })
+	default:
+		s.serving.Go(func() { s.serveRequests(c, true) })
+	}
+}
+
+// serveRequests waits for a request and serves those that come in a row.
+func (s *Server) serveRequests(c *conn, first bool) {
+	if !s.await(c, first) {
+		_ = c.Close() // nothing more is written
+		return
+	}
+	server := s.http.short
+	if c.head == 0 || c.head > shortHead {
+		server = s.http.long
+	}
+	if err := server.ServeConn(c); err != nil {
+		s.log.Debug("connection broken", zap.Error(err)) // daily bread
+	}
+	if c.turn.again {
+		s.serving.Go(func() { s.serveRequests(c, false) })
+	}
+}
+
+// await waits for a request, or for the end of a connection.
+func (s *Server) await(c *conn, first bool) bool {
+	ok, refused := c.await(first, s.options.Load().Limits, &s.heads)
+	if refused {
+		s.metrics.connectionRefused("heads")
+	}
+	return ok
+}
 
 // serve is where a request enters from fasthttp.
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
@@ -31,7 +102,7 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	}
 	s.answered(req, rt, resp, time.Since(began))
 	s.render(fctx, req, rt, resp)
-	if resp.close {
+	if resp.close || s.draining.Err() != nil {
 		fctx.SetConnectionClose()
 	}
 	if req.body != nil && !req.body.ended.Load() {
@@ -60,7 +131,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *request {
 	}
 	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
 		req.body = &body{from: fctx.RequestBodyStream(), cut: &c.eof, length: length}
-		req.body.extend = func() { c.extend(s.options.Load().Limits.Read) }
+		req.body.extend = func() { c.readUntil(req.body.deadline(s.options.Load().Limits.Read)) }
 	} else {
 		c.unlimited() // fasthttp's deadline was for the headers
 	}
@@ -158,8 +229,6 @@ func (s *Server) own(c *conn, stream func()) {
 			s.log.Error("panic in a stream", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 		}
 	}()
-	stop := context.AfterFunc(s.ctx, func() { _ = c.Close() })
-	defer stop()
 	stream()
 }
 

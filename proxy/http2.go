@@ -2,11 +2,11 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"strconv"
 	"sync"
@@ -24,23 +24,41 @@ const (
 	// is still there, pingTimeout how long it may take to say so.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
+	// http2Frame is the largest frame that is read, in bytes. The library allocates it when it
+	// knows its length, whether or not more comes. It is the smallest that the protocol allows.
+	http2Frame = 16 << 10
+	// http2Ahead is how much of their bodies clients send before it is read, in bytes for a
+	// connection.
+	http2Ahead = 256 << 10
+	// strangersMax is how many answers wait for clients that nobody knows, on all connections.
+	// Each takes some 16 KiB.
+	strangersMax = 1000
 )
 
-// newHTTP2 makes the server of HTTP/2 connections. It never listens: fasthttp hands
-// connections to it on which TLS has agreed on HTTP/2. That many streams are opened
-// only to be reset at once is dealt with by the library, which counts those that
-// still run.
+// newHTTP2 makes the server of HTTP/2 connections. It never listens: serveConn hands
+// connections to it on which TLS has agreed on HTTP/2.
+//
+// The library bounds floods: handlers of streams that were reset count until they end, and five
+// times as many as http2Streams end the connection (x/net v0.17.0); so do 10,000 answers to
+// PING, SETTINGS and others that the client does not read (v0.0.0-20190813), and headers that
+// go on beyond MaxHeaderBytes in CONTINUATION frames (v0.23.0). A client that reads nothing at
+// all gets WriteByteTimeout, whatever it has open: it would not answer a PING either.
 func (s *Server) newHTTP2() error {
+	o := s.options.Load()
 	s.http2.base = &http.Server{
 		Handler:        http.HandlerFunc(s.serveHTTP2),
-		MaxHeaderBytes: s.options.Load().Limits.HeaderBytes,
-		IdleTimeout:    s.options.Load().Limits.Idle,
+		MaxHeaderBytes: o.Limits.HeaderBytes,
+		IdleTimeout:    o.Limits.Idle,
+		WriteTimeout:   o.Limits.Write, // for the library's own answers; a handler sets its own
 		ErrorLog:       zap.NewStdLog(zap.NewNop()),
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: http2Streams,
-			SendPingTimeout:      pingAfter,
-			PingTimeout:          pingTimeout,
-			WriteByteTimeout:     s.options.Load().Stall,
+			MaxConcurrentStreams:          http2Streams,
+			MaxReadFrameSize:              http2Frame,
+			MaxReceiveBufferPerConnection: http2Ahead,
+			MaxReceiveBufferPerStream:     http2Ahead,
+			SendPingTimeout:               pingAfter,
+			PingTimeout:                   pingTimeout,
+			WriteByteTimeout:              min(o.Stall, o.Limits.Write),
 		},
 	}
 	s.http2.server = &http2.Server{}                           //nolint:staticcheck // net/http has no entry for a connection that is there already
@@ -48,13 +66,24 @@ func (s *Server) newHTTP2() error {
 }
 
 // serveHTTP2Conn serves one connection to its end.
-func (s *Server) serveHTTP2Conn(c net.Conn) error {
-	ours := c.(*conn)
-	raw := ours.Conn // with its TLS state
-	defer context.AfterFunc(s.ctx, func() { _ = raw.Close() })()
-	ctx := context.WithValue(s.ctx, connKey{}, ours)
-	s.http2.server.ServeConn(raw, &http2.ServeConnOpts{BaseConfig: s.http2.base, Context: ctx}) //nolint:staticcheck // as above
-	return ours.Close()
+func (s *Server) serveHTTP2Conn(c *conn) {
+	ctx := context.WithValue(s.ctx, connKey{}, c)
+	defer c.Close()                                                                                                           //nolint:errcheck // nothing more is written
+	s.http2.server.ServeConn(&http2Conn{c.Conn.(*tls.Conn), c}, &http2.ServeConnOpts{BaseConfig: s.http2.base, Context: ctx}) //nolint:staticcheck // as above
+}
+
+// http2Conn is the connection that the library reads and writes.
+type http2Conn struct {
+	*tls.Conn
+	conn *conn
+}
+
+// Read implements net.Conn. It costs little to wait for a client that nobody knows yet.
+func (c *http2Conn) Read(p []byte) (int, error) {
+	if c.conn.known() {
+		return c.Conn.Read(p)
+	}
+	return c.conn.later(func() (int, error) { return c.Conn.Read(p) })
 }
 
 // connKey is where a request's context has its *conn.
@@ -71,6 +100,8 @@ func (s *Server) serveHTTP2(w http.ResponseWriter, hr *http.Request) {
 // answerHTTP2 answers a request, or returns the rest of an answer that lasts.
 func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream func()) {
 	began := time.Now()
+	out := s.stalling(w)
+	_ = out.control.SetWriteDeadline(time.Time{}) // until there is something to write
 	req := s.newHTTP2Request(w, hr)
 	rt := parseRoute(req.method, req.path)
 	if s.draining.Err() != nil || rand.Float64() < s.options.Load().GoawayChance {
@@ -84,22 +115,36 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 	}
 	switch {
 	case resp.stream != nil, resp.watch != nil:
-		return s.streamHTTP2(hr.Context(), w, rt, resp)
+		return s.streamHTTP2(hr.Context(), out, rt, resp)
 	case resp.list != nil:
 		setLength(w, resp, resp.length)
 		w.WriteHeader(resp.status)
-		_, _ = buffered{resp.list}.WriteTo(s.stalling(w, s.options.Load().Limits.Write)) // the client may be gone
+		_, _ = buffered{resp.list}.WriteTo(out) // the client may be gone
 	case resp.reader != nil:
-		s.copyHTTP2(w, resp)
+		s.copyHTTP2(out, resp)
 	case resp.tunnel != nil:
 		resp.abandon() // there is no upgrade in HTTP/2, so that no client can have asked
 		panic(http.ErrAbortHandler)
 	default:
 		setLength(w, resp, int64(len(resp.bytes)))
 		w.WriteHeader(resp.status)
-		_, _ = s.stalling(w, s.options.Load().Limits.Write).Write(resp.bytes) // the client may be gone
+		s.writeHTTP2(out, resp.bytes, req.conn.known())
 	}
 	return nil
+}
+
+// writeHTTP2 writes a small answer. The library does so when the handler returns, unless the
+// client is a stranger: its answers are counted until it has taken them.
+func (s *Server) writeHTTP2(out *stallStream, answer []byte, known bool) {
+	if !known {
+		defer s.strangers.Add(-1)
+		if s.strangers.Add(1) > strangersMax {
+			s.metrics.connectionRefused("strangers")
+			panic(http.ErrAbortHandler)
+		}
+	}
+	out.flushes = !known
+	_, _ = out.Write(answer) // the client may be gone
 }
 
 // setLength tells the length of a body, unless it is unknown or there cannot be one.
@@ -123,7 +168,7 @@ func (s *Server) newHTTP2Request(w http.ResponseWriter, hr *http.Request) *reque
 	if hr.ContentLength != 0 {
 		req.body = &body{from: hr.Body, length: hr.ContentLength}
 		control := http.NewResponseController(w)
-		req.body.extend = func() { _ = control.SetReadDeadline(time.Now().Add(s.options.Load().Limits.Read)) }
+		req.body.extend = func() { _ = control.SetReadDeadline(req.body.deadline(s.options.Load().Limits.Read)) }
 	}
 	return req
 }
@@ -146,40 +191,45 @@ func (c *http2Client) interrupt() {
 }
 
 // copyHTTP2 passes a forwarded answer on.
-func (s *Server) copyHTTP2(w http.ResponseWriter, resp *response) {
+func (s *Server) copyHTTP2(out *stallStream, resp *response) {
 	defer resp.reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
-	out := s.stalling(w, s.options.Load().Limits.Write)
 	out.flushes = resp.length < 0
+	out.pauses = true
 	if resp.lasts {
 		out.stall = 0 // who reads a log may stop to read it
 	}
-	setLength(w, resp, resp.length)
-	w.WriteHeader(resp.status)
+	setLength(out, resp, resp.length)
+	out.WriteHeader(resp.status)
 	if out.flushes {
 		_, _ = out.Write(nil) // who waits for a watch to begin has to see that it has
 	}
 	if _, err := io.Copy(out, onlyReader{resp.reader}); err != nil {
 		panic(http.ErrAbortHandler) // not a clean end
 	}
+	out.stall, out.flushes, out.pauses = s.options.Load().Limits.Write, false, false
+	_, _ = out.Write(nil) // for what the library has still to write
 }
 
 type onlyReader struct{ io.Reader }
 
 // stallStream gives each write to a stream a deadline, unless stall is 0: who leaves it
-// unread is cut off, this stream alone.
+// unread is cut off, this stream alone. In HTTP/2, a deadline ends a stream on which nothing is
+// waiting to be written as well. So it is taken back if the answer pauses. Otherwise it stays
+// for what the library writes when the handler returns: all of a short answer.
 type stallStream struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	stall   time.Duration
 	flushes bool // send at once what is written
+	pauses  bool // what is still to be written may not be there yet
 }
 
-func (*Server) stalling(w http.ResponseWriter, stall time.Duration) *stallStream {
-	return &stallStream{ResponseWriter: w, control: http.NewResponseController(w), stall: stall}
+// stalling gives writes the time that answers have.
+func (s *Server) stalling(w http.ResponseWriter) *stallStream {
+	return &stallStream{ResponseWriter: w, control: http.NewResponseController(w), stall: s.options.Load().Limits.Write}
 }
 
-// Write implements io.Writer. The deadline is taken back when all is written: in
-// HTTP/2 it would end a stream on which nothing is waiting to be written.
+// Write implements io.Writer.
 func (w *stallStream) Write(p []byte) (int, error) {
 	if w.stall > 0 {
 		if err := w.control.SetWriteDeadline(time.Now().Add(w.stall)); err != nil {
@@ -193,17 +243,16 @@ func (w *stallStream) Write(p []byte) (int, error) {
 	if err == nil && w.flushes {
 		err = w.control.Flush()
 	}
-	if err != nil || w.stall == 0 {
+	if err != nil || w.stall == 0 || !w.pauses {
 		return n, err
 	}
 	return n, w.control.SetWriteDeadline(time.Time{})
 }
 
 // streamHTTP2 begins an endless response, and returns what writes the rest.
-func (s *Server) streamHTTP2(ctx context.Context, w http.ResponseWriter, rt route, resp *response) func() {
-	out := s.stalling(w, s.options.Load().Stall)
-	out.flushes = true
-	w.WriteHeader(resp.status)
+func (s *Server) streamHTTP2(ctx context.Context, out *stallStream, rt route, resp *response) func() {
+	out.stall, out.flushes, out.pauses = s.options.Load().Stall, true, true
+	out.WriteHeader(resp.status)
 	if _, err := out.Write(nil); err != nil {
 		resp.abandon()
 		return nil

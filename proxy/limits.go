@@ -23,6 +23,9 @@ type Limits struct {
 	Read, Write, Idle time.Duration
 	// Connections of all clients, and what a user may have open.
 	Connections, UserConnections, UserWatches int
+	// Descriptors bounds the connections as well, those that are told so included; 0 for no
+	// bound.
+	Descriptors int
 	// Forwards are the forwarded requests that upstream has at a time, without those
 	// that last: watches, logs, exec. Further ones wait for their user's turn.
 	Forwards int

@@ -21,6 +21,7 @@ type Metrics struct {
 	shared   prometheus.Counter
 	limited  *prometheus.CounterVec
 	browsers *prometheus.CounterVec
+	refused  *prometheus.CounterVec
 }
 
 // NewMetrics registers the server's metrics.
@@ -57,9 +58,17 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		Name: "watchproxy_browser_refusals_total",
 		Help: "Requests refused with 403 because a web page may have made a browser send them, by listener (clients, admin) and reason.",
 	}, []string{"listener", "reason"})
-	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards, m.shared, m.limited, m.browsers)
+	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watchproxy_connections_refused_total",
+		Help: "Connections closed or reset before they were served, by reason (limit: too many are open, error: accepting one failed, as " +
+			"without file descriptors, heads: too much of incomplete requests is held, strangers: too many unknown clients leave answers unread).",
+	}, []string{"reason"})
+	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards, m.shared, m.limited, m.browsers, m.refused)
 	return m
 }
+
+// connectionRefused counts a connection that was closed before it was served.
+func (m *Metrics) connectionRefused(reason string) { m.refused.WithLabelValues(reason).Inc() }
 
 func (m *Metrics) request(rt route, resp *response, took time.Duration) {
 	gvr, code := m.known.admit(metricLabels(rt, resp)), resp.status

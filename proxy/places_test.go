@@ -48,6 +48,24 @@ func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Ser
 // serveFeeds runs a server over TLS that has the handler for upstream.
 func serveFeeds(t *testing.T, feeds Feeds, upstream http.HandlerFunc, limits Limits, by *access.Access) (*Server, net.Addr) {
 	t.Helper()
+	return serveTo(t, feeds, upstream, Options{
+		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true, TLS: selfSigned(t), Access: by,
+	})
+}
+
+// serveStrangers runs a server that refuses requests with long paths, of whomever they are.
+func serveStrangers(t *testing.T, overTLS bool, limits Limits) (*Server, net.Addr) {
+	t.Helper()
+	limits.URIBytes = 64
+	o := Options{Stall: time.Minute, Limits: limits, AnyHost: true}
+	if overTLS {
+		o.TLS = selfSigned(t)
+	}
+	return serveTo(t, forwardsAll{}, http.NotFound, o)
+}
+
+func selfSigned(t *testing.T) *tls.Config {
+	t.Helper()
 	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -56,14 +74,11 @@ func serveFeeds(t *testing.T, feeds Feeds, upstream http.HandlerFunc, limits Lim
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serveOptions(t, feeds, upstream, Options{
-		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true, Access: by,
-		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}},
-	})
+	return &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}} //nolint:gosec // a test
 }
 
-// serveOptions runs a server that has the handler for upstream.
-func serveOptions(t *testing.T, feeds Feeds, upstream http.HandlerFunc, options Options) (*Server, net.Addr) {
+// serveTo runs a server in front of a handler until the test ends.
+func serveTo(t *testing.T, feeds Feeds, upstream http.HandlerFunc, options Options) (*Server, net.Addr) {
 	t.Helper()
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)

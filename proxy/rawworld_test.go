@@ -69,9 +69,11 @@ func newRawWorld(tb testing.TB) *rawWorld {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s.http.Handler = func(fctx *fasthttp.RequestCtx) {
-		w.begin(&fctx.Request.Header)
-		s.serve(fctx)
+	for _, server := range []*fasthttp.Server{s.http.short, s.http.long} {
+		server.Handler = func(fctx *fasthttp.RequestCtx) {
+			w.begin(&fctx.Request.Header)
+			s.serve(fctx)
+		}
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	servers := []*http.Server{

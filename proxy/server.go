@@ -64,7 +64,9 @@ const (
 	// the rest is streamed.
 	bodyAhead     = 64 << 10
 	workspaceSize = 128 << 20
-	keepaliveTime = 30 * time.Second
+	// shortHead is the longest head of a request, in bytes, for which a connection gets a small
+	// buffer.
+	shortHead = 4 << 10
 	// drainGrace is how long after the drain time connections may finish.
 	drainGrace = 2 * time.Second
 )
@@ -91,14 +93,19 @@ type Server struct {
 	workspace *workspace
 	// What users have open.
 	connections, watches holdings
-	accepted             atomic.Int64 // connections
 	// places are for forwarded requests, slots for dear reads from the cache.
 	places, slots *fairQueue
+	conns         connSet
+	serving       sync.WaitGroup // of connections without those in streams
+	heads         heldHeads
+	// strangers are answers over HTTP/2 to clients that nobody knows, while they are written.
+	strangers atomic.Int64
 	// unwritable holds the caches, *watchcache.Cache, with metadata that we cannot write
 	// in another form: its watches are upstream's.
 	unwritable sync.Map
-	http       *fasthttp.Server
-	http2      struct {
+	// http are the servers of HTTP/1, for short heads of requests and for all others.
+	http  struct{ short, long *fasthttp.Server }
+	http2 struct {
 		base   *http.Server
 		server *http2.Server //nolint:staticcheck // see newHTTP2
 	}
@@ -113,29 +120,10 @@ func NewServer(feeds Feeds, forwards *Forwarder, derived *Derived, options Optio
 	s.stale = newStale(staleReads, staleWatches)
 	s.share(&options)
 	s.draining, s.drain = context.WithCancel(s.ctx)
-	s.http = &fasthttp.Server{
-		Handler:               s.serve,
-		Concurrency:           1 << 20,
-		ReadBufferSize:        options.Limits.HeaderBytes,
-		ReadTimeout:           options.Limits.Read,
-		IdleTimeout:           options.Limits.Idle,
-		TCPKeepalive:          true,
-		TCPKeepalivePeriod:    keepaliveTime,
-		StreamRequestBody:     true,
-		KeepHijackedConns:     true,
-		MaxRequestBodySize:    bodyAhead,
-		NoDefaultServerHeader: true,
-		NoDefaultContentType:  true,
-		CloseOnShutdown:       true,
-		SecureErrorLogMessage: true,
-
-		DisablePreParseMultipartForm: true,
-		Logger:                       quiet{log},
-	}
+	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(options.Limits.HeaderBytes)
 	if err := s.newHTTP2(); err != nil {
 		return nil, fmt.Errorf("set up HTTP/2: %w", err)
 	}
-	s.http.NextProto("h2", s.serveHTTP2Conn)
 	return s, nil
 }
 
@@ -163,24 +151,30 @@ func (s *Server) SetOptions(o Options) {
 	s.options.Store(&o)
 }
 
-func (s *Server) connectionsMax() int64 { return int64(s.options.Load().Limits.Connections) }
-
-// quiet takes fasthttp's log: broken connections are daily bread.
-type quiet struct{ log *zap.Logger }
-
-// Printf implements fasthttp.Logger.
-func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(format, args...)) }
-
-// Serve serves until ctx ends, then drains: no new connections, watches ended
+// Serve serves l until ctx ends, then closes it and drains: no new connections, watches ended
 // over the drain time, what is in flight finished, the rest cut.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.cut()
+	defer context.AfterFunc(s.ctx, s.conns.cut)()
+	accepting := &listener{
+		Listener: l, tls: s.options.Load().TLS, open: &s.conns, ending: ctx.Done(), refused: s.metrics.connectionRefused, log: s.log,
+		limits: func() Limits { return s.options.Load().Limits },
+	}
+	limits := accepting.limits()
+	if most, _ := limits.crowd(); most < limits.Connections {
+		s.log.Warn("the limit of open files allows for fewer connections than maxConnections",
+			zap.Int("maxConnections", limits.Connections), zap.Int("connections", most))
+	}
 	failed := make(chan error, 1)
-	accepting := listener{Listener: l, tls: s.options.Load().TLS, open: &s.accepted, most: s.connectionsMax}
-	go func() { failed <- s.http.Serve(accepting) }()
+	go func() { failed <- s.accept(accepting) }()
 	select {
 	case err := <-failed:
-		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+		if ctx.Err() == nil {
+			s.cut()
+			s.serving.Wait()
+			return fmt.Errorf("serve %s: %w", l.Addr(), err)
+		}
+		failed <- err // it has noticed the end before us
 	case <-ctx.Done():
 	}
 	began := time.Now()
@@ -194,20 +188,30 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	// Once the time is up, whatever is left is cut.
 	stop := context.AfterFunc(limit, s.cut)
 	defer stop()
-	err := errors.Join(s.http2.base.Shutdown(limit), s.http.ShutdownWithContext(limit))
-	stage("drained: requests finished")
-	s.streams.Wait()
-	stage("drained: streams ended")
-	s.cut()
-	_ = l.Close() // fasthttp closes it only if it had begun to accept
+	err := errors.Join(l.Close(), s.http2.base.Shutdown(limit))
 	if err := <-failed; err != nil {
 		s.log.Debug("listener closed", zap.Error(err))
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	s.conns.drain()
+	s.serving.Wait()
+	stage("drained: requests finished")
+	s.streams.Wait()
+	stage("drained: streams ended")
+	if limit.Err() != nil {
 		s.log.Warn("some connections had to be cut")
-		err = nil
 	}
 	return err
+}
+
+// accept accepts connections until that fails for good.
+func (s *Server) accept(l net.Listener) error {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		s.serving.Go(func() { s.serveConn(c.(*conn)) })
+	}
 }
 
 // guarded turns a panic into an error response: one broken request must not

@@ -17,8 +17,9 @@ import (
 // it are answers of TLS. A client that makes there be more of them is cut.
 type socket struct {
 	net.Conn
-	raw syscall.RawConn // nil if there is no file descriptor
-	mu  struct {
+	raw     syscall.RawConn // nil if there is no file descriptor
+	reading reading
+	mu      struct {
 		sync.Mutex
 		eager    bool
 		settling bool   // somebody is writing what was left

@@ -2,34 +2,33 @@ package proxy
 
 import (
 	"crypto/tls"
+	"net"
 	"time"
 )
 
 // handshakeTimeout bounds how long a client may take to agree on TLS.
 const handshakeTimeout = 10 * time.Second
 
-// Handshake lets fasthttp find out which protocol TLS agreed on. A connection
-// without TLS has agreed on none.
-func (c *conn) Handshake() error {
+// handshake agrees on TLS and returns the protocol that it agreed on. A connection without TLS
+// has agreed on none.
+func (c *conn) handshake() (protocol string, err error) {
 	t, ok := c.Conn.(*tls.Conn)
 	if !ok {
-		return nil
+		return "", nil
 	}
-	if err := t.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
-		return err
+	until := time.Now().Add(handshakeTimeout)
+	if err := t.SetWriteDeadline(until); err != nil {
+		return "", err
 	}
-	if err := t.Handshake(); err != nil {
-		return err
+	if !c.wait(until) {
+		return "", net.ErrClosed
+	}
+	err = t.Handshake()
+	c.waited()
+	if err != nil {
+		return "", err
 	}
 	state := t.ConnectionState()
 	c.state = &state
-	return t.SetDeadline(time.Time{})
-}
-
-// ConnectionState is that of TLS.
-func (c *conn) ConnectionState() tls.ConnectionState {
-	if t, ok := c.Conn.(*tls.Conn); ok {
-		return t.ConnectionState()
-	}
-	return tls.ConnectionState{}
+	return state.NegotiatedProtocol, t.SetDeadline(time.Time{})
 }

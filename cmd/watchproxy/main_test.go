@@ -12,6 +12,11 @@ const asProgram = "WATCHPROXY_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
+		if files := os.Getenv(withFiles); files != "" {
+			if err := limitFiles(files); err != nil {
+				panic(err)
+			}
+		}
 		main()
 		os.Exit(0)
 	}

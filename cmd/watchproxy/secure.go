@@ -108,5 +108,6 @@ func limits(l config.Limits) proxy.Limits {
 		UserConnections: *l.MaxConnectionsPerIdentity,
 		UserWatches:     *l.MaxWatchesPerIdentity,
 		Forwards:        *l.MaxForwardsInFlight,
+		Descriptors:     clientDescriptors(),
 	}
 }

@@ -181,7 +181,8 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 	}
 	adminServer := admin.Server()
 	adminFailed := make(chan error, 1)
-	go func() { adminFailed <- adminServer.Serve(operators) }()
+	adminServer.IdleTimeout = adminIdle
+	go func() { adminFailed <- adminServer.Serve(forOperators(operators)) }()
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

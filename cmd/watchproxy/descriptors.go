@@ -1,0 +1,40 @@
+package main
+
+import (
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/netutil"
+)
+
+const (
+	// Of the file descriptors, an eighth, and at least this number, is not for clients' connections:
+	// it is for connections to upstream, saved caches, logs and the admin address. An exec or a
+	// port-forward takes one more, to upstream.
+	descriptorsKept      = 64
+	descriptorsKeptShare = 8
+	// adminConnections is how many connections the admin address has at a time; others wait. They
+	// are among those that are kept.
+	adminConnections = 32
+	// adminIdle is how long one of them may be idle.
+	adminIdle = time.Minute
+)
+
+// clientDescriptors returns how many file descriptors there are for clients' connections. Go has
+// raised the limit to the hard one at start.
+func clientDescriptors() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 0 // unknown: accepting them will tell
+	}
+	const most = 1 << 30
+	return forClients(int(min(limit.Cur, most))) //nolint:gosec // it is small
+}
+
+func forClients(descriptors int) int {
+	return max(descriptors/2, descriptors-max(descriptorsKept, descriptors/descriptorsKeptShare))
+}
+
+// forOperators bounds the connections of the admin address.
+func forOperators(l net.Listener) net.Listener { return netutil.LimitListener(l, adminConnections) }

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// withFiles is the limit of open files that the test's binary has as watchproxy.
+const withFiles = "WATCHPROXY_TEST_FILES"
+
+func limitFiles(to string) error {
+	n, err := strconv.ParseUint(to, 10, 31)
+	if err != nil {
+		return err
+	}
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n})
+}
+
+// Some descriptors are always left for all but clients.
+func TestForClients(t *testing.T) {
+	for descriptors, want := range map[int]int{10: 5, 100: 50, 256: 192, 1024: 896, 1 << 20: 1<<20 - 1<<17} {
+		if got := forClients(descriptors); got != want {
+			t.Errorf("%d of %d, want %d", got, descriptors, want)
+		}
+	}
+}
+
+// flooded is a proxy with few file descriptors.
+type flooded struct {
+	t              *testing.T
+	address, admin string
+	log            string      // a file
+	events         chan string // upstream's of a watch
+}
+
+// A flood of connections to a proxy with few file descriptors ends neither it nor its watches, its
+// operators still get an answer, and afterwards so does everybody.
+func TestFlood(t *testing.T) {
+	f := startFlooded(t)
+	watch := f.get("http://" + f.address + "/api/v1/configmaps?watch=1")
+	defer watch.Body.Close()
+	events := bufio.NewReader(watch.Body)
+	f.next(events, "before")
+
+	const attempts, atATime = 20_000, 400 // more than it has descriptors for
+	var held sync.WaitGroup
+	places := make(chan struct{}, atATime)
+	for i := range attempts {
+		places <- struct{}{}
+		held.Go(func() {
+			defer func() { <-places }()
+			c, err := net.DialTimeout("tcp", f.address, 10*time.Second)
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			// It stays until the proxy closes it, or for a while.
+			_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+			_, _ = c.Read(make([]byte, 1))
+		})
+		if i == attempts/2 {
+			f.next(events, "amid")
+			f.metric()
+		}
+	}
+	held.Wait()
+	f.next(events, "after")
+	if n := f.metric(); n == 0 {
+		t.Error("no refused connection is counted")
+	}
+	until := time.Now().Add(30 * time.Second)
+	for {
+		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := c.Get("http://" + f.address + "/version") //nolint:noctx // the program's end ends it
+		if err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				break
+			}
+		}
+		if time.Now().After(until) {
+			t.Fatalf("a new client still gets %v", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	log, err := os.ReadFile(f.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(log), `"maxConnections":100000,"connections":168`) {
+		t.Errorf("it does not tell that there will be fewer connections than configured:\n%s", log)
+	}
+}
+
+// next has upstream send an event, and reads it from a watch.
+func (f *flooded) next(from *bufio.Reader, name string) {
+	f.t.Helper()
+	f.events <- name
+	line, err := from.ReadString('\n')
+	if err != nil || !strings.Contains(line, name) {
+		f.t.Fatalf("the watch: %q %v", line, err)
+	}
+}
+
+func (f *flooded) get(url string) *http.Response {
+	f.t.Helper()
+	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return resp
+}
+
+// metric is how many connections the proxy says that it has refused.
+func (f *flooded) metric() (n float64) {
+	f.t.Helper()
+	resp := f.get(f.admin + "/metrics")
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if name, value, _ := strings.Cut(lines.Text(), " "); strings.HasPrefix(name, "watchproxy_connections_refused_total{") {
+			v, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			n += v
+		}
+	}
+	return n
+}
+
+func startFlooded(t *testing.T) *flooded {
+	t.Helper()
+	f := &flooded{t: t, events: make(chan string)}
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "" {
+			_, _ = io.WriteString(w, "{}")
+			return
+		}
+		for {
+			_ = http.NewResponseController(w).Flush() // if the client has gone, the context tells
+			select {
+			case name := <-f.events:
+				fmt.Fprintln(w, name)
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}))
+	t.Cleanup(api.Close)
+	kubeconfig := writeFile(t, filepath.Join(t.TempDir(), "config"), fmt.Sprintf(
+		`{current-context: a, contexts: [{name: a, context: {cluster: b}}], clusters: [{name: b, cluster: {server: %q}}]}`, api.URL))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
+	program := exec.CommandContext(ctx, os.Args[0], "serve", "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+	program.Env = append(os.Environ(), asProgram+"=1", withFiles+"=256")
+	stdout, err := program.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	program.Stderr, f.log = log, log.Name()
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = program.Process.Signal(syscall.SIGTERM)
+		if err := program.Wait(); err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+		cancel()
+		log.Close()
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ = strings.Cut(line, "http://")
+	f.address, line, _ = strings.Cut(line, " ")
+	_, line, _ = strings.Cut(line, "admin ")
+	f.admin, _, _ = strings.Cut(line, ")")
+	return f
+}

@@ -1,0 +1,228 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// asCrowd makes the test's binary be a crowd of clients, in a process of its own: their memory is
+// not the server's.
+// Its value is an address, how many they are, "tcp", "tls" or "h2", and what they do.
+const asCrowd = "WATCHPROXY_TEST_AS_CROWD"
+
+// runCrowd connects the clients, has each do its part, says so, and waits until its standard
+// input ends.
+func runCrowd(order string) error {
+	fields := strings.Fields(order)
+	n, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return err
+	}
+	all := make([]net.Conn, n)
+	for i := range all {
+		if all[i], err = connectOne(fields[0], fields[2]); err == nil {
+			err = behaviours[fields[3]](all[i])
+		}
+		if err != nil {
+			return fmt.Errorf("client %d: %w", i, err)
+		}
+	}
+	fmt.Fprintln(os.Stdout, "ready")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	runtime.KeepAlive(all)
+	return err
+}
+
+func connectOne(address, over string) (net.Conn, error) {
+	if over == "tcp" {
+		return net.Dial("tcp", address)
+	}
+	protocol := map[string]string{"tls": "http/1.1", "h2": "h2"}[over]
+	return tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}) //nolint:gosec // nothing is secret
+}
+
+// longPath is refused before anything is known of the client, and the connection goes on.
+var longPath = "/" + strings.Repeat("x", 100)
+
+// refused is a request for it.
+var refused = "GET " + longPath + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+// behaviours are what clients do before they are silent.
+var behaviours = map[string]func(net.Conn) error{
+	"silent": func(net.Conn) error { return nil },
+	"half": func(c net.Conn) error {
+		_, err := io.WriteString(c, refused[:len(refused)-2]+"X-Long: "+strings.Repeat("x", 400))
+		return err
+	},
+	"answered": func(c net.Conn) error {
+		if _, err := io.WriteString(c, refused); err != nil {
+			return err
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		return err
+	},
+	"pipelined": func(c net.Conn) error {
+		if _, err := io.WriteString(c, refused+refused[:20]); err != nil {
+			return err
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		return err
+	},
+	"preface": func(c net.Conn) error {
+		_, err := greet(c)
+		return err
+	},
+	"frame": func(c net.Conn) error { // the first bytes of a frame
+		f, err := greet(c)
+		if err != nil {
+			return err
+		}
+		return f.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersEndHeaders, 1, nil)
+	},
+	"answered2": func(c net.Conn) error {
+		f, err := greet(c)
+		if err != nil {
+			return err
+		}
+		if err := ask2(f, 1, longPath); err != nil {
+			return err
+		}
+		for {
+			switch frame, err := f.ReadFrame(); {
+			case err != nil:
+				return err
+			case frame.Header().Flags.Has(http2.FlagDataEndStream) && frame.Header().StreamID == 1:
+				return nil
+			}
+		}
+	},
+}
+
+// greet begins HTTP/2.
+func greet(c net.Conn, settings ...http2.Setting) (*http2.Framer, error) {
+	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
+		return nil, err
+	}
+	f := http2.NewFramer(c, c)
+	return f, f.WriteSettings(settings...)
+}
+
+// ask2 sends a GET on a stream.
+func ask2(f *http2.Framer, stream uint32, path string) error {
+	var block strings.Builder
+	encoder := hpack.NewEncoder(&block)
+	for _, field := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", "evil.example"}, {":path", path}} {
+		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
+			return err
+		}
+	}
+	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: []byte(block.String()), EndStream: true, EndHeaders: true})
+}
+
+// startCrowd starts clients and waits until all have done their part.
+func startCrowd(t *testing.T, address string, n int, over, behaviour string) (end func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s %s", asCrowd, address, n, over, behaviour))
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end = func() {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+		cancel()
+	}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "ready\n" {
+		end()
+		t.Fatalf("the clients: %q %v", line, err)
+	}
+	return end
+}
+
+// least is the least memory in use, heap and stacks, that is seen for a while: stacks shrink with
+// collections.
+func least() uint64 {
+	best := ^uint64(0)
+	for range 8 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		best = min(best, m.HeapAlloc+m.StackInuse)
+	}
+	return best
+}
+
+// A connection that nobody is known on costs little, whatever it has said. Of the memory with TLS,
+// crypto/tls takes 7 KiB; of that with HTTP/2, the library takes 14 KiB, and up to 4 KiB more for
+// what it has read and written.
+func TestMemoryOfUnknownConnections(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector takes memory of its own")
+	}
+	const n = 500
+	for _, test := range []struct {
+		over, behaviour string
+		most            uint64 // KiB
+	}{
+		{"tcp", "silent", 8},
+		{"tcp", "half", 8},
+		{"tcp", "answered", 8},
+		{"tcp", "pipelined", 8},
+		{"tls", "silent", 12},
+		{"tls", "half", 12},
+		{"tls", "answered", 12},
+		{"tls", "pipelined", 12},
+		{"h2", "silent", 28},
+		{"h2", "preface", 28},
+		{"h2", "frame", 28},
+		{"h2", "answered2", 28},
+	} {
+		t.Run(test.over+" "+test.behaviour, func(t *testing.T) {
+			s, address := serveStrangers(t, test.over != "tcp", testLimits())
+			startCrowd(t, address.String(), 20, test.over, test.behaviour)() // what the first ones make is kept
+			waitFor(t, "they have gone", func() bool { return s.conns.len() == 0 })
+			before := least()
+			end := startCrowd(t, address.String(), n, test.over, test.behaviour)
+			defer end()
+			waitFor(t, "all are there", func() bool { return s.conns.len() == n })
+			each := (least() - before) / n
+			t.Logf("%d bytes", each)
+			if each > test.most<<10 {
+				t.Errorf("%d bytes for each connection, want at most %d KiB", each, test.most)
+			}
+		})
+	}
+}

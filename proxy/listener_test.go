@@ -1,0 +1,144 @@
+package proxy
+
+import (
+	"errors"
+	"net"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// failing is a listener whose Accept does what it is told, and notes when.
+type failing struct {
+	net.Listener
+	errs []error
+	at   []time.Time
+}
+
+// Accept implements net.Listener.
+func (f *failing) Accept() (net.Conn, error) {
+	f.at = append(f.at, time.Now())
+	if len(f.errs) == 0 {
+		_, server := net.Pipe()
+		return server, nil
+	}
+	err := f.errs[0]
+	f.errs = f.errs[1:]
+	if err == nil {
+		_, server := net.Pipe()
+		return server, nil
+	}
+	return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", err)}
+}
+
+func listenerOf(from net.Listener, limits Limits) (*listener, *Metrics, *observer.ObservedLogs, chan struct{}) {
+	core, logs := observer.New(zap.InfoLevel)
+	metrics, ending := NewMetrics(prometheus.NewRegistry()), make(chan struct{})
+	return &listener{
+		Listener: from, open: &connSet{}, limits: func() Limits { return limits }, ending: ending,
+		refused: metrics.connectionRefused, log: zap.New(core),
+	}, metrics, logs, ending
+}
+
+// Errors that pass are waited for, longer and longer, and a spell of them is told once.
+func TestAcceptGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from := &failing{errs: slices.Repeat([]error{syscall.EMFILE}, 10)}
+		from.errs = append(from.errs, nil, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOBUFS, syscall.ENOMEM)
+		l, metrics, logs, _ := listenerOf(from, testLimits())
+		for i := range 3 {
+			if i == 2 {
+				time.Sleep(2 * spell)
+				from.errs = []error{syscall.EMFILE}
+			}
+			c, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+		}
+		var waits []time.Duration
+		for i, at := range from.at[1:16] {
+			waits = append(waits, at.Sub(from.at[i]))
+		}
+		const ms = time.Millisecond
+		want := []time.Duration{5 * ms, 10 * ms, 20 * ms, 40 * ms, 80 * ms, 160 * ms, 320 * ms, 640 * ms, 1000 * ms, 1000 * ms, 0, 5 * ms, 10 * ms, 20 * ms, 40 * ms}
+		if !slices.Equal(waits, want) {
+			t.Errorf("it waits %v, want %v", waits, want)
+		}
+		if n := logs.FilterMessage("connections cannot be accepted for now").Len(); n != 2 {
+			t.Errorf("%d warnings, want one for each of two spells", n)
+		}
+		if n := testutil.ToFloat64(metrics.refused.WithLabelValues("error")); n != 15 {
+			t.Errorf("%v are counted, want 15", n)
+		}
+	})
+}
+
+// The end of the server does not wait for the next attempt.
+func TestAcceptEndsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _, _, ending := listenerOf(&failing{errs: slices.Repeat([]error{syscall.EMFILE}, 1000)}, testLimits())
+		ended := make(chan error)
+		go func() {
+			_, err := l.Accept()
+			ended <- err
+		}()
+		time.Sleep(time.Hour / 7)
+		synctest.Wait()
+		began := time.Now()
+		close(ending)
+		if err := <-ended; !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("%v", err)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// Other errors are the listener's end.
+func TestAcceptFails(t *testing.T) {
+	for _, end := range []error{syscall.EBADF, syscall.EINVAL, net.ErrClosed} {
+		l, _, _, _ := listenerOf(&failing{errs: []error{end}}, testLimits())
+		if _, err := l.Accept(); !errors.Is(err, end) {
+			t.Errorf("%v, want %v", err, end)
+		}
+	}
+}
+
+// File descriptors bound connections, those of clients that are told so included.
+func TestDescriptorsBoundConnections(t *testing.T) {
+	limits := testLimits()
+	limits.Descriptors = 16
+	l, metrics, _, _ := listenerOf(&failing{errs: append(make([]error, 20), syscall.EBADF)}, limits)
+	var crowded int
+	var all []net.Conn
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			break
+		}
+		all = append(all, c)
+		if c.(*conn).crowded.Load() {
+			crowded++
+		}
+	}
+	if refused := testutil.ToFloat64(metrics.refused.WithLabelValues("limit")); len(all) != 16 || crowded != 2 || refused != 4 {
+		t.Errorf("%d connections, %d of them are told that there are too many, %v are refused; want 16, 2 and 4", len(all), crowded, refused)
+	}
+	for _, c := range all {
+		c.Close()
+	}
+	if n := l.open.len(); n != 0 {
+		t.Errorf("%d are still counted", n)
+	}
+}

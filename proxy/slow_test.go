@@ -1,0 +1,336 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/valyala/fasthttp"
+	"go.uber.org/zap"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"k8s.io/client-go/rest"
+)
+
+// readsBodies is an upstream that answers a request when it has read its body.
+type readsBodies struct{}
+
+// RoundTrip implements http.RoundTripper.
+func (readsBodies) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		_, err := io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("x")), ContentLength: 1, Request: r}, nil
+}
+
+// slowClient is a client in a bubble, whose server has pipes for connections.
+type slowClient struct {
+	net.Conn
+	t      *testing.T
+	frames *http2.Framer
+	pings  bool
+}
+
+func (c *slowClient) send(text string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// drip sends a byte a second until that fails.
+func (c *slowClient) drip(text string) {
+	for i := range len(text) {
+		if _, err := io.WriteString(c, text[i:i+1]); err != nil {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// answer reads one answer.
+func (c *slowClient) answer() {
+	c.t.Helper()
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		c.t.Error(err)
+		return
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+}
+
+// greet begins HTTP/2.
+func (c *slowClient) greet(settings ...http2.Setting) {
+	c.t.Helper()
+	var err error
+	if c.frames, err = greet(c, settings...); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// pong answers a PING if the client does so.
+func (c *slowClient) pong(f http2.Frame) {
+	if ping, ok := f.(*http2.PingFrame); ok && c.pings && !ping.IsAck() {
+		_ = http2.NewFramer(c, nil).WritePing(true, ping.Data) // if that fails, so does the next read
+	}
+}
+
+// ended reads until the connection or the first stream ends.
+func (c *slowClient) ended() {
+	if c.frames == nil {
+		_, _ = io.Copy(io.Discard, c)
+		return
+	}
+	for {
+		f, err := c.frames.ReadFrame()
+		if err != nil {
+			return
+		}
+		c.pong(f)
+		_, reset := f.(*http2.RSTStreamFrame)
+		if reset || f.Header().StreamID == 1 && f.Header().Flags.Has(http2.FlagDataEndStream) {
+			return
+		}
+	}
+}
+
+// slowClients are clients that take their time, and when the server has had enough of them.
+// They are read from when they have begun.
+var slowClients = map[string]struct {
+	over  string // tcp, handshake: TLS before its handshake, tls, h2
+	begin func(c *slowClient)
+	then  func(c *slowClient) // meanwhile; nil for nothing
+	pings bool                // are answered
+	want  time.Duration
+}{
+	"tcp: silent":             {over: "tcp", want: 30 * time.Second},
+	"tcp: head":               {over: "tcp", then: drips(veryLongHead), want: 30 * time.Second},
+	"tcp: empty lines":        {over: "tcp", then: drips(strings.Repeat("\r\n", 500)), want: 30 * time.Second},
+	"tcp: body":               {over: "tcp", begin: posts("1000"), then: drips(strings.Repeat("x", 1000)), want: 30 * time.Second},
+	"tcp: chunks":             {over: "tcp", begin: postsChunks, then: drips(strings.Repeat("1\r\nx\r\n", 500)), want: 30 * time.Second},
+	"tcp: next request":       {over: "tcp", begin: asks("/version"), want: 3 * time.Minute},
+	"tcp: next head":          {over: "tcp", begin: asks("/version"), then: drips(veryLongHead), want: 30 * time.Second},
+	"tcp: next, refused":      {over: "tcp", begin: asks(longPath), want: 3 * time.Minute},
+	"tcp: next head, refused": {over: "tcp", begin: asks(longPath), then: drips(veryLongHead), want: 30 * time.Second},
+	"tcp: pipelined head": {over: "tcp", begin: func(c *slowClient) {
+		go c.send("GET " + longPath + " HTTP/1.1\r\nHost: localhost\r\n\r\nGET /")
+		c.answer()
+	}, want: 30 * time.Second},
+	"tls: silent":    {over: "handshake", want: 10 * time.Second},
+	"tls: handshake": {over: "handshake", then: drips("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + strings.Repeat("x", 500)), want: 10 * time.Second},
+	"tls: no head":   {over: "tls", want: 30 * time.Second},
+	"tls: head":      {over: "tls", then: drips(veryLongHead), want: 30 * time.Second},
+	"tls: body":      {over: "tls", begin: posts("1000"), then: drips(strings.Repeat("x", 1000)), want: 30 * time.Second},
+	"tls: next":      {over: "tls", begin: asks("/version"), want: 3 * time.Minute},
+	"tls: next head": {over: "tls", begin: asks("/version"), then: drips(veryLongHead), want: 30 * time.Second},
+	"h2: silent":     {over: "h2", want: 10 * time.Second},
+	"h2: preface":    {over: "h2", then: drips(http2.ClientPreface), want: 10 * time.Second},
+	"h2: settings":   {over: "h2", then: func(c *slowClient) { c.send(http2.ClientPreface) }, want: 2 * time.Second},
+	"h2: frame":      {over: "h2", begin: greets, then: drips("\x00\x10\x00\x01\x04\x00\x00\x00\x01" + strings.Repeat("x", 1000)), want: 45 * time.Second},
+	"h2: headers in pieces": {over: "h2", begin: greets, then: func(c *slowClient) {
+		c.send("\x00\x00\x01\x01\x00\x00\x00\x00\x01\x82")
+		for c.frames.WriteContinuation(1, false, nil) == nil {
+			time.Sleep(time.Second)
+		}
+	}, want: 45 * time.Second},
+	"h2: no request": {over: "h2", begin: greets, pings: true, want: 3*time.Minute + time.Second},
+	"h2: body": {over: "h2", begin: greets, then: func(c *slowClient) {
+		c.open(http2.HeadersFrameParam{EndHeaders: true}, "POST", "/version")
+		for c.frames.WriteData(1, false, []byte("x")) == nil {
+			time.Sleep(time.Second)
+		}
+	}, want: 30 * time.Second},
+	"h2: unread refusal": {over: "h2", pings: true, begin: shuts, then: func(c *slowClient) {
+		c.open(http2.HeadersFrameParam{EndHeaders: true, EndStream: true}, "GET", longPath)
+	}, want: time.Minute},
+	"h2: unread answer": {over: "h2", pings: true, begin: shuts, then: func(c *slowClient) {
+		c.open(http2.HeadersFrameParam{EndHeaders: true, EndStream: true}, "GET", "/version")
+	}, want: time.Minute},
+	"h2: unread answer of the library": {over: "h2", pings: true, begin: shuts, then: func(c *slowClient) {
+		c.open(http2.HeadersFrameParam{EndHeaders: true, EndStream: true}, "GET", "/version", "connection", "x")
+	}, want: time.Minute},
+}
+
+var veryLongHead = "GET /version HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 1000)
+
+func drips(text string) func(*slowClient) { return func(c *slowClient) { c.drip(text) } }
+
+func asks(path string) func(*slowClient) {
+	return func(c *slowClient) {
+		c.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		c.answer()
+	}
+}
+
+func posts(length string) func(*slowClient) {
+	return func(c *slowClient) {
+		c.send("POST /version HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + length + "\r\n\r\n")
+	}
+}
+
+func postsChunks(c *slowClient) {
+	c.send("POST /version HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+}
+
+func greets(c *slowClient) { c.greet() }
+
+func shuts(c *slowClient) { c.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) }
+
+// open opens the first stream.
+func (c *slowClient) open(p http2.HeadersFrameParam, method, path string, more ...string) {
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	fields := append([]string{":method", method, ":scheme", "https", ":authority", "localhost", ":path", path}, more...)
+	for pair := range slices.Chunk(fields, 2) {
+		_ = encoder.WriteField(hpack.HeaderField{Name: pair[0], Value: pair[1]}) // to memory
+	}
+	p.StreamID, p.BlockFragment = 1, block.Bytes()
+	if err := c.frames.WriteHeaders(p); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// Whatever a client is slow with has a deadline: from its first byte to its last, and not for
+// each piece.
+func TestSlowClientsAreCut(t *testing.T) {
+	certificates := selfSigned(t)
+	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // starts a clock that never ends, which no bubble may have
+	for name, slow := range slowClients {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, dial, end := serveBubble(t, certificates, slow.over != "tcp")
+				client := dial(slow.over)
+				client.pings = slow.pings
+				defer time.AfterFunc(time.Hour, func() { client.Close() }).Stop()
+				if slow.begin != nil {
+					slow.begin(client)
+				}
+				began := time.Now()
+				var meanwhile sync.WaitGroup
+				if slow.then != nil {
+					meanwhile.Go(func() { slow.then(client) })
+				}
+				client.ended()
+				if took := time.Since(began); took < slow.want-time.Second || took > slow.want+time.Second {
+					t.Errorf("cut after %v, want %v", took, slow.want)
+				}
+				end()
+				meanwhile.Wait()
+			})
+		})
+	}
+}
+
+// serveBubble runs a server in a bubble, to which dial connects.
+func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Server, dial func(over string) *slowClient, end func()) {
+	t.Helper()
+	forwards, err := forwarderTo(&rest.Config{Host: "http://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	forwards.own.plain = readsBodies{}
+	o := Options{Stall: 5 * time.Minute, Limits: testLimits(), AnyHost: true}
+	o.Limits.URIBytes, o.Limits.Idle = 64, 3*time.Minute
+	if overTLS {
+		o.TLS = certificates
+	}
+	registry := prometheus.NewRegistry()
+	s, err = NewServer(forwardsAll{}, forwards, NewDerived(1<<20, registry), o, NewMetrics(registry), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := newRawListener()
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error)
+	go func() { served <- s.Serve(ctx, listener) }()
+	var open []net.Conn
+	dial = func(over string) *slowClient {
+		client, server := net.Pipe()
+		open = append(open, client)
+		listener.conns <- server
+		protocol := map[string]string{"tls": "http/1.1", "h2": "h2"}[over]
+		if protocol == "" {
+			return &slowClient{Conn: client, t: t}
+		}
+		c := tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}) //nolint:gosec // nothing is secret
+		if err := c.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		return &slowClient{Conn: c, t: t}
+	}
+	return s, dial, func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		for _, c := range open {
+			_ = c.Close()
+		}
+	}
+}
+
+// Streams of unknown clients do not stay, and few of them do until their deadline, however many
+// there are.
+func TestStrangersAreBounded(t *testing.T) {
+	certificates := selfSigned(t)
+	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // as above
+	synctest.Test(t, func(t *testing.T) {
+		s, dial, end := serveBubble(t, certificates, true)
+		var reading sync.WaitGroup
+		var resets atomic.Int64
+		for range 2 {
+			c := dial("h2")
+			shuts(c)
+			c.pings = true
+			reading.Go(func() {
+				for c.frames != nil {
+					f, err := c.frames.ReadFrame()
+					if err != nil {
+						return
+					}
+					c.pong(f)
+					if _, ok := f.(*http2.RSTStreamFrame); ok {
+						resets.Add(1)
+					}
+				}
+			})
+			const most = 800
+			for i := range uint32(most) {
+				if err := ask2(c.frames, 2*i+1, longPath); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+		}
+		if n := s.strangers.Load(); n != strangersMax || resets.Load() != 600 {
+			t.Errorf("%d answers wait, %d were given up; want %d and 600", n, resets.Load(), strangersMax)
+		}
+		time.Sleep(time.Minute + time.Second)
+		synctest.Wait()
+		if n := s.strangers.Load(); n != 0 || resets.Load() != 1600 {
+			t.Errorf("a minute later %d answers wait, %d were given up", n, resets.Load())
+		}
+		if n := testutil.ToFloat64(s.metrics.refused.WithLabelValues("strangers")); n != 600 {
+			t.Errorf("%v are counted", n)
+		}
+		end()
+		reading.Wait()
+	})
+}
