@@ -50,6 +50,7 @@ const (
 	unready        // it answers, and is not to be asked yet
 	unwell         // it says so, and serves all the same
 	refusing       // it has just started, and knows nobody's rights
+	breaking       // it is ready by its own word, and breaks all else off
 )
 
 const (
@@ -80,11 +81,11 @@ func (f *frail) RoundTrip(req *http.Request) (*http.Response, error) {
 	private := f.mu.private && path == "/readyz"
 	f.mu.Unlock()
 	switch {
-	case state == away:
+	case state == away, state == breaking && path != "/readyz":
 		return nil, errDown
 	case state == refusing, private:
 		return statusReply(403), nil
-	case path == "/readyz" && state != up:
+	case path == "/readyz" && (state == unready || state == unwell):
 		return reply(500, "not yet"), nil
 	case state == unready:
 		return statusReply(503), nil
@@ -341,6 +342,28 @@ func TestUnwellUpstreamIsAsked(t *testing.T) {
 		wantFresh(t, f, all)
 		f.elsewhere()
 		f.cutStreams(true)
+		wantFresh(t, f, all)
+	})
+}
+
+// Feeds have failed so often that they pause for seconds when upstream goes away. When it is back they
+// do not wait for the end of that.
+func TestReturnEndsPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFrail()
+		_, all := startMany(t, f)
+		time.Sleep(time.Minute)
+		f.leave()
+		f.turn(breaking)
+		time.Sleep(20 * time.Second)
+		began := time.Now()
+		time.Sleep(10 * time.Second)
+		if got := len(f.since(began)); got > 6*manyFeeds {
+			t.Errorf("%d requests within 10 s, and all had failed for 20 s before", got)
+		}
+		f.turn(away)
+		time.Sleep(2 * time.Second)
+		f.turn(up)
 		wantFresh(t, f, all)
 	})
 }
