@@ -3,13 +3,9 @@ package upstream
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,39 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-)
-
-// frail is the fake with many resources, all of which hold the same objects. It can go away as an
-// apiserver does, and it notes when it was asked for what.
-type frail struct {
-	*fakeUpstream
-	mu struct {
-		sync.Mutex
-		asked   []request
-		state   state
-		refuses map[string]int // resources to status codes
-		expires bool           // each stream ends with 410 as soon as it has told the state
-		private bool           // /readyz is not for the proxy
-	}
-}
-
-type request struct {
-	at   time.Time
-	path string
-}
-
-type state int
-
-const (
-	up       state = iota
-	away           // nobody listens
-	unready        // it answers, and is not to be asked yet
-	unwell         // it says so, and serves all the same
-	refusing       // it has just started, and knows nobody's rights
 )
 
 const (
@@ -61,90 +27,6 @@ const (
 	// asksPerSecond bounds what upstream is asked while it is away.
 	asksPerSecond = 4
 )
-
-func newFrail() *frail {
-	f := &frail{fakeUpstream: newFake()}
-	f.takes = takes
-	f.mu.refuses = map[string]int{}
-	return f
-}
-
-func resourceName(i int) string { return fmt.Sprintf("r%02d", i) }
-
-// RoundTrip implements http.RoundTripper.
-func (f *frail) RoundTrip(req *http.Request) (*http.Response, error) {
-	path := req.URL.Path
-	f.mu.Lock()
-	f.mu.asked = append(f.mu.asked, request{time.Now(), path})
-	state, code, expires := f.mu.state, f.mu.refuses[path[strings.LastIndex(path, "/")+1:]], f.mu.expires
-	private := f.mu.private && path == "/readyz"
-	f.mu.Unlock()
-	switch {
-	case state == away:
-		return nil, errDown
-	case state == refusing, private:
-		return statusReply(403), nil
-	case path == "/readyz" && state != up:
-		return reply(500, "not yet"), nil
-	case state == unready:
-		return statusReply(503), nil
-	case code != 0:
-		return statusReply(code), nil
-	case path == "/api/v1":
-		var all []string
-		for i := range manyFeeds {
-			all = append(all, fmt.Sprintf(`{"name":%q,"namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]}`, resourceName(i)))
-		}
-		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[`+strings.Join(all, ",")+`]}`), nil
-	}
-	resp, err := f.fakeUpstream.RoundTrip(req)
-	if err == nil && expires && req.URL.Query().Get("sendInitialEvents") != "" {
-		resp.Body.Close()
-		resp.Body = io.NopCloser(strings.NewReader(f.stateAndEnd()))
-	}
-	return resp, err
-}
-
-func statusReply(code int) *http.Response {
-	reasons := map[int]metav1.StatusReason{403: metav1.StatusReasonForbidden, 503: metav1.StatusReasonServiceUnavailable}
-	return reply(code, fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reasons[code], code))
-}
-
-// stateAndEnd is a stream that ends with 410 once it has told the state.
-func (f *frail) stateAndEnd() string {
-	f.fakeUpstream.mu.Lock()
-	defer f.fakeUpstream.mu.Unlock()
-	var lines strings.Builder
-	for _, o := range f.fakeUpstream.mu.objects {
-		lines.WriteString(`{"type":"ADDED","object":` + o + "}\n")
-	}
-	return lines.String() + `{"type":"BOOKMARK","object":` + bookmarkJSON(f.fakeUpstream.mu.rev, true) + "}\n" + tooOld(1, 2) + "\n"
-}
-
-func (f *frail) turn(to state) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.state = to
-}
-
-// since returns what was asked since a moment.
-func (f *frail) since(began time.Time) (all []request) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, r := range f.mu.asked {
-		if !r.at.Before(began) {
-			all = append(all, r)
-		}
-	}
-	return all
-}
-
-// leave ends all streams, and upstream goes away. Its history begins anew when it is back.
-func (f *frail) leave() {
-	f.turn(away)
-	f.elsewhere()
-	f.cutStreams(true)
-}
 
 // startMany returns feeds and one for each resource.
 func startMany(t *testing.T, way http.RoundTripper) (*Feeds, []*Feed) {
@@ -345,6 +227,28 @@ func TestUnwellUpstreamIsAsked(t *testing.T) {
 	})
 }
 
+// Feeds have failed so often that they pause for seconds when upstream goes away. When it is back they
+// do not wait for the end of that.
+func TestReturnEndsPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFrail()
+		_, all := startMany(t, f)
+		time.Sleep(time.Minute)
+		f.leave()
+		f.turn(breaking)
+		time.Sleep(20 * time.Second)
+		began := time.Now()
+		time.Sleep(10 * time.Second)
+		if got := len(f.since(began)); got > 6*manyFeeds {
+			t.Errorf("%d requests within 10 s, and all had failed for 20 s before", got)
+		}
+		f.turn(away)
+		time.Sleep(2 * time.Second)
+		f.turn(up)
+		wantFresh(t, f, all)
+	})
+}
+
 // A server that has just started refuses everything for a while. No feed believes that, whether it
 // may read /readyz or not, and its watches go on.
 func TestRefusalsOfAServerThatStarts(t *testing.T) {
@@ -406,23 +310,6 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 			}
 		}
 	})
-}
-
-// member is a server of the fake's cluster that can go away by itself.
-type member struct {
-	*frail
-	away atomic.Bool
-}
-
-// RoundTrip implements http.RoundTripper.
-func (m *member) RoundTrip(req *http.Request) (*http.Response, error) {
-	if m.away.Load() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.mu.asked = append(m.mu.asked, request{time.Now(), req.URL.Path})
-		return nil, &net.OpError{Op: "dial", Err: errDown}
-	}
-	return m.frail.RoundTrip(req)
 }
 
 // Of several servers, one goes away and feeds go on with another at once. When all are away they are
