@@ -161,7 +161,7 @@ func TestExpiredRelistsAtOnce(t *testing.T) {
 		f.elsewhere()
 		f.cutStreams(true)
 		time.Sleep(time.Minute)
-		if got := len(asked()) - began; got > 60 || got < 10 {
+		if got := len(asked()) - began; got > 60 || got < 5 {
 			t.Errorf("%d requests in a minute of nothing but 410", got)
 		}
 	})
