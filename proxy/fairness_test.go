@@ -142,7 +142,7 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 	waitFor(t, "upstream has the first", func() bool { return heldOf(s.places) == 1 })
 	for name, request := range map[string]string{
 		"get":    "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
-		"create": "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000\r\n\r\n" + strings.Repeat("x", 29_000),
+		"create": "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 30000\r\n\r\n" + strings.Repeat("x", 29_000),
 	} {
 		leaver := dialTLS(t, address)
 		send(t, leaver, request)

@@ -152,7 +152,7 @@ var slowClients = map[string]struct {
 	}, want: 45 * time.Second},
 	"h2: no request": {over: "h2", begin: greets, pings: true, want: 3*time.Minute + time.Second},
 	"h2: body": {over: "h2", begin: greets, then: func(c *slowClient) {
-		c.open(http2.HeadersFrameParam{EndHeaders: true}, "POST", "/version")
+		c.open(http2.HeadersFrameParam{EndHeaders: true}, "POST", "/version", "content-type", "application/json")
 		for c.frames.WriteData(1, false, []byte("x")) == nil {
 			time.Sleep(time.Second)
 		}
