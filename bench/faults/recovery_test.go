@@ -30,6 +30,7 @@ const (
 	recoveryWriters = 8
 	recoveryReadyz  = 10 * time.Millisecond // between two asks of it
 	recoveryLull    = 2 * time.Second
+	recoveryLate    = 2 * time.Second // more of that is looked into
 	recoveryStep    = 2 * time.Minute // limit for each restart
 	// asksPerSecond bounds what a proxy asks of an apiserver that is away. The streams do not all
 	// end at the same time, so there are some asks more.
@@ -44,6 +45,7 @@ type recovery struct {
 	auditLog string
 	watching sync.WaitGroup
 	seen     []atomic.Pointer[marked] // of each resource
+	written  []time.Time              // when the last mark of each was acknowledged
 	ended    atomic.Int64             // watches
 	mark     int64
 	outages  []outage
@@ -101,7 +103,7 @@ func builtIns(feeds int) int { return min(len(builtIn), feeds/2) }
 
 func newRecovery(ctx context.Context, t *testing.T, feeds int) *recovery {
 	t.Helper()
-	r := &recovery{auditLog: filepath.Join(t.TempDir(), "audit.log"), seen: make([]atomic.Pointer[marked], feeds)}
+	r := &recovery{auditLog: filepath.Join(t.TempDir(), "audit.log"), seen: make([]atomic.Pointer[marked], feeds), written: make([]time.Time, feeds)}
 	api := cluster.APIServerT(t, cluster.Options{AuditLog: r.auditLog})
 	r.world = newWorld(t, api, configMaps, "", "")
 	r.all = slices.Clone(builtIn[:builtIns(feeds)])
@@ -160,7 +162,7 @@ func (r *recovery) write(ctx context.Context, t *testing.T) {
 		objects := r.dynamic.Resource(r.all[i].GroupVersionResource).Namespace("default")
 		for {
 			_, err := objects.Patch(ctx, markName, types.MergePatchType, patch, metav1.PatchOptions{})
-			if err == nil || ctx.Err() != nil {
+			if r.written[i] = time.Now(); err == nil || ctx.Err() != nil {
 				return err
 			}
 			lull(ctx, recoveryReadyz)
@@ -212,12 +214,28 @@ func (r *recovery) restartServer(ctx context.Context, t *testing.T, kill bool, a
 		t.Fatal(err)
 	}
 	for i := range r.seen {
-		o.fresh = append(o.fresh, r.seen[i].Load().at.Sub(o.ready))
+		fresh := r.seen[i].Load().at.Sub(o.ready)
+		if o.fresh = append(o.fresh, fresh); fresh > recoveryLate {
+			r.explain(t, i, o, fresh)
+		}
 	}
 	r.outages = append(r.outages, o)
 	lull(ctx, recoveryLull) // for what is asked late
 	if n := r.ended.Load(); n > 0 {
 		t.Fatalf("%d watches have ended", n)
+	}
+}
+
+// explain logs what is known about a watcher that was late.
+func (r *recovery) explain(t *testing.T, i int, o outage, fresh time.Duration) {
+	t.Helper()
+	name := r.all[i].Resource
+	t.Logf("the watcher of %s was up to date after %v, what it was to see was acknowledged after %v", name, fresh, r.written[i].Sub(o.ready))
+	for line := range strings.Lines(r.proxy.Log()) {
+		at, err := time.Parse("2006-01-02T15:04:05.000Z", gjson.Get(line, "ts").Str)
+		if err == nil && !at.Before(o.down) && (gjson.Get(line, "resource").Str == name || gjson.Get(line, "server").Exists()) {
+			t.Log(strings.TrimSpace(line))
+		}
 	}
 }
 
