@@ -151,18 +151,20 @@ func (s *socket) Close() error {
 	return s.Conn.Close()
 }
 
-// dial connects. A client that does not read has a small buffer for what it does not read.
+// dial connects.
 func (a *attack) dial() (net.Conn, error) { return a.dialTo(a.address) }
 
 func (a *attack) dialTo(address string) (net.Conn, error) {
-	const buffer = 4 << 10
 	dialer := net.Dialer{Timeout: limit, KeepAlive: -1}
 	conn, err := dialer.DialContext(a.ctx, "tcp", address)
 	if err != nil {
 		a.got(noEntry)
 		return nil, err
 	}
-	_ = conn.(*net.TCPConn).SetReadBuffer(buffer)
+	if a.small {
+		const buffer = 4 << 10
+		_ = conn.(*net.TCPConn).SetReadBuffer(buffer)
+	}
 	a.mu.Lock()
 	a.mu.conns[conn] = true
 	if a.ctx.Err() != nil {

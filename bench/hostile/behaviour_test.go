@@ -26,6 +26,8 @@ type behaviour struct {
 	// lingers tells that at length the clients leave without a word: their sockets stay open, and the proxy
 	// has to find out by itself.
 	lingers bool
+	// small is for clients that do not read: they have small buffers for what comes.
+	small bool
 }
 
 const refusedOnly = "1 2 3" // codes of answers that are none to somebody who must be refused

@@ -26,7 +26,8 @@ func crossSite() (all []behaviour) {
 		}
 		return h
 	}
-	socket := with(upgradeToWebSocket(), "Origin", elsewhere, "Sec-Websocket-Protocol", "v5.channel.k8s.io, base64.binary.k8s.io")
+	socket := with(upgradeToWebSocket(), "Origin", elsewhere)
+	channels := with(socket, "Sec-Websocket-Protocol", "v5.channel.k8s.io")
 	script := http.Header{"Origin": {elsewhere}, "Sec-Fetch-Site": {"cross-site"}, "Sec-Fetch-Mode": {"cors"}}
 	noCORS := http.Header{"Origin": {elsewhere}, "Sec-Fetch-Site": {"cross-site"}, "Sec-Fetch-Mode": {"no-cors"}}
 	for _, row := range []struct {
@@ -37,7 +38,7 @@ func crossSite() (all []behaviour) {
 		admin  bool // the address of metrics and probes
 	}{
 		{"WebSocket to watches", http.MethodGet, []string{secrets + "?watch=true", cachedWatch, "/api/v1/configmaps?watch=true"}, socket, false},
-		{"WebSocket to exec, attach, port-forward", http.MethodGet, tunnelPaths(), socket, false},
+		{"WebSocket to exec, attach, port-forward", http.MethodGet, tunnelPaths(), channels, false},
 		{"WebSocket without Sec-Fetch-Site from a sandbox", http.MethodGet, []string{secrets + "?watch=true"}, with(socket, "Origin", "null"), false},
 		{"fetch", http.MethodGet, []string{secrets, cachedList, "/version"}, script, false},
 		{"fetch, no-cors", http.MethodGet, []string{secrets, cachedList}, noCORS, false},
@@ -48,7 +49,7 @@ func crossSite() (all []behaviour) {
 		{"EventSource", http.MethodGet, []string{secrets + "?watch=true"}, with(script, "Accept", "text/event-stream"), false},
 		{"posts without a type", http.MethodPost, []string{attackedConfigMaps, "/api/v1/namespaces"}, noCORS, false},
 		{"posts of forms", http.MethodPost, []string{attackedConfigMaps}, with(noCORS, "Content-Type", "text/plain;charset=UTF-8"), false},
-		{"deletes after a preflight", http.MethodDelete, []string{attackedPodsPath + "/" + tunnelled}, script, false},
+		{"deletes after a preflight", http.MethodDelete, []string{attackedPodsPath + "/" + podName(attackerSpace, 0)}, script, false},
 		{"DNS rebinding", http.MethodGet, []string{secrets, cachedList, "/version"}, http.Header{"Host": {"evil.example:8001"}, "Sec-Fetch-Site": {"same-origin"}}, false},
 		{"DNS rebinding of the admin address", http.MethodGet, []string{"/metrics", "/status", "/debug/pprof/heap", "/"}, http.Header{
 			"Host": {"evil.example:8002"}, "Sec-Fetch-Site": {"same-origin"},

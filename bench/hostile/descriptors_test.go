@@ -82,7 +82,7 @@ func answers(a *attack) error {
 		if _, _, resp := a.asks(http.MethodGet, oneRow, nil); resp != nil && resp.StatusCode == http.StatusOK {
 			return nil
 		}
-		if a.ctx.Err() != nil {
+		if a.ctx.Err() != nil || !a.alive() {
 			return errors.New("the proxy does not answer any more")
 		}
 		wait(a.ctx, 50*time.Millisecond)

@@ -36,7 +36,7 @@ func (a *attack) frames(reads bool, settings ...http2.Setting) (*frames, error) 
 		return nil, err
 	}
 	f := &frames{Framer: http2.NewFramer(conn, conn), a: a, conn: conn, stream: 1}
-	f.AllowIllegalWrites, f.AllowIllegalReads = true, true
+	f.AllowIllegalWrites = true
 	f.encoder = hpack.NewEncoder(&f.block)
 	if _, err = io.WriteString(conn, http2.ClientPreface); err == nil {
 		err = f.WriteSettings(settings...)

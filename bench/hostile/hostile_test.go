@@ -27,6 +27,7 @@ func TestHostile(t *testing.T) {
 	w.warm(t)
 	w.victim = startVictim(t, w, w.front)
 	w.calm(t)
+	began := time.Now()
 	var rows []string
 	for _, b := range behaviours() {
 		t.Run(b.name, func(t *testing.T) { rows = append(rows, w.row(t, b)) })
@@ -35,6 +36,7 @@ func TestHostile(t *testing.T) {
 		}
 		w.revive(t)
 	}
+	t.Logf("all rows took %v", time.Since(began).Round(time.Second))
 	last := w.victim.tell()
 	if last.Seen == 0 {
 		t.Error("the victim's watch has shown nothing")
@@ -118,12 +120,13 @@ func (w *world) revive(t *testing.T) {
 
 // row lets clients behave so, looks at what becomes of the proxy and its other users, and returns the table's line.
 func (w *world) row(t *testing.T, b behaviour) string {
-	ctx, cancel := context.WithTimeout(t.Context(), *length)
+	ctx, cancel := context.WithCancel(t.Context()) // not a deadline: a dial would end before it
 	defer cancel()
 	a := w.newAttack(ctx, b)
 	before, spent := a.begin(t)
 	w.victim.tell()
 	began := time.Now()
+	defer time.AfterFunc(*length, cancel).Stop()
 	a.run()
 	seen := w.victim.tell()
 	left := time.Now()
@@ -144,6 +147,7 @@ func (w *world) row(t *testing.T, b behaviour) string {
 		a.leave()
 		after = a.settle(t, before)
 	}
+	settled := time.Now()
 	after.heap = a.heapNow(t)
 	a.judge(t, before, after, peak, seen)
 	line := fmt.Sprintf("| %s | %d | %d | %s | %d | %.1f | %.1f | %s | %s | %s | %s | %s | %d → %d |",
@@ -152,7 +156,7 @@ func (w *world) row(t *testing.T, b behaviour) string {
 		between(before.goroutines, after.goroutines), between(before.descriptors, after.descriptors), between(before.connections, after.connections),
 		before.heap>>20, after.heap>>20)
 	t.Log(line)
-	t.Logf("attack %v, settling %v", left.Sub(began), time.Since(left))
+	t.Logf("the attack took %v, the recovery %v", left.Sub(began).Round(time.Millisecond), settled.Sub(left).Round(time.Millisecond))
 	return line
 }
 

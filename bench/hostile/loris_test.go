@@ -10,7 +10,7 @@ import (
 
 // loris are clients that say as little as possible, in each phase of a request.
 func loris() []behaviour {
-	const rate = 200
+	const rate = 400
 	clientHello := string([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3}) // of a record of 512 bytes
 	row := func(name string, clients, most int, do func(*attack, int)) behaviour {
 		return behaviour{name: "slow: " + name, clients: clients, most: most, rate: rate, do: do, lingers: true}

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	length     = flag.Duration("length", time.Second, "how long each row goes on")
+	length     = flag.Duration("length", 400*time.Millisecond, "how long each row goes on")
 	reportFile = flag.String("report", "", "write the table to a `FILE`")
 )
 

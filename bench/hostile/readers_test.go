@@ -14,7 +14,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 // readers are clients that do not read what they have asked for, or hardly.
 func readers() (all []behaviour) {
-	const rate = 100
+	const rate = 200
 	for _, what := range []struct {
 		name, path string
 		most       int
@@ -39,7 +39,7 @@ func readers() (all []behaviour) {
 			})
 		}
 	}
-	return append(all, behaviour{
+	all = append(all, behaviour{
 		name: "never reads the answers to 100 pipelined requests", clients: 30, most: 300, rate: rate, lingers: true,
 		do: func(a *attack, _ int) {
 			if !a.turn() {
@@ -55,6 +55,10 @@ func readers() (all []behaviour) {
 		do:     reads(attackedConfigMaps+"?watch=true&resourceVersion=0&timeoutSeconds=600", func(a *attack, _ net.Conn, _ *bufio.Reader) { a.stay() }),
 		beside: writeLarge,
 	})
+	for i := range all {
+		all[i].small = true
+	}
+	return all
 }
 
 // reads asks for something and reads it in a way of its own.

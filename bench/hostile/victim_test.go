@@ -81,6 +81,9 @@ func startVictim(t *testing.T, w *world, p *target) *victim {
 		t.Fatal(err)
 	}
 	t.Cleanup(v.end)
+	if began := v.tell(); len(began.Failed) > 0 {
+		t.Errorf("the victim begins with %q", began.Failed)
+	}
 	return v
 }
 
@@ -161,8 +164,8 @@ func (s *suffering) fail(format string, args ...any) {
 	const enough = 10
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.mu.failed) < enough {
-		s.mu.failed = append(s.mu.failed, fmt.Sprintf(format, args...))
+	if what := fmt.Sprintf(format, args...); len(s.mu.failed) < enough && !slices.Contains(s.mu.failed, what) {
+		s.mu.failed = append(s.mu.failed, what)
 	}
 }
 
@@ -243,7 +246,7 @@ func (s *suffering) write(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		patch := fmt.Appendf(nil, `{"data":{"n":"%d"}}`, n)
+		patch := fmt.Appendf(nil, `{"data":{"by":"%d","n":"%d"}}`, os.Getpid(), n)
 		status, body, err := s.ask(ctx, s.upstream, s.UpstreamToken, http.MethodPatch, counterURL(s.Upstream)+"/"+counterName, patch)
 		switch {
 		case ctx.Err() != nil:
@@ -282,11 +285,11 @@ func (s *suffering) watch(ctx context.Context, began chan<- struct{}) {
 		s.mu.ended = true
 		s.mu.Unlock()
 	}()
-	last := -1
+	last, first := 0, true
 	for events := json.NewDecoder(resp.Body); ; {
 		var e struct {
 			Type   string
-			Object struct{ Data struct{ N string } }
+			Object struct{ Data struct{ By, N string } }
 		}
 		if err := events.Decode(&e); err != nil {
 			if ctx.Err() == nil {
@@ -299,8 +302,12 @@ func (s *suffering) watch(ctx context.Context, began chan<- struct{}) {
 		case err != nil:
 			s.fail("the watch shows %+v", e)
 			return
-		case last < 0:
+		case first:
+			first = false
 			close(began)
+			continue
+		case e.Object.Data.By != strconv.Itoa(os.Getpid()):
+			continue // the victim's before
 		case n != last+1:
 			s.fail("the watch goes from %d to %d", last, n)
 		}

@@ -58,7 +58,7 @@ func watches() []behaviour {
 			_, ok := f.get(late(f.a), asAttacker())
 			return ok
 		})), lateIsServed),
-		row("410 and again", 8, 16, 200, gets(http2Protocol, func(int64) string { return attackedPodsPath + "?watch=true&resourceVersion=1&timeoutSeconds=5" })),
+		row("410 and again", 64, 128, 200, gets(http2Protocol, func(int64) string { return attackedPodsPath + "?watch=true&resourceVersion=1&timeoutSeconds=5" })),
 		row("from the future", 8, 16, 200, gets(http2Protocol, func(i int64) string {
 			return fmt.Sprintf("%s?watch=true&timeoutSeconds=1&resourceVersion=%d", attackedPodsPath, 1<<40+i)
 		})),
@@ -77,6 +77,7 @@ func watches() []behaviour {
 			}
 			h := upgradeToWebSocket()
 			h.Set("Authorization", "Bearer "+tokenOf(attackerUser))
+			h.Set("Origin", "https://localhost")
 			if _, _, resp := a.asks(http.MethodGet, cachedWatch, h); resp != nil {
 				a.stay()
 			}
