@@ -51,7 +51,8 @@ func (w *world) newAttack(ctx context.Context, b behaviour) *attack {
 	return a
 }
 
-// run lets the clients go about it until the row is over. Their connections are still there when it returns.
+// run lets the clients go about it until the row is over. Their connections are still there when it
+// returns.
 func (a *attack) run() {
 	defer a.ticker.Stop()
 	stop := context.AfterFunc(a.ctx, a.wake)
@@ -104,7 +105,8 @@ func (a *attack) turn() bool {
 // stay waits until the row is over.
 func (a *attack) stay() { <-a.ctx.Done() }
 
-// got notes an answer, or what came instead of one. What comes once the row is over is its own doing.
+// got notes an answer, or what came instead of one. What comes once the row is over is its own
+// doing.
 func (a *attack) got(code string) {
 	forbidden := slices.ContainsFunc(a.never, func(begin string) bool { return strings.HasPrefix(code, begin) })
 	a.mu.Lock()
@@ -237,7 +239,8 @@ func (a *attack) answer(from *bufio.Reader) (*http.Response, error) {
 	return resp, nil
 }
 
-// asks sends a request over HTTP/1.1 and reads the answer's head, on a connection of its own that stays.
+// asks sends a request over HTTP/1.1 and reads the answer's head, on a connection of its own that
+// stays.
 func (a *attack) asks(method, path string, header http.Header) (net.Conn, *bufio.Reader, *http.Response) {
 	conn, err := a.open(http1)
 	if err != nil {

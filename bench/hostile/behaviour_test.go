@@ -9,11 +9,14 @@ import (
 // behaviour is what a crowd of hostile clients does, a row of the table.
 type behaviour struct {
 	name string
-	// clients is how many there are in the short run, most how many at length; 0 is ten times as many.
+	// clients is how many there are in the short run, most how many at length; 0 is ten times as
+	// many.
 	clients, most int
-	// rate is how many requests or frames, or bundles of them, all clients together begin per second.
+	// rate is how many requests or frames, or bundles of them, all clients together begin per
+	// second.
 	rate int
-	// do is what one of them does. It returns when its attack is over, see attack.turn and attack.stay.
+	// do is what one of them does. It returns when its attack is over, see attack.turn and
+	// attack.stay.
 	do func(a *attack, client int)
 	// on is whom they attack; nil is the front.
 	on func(w *world) *target
@@ -23,8 +26,8 @@ type behaviour struct {
 	never []string
 	// after looks at the proxy when the attackers have left.
 	after func(a *attack) error
-	// lingers tells that at length the clients leave without a word: their sockets stay open, and the proxy
-	// has to find out by itself.
+	// lingers tells that at length the clients leave without a word: their sockets stay open, and
+	// the proxy has to find out by itself.
 	lingers bool
 	// small is for clients that do not read: they have small buffers for what comes.
 	small bool

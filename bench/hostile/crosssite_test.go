@@ -15,8 +15,8 @@ func upgradeToWebSocket() http.Header {
 	}
 }
 
-// crossSite is what a page of another site has a browser send to a developer's proxy, where everybody is the developer.
-// None of it may be answered with anything.
+// crossSite is what a page of another site has a browser send to a developer's proxy, where
+// everybody is the developer. None of it may be answered with anything.
 func crossSite() (all []behaviour) {
 	const secrets = "/api/v1/namespaces/default/secrets"
 	with := func(h http.Header, fields ...string) http.Header {
@@ -70,13 +70,14 @@ func crossSite() (all []behaviour) {
 }
 
 func tunnelPaths() (paths []string) {
-	for _, tail := range strings.Fields("/exec?command=x&stdout=true /attach?stdout=true /portforward?ports=80") {
+	for tail := range strings.FieldsSeq("/exec?command=x&stdout=true /attach?stdout=true /portforward?ports=80") {
 		paths = append(paths, attackedPodsPath+"/"+tunnelled+tail)
 	}
 	return paths
 }
 
-// crossSite sends a request on a connection of its own. A post that gets through makes what it says.
+// crossSite sends a request on a connection of its own. A post that gets through makes what it
+// says.
 func (a *attack) crossSite(method, path string, header http.Header, admin bool) {
 	address := a.address
 	if admin {

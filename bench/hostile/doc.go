@@ -18,6 +18,6 @@
 // attackers, uses one processor; the table shows the processor time of each, so that a slow victim
 // can be told from a busy machine.
 //
-// `make test` runs each row for less than a second. `make hostile` runs each for 20 seconds with more clients
-// and writes bench/results/hostile.md.
+// `make test` runs each row for less than a second: its latencies are of few reads. `make hostile`
+// runs each for 20 seconds with more clients and writes bench/results/hostile.md.
 package hostile

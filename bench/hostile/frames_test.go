@@ -142,7 +142,8 @@ func (f *frames) request(method, path string, header http.Header, end bool) (str
 	})
 }
 
-// flood has each client write bundles of frames, at the row's rate, to connections that it opens again when they end.
+// flood has each client write bundles of frames, at the row's rate, to connections that it opens
+// again when they end.
 func flood(reads bool, bundle int, begin func(f *frames) bool, write func(f *frames, i int) bool) func(*attack, int) {
 	return func(a *attack, _ int) {
 		var f *frames

@@ -11,31 +11,31 @@ import (
 // framing are HTTP/1.1 requests that are too large or broken.
 func framing() []behaviour {
 	row := func(name string, rate int, do func(*attack, int)) behaviour {
-		return behaviour{name: "HTTP/1.1: " + name, clients: 8, most: 16, rate: rate, do: do}
+		return behaviour{name: "HTTP1: " + name, clients: 8, most: 16, rate: rate, do: do}
 	}
 	long := func(bytes int) string { return strings.Repeat("x", bytes) }
 	return []behaviour{
-		row("headers of 60 KiB", 100, texts(func(a *attack, i int64) string {
+		row("headers of 60 KiB", 100, texts(func(a *attack, _ int64) string {
 			return a.request(http.MethodGet, cachedList+"&limit=1", asAttacker("X-Long", long(60<<10)))
 		})),
-		row("headers of 1 MiB", 50, texts(func(a *attack, i int64) string {
+		row("headers of 1 MiB", 50, texts(func(a *attack, _ int64) string {
 			return a.request(http.MethodGet, cachedList+"&limit=1", asAttacker("X-Long", long(1<<20)))
 		})),
-		row("10,000 headers", 50, texts(func(a *attack, i int64) string {
+		row("10,000 headers", 50, texts(func(a *attack, _ int64) string {
 			text := a.request(http.MethodGet, cachedList+"&limit=1", asAttacker())
 			return text[:len(text)-2] + strings.Repeat("X: y\r\n", 10_000) + "\r\n"
 		})),
-		row("paths of 60 KiB", 100, texts(func(a *attack, i int64) string {
+		row("paths of 60 KiB", 100, texts(func(a *attack, _ int64) string {
 			return a.request(http.MethodGet, "/api/v1/"+long(60<<10), asAttacker())
 		})),
-		row("paths of 1 MiB", 50, texts(func(a *attack, i int64) string {
+		row("paths of 1 MiB", 50, texts(func(a *attack, _ int64) string {
 			return a.request(http.MethodGet, "/api/v1/"+long(1<<20), asAttacker())
 		})),
 		row("a line that does not end", 50, texts(func(*attack, int64) string { return long(200 << 10) })),
 		row("broken framing", 200, texts(func(a *attack, i int64) string {
 			return strings.ReplaceAll(broken[i%int64(len(broken))], "&", "Host: "+a.address+"\r\nAuthorization: Bearer "+tokenOf(attackerUser))
 		})),
-		row("pipelined, and read", 20, texts(func(a *attack, i int64) string {
+		row("pipelined, and read", 20, texts(func(a *attack, _ int64) string {
 			return strings.Repeat(a.request(http.MethodGet, cachedList+"&limit=1", asAttacker()), 20)
 		})),
 		row("upgrades to anything", 200, texts(func(a *attack, i int64) string {
@@ -66,7 +66,8 @@ var broken = []string{
 	"\r\n\r\n\r\n\r\n",
 }
 
-// texts has each client write a request on a connection of its own on each of its turns, and read what comes back.
+// texts has each client write a request on a connection of its own on each of its turns, and read
+// what comes back.
 func texts(text func(a *attack, i int64) string) func(*attack, int) {
 	return func(a *attack, _ int) {
 		for a.turn() {

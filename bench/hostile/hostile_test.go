@@ -21,7 +21,8 @@ const (
 	heapSlack = 48 << 20
 )
 
-// Whatever hostile clients do: the proxy keeps to its memory, serves others, and forgets those that have left.
+// Whatever hostile clients do: the proxy keeps to its memory, serves others, and forgets those that
+// have left.
 func TestHostile(t *testing.T) {
 	w := newWorld(t)
 	w.warm(t)
@@ -98,7 +99,8 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// revive puts another proxy in the place of one that has ended, and another victim in the place of one that has suffered.
+// revive puts another proxy in the place of one that has ended, and another victim in the place of
+// one that has suffered.
 func (w *world) revive(t *testing.T) {
 	t.Helper()
 	if !w.local.alive() {
@@ -118,7 +120,8 @@ func (w *world) revive(t *testing.T) {
 	}
 }
 
-// row lets clients behave so, looks at what becomes of the proxy and its other users, and returns the table's line.
+// row lets clients behave so, looks at what becomes of the proxy and its other users, and returns
+// the table's line.
 func (w *world) row(t *testing.T, b behaviour) string {
 	ctx, cancel := context.WithCancel(t.Context()) // not a deadline: a dial would end before it
 	defer cancel()
@@ -150,8 +153,8 @@ func (w *world) row(t *testing.T, b behaviour) string {
 	settled := time.Now()
 	after.heap = a.heapNow(t)
 	a.judge(t, before, after, peak, seen)
-	line := fmt.Sprintf("| %s | %d | %d | %s | %d | %.1f | %.1f | %s | %s | %s | %s | %s | %d → %d |",
-		b.name, a.clients, a.sent.Load(), a.codes(), peak>>20, milliseconds(seen.P99), w.ratio(seen), w.verdict(seen),
+	line := fmt.Sprintf("| %s | %d | %d | %d | %s | %d | %.1f | %.1f | %s | %s | %s | %s | %s | %d → %d |",
+		b.name, a.clients, a.rate, a.sent.Load(), a.codes(), peak>>20, milliseconds(seen.P99), w.ratio(seen), w.verdict(seen),
 		fmt.Sprintf("%.1f, %.1f, %.1f", (now[0]-spent[0]).Seconds(), (now[1]-spent[1]).Seconds(), (now[2]-spent[2]).Seconds()),
 		between(before.goroutines, after.goroutines), between(before.descriptors, after.descriptors), between(before.connections, after.connections),
 		before.heap>>20, after.heap>>20)
@@ -245,8 +248,8 @@ func (a *attack) heapNow(t *testing.T) int64 {
 	return 0
 }
 
-const tableHead = `| behaviour | clients | sent | answers | peak MiB | victim's p99, ms | times undisturbed | | CPU s: attackers, proxy, apiserver | goroutines | descriptors | sockets | MiB of heap |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|
+const tableHead = `| behaviour | clients | turns/s | sent | answers | peak MiB | victim's p99, ms | times undisturbed | | CPU s: attackers, proxy, apiserver | goroutines | descriptors | sockets | MiB of heap |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 `
 
 // report writes the table that was asked for.
@@ -268,8 +271,10 @@ func (w *world) report(t *testing.T, rows []string, last report) {
 	fmt.Fprintf(&b, "Undisturbed, the victim's get took %.1f ms (p50), %.1f ms (p99). Its watch has shown %d events without a gap.\n",
 		milliseconds(w.undisturbed.P50), milliseconds(w.undisturbed.P99), last.Seen)
 	fmt.Fprintf(&b, "%d of %d rows are over %d × the undisturbed p99.\n", over, len(rows), mostRatio)
-	b.WriteString("Attackers, victim, proxy and apiserver share the processors, so attackers are paced. The attackers use one processor at most.\n")
-	b.WriteString("An answer of `cut` is a connection that ended without one, `no connection` one that was refused; `reset` is an HTTP/2 stream, `goaway` an HTTP/2 connection that was ended.\n")
+	b.WriteString("Attackers, victim, proxy and apiserver share the processors, so attackers are paced and use one processor at most. " +
+		"A turn is a connection, a request or a bundle of at most 100 frames.\n")
+	b.WriteString("An answer of `cut` is a connection that ended without one, `no connection` one that was refused. `reset` is an HTTP/2 stream " +
+		"and `goaway` an HTTP/2 connection that the proxy ended.\n")
 	b.WriteString("An arrow goes from before the row to after its clients have left. Sockets include those to the apiserver.\n\n")
 	b.WriteString(tableHead + strings.Join(rows, "\n") + "\n")
 	if err := os.WriteFile(*reportFile, []byte(b.String()), 0o644); err != nil {

@@ -15,7 +15,7 @@ const oneRow = cachedList + "&limit=1" // a small answer from the cache
 // http2Floods are frames that cost the server more than the client.
 func http2Floods() []behaviour {
 	row := func(name string, rate int, do func(*attack, int)) behaviour {
-		return behaviour{name: "HTTP/2: " + name, clients: 4, most: 8, rate: rate, do: do}
+		return behaviour{name: "HTTP2: " + name, clients: 4, most: 8, rate: rate, do: do}
 	}
 	authority := asAttacker()
 	stranger := http.Header{}
@@ -138,7 +138,7 @@ func invalid(f *frames, _ int) bool {
 // http2Windows are clients that let the server send little or nothing.
 func http2Windows() []behaviour {
 	row := func(name string, clients, most, rate int, do func(*attack, int)) behaviour {
-		return behaviour{name: "HTTP/2: " + name, clients: clients, most: most, rate: rate, do: do, lingers: true}
+		return behaviour{name: "HTTP2: " + name, clients: clients, most: most, rate: rate, do: do, lingers: true}
 	}
 	zero := []http2.Setting{window(0)}
 	opens := func(path string, header http.Header) func(*frames, int) bool {
@@ -161,7 +161,7 @@ func http2Windows() []behaviour {
 			return ok && f.frame(func() error { return f.WriteData(stream, false, []byte(" ")) })
 		})),
 		{
-			name: "HTTP/2: events of 30 KB for 800 watches that nobody reads", clients: 4, most: 10, rate: 1000, lingers: true,
+			name: "HTTP2: events of 30 KB for 800 watches that nobody reads", clients: 4, most: 10, rate: 1000, lingers: true,
 			do:     streams(perConnection, zero, opens(attackedConfigMaps+"?watch=true&timeoutSeconds=600&resourceVersion=0&fieldSelector=metadata.name%3Dlarge-0", asAttacker())),
 			beside: writeLarge,
 		},

@@ -18,9 +18,9 @@ func loris() []behaviour {
 	return []behaviour{
 		row("connects and says nothing", 200, 4000, says("")),
 		row("half a ClientHello, byte by byte", 200, 2000, says(clientHello)),
-		row("TLS, then nothing, HTTP/1.1", 150, 2000, handshakes(http1, "")),
-		row("TLS, then nothing, HTTP/2", 150, 2000, handshakes(http2Protocol, "")),
-		row("half of the HTTP/2 preface", 150, 1000, handshakes(http2Protocol, "PRI * HTTP/2.0\r\n")),
+		row("TLS, then nothing, HTTP1", 150, 2000, handshakes(http1, "")),
+		row("TLS, then nothing, HTTP2", 150, 2000, handshakes(http2Protocol, "")),
+		row("half of the HTTP2 preface", 150, 1000, handshakes(http2Protocol, "PRI * HTTP/2.0\r\n")),
 		row("header byte by byte", 100, 1000, drips(func(a *attack) string {
 			return a.request(http.MethodGet, cachedList, asAttacker("X-Long", strings.Repeat("x", 4<<10)))
 		}, 0)),

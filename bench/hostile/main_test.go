@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	length     = flag.Duration("length", 400*time.Millisecond, "how long each row goes on")
+	length     = flag.Duration("length", 300*time.Millisecond, "how long each row goes on")
 	reportFile = flag.String("report", "", "write the table to a `FILE`")
 )
 
@@ -33,5 +33,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
-// limit bounds every wait for something that ought to happen soon, on a machine that is busy with other things.
+// limit bounds every wait for something that ought to happen soon, on a machine that is busy with
+// other things.
 const limit = 60 * time.Second

@@ -106,7 +106,8 @@ func byteBySecond(a *attack, _ net.Conn, from *bufio.Reader) {
 	}
 }
 
-// reset reads a little and then leaves so that the peer is told at once, without what is still on its way.
+// reset reads a little and then leaves so that the peer is told at once, without what is still on
+// its way.
 func reset(_ *attack, conn net.Conn, from *bufio.Reader) {
 	const some = 4 << 10
 	_, _ = io.CopyN(io.Discard, from, some)

@@ -119,7 +119,7 @@ func selectors() []behaviour {
 	return []behaviour{
 		row("a set of 4,000 values, lists", 20, of(list, set)),
 		row("1,500 requirements, lists", 10, of(list, requirements)),
-		row("1,500 field requirements, lists", 10, gets(http2Protocol, func(i int64) string { return cachedList + "&fieldSelector=" + fields })),
+		row("1,500 field requirements, lists", 10, gets(http2Protocol, func(int64) string { return cachedList + "&fieldSelector=" + fields })),
 		row("fields that upstream does not know", 100, gets(http2Protocol, func(i int64) string { return cachedList + "&fieldSelector=spec." + made(i) + "%3Da" })),
 		row("broken", 200, gets(http2Protocol, func(i int64) string {
 			return list + []string{"((((", "a%20in%20(", "%00", "a%3D%3D%3Db", ",,,,"}[i%5] + made(i)

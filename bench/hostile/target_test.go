@@ -121,7 +121,8 @@ func (p *target) census(t *testing.T) (c census, err error) {
 	return c, nil
 }
 
-// goroutines counts them without fasthttp's idle workers, which it keeps for ten seconds for the next connection.
+// goroutines counts them without fasthttp's idle workers, which it keeps for ten seconds for the
+// next connection.
 func (p *target) goroutines() (n int, err error) {
 	profile, err := p.profile("goroutine?debug=1")
 	if err != nil {
@@ -166,13 +167,15 @@ func (p *target) profile(name string) (string, error) {
 	return string(b), err
 }
 
-// alive tells whether the process has not ended. One that has, and that nobody waits for, has no memory.
+// alive tells whether the process has not ended. One that has, and that nobody waits for, has no
+// memory.
 func (p *target) alive() bool {
 	_, _, err := cluster.MemoryOf(p.proxy.PID())
 	return err == nil
 }
 
-// peak is the most memory that the proxy has had, without its program, which the kernel reads again if need be.
+// peak is the most memory that the proxy has had, without its program, which the kernel reads again
+// if need be.
 func (p *target) peak() (int64, error) {
 	_, peak, err := cluster.MemoryOf(p.proxy.PID())
 	if err != nil {
@@ -182,7 +185,8 @@ func (p *target) peak() (int64, error) {
 	return peak - program, err
 }
 
-// within tells whether as little is held as before, some slack aside: connections to the apiserver come and go.
+// within tells whether as little is held as before, some slack aside: connections to the apiserver
+// come and go.
 func (c census) within(before census) bool {
 	const goroutines, descriptors = 24, 8
 	return c.goroutines <= before.goroutines+goroutines && c.descriptors <= before.descriptors+descriptors &&
@@ -205,6 +209,6 @@ func (p *target) settle(t *testing.T, before census) (after census) {
 	}
 }
 
-// recoveryLimit is how long a proxy may take to give back what attackers held who have left. It is long: what a proxy
-// can only find by a deadline of its own comes back after a minute.
+// recoveryLimit is how long a proxy may take to give back what attackers held who have left. It is
+// long: what a proxy can only find by a deadline of its own comes back after a minute.
 const recoveryLimit = 90 * time.Second

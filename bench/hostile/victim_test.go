@@ -119,7 +119,8 @@ type suffering struct {
 	}
 }
 
-// beVictim is the victim's process. It ends with its standard input, so at the latest with its parent.
+// beVictim is the victim's process. It ends with its standard input, so at the latest with its
+// parent.
 func beVictim(text string) int {
 	s := &suffering{}
 	if err := json.Unmarshal([]byte(text), &s.orders); err != nil {
@@ -169,8 +170,8 @@ func (s *suffering) fail(format string, args ...any) {
 	}
 }
 
-// read gets a pod from the cache on every tick, whether the gets before it were answered or not: a proxy that answers
-// late must not thereby be asked less.
+// read gets a pod from the cache on every tick, whether the gets before it were answered or not: a
+// proxy that answers late must not thereby be asked less.
 func (s *suffering) read(ctx context.Context, going *sync.WaitGroup) {
 	const atATime = 100
 	places := make(chan struct{}, atATime)

@@ -44,8 +44,8 @@ func watches() []behaviour {
 			_, ok := f.get(cachedWatch+"&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", asAttacker())
 			return ok
 		})),
-		row("opened and closed, HTTP/2", 8, 16, 500, closes(http2Protocol, func(*attack) string { return cachedWatch })),
-		row("opened and closed, HTTP/1.1", 8, 16, 100, closes(http1, func(*attack) string { return cachedWatch })),
+		row("opened and closed, HTTP2", 8, 16, 500, closes(http2Protocol, func(*attack) string { return cachedWatch })),
+		row("opened and closed, HTTP1", 8, 16, 100, closes(http1, func(*attack) string { return cachedWatch })),
 		row("opened and reset at once", 4, 8, 50, flood(true, 20, nil, func(f *frames, _ int) bool {
 			stream, ok := f.get(cachedWatch, asAttacker())
 			return ok && f.frame(func() error { return f.WriteRSTStream(stream, http2.ErrCodeCancel) })
@@ -90,8 +90,8 @@ func withAfter(b behaviour, after func(*attack) error) behaviour {
 	return b
 }
 
-// lateIsServed tells whether a watch from before the cache's history still gets a place upstream: its first event is no
-// error.
+// lateIsServed tells whether a watch from before the cache's history still gets a place upstream:
+// its first event is no error.
 func lateIsServed(a *attack) error {
 	c := a.client(http2Protocol)
 	resp := a.send(c, http.MethodGet, fmt.Sprintf("%s?watch=true&resourceVersion=%s&timeoutSeconds=5", attackedConfigMaps, a.w.old), asAttacker(), nil)
@@ -99,8 +99,12 @@ func lateIsServed(a *attack) error {
 		return errors.New("a late watch has no answer")
 	}
 	defer resp.Body.Close()
-	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || !strings.Contains(line, `"ADDED"`) {
-		return fmt.Errorf("a late watch shows %.200q, %v", line, err)
+	line, err := bufio.NewReader(resp.Body).ReadString('\n')
+	switch {
+	case err != nil:
+		return fmt.Errorf("a late watch shows %.200q: %w", line, err)
+	case !strings.Contains(line, `"ADDED"`):
+		return fmt.Errorf("a late watch shows %.200q", line)
 	}
 	return nil
 }

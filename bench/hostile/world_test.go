@@ -151,8 +151,8 @@ func podsURL(server, namespace string) string {
 	return server + "/api/v1/namespaces/" + namespace + "/pods"
 }
 
-// startKubelet makes a node whose kubelet agrees to every upgrade and then keeps silent, and a pod on it. Its log of the
-// pod does not end either.
+// startKubelet makes a node whose kubelet agrees to every upgrade and then keeps silent, and a pod
+// on it. Its log of the pod does not end either.
 func (w *world) startKubelet(t *testing.T) {
 	t.Helper()
 	k := httptest.NewUnstartedServer(http.HandlerFunc(silent))
