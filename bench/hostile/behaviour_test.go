@@ -12,6 +12,8 @@ type behaviour struct {
 	// clients is how many there are in the short run, most how many at length; 0 is ten times as
 	// many.
 	clients, most int
+	// least is how much has to be sent before the row is over: fewer would show nothing.
+	least int64
 	// rate is how many requests or frames, or bundles of them, all clients together begin per
 	// second.
 	rate int

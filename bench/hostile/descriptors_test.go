@@ -15,11 +15,11 @@ import (
 func descriptors() []behaviour {
 	return []behaviour{
 		{
-			name: fmt.Sprintf("more connections than the %d descriptors that there are", fewDescriptors), clients: 1000, most: 18_000, rate: 2000, on: few,
+			name: fmt.Sprintf("more connections than the %d descriptors that there are", fewDescriptors), clients: 1000, most: 18_000, rate: 2000, on: few, least: 3 * fewDescriptors,
 			do: says(""), beside: watchOn, after: answers,
 		},
 		{
-			name: fmt.Sprintf("requests beyond the %d descriptors, again and again", fewDescriptors), clients: 400, most: 2000, rate: 1000, on: few,
+			name: fmt.Sprintf("requests beyond the %d descriptors, again and again", fewDescriptors), clients: 400, most: 2000, rate: 1000, on: few, least: 3 * fewDescriptors,
 			do: func(a *attack, _ int) {
 				for a.turn() {
 					if conn, err := a.dial(); err == nil {

@@ -71,7 +71,7 @@ func watches() []behaviour {
 		row("denied", 8, 16, 200, gets(http2Protocol, func(i int64) string {
 			return deniedPodsPath + "?watch=true&resourceVersion=0&fieldSelector=metadata.name%3D" + made(i)
 		})).refused(),
-		row("by WebSocket, unread", 50, 300, 100, func(a *attack, _ int) {
+		row("by WebSocket, unread", 3, 300, 100, func(a *attack, _ int) {
 			if !a.turn() {
 				return
 			}
