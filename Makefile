@@ -23,7 +23,7 @@ LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(
 
 .DEFAULT_GOAL := help
 .PHONY: help build image image-test release screenshot always kubeapi kubectl lint fmt test chart rights tiers forms linearizability \
-	demo bench bench-growth bench-sync faults restarts kills extremes stalled soak fuzz clean
+	demo bench bench-growth bench-sync faults restarts kills extremes stalled soak hostile fuzz vuln clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ SOAK ?= 30m
 soak: kubeapi ## churning clients under 200 events/s for SOAK (30m), and what the proxy holds: bench/results/soak.md
 	$(FAULTS) -run 'TestSoak$$' -soak $(SOAK) -sample $(if $(filter 30m,$(SOAK)),1m,10s)
 
+hostile: kubeapi ## what hostile clients do to the proxy and its other users, 20 s each: bench/results/hostile.md
+	@mkdir -p bench/results; go test -v -count 1 -timeout 180m ./bench/hostile -length 20s -report $(CURDIR)/bench/results/$@.md
+
 demo: build kubeapi kubectl ## 200 informers through the proxy, live figures; Ctrl-C ends it
 	@go build -o bin/demo ./bench/demo
 	@exec bin/demo
@@ -170,6 +173,13 @@ fuzz: ## every fuzz target for FUZZTIME (30s) each
 			echo "== $$pkg $$target"; go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
 		done; \
 	done
+
+# The database of known vulnerabilities is not on every machine's network: then nothing is checked, and nothing fails.
+VULN_HOST ?= vuln.go.dev
+vuln: ## known vulnerabilities in what the proxy uses, where https://vuln.go.dev can be reached
+	@if ! timeout 5 bash -c '</dev/tcp/$(VULN_HOST)/443' 2>/dev/null; then \
+		echo "vuln: NOT CHECKED: the vulnerability database at https://$(VULN_HOST) cannot be reached"; exit; fi; \
+	timeout 5m go tool -modfile=.tools/go.mod govulncheck -db https://$(VULN_HOST) $(PACKAGES)
 
 clean: ## remove bin/
 	rm -rf bin

@@ -1,0 +1,346 @@
+package hostile
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// attack is a row under way: what its clients share.
+type attack struct {
+	behaviour
+	*target
+	w       *world
+	ctx     context.Context // ends with the row
+	clients int
+	ticker  *time.Ticker
+	sent    atomic.Int64
+	next    atomic.Int64 // a number for what is made up
+	readers sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		codes map[string]int
+		conns map[net.Conn]bool // open
+		bad   map[string]int    // answers that must not be
+	}
+}
+
+func (w *world) newAttack(ctx context.Context, b behaviour) *attack {
+	p := w.front
+	if b.on != nil {
+		p = b.on(w)
+	}
+	a := &attack{behaviour: b, target: p, w: w, ctx: ctx, clients: b.count(), ticker: time.NewTicker(b.every())}
+	a.mu.codes, a.mu.conns, a.mu.bad = map[string]int{}, map[net.Conn]bool{}, map[string]int{}
+	return a
+}
+
+// run lets the clients go about it until the row is over. Their connections are still there when it
+// returns.
+func (a *attack) run() {
+	defer a.ticker.Stop()
+	stop := context.AfterFunc(a.ctx, a.wake)
+	defer stop()
+	var going sync.WaitGroup
+	if a.beside != nil {
+		ready := make(chan struct{})
+		going.Go(func() { a.beside(a, sync.OnceFunc(func() { close(ready) })) })
+		<-ready
+	}
+	for i := range a.clients {
+		going.Go(func() { a.do(a, i) })
+	}
+	going.Wait()
+	a.readers.Wait()
+}
+
+// wake ends all reads and writes.
+func (a *attack) wake() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for conn := range a.mu.conns {
+		_ = conn.SetDeadline(time.Unix(1, 0))
+	}
+}
+
+// leave closes what the clients have left open.
+func (a *attack) leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for conn := range a.mu.conns {
+		conn.Close()
+	}
+	clear(a.mu.conns)
+}
+
+// turn waits for the client's turn, at the rate of the row. It tells whether the row goes on.
+func (a *attack) turn() bool {
+	if a.ctx.Err() != nil {
+		return false
+	}
+	select {
+	case <-a.ticker.C:
+		return a.ctx.Err() == nil
+	case <-a.ctx.Done():
+		return false
+	}
+}
+
+// stay waits until the row is over.
+func (a *attack) stay() { <-a.ctx.Done() }
+
+// got notes an answer, or what came instead of one. What comes once the row is over is its own
+// doing.
+func (a *attack) got(code string) {
+	forbidden := slices.ContainsFunc(a.never, func(begin string) bool { return strings.HasPrefix(code, begin) })
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ctx.Err() == nil || forbidden {
+		a.mu.codes[code]++
+	}
+	if forbidden {
+		a.mu.bad[code]++
+	}
+}
+
+// codes are the answers in words.
+func (a *attack) codes() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var b strings.Builder
+	for _, code := range slices.Sorted(maps.Keys(a.mu.codes)) {
+		if b.Len() > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s: %d", code, a.mu.codes[code])
+	}
+	return b.String()
+}
+
+// What comes instead of an answer.
+const (
+	cut     = "cut" // the connection ended
+	noEntry = "no connection"
+)
+
+// socket is a connection that the row closes at its end, if the client has not.
+type socket struct {
+	net.Conn
+	a *attack
+}
+
+// Close implements net.Conn.
+func (s *socket) Close() error {
+	s.a.mu.Lock()
+	delete(s.a.mu.conns, s.Conn)
+	s.a.mu.Unlock()
+	return s.Conn.Close()
+}
+
+// dial connects.
+func (a *attack) dial() (net.Conn, error) { return a.dialTo(a.address) }
+
+func (a *attack) dialTo(address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: limit, KeepAlive: -1}
+	conn, err := dialer.DialContext(a.ctx, "tcp", address)
+	if err != nil {
+		a.got(noEntry)
+		return nil, err
+	}
+	if a.small {
+		const buffer = 4 << 10
+		_ = conn.(*net.TCPConn).SetReadBuffer(buffer)
+	}
+	a.mu.Lock()
+	a.mu.conns[conn] = true
+	if a.ctx.Err() != nil {
+		_ = conn.SetDeadline(time.Unix(1, 0))
+	}
+	a.mu.Unlock()
+	return &socket{conn, a}, nil
+}
+
+// open connects by TLS where the target has it, and agrees on a protocol.
+func (a *attack) open(protocol string, certificates ...tls.Certificate) (net.Conn, error) {
+	conn, err := a.dial()
+	if err != nil || !a.tls {
+		return conn, err
+	}
+	secure := tls.Client(conn, &tls.Config{
+		InsecureSkipVerify: true, //nolint:gosec // loopback
+		NextProtos:         []string{protocol},
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			if len(certificates) == 0 {
+				return &tls.Certificate{}, nil
+			}
+			return &certificates[0], nil
+		},
+	})
+	if err := secure.HandshakeContext(a.ctx); err != nil {
+		a.got(cut)
+		conn.Close()
+		return nil, err
+	}
+	return secure, nil
+}
+
+const http1, http2Protocol = "http/1.1", "h2"
+
+// write sends bytes as they are and counts a request.
+func (a *attack) write(conn net.Conn, text string) error {
+	a.sent.Add(1)
+	_, err := io.WriteString(conn, text)
+	if err != nil {
+		a.got(cut)
+	}
+	return err
+}
+
+// request is the text of one over HTTP/1.1. Values are not checked, nor is anything else.
+func (a *attack) request(method, path string, header http.Header) string {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\n", method, path)
+	if header.Get("Host") == "" {
+		fmt.Fprintf(&b, "Host: %s\r\n", a.address)
+	}
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		for _, value := range header[name] {
+			fmt.Fprintf(&b, "%s: %s\r\n", name, value)
+		}
+	}
+	b.WriteString("\r\n")
+	return b.String()
+}
+
+// answer reads the head of an answer over HTTP/1.1 and notes its code.
+func (a *attack) answer(from *bufio.Reader) (*http.Response, error) {
+	resp, err := http.ReadResponse(from, nil)
+	if err != nil {
+		a.got(cut)
+		return nil, err
+	}
+	a.got(strconv.Itoa(resp.StatusCode))
+	return resp, nil
+}
+
+// asks sends a request over HTTP/1.1 and reads the answer's head, on a connection of its own that
+// stays.
+func (a *attack) asks(method, path string, header http.Header) (net.Conn, *bufio.Reader, *http.Response) {
+	conn, err := a.open(http1)
+	if err != nil {
+		return nil, nil, nil
+	}
+	if a.write(conn, a.request(method, path, header)) != nil {
+		conn.Close()
+		return nil, nil, nil
+	}
+	from := bufio.NewReaderSize(conn, 1<<10)
+	resp, err := a.answer(from)
+	if err != nil {
+		conn.Close()
+		return nil, nil, nil
+	}
+	return conn, from, resp
+}
+
+// client is one of Go's, with connections of its own that end with the row.
+func (a *attack) client(protocol string, certificates ...tls.Certificate) *http.Client {
+	var protocols http.Protocols
+	protocols.SetHTTP1(protocol == http1)
+	protocols.SetHTTP2(protocol == http2Protocol)
+	tr := &http.Transport{Protocols: &protocols, DisableCompression: true, MaxResponseHeaderBytes: 1 << 20}
+	if a.tls {
+		tr.DialTLSContext = func(context.Context, string, string) (net.Conn, error) { return a.open(protocol, certificates...) }
+	} else {
+		tr.DialContext = func(context.Context, string, string) (net.Conn, error) { return a.dial() }
+	}
+	context.AfterFunc(a.ctx, tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+// ask sends a request and reads all of the answer.
+func (a *attack) ask(c *http.Client, method, target string, header http.Header, body io.Reader) {
+	if resp := a.send(c, method, target, header, body); resp != nil {
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+	}
+}
+
+// send sends a request, and returns an answer whose body was not read.
+func (a *attack) send(c *http.Client, method, target string, header http.Header, body io.Reader) *http.Response {
+	scheme := "http://"
+	if a.tls {
+		scheme = "https://"
+	}
+	req, err := http.NewRequestWithContext(a.ctx, method, scheme+a.address, body)
+	if err != nil {
+		a.got("not sent: " + err.Error())
+		return nil
+	}
+	req.URL.Opaque, req.URL.RawQuery, _ = strings.Cut(target, "?")
+	if header != nil {
+		req.Header = header.Clone()
+	}
+	if host := header.Get("Host"); host != "" {
+		req.Host = host
+		req.Header.Del("Host")
+	}
+	a.sent.Add(1)
+	resp, err := c.Do(req)
+	if err != nil {
+		if a.ctx.Err() == nil {
+			a.got(cut)
+		}
+		return nil
+	}
+	a.got(strconv.Itoa(resp.StatusCode))
+	return resp
+}
+
+// each has every client ask on each of its turns for what the function tells.
+func each(protocol string, request func(a *attack, i int64) (method, target string, header http.Header)) func(*attack, int) {
+	return func(a *attack, _ int) {
+		c := a.client(protocol)
+		for a.turn() {
+			method, target, header := request(a, a.next.Add(1))
+			a.ask(c, method, target, header, nil)
+		}
+	}
+}
+
+// gets is each for a GET of the attacker's.
+func gets(protocol string, target func(i int64) string, fields ...string) func(*attack, int) {
+	return each(protocol, func(_ *attack, i int64) (string, string, http.Header) {
+		return http.MethodGet, target(i), asAttacker(fields...)
+	})
+}
+
+// spent is the processor time so far: of the attackers, the proxy and the apiserver.
+func (a *attack) spent() (s [3]time.Duration, err error) {
+	own, err := cluster.CPUOf(ownPID)
+	if err != nil {
+		return s, err
+	}
+	proxy, err := a.proxy.CPU()
+	if err != nil {
+		return s, err
+	}
+	api, err := a.w.api.CPU()
+	return [3]time.Duration{own, proxy, api}, errors.Join(err)
+}

@@ -1,0 +1,297 @@
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// ownPID is the attackers'.
+var ownPID = os.Getpid()
+
+const (
+	mostRatio = 3 // of the victim's latency, at length
+	heapSlack = 48 << 20
+)
+
+// Whatever hostile clients do: the proxy keeps to its memory, serves others, and forgets those that
+// have left.
+func TestHostile(t *testing.T) {
+	w := newWorld(t)
+	w.warm(t)
+	w.victim = startVictim(t, w, w.front)
+	w.calm(t)
+	began := time.Now()
+	var rows []string
+	for _, b := range behaviours() {
+		t.Run(b.name, func(t *testing.T) { rows = append(rows, w.row(t, b)) })
+		if t.Context().Err() != nil {
+			break
+		}
+		w.revive(t)
+	}
+	t.Logf("all rows took %v", time.Since(began).Round(time.Second))
+	last := w.victim.tell()
+	if last.Seen == 0 {
+		t.Error("the victim's watch has shown nothing")
+	}
+	w.report(t, rows, last)
+}
+
+// TestBehaviours holds the suite to its size, and rows to names of their own.
+func TestBehaviours(t *testing.T) {
+	const least = 40
+	names := map[string]bool{}
+	for _, b := range behaviours() {
+		if names[b.name] || b.clients == 0 || b.do == nil {
+			t.Errorf("%s: twice, or nobody does it", b.name)
+		}
+		names[b.name] = true
+	}
+	if len(names) < least {
+		t.Errorf("%d behaviours", len(names))
+	}
+}
+
+// warm fills the caches and opens the connections to upstream that an honest day would open.
+func (w *world) warm(t *testing.T) {
+	t.Helper()
+	for _, p := range []*target{w.front, w.local, w.few} {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		a := w.newAttack(ctx, behaviour{clients: 1, on: func(*world) *target { return p }})
+		c := a.client(http1)
+		for _, path := range []string{
+			cachedList, attackedConfigMaps + "?resourceVersion=0", deniedPodsPath + "?resourceVersion=0", counterURL("") + "?resourceVersion=0",
+			"/api", "/version", attackedPodsPath + "?fieldSelector=spec.unknown%3Da",
+		} {
+			a.ask(c, "GET", path, bearer(w.api.Token), nil)
+		}
+		a.ask(c, "GET", cachedList, asAttacker("Accept-Encoding", "gzip"), nil)
+		cancel()
+		a.leave()
+	}
+}
+
+// calm lets the victim go about undisturbed.
+func (w *world) calm(t *testing.T) {
+	t.Helper()
+	w.victim.tell()
+	wait(t.Context(), max(*length, 2*time.Second))
+	w.undisturbed = w.victim.tell()
+	if len(w.undisturbed.Failed) > 0 || w.undisturbed.Gets == 0 {
+		t.Fatalf("without attackers the victim sees %d answers, %q", w.undisturbed.Gets, w.undisturbed.Failed)
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// revive puts another proxy in the place of one that has ended, and another victim in the place of
+// one that has suffered.
+func (w *world) revive(t *testing.T) {
+	t.Helper()
+	if !w.local.alive() {
+		w.local = w.startLocal(t)
+	}
+	if !w.few.alive() {
+		w.few = w.startFew(t)
+	}
+	if !w.front.alive() {
+		w.front = w.startFront(t)
+		w.warm(t)
+		w.victim.end()
+		w.victim = startVictim(t, w, w.front)
+	} else if w.victim.hurt {
+		w.victim.end()
+		w.victim = startVictim(t, w, w.front)
+	}
+}
+
+// row lets clients behave so, looks at what becomes of the proxy and its other users, and returns
+// the table's line.
+func (w *world) row(t *testing.T, b behaviour) string {
+	ctx, cancel := context.WithCancel(t.Context()) // not a deadline: a dial would end before it
+	defer cancel()
+	a := w.newAttack(ctx, b)
+	before, spent := a.begin(t)
+	w.victim.tell()
+	began := time.Now()
+	var timing sync.WaitGroup
+	timing.Go(func() { a.endAfter(cancel) })
+	a.run()
+	cancel()
+	timing.Wait()
+	seen := w.victim.tell()
+	left := time.Now()
+	peak, err := a.peak()
+	if err != nil {
+		a.leave()
+		t.Fatalf("the proxy has ended: %v; so far: %s", err, a.codes())
+	}
+	now, err := a.spent()
+	if err != nil {
+		t.Error(err)
+	}
+	var after census
+	if a.lingers && atLength() {
+		after = a.settle(t, before)
+		a.leave()
+	} else {
+		a.leave()
+		after = a.settle(t, before)
+	}
+	settled := time.Now()
+	after.heap = a.heapNow(t)
+	a.judge(t, before, after, peak, seen)
+	line := fmt.Sprintf("| %s | %d | %d | %d | %s | %d | %.1f | %.1f | %s | %s | %s | %s | %s | %d → %d |",
+		b.name, a.clients, a.rate, a.sent.Load(), a.codes(), peak>>20, milliseconds(seen.P99), w.ratio(seen), w.verdict(seen),
+		fmt.Sprintf("%.1f, %.1f, %.1f", (now[0]-spent[0]).Seconds(), (now[1]-spent[1]).Seconds(), (now[2]-spent[2]).Seconds()),
+		between(before.goroutines, after.goroutines), between(before.descriptors, after.descriptors), between(before.connections, after.connections),
+		before.heap>>20, after.heap>>20)
+	t.Log(line)
+	t.Logf("the attack took %v, the recovery %v", left.Sub(began).Round(time.Millisecond), settled.Sub(left).Round(time.Millisecond))
+	return line
+}
+
+// endAfter ends the row when its time is over and enough was sent.
+func (a *attack) endAfter(end func()) {
+	const pause = 10 * time.Millisecond
+	wait(a.ctx, *length)
+	for late := time.Now().Add(limit); a.sent.Load() < a.least && a.ctx.Err() == nil && a.alive() && time.Now().Before(late); {
+		wait(a.ctx, pause)
+	}
+	end()
+}
+
+func between(before, after int) string { return fmt.Sprintf("%d → %d", before, after) }
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// ratio is the victim's latency against that without attackers.
+func (w *world) ratio(seen report) float64 { return float64(seen.P99) / float64(w.undisturbed.P99) }
+
+func (w *world) verdict(seen report) string {
+	if w.ratio(seen) > mostRatio {
+		return fmt.Sprintf("**over %d ×**", mostRatio)
+	}
+	return ""
+}
+
+// begin looks at the proxy before the attack.
+func (a *attack) begin(t *testing.T) (before census, spent [3]time.Duration) {
+	t.Helper()
+	err := a.collect()
+	if err == nil {
+		before, err = a.census(t)
+	}
+	if err == nil {
+		err = cluster.ResetPeak(a.proxy.PID())
+	}
+	if err == nil {
+		spent, err = a.spent()
+	}
+	if err != nil {
+		t.Fatalf("before the attack: %v", err)
+	}
+	return before, spent
+}
+
+// judge fails the row if anything is not as it ought to be.
+func (a *attack) judge(t *testing.T, before, after census, peak int64, seen report) {
+	t.Helper()
+	if !after.within(before) {
+		groups, _ := a.profile("goroutine?debug=1")
+		const enough = 3000
+		t.Errorf("the attackers have left, but of %+v the proxy has come to %+v; its goroutines:\n%.*s", before, after, enough, groups)
+	}
+	if after.heap > before.heap+heapSlack {
+		t.Errorf("the attackers have left, but the heap went from %d to %d MiB", before.heap>>20, after.heap>>20)
+	}
+	if peak > memoryLimit {
+		t.Errorf("the proxy took %d MiB of %d", peak>>20, memoryLimit>>20)
+	}
+	if len(seen.Failed) > 0 {
+		a.w.victim.hurt = true
+		t.Errorf("the victim: %s", strings.Join(seen.Failed, "; "))
+	}
+	if seen.Gets == 0 {
+		t.Error("the victim has not read anything")
+	}
+	if len(a.mu.bad) > 0 {
+		t.Errorf("answers that nobody may get: %v", a.mu.bad)
+	}
+	if sent := a.sent.Load(); sent == 0 || sent < a.least {
+		t.Errorf("%d requests were sent, so nothing was shown", sent)
+	}
+	if a.after != nil {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		probe := a.w.newAttack(ctx, behaviour{on: a.on, clients: 1})
+		defer probe.leave()
+		if err := a.after(probe); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// heapNow is what the heap holds once it was collected.
+func (a *attack) heapNow(t *testing.T) int64 {
+	t.Helper()
+	err := a.collect()
+	if err == nil {
+		var c census
+		if c, err = a.census(t); err == nil {
+			return c.heap
+		}
+	}
+	t.Errorf("after the attack: %v", err)
+	return 0
+}
+
+const tableHead = `| behaviour | clients | turns/s | sent | answers | peak MiB | victim's p99, ms | times undisturbed | | CPU s: attackers, proxy, apiserver | goroutines | descriptors | sockets | MiB of heap |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
+`
+
+// report writes the table that was asked for.
+func (w *world) report(t *testing.T, rows []string, last report) {
+	t.Helper()
+	if *reportFile == "" {
+		return
+	}
+	rows = slices.DeleteFunc(rows, func(row string) bool { return row == "" })
+	over := 0
+	for _, row := range rows {
+		if strings.Contains(row, "**over") {
+			over++
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %v a row, %d processors, %d pods that attackers can list. The proxy's limits: %d MiB, 2 processors.\n",
+		time.Now().UTC().Format(time.DateOnly), *length, runtime.NumCPU(), attackedPods(), memoryLimit>>20)
+	fmt.Fprintf(&b, "Undisturbed, the victim's get took %.1f ms (p50), %.1f ms (p99). Its watch has shown %d events without a gap.\n",
+		milliseconds(w.undisturbed.P50), milliseconds(w.undisturbed.P99), last.Seen)
+	fmt.Fprintf(&b, "%d of %d rows are over %d × the undisturbed p99.\n", over, len(rows), mostRatio)
+	b.WriteString("Attackers, victim, proxy and apiserver share the processors, so attackers are paced and use one processor at most. " +
+		"A turn is a connection, a request or a bundle of at most 100 frames.\n")
+	b.WriteString("An answer of `cut` is a connection that ended without one, `no connection` one that was refused. `reset` is an HTTP/2 stream " +
+		"and `goaway` an HTTP/2 connection that the proxy ended.\n")
+	b.WriteString("An arrow goes from before the row to after its clients have left. Sockets include those to the apiserver.\n\n")
+	b.WriteString(tableHead + strings.Join(rows, "\n") + "\n")
+	if err := os.WriteFile(*reportFile, []byte(b.String()), 0o644); err != nil {
+		t.Error(err)
+	}
+}

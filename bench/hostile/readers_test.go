@@ -1,0 +1,118 @@
+package hostile
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// readers are clients that do not read what they have asked for, or hardly.
+func readers() (all []behaviour) {
+	const rate = 200
+	for _, what := range []struct {
+		name, path string
+		most       int
+	}{
+		{"a list", cachedList, 400},
+		{"a forwarded list", forwardedList + "?fieldSelector=spec.nodeName%21%3Dnone%2Cstatus.nominatedNodeName%3D", 100},
+		{"a watch", cachedWatch, 1000},
+		{"a forwarded watch", forwardedWatch, 400},
+	} {
+		for _, how := range []struct {
+			name string
+			read func(a *attack, conn net.Conn, from *bufio.Reader)
+		}{
+			{"never reads", func(a *attack, _ net.Conn, _ *bufio.Reader) { a.stay() }},
+			{"reads a byte a second of", byteBySecond},
+			{"resets in the middle of", reset},
+		} {
+			all = append(all, behaviour{
+				name: how.name + " " + what.name, clients: 50, most: what.most, rate: rate,
+				lingers: !strings.HasPrefix(how.name, "resets"),
+				do:      reads(what.path, how.read),
+			})
+		}
+	}
+	all = append(all, behaviour{
+		name: "never reads the answers to 100 pipelined requests", clients: 30, most: 300, rate: rate, lingers: true,
+		do: func(a *attack, _ int) {
+			if !a.turn() {
+				return
+			}
+			if conn, err := a.open(http1); err == nil {
+				_ = a.write(conn, strings.Repeat(a.request(http.MethodGet, cachedList, asAttacker()), 100))
+				a.stay()
+			}
+		},
+	}, behaviour{
+		name: "events of 30 KB for watches that nobody reads", clients: 100, most: 300, rate: 200, lingers: true,
+		do:     reads(attackedConfigMaps+"?watch=true&resourceVersion=0&timeoutSeconds=600", func(a *attack, _ net.Conn, _ *bufio.Reader) { a.stay() }),
+		beside: writeLarge,
+	})
+	for i := range all {
+		all[i].small = true
+	}
+	return all
+}
+
+// reads asks for something and reads it in a way of its own.
+func reads(path string, read func(a *attack, conn net.Conn, from *bufio.Reader)) func(*attack, int) {
+	return func(a *attack, _ int) {
+		for again := true; again && a.turn(); {
+			conn, from, resp := a.asks(http.MethodGet, path, asAttacker())
+			if resp == nil {
+				return
+			}
+			read(a, conn, from)
+			again = a.gone(conn)
+		}
+	}
+}
+
+// gone tells whether the client itself has left.
+func (a *attack) gone(conn net.Conn) bool {
+	s, ok := underneath(conn).(*socket)
+	if !ok {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.mu.conns[s.Conn]
+}
+
+// underneath is the connection that TLS is on.
+func underneath(conn net.Conn) net.Conn {
+	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		return secure.NetConn()
+	}
+	return conn
+}
+
+func byteBySecond(a *attack, _ net.Conn, from *bufio.Reader) {
+	for a.ctx.Err() == nil {
+		if _, err := from.ReadByte(); err != nil {
+			if a.ctx.Err() == nil {
+				a.got(cut)
+			}
+			return
+		}
+		wait(a.ctx, time.Second)
+	}
+}
+
+// reset reads a little and then leaves so that the peer is told at once, without what is still on
+// its way.
+func reset(_ *attack, conn net.Conn, from *bufio.Reader) {
+	const some = 4 << 10
+	_, _ = io.CopyN(io.Discard, from, some)
+	if s, ok := underneath(conn).(*socket); ok {
+		_ = s.Conn.(*net.TCPConn).SetLinger(0)
+	}
+	underneath(conn).Close()
+}

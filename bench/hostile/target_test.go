@@ -1,0 +1,214 @@
+package hostile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/config"
+)
+
+// memoryLimit is the chart's (resources.limits.memory).
+const memoryLimit = 1 << 30
+
+// target is a proxy under attack.
+type target struct {
+	proxy   *cluster.Proxy
+	address string // host:port
+	admin   string // the same of its metrics and probes
+	tls     bool
+}
+
+func targetOf(p *cluster.Proxy) *target {
+	_, address, _ := strings.Cut(p.URL, "://")
+	_, admin, _ := strings.Cut(p.AdminURL, "://")
+	return &target{proxy: p, address: address, admin: admin, tls: p.CA != nil}
+}
+
+// settings writes a configuration file. Profiles tell the heap once it was collected.
+func settings(t *testing.T, more string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ndrain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", config.APIVersion, config.Kind, memoryLimit, more)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func (w *world) start(t *testing.T, opts cluster.ProxyOptions) *target {
+	t.Helper()
+	t.Setenv("GOMAXPROCS", "2") // the chart's proxies have two processors
+	if opts.Binary == "" {
+		binary, err := cluster.BuildProxy(t.Context(), false) // the race detector's memory is not the proxy's
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts.Binary = binary
+	}
+	opts.Kubeconfig = w.api.Kubeconfig // of an admin, so that nothing of its own is refused to who gets at it
+	return targetOf(cluster.ProxyT(t, opts))
+}
+
+// startFront starts the proxy that most rows attack.
+func (w *world) startFront(t *testing.T) *target {
+	t.Helper()
+	return w.start(t, cluster.ProxyOptions{TLS: true, Args: []string{"--authentication=delegated", "--config", settings(t, "")}})
+}
+
+// startLocal starts the proxy of a developer: on loopback, everybody is the developer.
+func (w *world) startLocal(t *testing.T) *target {
+	t.Helper()
+	return w.start(t, cluster.ProxyOptions{Args: []string{"--config", settings(t, "")}})
+}
+
+const fewDescriptors = 256
+
+// startFew starts a proxy that can have few descriptors open.
+func (w *world) startFew(t *testing.T) *target {
+	t.Helper()
+	binary, err := cluster.BuildProxy(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(t.TempDir(), "watchproxy")
+	text := fmt.Sprintf("#!/bin/sh\nulimit -n %d\nexec %s \"$@\"\n", fewDescriptors, binary)
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return w.start(t, cluster.ProxyOptions{Binary: script, Args: []string{"--config", settings(t, "")}})
+}
+
+// census is what a proxy holds at a moment.
+type census struct {
+	goroutines, descriptors, connections int
+	watches, forwards                    int
+	heap                                 int64 // after a collection, without what is derived from caches on purpose
+}
+
+// count takes the census; the heap costs a collection.
+func (p *target) census(t *testing.T) (c census, err error) {
+	t.Helper()
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.proxy.PID()))
+	if err != nil {
+		return c, err
+	}
+	for _, fd := range fds {
+		link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.proxy.PID(), fd.Name())) // it may be closed by now
+		if strings.HasPrefix(link, "socket:") {
+			c.connections++
+		}
+	}
+	c.descriptors = len(fds)
+	m, err := p.proxy.Metrics(t.Context())
+	if err != nil {
+		return c, err
+	}
+	if c.goroutines, err = p.goroutines(); err != nil {
+		return c, err
+	}
+	c.watches = int(m.Sum("watchproxy_watches"))
+	c.forwards = int(m.Sum("watchproxy_forwards_in_flight"))
+	c.heap = int64(m.Sum("go_memstats_heap_alloc_bytes")) - int64(m.Sum("watchproxy_derived_bytes"))
+	return c, nil
+}
+
+// goroutines counts them without fasthttp's idle workers, which it keeps for ten seconds for the
+// next connection.
+func (p *target) goroutines() (n int, err error) {
+	profile, err := p.profile("goroutine?debug=1")
+	if err != nil {
+		return 0, err
+	}
+	for group := range strings.SplitSeq(profile, "\n\n") {
+		counted, stack, ok := strings.Cut(group, " @ ")
+		counted = counted[strings.LastIndexByte(counted, '\n')+1:]
+		_, top, _ := strings.Cut(stack, "\n")
+		top, _, _ = strings.Cut(top, "\n")
+		if !ok || strings.Contains(top, ".(*workerPool).workerFunc") {
+			continue
+		}
+		many, err := strconv.Atoi(counted)
+		if err != nil {
+			return 0, fmt.Errorf("a goroutine profile says %.100q", group)
+		}
+		n += many
+	}
+	return n, nil
+}
+
+// collect has the proxy collect its garbage. Pools let go of what they hold at the second time.
+func (p *target) collect() error {
+	_, first := p.profile("heap?gc=1")
+	_, second := p.profile("heap?gc=1")
+	return errors.Join(first, second)
+}
+
+func (p *target) profile(name string) (string, error) {
+	req, err := http.NewRequest(http.MethodGet, p.proxy.AdminURL+"/debug/pprof/"+name, nil)
+	if err != nil {
+		return "", err
+	}
+	req.Close = true
+	resp, err := (&http.Client{Timeout: limit}).Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+// alive tells whether the process has not ended. One that has, and that nobody waits for, has no
+// memory.
+func (p *target) alive() bool {
+	_, _, err := cluster.MemoryOf(p.proxy.PID())
+	return err == nil
+}
+
+// peak is the most memory that the proxy has had, without its program, which the kernel reads again
+// if need be.
+func (p *target) peak() (int64, error) {
+	_, peak, err := cluster.MemoryOf(p.proxy.PID())
+	if err != nil {
+		return 0, err
+	}
+	program, err := cluster.ProgramOf(p.proxy.PID())
+	return peak - program, err
+}
+
+// within tells whether as little is held as before, some slack aside: connections to the apiserver
+// come and go.
+func (c census) within(before census) bool {
+	const goroutines, descriptors = 24, 8
+	return c.goroutines <= before.goroutines+goroutines && c.descriptors <= before.descriptors+descriptors &&
+		c.connections <= before.connections+descriptors && c.watches <= before.watches && c.forwards <= before.forwards
+}
+
+// settle waits until the proxy holds no more than before, and returns what it holds then.
+func (p *target) settle(t *testing.T, before census) (after census) {
+	t.Helper()
+	const pause = 50 * time.Millisecond
+	for end := time.Now().Add(recoveryLimit); ; time.Sleep(pause) {
+		var err error
+		if after, err = p.census(t); err != nil {
+			t.Error(err)
+			return after
+		}
+		if after.within(before) || time.Now().After(end) {
+			return after
+		}
+	}
+}
+
+// recoveryLimit is how long a proxy may take to give back what attackers held who have left. It is
+// long: what a proxy can only find by a deadline of its own comes back after a minute.
+const recoveryLimit = 90 * time.Second

@@ -1,0 +1,351 @@
+package hostile
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	victimEvery = 10 * time.Millisecond  // between gets
+	writeEvery  = 100 * time.Millisecond // between events of the watch
+	counterName = "counter"              // the object that the victim watches
+)
+
+// orders tell the victim where to read, and as whom.
+type orders struct {
+	Proxy, Token   string
+	Upstream       string // where it writes what it then watches for
+	UpstreamToken  string
+	ProxyCA, Roots []byte
+}
+
+// report is what the victim has seen since the one before.
+type report struct {
+	Gets     int
+	P50, P99 time.Duration
+	Slowest  time.Duration
+	Seen     int      // events, since the beginning
+	Failed   []string // what must not be
+}
+
+// victim is another process. Its latencies are its own: this process may be busy with attacks.
+type victim struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *json.Decoder
+	// hurt tells that it has failed, so that later rows need another.
+	hurt bool
+}
+
+func startVictim(t *testing.T, w *world, p *target) *victim {
+	t.Helper()
+	text, err := json.Marshal(orders{
+		Proxy: p.proxy.URL, Token: tokenOf(victimUser), ProxyCA: p.proxy.CA,
+		Upstream: w.api.URL, UpstreamToken: w.api.Token, Roots: w.api.CA,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &victim{cmd: exec.Command(self)}
+	v.cmd.Env = append(os.Environ(), victimVariable+"="+string(text))
+	v.cmd.Stderr = os.Stderr
+	v.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if v.in, err = v.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := v.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.out = json.NewDecoder(out)
+	if err := v.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.end)
+	if began := v.tell(); len(began.Failed) > 0 {
+		t.Errorf("the victim begins with %q", began.Failed)
+	}
+	return v
+}
+
+// end lets the victim end: that its standard input ends tells it to.
+func (v *victim) end() {
+	v.in.Close()
+	_ = v.cmd.Wait()
+}
+
+// tell asks the victim for what it has seen since it was asked last.
+func (v *victim) tell() (r report) {
+	_, err := io.WriteString(v.in, "tell\n")
+	if err == nil {
+		err = v.out.Decode(&r)
+	}
+	if err != nil {
+		r.Failed = append(r.Failed, fmt.Sprintf("the victim does not answer: %v", err))
+	}
+	return r
+}
+
+// suffering is what the victim's own process keeps.
+type suffering struct {
+	orders
+	http, upstream *http.Client
+	mu             struct {
+		sync.Mutex
+		took   []time.Duration
+		failed []string
+		seen   int
+		wrote  int
+		ended  bool // the watch has
+	}
+}
+
+// beVictim is the victim's process. It ends with its standard input, so at the latest with its
+// parent.
+func beVictim(text string) int {
+	s := &suffering{}
+	if err := json.Unmarshal([]byte(text), &s.orders); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	s.http, s.upstream = clientOver2(s.ProxyCA), clientOver2(s.Roots)
+	ctx, cancel := context.WithCancel(context.Background())
+	var going sync.WaitGroup
+	watching := make(chan struct{})
+	going.Go(func() { s.watch(ctx, watching) })
+	select {
+	case <-watching:
+	case <-time.After(limit):
+		s.fail("the watch does not begin")
+	}
+	going.Go(func() { s.read(ctx, &going) })
+	going.Go(func() { s.write(ctx) })
+	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
+	for in.Scan() {
+		s.catchUp()
+		if err := out.Encode(s.report()); err != nil {
+			break
+		}
+	}
+	cancel()
+	going.Wait()
+	return 0
+}
+
+func clientOver2(ca []byte) *http.Client {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	var protocols http.Protocols
+	protocols.SetHTTP2(true)
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots}, Protocols: &protocols, DisableCompression: true,
+	}}
+}
+
+func (s *suffering) fail(format string, args ...any) {
+	const enough = 10
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if what := fmt.Sprintf(format, args...); len(s.mu.failed) < enough && !slices.Contains(s.mu.failed, what) {
+		s.mu.failed = append(s.mu.failed, what)
+	}
+}
+
+// read gets a pod from the cache on every tick, whether the gets before it were answered or not: a
+// proxy that answers late must not thereby be asked less.
+func (s *suffering) read(ctx context.Context, going *sync.WaitGroup) {
+	const atATime = 100
+	places := make(chan struct{}, atATime)
+	ticker := time.NewTicker(victimEvery)
+	defer ticker.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		select {
+		case places <- struct{}{}:
+		default:
+			s.fail("%d gets wait for their answer", atATime)
+			continue
+		}
+		going.Go(func() {
+			defer func() { <-places }()
+			s.get(ctx, podsURL(s.Proxy, victimSpace)+"/"+podName(victimSpace, i%victimPods)+"?resourceVersion=0")
+		})
+	}
+}
+
+func (s *suffering) get(ctx context.Context, target string) {
+	began := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	status, body, err := s.ask(bounded, s.http, s.Token, http.MethodGet, target, nil)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		s.fail("get: %v", err)
+	case status != http.StatusOK:
+		s.fail("get: %d %.200s", status, body)
+	default:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.mu.took = append(s.mu.took, time.Since(began))
+	}
+}
+
+func (s *suffering) send(ctx context.Context, client *http.Client, token, method, target string, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Accept", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	}
+	return client.Do(req)
+}
+
+func (s *suffering) ask(ctx context.Context, client *http.Client, token, method, target string, body []byte) (int, []byte, error) {
+	resp, err := s.send(ctx, client, token, method, target, body)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, answer, err
+}
+
+// write counts up in an object, at the apiserver. The proxy shows all of it to the watch.
+func (s *suffering) write(ctx context.Context) {
+	ticker := time.NewTicker(writeEvery)
+	defer ticker.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		patch := fmt.Appendf(nil, `{"data":{"by":"%d","n":"%d"}}`, os.Getpid(), n)
+		status, body, err := s.ask(ctx, s.upstream, s.UpstreamToken, http.MethodPatch, counterURL(s.Upstream)+"/"+counterName, patch)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil || status != http.StatusOK:
+			s.fail("write at the apiserver: %d %.200s %v", status, body, err)
+			n--
+		default:
+			s.mu.Lock()
+			s.mu.wrote = n
+			s.mu.Unlock()
+		}
+	}
+}
+
+func counterURL(server string) string {
+	return server + "/api/v1/namespaces/" + victimSpace + "/configmaps"
+}
+
+// watch holds one watch open for the whole run. It must not end, nor leave a number out.
+func (s *suffering) watch(ctx context.Context, began chan<- struct{}) {
+	const forever = "1000000"
+	resp, err := s.send(ctx, s.http, s.Token, http.MethodGet,
+		counterURL(s.Proxy)+"?watch=true&resourceVersion=0&timeoutSeconds="+forever+"&fieldSelector=metadata.name%3D"+counterName, nil)
+	if err != nil {
+		s.fail("watch: %v", err)
+		return
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		s.fail("watch: %s", resp.Status)
+		return
+	}
+	defer func() {
+		s.mu.Lock()
+		s.mu.ended = true
+		s.mu.Unlock()
+	}()
+	last, first := 0, true
+	for events := json.NewDecoder(resp.Body); ; {
+		var e struct {
+			Type   string
+			Object struct{ Data struct{ By, N string } }
+		}
+		if err := events.Decode(&e); err != nil {
+			if ctx.Err() == nil {
+				s.fail("the watch ended: %v", err)
+			}
+			return
+		}
+		n, err := strconv.Atoi(e.Object.Data.N)
+		switch {
+		case err != nil:
+			s.fail("the watch shows %+v", e)
+			return
+		case first:
+			first = false
+			close(began)
+			continue
+		case e.Object.Data.By != strconv.Itoa(os.Getpid()):
+			continue // the victim's before
+		case n != last+1:
+			s.fail("the watch goes from %d to %d", last, n)
+		}
+		last = n
+		s.mu.Lock()
+		s.mu.seen = n
+		s.mu.Unlock()
+	}
+}
+
+// catchUp waits until the watch has shown all that was written so far.
+func (s *suffering) catchUp() {
+	s.mu.Lock()
+	due := s.mu.wrote
+	s.mu.Unlock()
+	for end := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
+		s.mu.Lock()
+		seen, ended := s.mu.seen, s.mu.ended
+		s.mu.Unlock()
+		switch {
+		case seen >= due, ended:
+			return
+		case time.Now().After(end):
+			s.fail("the watch has shown %d of %d events", seen, due)
+			return
+		}
+	}
+}
+
+func (s *suffering) report() (r report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slices.Sort(s.mu.took)
+	r.Gets, r.Seen, r.Failed = len(s.mu.took), s.mu.seen, s.mu.failed
+	if r.Gets > 0 {
+		r.P50, r.P99, r.Slowest = s.mu.took[r.Gets/2], s.mu.took[r.Gets*99/100], s.mu.took[r.Gets-1]
+	}
+	s.mu.took, s.mu.failed = nil, nil
+	return r
+}
