@@ -103,7 +103,8 @@ type Limits struct {
 	// MaxConnectionsPerIdentity bounds the connections of one user. Without
 	// authentication, all clients are one.
 	MaxConnectionsPerIdentity *int `json:"maxConnectionsPerIdentity,omitempty"`
-	// MaxWatchesPerIdentity bounds the open watches of one user, likewise.
+	// MaxWatchesPerIdentity bounds what one user has open that lasts, likewise: watches, and
+	// forwarded logs, exec, attach and port-forward.
 	MaxWatchesPerIdentity *int `json:"maxWatchesPerIdentity,omitempty"`
 	// MaxForwardsInFlight bounds the forwarded requests that upstream has at a time; with
 	// authentication a user has at most half of them. Further ones wait for their user's turn,

@@ -96,7 +96,7 @@ func (s *Server) tooMany(req *request, limit, message string) *response {
 // is gone. A user has half of the places at most, so that others get through whatever it does.
 func (s *Server) admitForward(ctx context.Context, req *request, rt route) (done func(), refusal *response) {
 	if lasting(rt) {
-		return func() {}, nil
+		return s.admitWatch(req) // it takes no place, but memory for as long as it lasts
 	}
 	user := req.identity.name()
 	w, err := s.places.enter(claim{user: user, size: 1, cost: 1, held: req.held()})

@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"bufio"
+	"net/http"
 	"testing"
 	"time"
 )
@@ -50,4 +52,34 @@ func TestClosedConnectionIsNotCounted(t *testing.T) {
 	if !c.holdAs("a", take) || len(h.mu.held) != 0 {
 		t.Errorf("held after the end: %v", h.mu.held)
 	}
+}
+
+// A forwarded watch or log counts among its user's watches for as long as it lasts.
+func TestLastingForwardsAreCounted(t *testing.T) {
+	limits := testLimits()
+	limits.UserWatches = 1
+	s, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}, limits)
+	held := func() int {
+		s.watches.mu.Lock()
+		defer s.watches.mu.Unlock()
+		return s.watches.mu.held[""]
+	}
+	first := dialTLS(t, address)
+	send(t, first, "GET /api/v1/namespaces/a/pods/p/log?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	waitFor(t, "the log is counted", func() bool { return held() == 1 })
+	second := dialTLS(t, address)
+	send(t, second, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	resp, err := http.ReadResponse(bufio.NewReader(second), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("another one: %s", resp.Status)
+	}
+	_ = first.Close()
+	waitFor(t, "the log is forgotten", func() bool { return held() == 0 })
 }

@@ -100,8 +100,8 @@ type Server struct {
 	heads         heldHeads
 	// strangers are answers over HTTP/2 to clients that nobody knows, while they are written.
 	strangers atomic.Int64
-	// unwritable holds the caches, *watchcache.Cache, with metadata that we cannot write
-	// in another form: its watches are upstream's.
+	// unwritable holds weak pointers to the caches with metadata that cannot be written in
+	// another form here: metadata watches of them are forwarded.
 	unwritable sync.Map
 	// http are the servers of HTTP/1, for short heads of requests and for all others.
 	http  struct{ short, long *fasthttp.Server }

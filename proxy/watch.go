@@ -5,8 +5,10 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -87,10 +89,10 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, errStale // nobody knows yet what the end of the state looks like
 	}
-	if _, ok := s.unwritable.Load(r.cache); ok && r.choice.Partial {
+	if _, ok := s.unwritable.Load(weak.Make(r.cache)); ok && r.choice.Partial {
 		return nil, errForward
 	}
-	w.unwritable = func() { s.unwritable.Store(r.cache, struct{}{}) }
+	w.unwritable = func() { s.noteUnwritable(r.cache) }
 	err := w.begin(ctx)
 	tooOld, ok := errors.AsType[*watchcache.TooOldError](err)
 	tooLarge, ahead := errors.AsType[*tooLargeError](err)
@@ -121,6 +123,14 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 		return refusal, nil
 	}
 	return resp, nil
+}
+
+// noteUnwritable has metadata watches of a cache forwarded. It does not keep the cache alive.
+func (s *Server) noteUnwritable(cache *watchcache.Cache) {
+	key := weak.Make(cache)
+	if _, known := s.unwritable.LoadOrStore(key, struct{}{}); !known {
+		runtime.AddCleanup(cache, func(key weak.Pointer[watchcache.Cache]) { s.unwritable.Delete(key) }, key)
+	}
 }
 
 // begin waits for the state that the watch starts from and opens the cursor.

@@ -1,4 +1,3 @@
-// Command watchproxy is a caching watch proxy for the Kubernetes API.
 package main
 
 import (
