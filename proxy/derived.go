@@ -4,8 +4,10 @@ import (
 	"container/list"
 	"crypto/sha256"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
@@ -31,6 +33,9 @@ type Derived struct {
 		recent  *list.List                   // the one read last in front
 		cost    int64
 	}
+	// shared holds weak pointers to pieces by their keys, also to those that are kept no more while
+	// lists are still written from them: the next list finds them, and does not make a second copy.
+	shared sync.Map // of derivedKey to weak.Pointer[piece]
 	making singleflight.Group
 	hits   prometheus.Counter
 	misses prometheus.Counter
@@ -156,6 +161,7 @@ func (d *Derived) get(m *meter, s watchcache.Span, v variant, produce func() (co
 			p = &piece{segment: wire.NewSegment(context, plain)}
 		}
 		d.keep(key, p)
+		d.share(key, p)
 		return p, nil
 	})
 	if err != nil {
@@ -167,12 +173,21 @@ func (d *Derived) get(m *meter, s watchcache.Span, v variant, produce func() (co
 func (d *Derived) lookup(key derivedKey) *piece {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	e, ok := d.mu.entries[key]
-	if !ok {
-		return nil
+	if e, ok := d.mu.entries[key]; ok {
+		d.mu.recent.MoveToFront(e)
+		return e.Value.(*entry).piece
 	}
-	d.mu.recent.MoveToFront(e)
-	return e.Value.(*entry).piece
+	if p, ok := d.shared.Load(key); ok {
+		return p.(weak.Pointer[piece]).Value()
+	}
+	return nil
+}
+
+// share lets others find a piece for as long as anybody holds it.
+func (d *Derived) share(key derivedKey, p *piece) {
+	shared := weak.Make(p)
+	d.shared.Store(key, shared)
+	runtime.AddCleanup(p, func(key derivedKey) { d.shared.CompareAndDelete(key, shared) }, key)
 }
 
 // keep adds a piece, and lets go of what was not read for the longest time.

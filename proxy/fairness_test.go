@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
-	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -389,38 +388,6 @@ func (e *endsLater) Err() error {
 		e.cancel()
 	}
 	return e.Context.Err()
-}
-
-// Nobody has a turn while a client is written to, even if what is written has to be made anew. It is made in turn.
-func TestWritingHasNoTurn(t *testing.T) {
-	slots := newFairQueue(1, 1, 1<<20)
-	r, snapshot := metered(t, 5000, slots)
-	r.derived = NewDerived(1, prometheus.NewRegistry()) // keeps nothing
-	selecting(t, r, "")
-	r.header = http.Header{"Accept-Encoding": {"gzip"}}
-	r.choice = wire.Choice{Partial: true}
-	r.form = wire.NewForm(r.choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON)
-	from, to := r.filter.KeyRange(r.resource)
-	resp, err := r.page(snapshot, from, to)
-	r.meter.end()
-	if err != nil {
-		t.Fatal(err)
-	}
-	writes := 0
-	if _, err := resp.list.WriteTo(writerFunc(func(p []byte) (int, error) {
-		if writes++; heldOf(slots) != 0 {
-			t.Fatal("it has a turn")
-		}
-		if writes == 20 {
-			ended, end := context.WithCancel(t.Context())
-			end()
-			meterWithin(ended, r) // its next turn does not come
-		}
-		return len(p), nil
-	})); err == nil || writes < 20 {
-		t.Errorf("%d writes, then %v: what is made anew costs nothing", writes, err)
-	}
-	verify(t, slots)
 }
 
 // A read that costs little pays next to nothing for being bounded.

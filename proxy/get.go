@@ -43,12 +43,8 @@ func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body [
 		}
 		resp := r.respond()
 		resp.gzipped()
-		var sum wire.GzipSum
-		sum.Add(p.segment)
-		resp.list, resp.length = &listBody{
-			head: sum.Begin(nil), runs: 1, tail: sum.End(nil),
-			run: func(*meter, int) ([]byte, error) { return p.segment.Bytes(), nil },
-		}, sum.Len()
+		pieces, length := wire.Gzip([]*wire.Segment{p.segment})
+		resp.list, resp.length = &listBody{pieces: pieces, length: length}, length
 		return resp, nil
 	}
 	return nil, errForward

@@ -3,8 +3,10 @@ package proxy
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -86,16 +88,9 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*response, error) {
 	compresses := r.compresses(body.length)
 	switch {
 	case r.choice.Rendered():
-		whole, err := body.bytes()
-		if err != nil {
-			return nil, errForward
-		}
-		return r.rendered(whole)
-	case r.filter.Selective() && (compresses || body.run != nil): // made for this request
-		whole, err := body.bytes()
-		if err != nil {
-			return nil, errForward
-		}
+		return r.rendered(body.bytes())
+	case r.filter.Selective() && (compresses || body.pieces != nil): // made for this request
+		whole := body.bytes()
 		resp := r.respond()
 		resp.bytes = whole
 		if compresses {
@@ -155,46 +150,38 @@ func (r *response) gzipped() {
 	r.header.Set("Vary", "Accept-Encoding")
 }
 
-// derive has the body write items in another form than the one they are kept in. Items that a
-// selector picks are made for this read alone, in its share of the workspace. Runs of whole pages
-// are made once for all readers. The body does not hold these: it asks for each run again when it
-// writes it, so that a hundred slow clients hold no more of them than [Derived] keeps.
+// derive makes the items that are not kept as they are wanted. Items that a selector picks are made
+// for this read alone, in its share of the workspace. Runs of whole pages are shared with all
+// readers: however many clients write them slowly, there is one copy of each.
 func (r *read) derive(items *listItems, body *listBody) error {
-	body.runs = len(items.spans)
-	body.meter = &r.meter
-	body.run = func(m *meter, i int) ([]byte, error) { return r.derivedRun(m, items.spans[i], i == 0) }
+	runOf := r.derivedRun
 	if r.filter.Selective() {
-		made := make([][]byte, len(items.spans))
-		for i, span := range items.spans {
-			err := r.meter.spend(cutCost * span.Bytes())
-			if err == nil {
-				made[i], err = r.itemsOf(span, i == 0)
-			}
-			if err != nil {
-				return errForward
-			}
-		}
-		body.run = func(_ *meter, i int) ([]byte, error) { return made[i], nil }
+		runOf = r.selectedRun
 	}
-	for i := range body.runs {
-		run, err := body.run(body.meter, i)
+	for i, span := range items.spans {
+		run, err := runOf(span, i == 0)
 		if err != nil {
 			return errForward
 		}
-		body.length += int64(len(run))
+		body.pieces, body.shares = append(body.pieces, run.plain), append(body.shares, run)
+		body.length += int64(len(run.plain))
 	}
 	return nil
 }
 
-func (r *read) derivedRun(m *meter, span watchcache.Span, first bool) ([]byte, error) {
-	p, err := r.derived.get(m, span, variant{form: r.formID(), first: first}, func() (_, plain []byte, err error) {
+func (r *read) selectedRun(span watchcache.Span, first bool) (*piece, error) {
+	if err := r.meter.spend(cutCost * span.Bytes()); err != nil {
+		return nil, err
+	}
+	plain, err := r.itemsOf(span, first)
+	return &piece{plain: plain}, err
+}
+
+func (r *read) derivedRun(span watchcache.Span, first bool) (*piece, error) {
+	return r.derived.get(&r.meter, span, variant{form: r.formID(), first: first}, func() (_, plain []byte, err error) {
 		plain, err = r.itemsOf(span, first)
 		return nil, plain, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return p.plain, nil
 }
 
 // itemsOf are the items of a span as they are wanted, with a separator before each
@@ -245,79 +232,55 @@ func (r *read) formID() formID {
 	return partialJSONForm
 }
 
-// segmented is a list of compressed segments. As in derive, the body holds none of them.
+// segmented is a list of compressed segments.
 func (r *read) segmented(items *listItems, body *listBody) (*response, error) {
-	segment := func(m *meter, i int) (*wire.Segment, error) { return r.derivedSegment(m, items, body, i) }
-	head, tail := wire.StoredSegment(body.head), wire.StoredSegment(body.tail)
-	var sum wire.GzipSum
-	sum.Add(head)
-	for i := range items.spans {
-		s, err := segment(&r.meter, i)
+	segments, shares := make([]*wire.Segment, 0, len(items.spans)+2), make([]*piece, 0, len(items.spans))
+	segments = append(segments, wire.StoredSegment(body.head))
+	for i, span := range items.spans {
+		v := variant{form: r.formID(), gzip: true, first: i == 0}
+		if i > 0 {
+			v.behind = items.spans[i-1]
+		}
+		p, err := r.derived.get(&r.meter, span, v, func() (context, plain []byte, err error) {
+			if context, err = r.endOf(v.behind); err != nil {
+				return nil, nil, err
+			}
+			if len(body.pieces) > 0 {
+				return context, body.pieces[i], nil
+			}
+			plain, err = r.itemsOf(span, i == 0)
+			return context, plain, err
+		})
 		if err != nil {
 			return nil, errForward
 		}
-		sum.Add(s)
+		segments, shares = append(segments, p.segment), append(shares, p)
 	}
-	sum.Add(tail)
+	segments = append(segments, wire.StoredSegment(body.tail))
 	resp := r.respond()
 	resp.gzipped()
-	resp.list, resp.length = &listBody{
-		head:  sum.Begin(head.Bytes()),
-		meter: &r.meter,
-		runs:  len(items.spans),
-		run: func(m *meter, i int) ([]byte, error) {
-			s, err := segment(m, i)
-			if err != nil {
-				return nil, err
-			}
-			return s.Bytes(), nil
-		},
-		tail: sum.End(tail.Bytes()),
-	}, sum.Len()
+	pieces, length := wire.Gzip(segments)
+	resp.list, resp.length = &listBody{pieces: pieces, shares: shares, length: length}, length
 	return resp, nil
 }
 
-// derivedSegment is the i-th run of a list, compressed.
-func (r *read) derivedSegment(m *meter, items *listItems, body *listBody, i int) (*wire.Segment, error) {
-	span, v := items.spans[i], variant{form: r.formID(), gzip: true, first: i == 0}
-	if i > 0 {
-		v.behind = items.spans[i-1]
-	}
-	p, err := r.derived.get(m, span, v, func() (context, plain []byte, err error) {
-		if context, err = r.endOf(v.behind); err != nil {
-			return nil, nil, err
-		}
-		if body.run != nil {
-			plain, err = body.run(nil, i) // it is part of this one
-		} else {
-			plain, err = r.itemsOf(span, i == 0)
-		}
-		return context, plain, err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return p.segment, nil
-}
-
-// listBody is a list that is written straight from the cache: it holds no copy of any item, and a
-// derived run for no longer than it takes to write it.
+// listBody is a list that is written straight from the cache: it holds no copy of any item, and
+// shares what was derived with all others that write it.
 type listBody struct {
 	head, tail []byte
 	spans      []watchcache.Span // of items as they are kept, or instead:
-	runs       int
-	run        func(m *meter, i int) ([]byte, error)
-	meter      *meter // of what has to be made anew while the list is written
+	pieces     [][]byte
+	shares     []*piece // that the pieces belong to: others find them while they are held
 	separator  string
 	length     int64
 }
 
 // bytes is the body in one piece.
-func (b *listBody) bytes() ([]byte, error) {
+func (b *listBody) bytes() []byte {
 	var whole bytes.Buffer
 	whole.Grow(int(b.length))
-	_, err := b.WriteTo(&whole)
-	return whole.Bytes(), err
+	_, _ = b.WriteTo(&whole) // to memory
+	return whole.Bytes()
 }
 
 // WriteTo implements io.WriterTo.
@@ -344,13 +307,8 @@ func (b *listBody) WriteTo(w io.Writer) (n int64, err error) {
 			return n, err
 		}
 	}
-	for i := 0; i < b.runs && err == nil; i++ {
-		var run []byte
-		run, err = b.run(b.meter, i)
-		b.meter.rest()
-		if err == nil {
-			write(run)
-		}
+	for _, p := range b.pieces {
+		write(p)
 	}
 	write(b.tail)
 	return n, err
@@ -363,12 +321,19 @@ type buffered struct{ io.WriterTo }
 // writeSize is that of four TLS records.
 const writeSize = 64 << 10
 
-var writeBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, writeSize) }}
+var listWriters = sync.Pool{New: func() any { return &listWriter{large: bufio.NewWriterSize(nil, writeSize)} }}
+
+type listWriter struct {
+	large *bufio.Writer
+	paced paced
+}
 
 // WriteTo implements io.WriterTo.
 func (b buffered) WriteTo(w io.Writer) (int64, error) {
-	large := writeBuffers.Get().(*bufio.Writer)
-	large.Reset(w)
+	lw := listWriters.Get().(*listWriter)
+	lw.paced = paced{Writer: w, began: time.Now()}
+	large := lw.large
+	large.Reset(&lw.paced)
 	n, err := b.WriterTo.WriteTo(large)
 	if err == nil {
 		err = large.Flush()
@@ -377,6 +342,33 @@ func (b buffered) WriteTo(w io.Writer) (int64, error) {
 		return n, err // HTTP/2 may still hold the buffer
 	}
 	large.Reset(nil)
-	writeBuffers.Put(large)
+	lw.paced = paced{}
+	listWriters.Put(lw)
 	return n, nil
+}
+
+// paced ends the writing of a list to a client that reads less than listPace on average. A list
+// keeps the objects and pages alive that it shows. Kube-apiserver ends every answer but a watch
+// after a minute.
+type paced struct {
+	io.Writer
+	began   time.Time
+	written int64
+}
+
+const (
+	listGrace = time.Minute
+	listPace  = 64 << 10 // bytes a second
+)
+
+var errSlowList = errors.New("the client reads a list too slowly")
+
+// Write implements io.Writer.
+func (p *paced) Write(b []byte) (int, error) {
+	if time.Since(p.began) > listGrace+time.Duration(p.written)*time.Second/listPace {
+		return 0, errSlowList
+	}
+	n, err := p.Writer.Write(b)
+	p.written += int64(n)
+	return n, err
 }

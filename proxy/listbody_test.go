@@ -3,12 +3,14 @@ package proxy
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -89,10 +91,10 @@ func bodyOf(t *testing.T, r *read, snapshot watchcache.Snapshot, from string) []
 	return b.Bytes()
 }
 
-// A list that waits for its client holds no derived run: what clients do not read must not add up
-// beside the budget of Derived. Each list here is some 1.4 MB.
-func TestWaitingListsHoldNoDerivedRuns(t *testing.T) {
-	const objects, lists = 10_000, 20
+// Lists that wait for their clients share what was derived for them, also what Derived does not
+// keep: what clients do not read must not add up to a copy for each. A list here is some 1.4 MB.
+func TestWaitingListsShareDerivedRuns(t *testing.T) {
+	const objects, lists, most = 10_000, 20, 6 << 20
 	for _, encoding := range []string{"", "gzip"} {
 		r, snapshot := pageOf(t, objects, 0)
 		r.header = http.Header{"Accept-Encoding": {encoding}}
@@ -110,15 +112,42 @@ func TestWaitingListsHoldNoDerivedRuns(t *testing.T) {
 			}
 			waiting = append(waiting, resp)
 		}
-		// The runs of pages are named, not held: some hundred bytes for each page.
-		most := int64(lists * len(want) / 4)
 		if held := liveHeap() - before; held > most {
 			t.Errorf("%q: %d lists of %d bytes hold %d bytes, most is %d", encoding, lists, len(want), held, most)
 		}
-		var got bytes.Buffer
-		if _, err := waiting[lists-1].list.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
-			t.Errorf("%q: %d bytes instead of %d, %v", encoding, got.Len(), len(want), err)
+		for _, resp := range waiting {
+			var got bytes.Buffer
+			if _, err := resp.list.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
+				t.Errorf("%q: %d bytes instead of %d, %v", encoding, got.Len(), len(want), err)
+			}
 		}
+		waiting = nil
+		waitFor(t, "what nobody holds is forgotten", func() bool {
+			runtime.GC()
+			known := 0
+			r.derived.shared.Range(func(any, any) bool { known++; return true })
+			return known == 0
+		})
+	}
+}
+
+// A client that reads a list too slowly is cut: the list keeps alive what it shows.
+func TestSlowListIsCut(t *testing.T) {
+	for pause, want := range map[time.Duration]error{500 * time.Millisecond: nil, 5 * time.Second: errSlowList} {
+		synctest.Test(t, func(t *testing.T) {
+			list := &listBody{}
+			for range 200 {
+				list.pieces = append(list.pieces, make([]byte, writeSize))
+			}
+			body := buffered{list}
+			_, err := body.WriteTo(writerFunc(func(p []byte) (int, error) {
+				time.Sleep(pause * time.Duration(len(p)) / writeSize)
+				return len(p), nil
+			}))
+			if !errors.Is(err, want) {
+				t.Errorf("64 KiB in %v: %v, want %v", pause, err, want)
+			}
+		})
 	}
 }
 

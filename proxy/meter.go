@@ -101,8 +101,8 @@ func (m *meter) rest() {
 	}
 }
 
-// end is called when the answer is complete. The client's connection may be read then. What has
-// to be made anew while the answer is written takes turns as before.
+// end is called when the answer is complete. The client's connection may be read then. The
+// state of a watch, which is written later, takes turns as before.
 func (m *meter) end() {
 	m.rest()
 	if m.stop != nil {

@@ -128,7 +128,7 @@ func NewServer(feeds Feeds, forwards *Forwarder, derived *Derived, options Optio
 }
 
 // share divides what users share. Without authentication all clients are one user, who may have
-// everything. What waits for it takes its memory from the workspace's.
+// everything. What waits may take a quarter of the memory of the workspace beside it.
 func (s *Server) share(options *Options) {
 	const waitingForwards, waitingReads = 8, 16 // parts of the memory
 	memory, users := cmp.Or(options.Workspace, workspaceSize), int64(1)
@@ -138,8 +138,7 @@ func (s *Server) share(options *Options) {
 	forwards, reads := memory/waitingForwards, memory/waitingReads
 	s.places = newFairQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
 	s.slots = newSlots(reads)
-	space := memory - forwards - 2*reads
-	s.workspace = newWorkspace(space, space/users, reads)
+	s.workspace = newWorkspace(memory, memory/users, reads)
 }
 
 // SetOptions changes what can be changed while the server runs: all but TLS, Access, AnyHost, Stall, Workspace and of

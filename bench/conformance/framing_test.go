@@ -237,8 +237,13 @@ func TestExpectContinue(t *testing.T) {
 // A long list of values fits into a request.
 func TestLongRequest(t *testing.T) {
 	values := strings.Repeat("a-value-that-nobody-has,", 2000) + "web"
+	fewer := strings.Repeat("a-value-that-nobody-has,", 900) + "web"
+	selecting := func(values string) request {
+		return get(pods.expand(pods.all() + "?resourceVersion=$N&resourceVersionMatch=Exact&labelSelector=app+in+(" + values + ")"))
+	}
 	check(t, []row{
-		{name: "selector", request: get(pods.expand(pods.all() + "?resourceVersion=$N&resourceVersionMatch=Exact&labelSelector=app+in+(" + values + ")")), status: 200, from: cache},
+		{name: "selector", request: selecting(fewer), status: 200, from: cache},
+		{name: "selector of more terms than are kept", request: selecting(values), status: 200, from: upstream},
 		{name: "header", request: get(pods.in("a")+"/web-1?resourceVersion=0").with("X-Long", values), status: 200, from: cache},
 	})
 }

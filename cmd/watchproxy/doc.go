@@ -46,7 +46,7 @@
 //
 //	slots for dear reads          user           readers          GOMAXPROCS - 1, at least 1; 2 ms turns  wait
 //	dear reads that wait          user           readers          a sixteenth of the workspace            429
-//	one-off bodies                user           readers          three quarters of the workspace         forwarded
+//	one-off bodies                user           readers          the workspace; half a user              forwarded
 //	derived bytes, selections     page, form     readers          cache.derived.maxBytes                  least recently read
 //	parsed selector               read, watch    readers          1,000 terms                             forwarded
 //	open watches                  user           clients          limits.maxWatchesPerIdentity            429
@@ -73,6 +73,6 @@
 //	all other labels              constants      nobody           the code                                none
 //	upstream servers              configuration  nobody           the configuration                       none
 //
-// Pools (chunkBuffers, scratches, writeBuffers, deflaters, gathered, pieces) keep what was in use at
+// Pools (chunkBuffers, scratches, listWriters, deflaters, gathered, pieces) keep what was in use at
 // once until the collector takes it. None keeps a buffer of more than 128 KiB.
 package main

@@ -3,8 +3,8 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
-	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/flate"
@@ -92,44 +92,24 @@ func newSegment(deflated, plain []byte) *Segment {
 	return &Segment{deflated, crc32.ChecksumIEEE(plain), powerOfX(8 * uint64(n)), n}
 }
 
-// Bytes are the compressed bytes.
-func (s *Segment) Bytes() []byte { return s.deflated }
-
-// GzipSum adds up what a gzip member's trailer tells of its segments, so that nobody has to hold
-// all of them at a time.
-type GzipSum struct {
-	deflated, plain int64
-	crc             uint32
-}
-
-// Add adds the next segment.
-func (g *GzipSum) Add(s *Segment) {
-	g.deflated += int64(len(s.deflated))
-	g.plain += s.plain
-	g.crc = combine(g.crc, s)
-}
-
-// Len is the length of the whole member, in bytes.
-func (g *GzipSum) Len() int64 {
-	return int64(len(gzipHeader)) + g.deflated + int64(len(lastBlock)) + trailerLen
-}
-
-// Begin is the member up to and with its first bytes.
-func (*GzipSum) Begin(first []byte) []byte { return slices.Concat([]byte(gzipHeader), first) }
-
-// End is the member from its last bytes on.
-func (g *GzipSum) End(last []byte) []byte {
-	end := make([]byte, 0, len(last)+len(lastBlock)+trailerLen)
-	end = append(append(end, last...), lastBlock...)
-	end = binary.LittleEndian.AppendUint32(end, g.crc)
-	return binary.LittleEndian.AppendUint32(end, uint32(g.plain)) // modulo 2^32, says the format
-}
-
-// Gzip is the member of one segment.
-func (s *Segment) Gzip() []byte {
-	var sum GzipSum
-	sum.Add(s)
-	return slices.Concat(sum.Begin(s.deflated), sum.End(nil))
+// Gzip puts segments together. The result is written piece by piece: nothing is
+// copied.
+func Gzip(segments []*Segment) (pieces [][]byte, length int64) {
+	pieces = append(make([][]byte, 0, len(segments)+2), []byte(gzipHeader))
+	length = int64(len(gzipHeader))
+	var crc uint32
+	var plain int64
+	for _, s := range segments {
+		pieces = append(pieces, s.deflated)
+		length += int64(len(s.deflated))
+		crc = combine(crc, s)
+		plain += s.plain
+	}
+	trailer := make([]byte, 0, len(lastBlock)+trailerLen)
+	trailer = append(trailer, lastBlock...)
+	trailer = binary.LittleEndian.AppendUint32(trailer, crc)
+	trailer = binary.LittleEndian.AppendUint32(trailer, uint32(plain)) // modulo 2^32, says the format
+	return append(pieces, trailer), length + int64(len(trailer))
 }
 
 // lastBlock is an empty one that says it is the last.
@@ -183,4 +163,11 @@ func powerOfX(n uint64) uint32 {
 }
 
 // GzipBody compresses a body that is made for one request only.
-func GzipBody(plain []byte) []byte { return NewSegment(nil, plain).Gzip() }
+func GzipBody(plain []byte) []byte {
+	pieces, length := Gzip([]*Segment{NewSegment(nil, plain)})
+	body := bytes.Join(pieces, nil)
+	if int64(len(body)) != length {
+		panic(fmt.Sprintf("BUG: %d bytes of gzip instead of %d", len(body), length))
+	}
+	return body
+}
