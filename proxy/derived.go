@@ -151,6 +151,10 @@ func (d *Derived) get(m *meter, s watchcache.Span, v variant, produce func() (co
 		return nil, err
 	}
 	made, err, _ := d.making.Do(fmt.Sprint(key), func() (any, error) {
+		if p := d.lookup(key); p != nil { // somebody has made it while this read waited for its turn
+			d.hits.Inc()
+			return p, nil
+		}
 		d.misses.Inc()
 		context, plain, err := produce()
 		if err != nil {

@@ -3,10 +3,13 @@ package proxy
 import (
 	"bytes"
 	"fmt"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -95,4 +98,42 @@ func TestDerivedWithinBudget(t *testing.T) {
 	if _, err := d.get(&meter{}, page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, errForward }); err == nil {
 		t.Error("an error is taken for a piece")
 	}
+}
+
+// A herd that waits for turns makes each piece once, even if nothing is kept.
+func TestHerdMakesEachPieceOnce(t *testing.T) {
+	const herd = 20
+	slots := newFairQueue(1, 1, 1<<20)
+	registry := prometheus.NewRegistry()
+	derived := NewDerived(1, registry) // keeps nothing
+	r, snapshot := pageOf(t, 5000, 0)
+	from, to := r.filter.KeyRange(r.resource)
+	if err := slots.take(t.Context(), claim{user: "other", size: 1}); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	pieces := make([]*piece, herd)
+	for i := range herd {
+		m := &meter{slots: slots, req: &request{}, ctx: t.Context()}
+		all.Go(func() {
+			for span := range snapshot.Spans(from, to) {
+				p, err := derived.get(m, span, variant{form: partialJSONForm}, func() (_, plain []byte, err error) {
+					return nil, make([]byte, 100), nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				pieces[i] = p
+				m.rest()
+				return
+			}
+		})
+	}
+	waitFor(t, "all wait", func() bool { return waitersOf(slots) == herd })
+	slots.give("other", 1)
+	all.Wait()
+	if n := testutil.ToFloat64(derived.misses); n != 1 {
+		t.Errorf("%v are made", n)
+	}
+	runtime.KeepAlive(pieces)
 }
