@@ -101,9 +101,26 @@
 // Without authentication the proxy serves loopback addresses and Unix sockets only, and requests
 // act as the proxy. A request that carries an Authorization header is never
 // answered from the cache and is forwarded without any of the proxy's own
-// credentials; one that carries Impersonate headers is forwarded. On a loopback
-// address, requests whose Host is not a loopback name are refused: a web page in a
-// local browser could have caused them (DNS rebinding).
+// credentials; one that carries Impersonate headers is forwarded.
+//
+// A browser adds everything but a bearer token to any page's requests by itself: the place in
+// the network, a certificate. So requests without a token are refused if a page of another origin
+// may have caused them, by Host (DNS rebinding), Origin, Sec-Fetch-Site or a form's Content-Type;
+// see browser.go.
+//
+// # What users share
+//
+// One mechanism, fairQueue, hands out places upstream, slots for dear reads (meter) and the
+// workspace for one-off bodies. Users take turns, weighted by cost; a user's own claims are served
+// in order. What waits is bounded in bytes, and the user with most waiting is refused first. Nobody
+// holds a slot while it waits for the workspace, for a run that another read makes, or for a client.
+//
+// A watch whose client does not read holds one piece of 64 KiB, or a reference to one larger event,
+// and polls nothing before that is written. A large event is written from the cache's own bytes.
+// The pump evaluates cheap filters only: a watch with a dear one has its own goroutine.
+//
+// Connections wait outside fasthttp and reach it with whole heads of requests (head.go): a
+// connection that has said nothing costs no buffer. The doc of cmd/watchproxy lists all bounds.
 //
 // # Learnt from the real apiserver
 //

@@ -25,7 +25,8 @@
 //
 // Each has a name, which the tests use.
 //
-//   - Ordered: a cursor delivers events in ascending resourceVersion order.
+//   - Ordered: a cursor delivers events in ascending resourceVersion order. The removals that a
+//     relist found share the last resourceVersion before its gap.
 //   - Unique: no event is delivered twice by one cursor.
 //   - No gap: a cursor started at resourceVersion N delivers every matching
 //     change after N, or fails with [ErrTooOld] or [ErrEnded]; it never skips.
@@ -40,9 +41,12 @@
 //
 // A relist after a lost watch (410) shows the present state only. What became
 // of an object in between, and the resourceVersion at which another one was
-// deleted, is gone. [Cache.Replace] turns the difference into events whose
-// resourceVersions lie in the right interval and are unique, so watches go on;
-// but a state inside that interval is one that upstream never had. The log
+// deleted, is gone. [Cache.Replace] turns the difference into events, so watches go on.
+// Removals come first, at the last resourceVersion before the interval that was jumped over; sets
+// follow at their own. At each resourceVersion that a client is shown, it holds no object that
+// upstream did not have then, so it can go on at another cache or upstream. A watch for which
+// that cannot be told ends with [ErrTooOld]. A reader that keeps events for others asks for
+// [Cursor.WholeHistory]. A state inside the interval is one that upstream never had. The log
 // therefore keeps the interval as a gap: exact reads and new watches that
 // start strictly inside it are refused, everything at its ends is sound. A watch
 // that had started beyond the cache's resourceVersion, and so turns out to have
@@ -63,5 +67,5 @@
 // while the log moves on. Its cursor must not fall off the log for that. The
 // writer marks a cursor before it publishes an event which could match it; a
 // cursor without a mark knows that nothing up to the published end concerns it
-// and simply stands at that end. See [Cursor].
+// and simply stands at that end. The writer never evaluates a client's selector. See [Cursor].
 package watchcache
