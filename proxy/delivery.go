@@ -59,16 +59,16 @@ func (w *watching) deliverLarge(out *chunkWriter) (position uint64, behind bool,
 func (w *watching) writeState(ctx context.Context, out *chunkWriter) error {
 	from, to := w.filter.KeyRange(w.resource)
 	for span := range w.spansAhead(w.initial, from, to) {
-		if err := w.stays(ctx); err != nil {
-			w.appendEnd(out, err)
-			_ = out.flush()
-			return err
-		}
 		for _, o := range span.Objects() {
 			if err := w.add(out, watchcache.Added, o); err != nil {
 				_ = out.flush() // what came before
 				return err
 			}
+		}
+		if err := w.stays(ctx); err != nil {
+			w.appendEnd(out, err)
+			_ = out.flush()
+			return err
 		}
 	}
 	if w.meter.err != nil { // nothing was selected

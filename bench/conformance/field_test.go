@@ -135,7 +135,7 @@ func (s *selectables) watches(home string) (rows []row) {
 	for _, f := range s.fields {
 		for _, operator := range []string{"=", "!="} {
 			selector := f.is(operator, f.value)
-			target := s.of.in(home) + "?watch=true&timeoutSeconds=1&fieldSelector=" + url.QueryEscape(selector)
+			target := s.of.in(home) + "?watch=true&timeoutSeconds=2&fieldSelector=" + url.QueryEscape(selector)
 			rows = append(rows,
 				row{name: s.of.name + " by " + selector + ", state", request: get(target + "&resourceVersion=0"), status: 200, from: s.of.source(cache)},
 				row{name: s.of.name + " by " + selector + ", most recent state", request: get(target), status: 200, from: s.of.source(ifCached)},
