@@ -24,7 +24,9 @@ type Admin struct {
 
 const (
 	adminHeaderTimeout = 10 * time.Second
-	profiles           = "/debug/pprof/"
+	// adminWriteTimeout bounds an answer: profiles take as long as they are asked for, up to that.
+	adminWriteTimeout = 2 * time.Minute
+	profiles          = "/debug/pprof/"
 )
 
 // NewAdmin returns the admin handler, which counts what it refuses in metrics. All that was
@@ -69,7 +71,7 @@ func (a *Admin) SetReady(ready bool) { a.ready.Store(ready) }
 // Server returns an HTTP server of the admin endpoints, to be served and shut
 // down by the caller.
 func (a *Admin) Server() *http.Server {
-	return &http.Server{Handler: http.HandlerFunc(a.serve), ReadHeaderTimeout: adminHeaderTimeout}
+	return &http.Server{Handler: http.HandlerFunc(a.serve), ReadHeaderTimeout: adminHeaderTimeout, WriteTimeout: adminWriteTimeout}
 }
 
 // serve refuses what a web page may have made a browser send.

@@ -20,6 +20,27 @@ type body struct {
 	most   int64                 // how long it may be, in bytes; 0 for any length
 	extend func()                // called before each read; nil for nothing
 	began  time.Time             // when it was read first
+	// suspend takes the deadline of reads back. It is nil over HTTP/1, where fasthttp has read
+	// ahead.
+	suspend func()
+	ahead   []byte // was read before anybody wanted it
+	after   error  // what came of the last of those reads
+}
+
+// readAhead reads the beginning of a body over HTTP/2, while its request waits. What is not read
+// counts against all bodies on the connection: those of requests that do not wait could not come.
+func (b *body) readAhead() {
+	if b == nil || b.suspend == nil {
+		return
+	}
+	var piece [readSize]byte
+	for len(b.ahead) < bodyAhead && b.after == nil {
+		var n int
+		n, b.after = b.readMore(piece[:])
+		b.ahead = append(b.ahead, piece[:n]...)
+	}
+	b.suspend()
+	b.began = time.Time{} // the time that it waits is not the client's
 }
 
 // leastRate is how fast a client has to send a body that has a bound, in bytes a second. Each
@@ -55,6 +76,18 @@ func (b *body) failure() error {
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
+	if len(b.ahead) > 0 {
+		n := copy(p, b.ahead)
+		b.ahead = b.ahead[n:]
+		return n, nil
+	}
+	if b.after != nil {
+		return 0, b.after
+	}
+	return b.readMore(p)
+}
+
+func (b *body) readMore(p []byte) (int, error) {
 	if b.extend != nil {
 		b.extend()
 	}

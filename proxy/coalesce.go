@@ -163,6 +163,7 @@ func (s *Server) sharedForward(ctx context.Context, req *request, rt route, done
 	})
 	switch {
 	case !flew && ctx.Err() != nil:
+		resp.letGo(1) // it may have landed all the same
 		done()
 		return clientGone()
 	case !flew && resp == nil:

@@ -181,3 +181,32 @@ func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
 		}
 	})
 }
+
+// An answer that lands as a client leaves gives that client's share of the memory back.
+func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
+	s := &Server{}
+	req := &request{method: http.MethodGet, target: "/api/v1/pods", path: "/api/v1/pods", header: http.Header{}}
+	rt := parseRoute(req.method, req.path)
+	key, ok := shareKey(req, rt)
+	if !ok {
+		t.Fatal("it cannot be shared")
+	}
+	left, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 { // either may be noticed first
+		freed := false
+		answer := newResponse(http.StatusOK, fromUpstream)
+		answer.bytes = []byte("x")
+		answer.shares = &shares{free: func() { freed = true }}
+		answer.letGo(-1)
+		f := newFlight()
+		f.answer = answer
+		close(f.landed)
+		s.flights.mu.flying = map[string]*flight{key: {next: f}}
+		before := f.answer.shares.left.Load()
+		s.sharedForward(left, req, rt, func() {})
+		if f.answer.shares.left.Load() == before && !freed {
+			t.Fatal("a share is lost")
+		}
+	}
+}

@@ -101,7 +101,7 @@ func TestBurstOfWritesIsQueued(t *testing.T) {
 	defer cancel()
 	for range burst {
 		asking.Go(func() {
-			code, err := askAs(ctx, client, "controller", http.MethodPost, url, strings.Repeat("x", 4<<10))
+			code, err := askAs(ctx, client, "controller", http.MethodPost, url, strings.Repeat("x", 8<<10))
 			if err != nil {
 				t.Error(err)
 			}

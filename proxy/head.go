@@ -60,7 +60,8 @@ func (c *conn) await(first bool, l Limits, held *heldHeads) (ok, refused bool) {
 		if c.head > 0 || c.err != nil || len(c.ahead) >= l.HeaderBytes {
 			return true, false
 		}
-		if more := int64(cap(c.ahead)) - headFree - taken; more > 0 {
+		// A known client counts for its user: unknown ones must not lock it out.
+		if more := int64(cap(c.ahead)) - headFree - taken; more > 0 && !c.known() {
 			if !held.take(more) {
 				return false, true
 			}

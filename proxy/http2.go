@@ -27,9 +27,10 @@ const (
 	// http2Frame is the largest frame that is read, in bytes. The library allocates it when it
 	// knows its length, whether or not more comes. It is the smallest that the protocol allows.
 	http2Frame = 16 << 10
-	// http2Ahead is how much of their bodies clients send before it is read, in bytes for a
-	// connection.
-	http2Ahead = 256 << 10
+	// http2Ahead is how much of a body a client sends before it is read, in bytes, and
+	// http2AheadAll that of all bodies on one connection. It is much more than the former: requests
+	// that wait must not keep others from sending their bodies.
+	http2Ahead, http2AheadAll = 128 << 10, 4 << 20
 	// strangersMax is how many answers wait for clients that nobody knows, on all connections.
 	// Each takes some 16 KiB.
 	strangersMax = 1000
@@ -54,7 +55,7 @@ func (s *Server) newHTTP2() error {
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          http2Streams,
 			MaxReadFrameSize:              http2Frame,
-			MaxReceiveBufferPerConnection: http2Ahead,
+			MaxReceiveBufferPerConnection: http2AheadAll,
 			MaxReceiveBufferPerStream:     http2Ahead,
 			SendPingTimeout:               pingAfter,
 			PingTimeout:                   pingTimeout,
@@ -169,6 +170,7 @@ func (s *Server) newHTTP2Request(w http.ResponseWriter, hr *http.Request) *reque
 		req.body = &body{from: hr.Body, length: hr.ContentLength}
 		control := http.NewResponseController(w)
 		req.body.extend = func() { _ = control.SetReadDeadline(req.body.deadline(s.options.Load().Limits.Read)) }
+		req.body.suspend = func() { _ = control.SetReadDeadline(time.Time{}) }
 	}
 	return req
 }

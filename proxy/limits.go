@@ -101,6 +101,7 @@ func (s *Server) admitForward(ctx context.Context, req *request, rt route) (done
 	user := req.identity.name()
 	w, err := s.places.enter(claim{user: user, size: 1, cost: 1, held: req.held()})
 	if w != nil {
+		req.body.readAhead()
 		ctx, stop := req.attended(ctx)
 		err = s.places.wait(ctx, w)
 		stop()

@@ -68,10 +68,10 @@ func TestLastingForwardsAreCounted(t *testing.T) {
 		return s.watches.mu.held[""]
 	}
 	first := dialTLS(t, address)
-	send(t, first, "GET /api/v1/namespaces/a/pods/p/log?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	waitFor(t, "the log is counted", func() bool { return held() == 1 })
+	send(t, first, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	waitFor(t, "the watch is counted", func() bool { return held() == 1 })
 	second := dialTLS(t, address)
-	send(t, second, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	send(t, second, "GET /api/v1/namespaces/a/pods/p/log?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	resp, err := http.ReadResponse(bufio.NewReader(second), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -81,5 +81,5 @@ func TestLastingForwardsAreCounted(t *testing.T) {
 		t.Errorf("another one: %s", resp.Status)
 	}
 	_ = first.Close()
-	waitFor(t, "the log is forgotten", func() bool { return held() == 0 })
+	waitFor(t, "the watch is forgotten", func() bool { return held() == 0 })
 }

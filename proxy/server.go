@@ -304,17 +304,11 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 	}
 	if rt.verb != "watch" {
 		resp := s.forwards.forward(ctx, nil, req, done)
-		if resp.lasts = lasting(rt); resp.tunnel != nil {
-			admitted() // it may last
+		if resp.lasts = lasting(rt); resp.tunnel != nil && !resp.lasts {
+			admitted() // it may last, though nobody could know
 		}
 		return resp
 	}
-	counted, refusal := s.admitWatch(req)
-	if refusal != nil {
-		done()
-		return refusal
-	}
-	done = joined(done, counted)
 	over, end := context.WithCancel(context.Background())
 	undrain := context.AfterFunc(s.draining, func() { time.AfterFunc(s.drainShare(), end) })
 	resp := s.forwards.forward(ctx, over, req, joined(done, func() {

@@ -14,7 +14,7 @@
 //	connections of a user         user           users            limits.maxConnectionsPerIdentity        429
 //	heads being received          connection     anybody          maxHeaderBytes; 16 MiB in all           closed
 //	HTTP/2 frame being received   connection     anybody          16 KiB                                  closed
-//	HTTP/2 bodies ahead           connection     anybody          256 KiB                                 flow control
+//	HTTP/2 bodies ahead           connection     anybody          128 KiB a stream, 4 MiB in all          flow control
 //	unread answers, unknown       stream         unknown clients  1,000 over all connections              reset
 //	fasthttp's buffers            request        anybody          requests under way; 1 s after           pool
 //	admin connections             connection     anybody there    32, idle for 1 min                      wait

@@ -127,7 +127,7 @@ func (s *Servers) ask(ctx context.Context, one *server) (found standingAt) {
 	readable, unreadyFor := s.known(one)
 	if found.readable, found.err = one.sayReady(within, readable); found.err != nil {
 		found.unready, found.silent = true, noAnswer(found.err)
-		found.serves = unreadyFor > unreadyPatience && sleep(ctx, s.rest()) && one.serves(ctx)
+		found.serves = unreadyFor > unreadyPatience && sleep(ctx, s.rest()) && one.serves(ctx, readable)
 		return found
 	}
 	if s.alone() {
@@ -169,12 +169,16 @@ func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err 
 	return resp.StatusCode == http.StatusOK, nil
 }
 
-// serves asks a server that is not ready by its own word for something. A refusal is an answer,
-// too, unless it asks to come back later.
-func (one *server) serves(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+// serves asks a server that is not ready by its own word, or slow to say so, for something. A
+// refusal is an answer, too, unless it asks to come back later, or the server has told more before
+// and may not know yet who may read what.
+func (one *server) serves(ctx context.Context, readable bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	_, err := one.client.probe(ctx, aProbe)
+	if readable && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) {
+		return false
+	}
 	return err == nil || !doubtful(err) && !apierrors.IsTooManyRequests(err)
 }
 

@@ -210,7 +210,7 @@ func (doc *document) over() bool {
 
 // holds tells whether a document that is over answers who asks for one since then.
 func (doc *document) holds(since time.Time) bool {
-	return !doc.began.Before(since) || doc.err != nil && time.Since(doc.began) < pauseAfter(doc.err)
+	return !doc.began.Before(since) || doc.err != nil && time.Since(doc.began) < askedAgain
 }
 
 // tells is whether there is a document that was read since then.

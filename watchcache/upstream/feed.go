@@ -203,6 +203,7 @@ func (f *Feed) follow(ctx context.Context) error {
 			return err
 		}
 		began := time.Now()
+		paged := !f.synced && f.paged
 		if f.synced {
 			err = f.watch(ctx, end)
 		} else {
@@ -211,6 +212,9 @@ func (f *Feed) follow(ctx context.Context) error {
 		end()
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if paged && err == nil {
+			continue // there was no stream yet that could have broken
 		}
 		if f.cache.Stats().Ready { // until the next stream says something
 			f.failed(err)

@@ -186,6 +186,8 @@ func (s *Servers) note(one *server, found standingAt) {
 	case !found.unready:
 		one.mu.unready = time.Time{}
 		one.mu.readable = found.readable
+	case unconnected(found.err): // it is not there: its patience begins when it says something
+		one.mu.unready = time.Time{}
 	case one.mu.unready.IsZero():
 		one.mu.unready = time.Now()
 	}

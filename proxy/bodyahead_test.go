@@ -1,0 +1,61 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// A large body of a request that waits for a place does not keep the one that has the place from
+// sending its own, on the same connection.
+func TestWaitingBodiesLetOthersPass(t *testing.T) {
+	limits := testLimits()
+	limits.Forwards = 1
+	s, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
+		if n, err := io.Copy(io.Discard, r.Body); n < 100<<10 || err != nil {
+			t.Errorf("upstream has read %d bytes, %v", n, err)
+		}
+	}, limits)
+	client := http2To(t)
+	url := "https://" + address.String() + "/api/v1/namespaces/a/configmaps"
+	ctx, cancel := context.WithTimeout(t.Context(), testWait)
+	defer cancel()
+	done := make(chan int, 2)
+	post := func(body io.Reader) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
+		if err != nil {
+			t.Error(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Error(err)
+			done <- 0
+			return
+		}
+		_ = resp.Body.Close()
+		done <- resp.StatusCode
+	}
+	slowly, rest := io.Pipe()
+	go post(slowly)
+	if _, err := io.WriteString(rest, "{"); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the first is upstream", func() bool { return heldOf(s.places) == 1 })
+	const crowd = 3
+	for range crowd {
+		go post(strings.NewReader(strings.Repeat("x", 400<<10)))
+	}
+	waitFor(t, "the others wait", func() bool { return waitersOf(s.places) == crowd })
+	if _, err := io.WriteString(rest, strings.Repeat("x", 200<<10)); err != nil {
+		t.Error(err)
+	}
+	_ = rest.Close()
+	for range crowd + 1 {
+		if code := <-done; code != http.StatusOK {
+			t.Errorf("answered with %d", code)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package upstream
+
+import (
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// starter is an upstream that can answer late, and that can be one which starts: not ready by its
+// own word, and refusing everybody, as it does not know any rights yet.
+type starter struct {
+	*frail
+	starting atomic.Bool
+	takes    atomic.Int64 // nanoseconds for each answer
+	checks   atomic.Int64 // of /readyz
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s *starter) RoundTrip(req *http.Request) (*http.Response, error) {
+	select {
+	case <-time.After(time.Duration(s.takes.Load())):
+	case <-req.Context().Done():
+		return nil, req.Context().Err()
+	}
+	check := req.URL.Path == "/readyz"
+	if check {
+		s.checks.Add(1)
+	}
+	switch {
+	case !s.starting.Load():
+		return s.frail.RoundTrip(req)
+	case check:
+		return reply(http.StatusInternalServerError, "not yet"), nil
+	default:
+		return statusReply(http.StatusForbidden), nil
+	}
+}
+
+// No cache ends because an upstream refuses everything when it starts, however long it was away.
+func TestStartAfterALongOutage(t *testing.T) {
+	for _, outage := range []time.Duration{20 * time.Second, time.Minute} {
+		t.Run(outage.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &starter{frail: newFrail()}
+				_, all := startMany(t, s)
+				time.Sleep(time.Minute)
+				s.leave()
+				time.Sleep(outage)
+				s.starting.Store(true)
+				s.turn(up)
+				time.Sleep(15 * time.Second)
+				s.starting.Store(false)
+				time.Sleep(10 * time.Second)
+				for _, f := range all {
+					if _, lost := f.Lost(); lost || !f.cache.Stats().Ready {
+						t.Errorf("%s has ended, or follows nobody", f)
+					}
+				}
+			})
+		})
+	}
+}
+
+// An upstream that takes longer for an answer than a check waits is followed all the same.
+func TestSlowUpstreamIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &starter{frail: newFrail()}
+		_, all := startMany(t, s)
+		time.Sleep(time.Minute)
+		s.takes.Store(int64(checkTimeout + time.Second/2))
+		s.cutStreams(false)
+		time.Sleep(10 * time.Minute)
+		for _, f := range all {
+			if _, lost := f.Lost(); lost {
+				t.Errorf("%s has no stream", f)
+			}
+		}
+	})
+}
+
+// A state that was read by pages is no sign that upstream is away: where there is no streaming, a
+// return takes as few checks as elsewhere.
+func TestPagesRaiseNoDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &starter{frail: newFrail()}
+		s.fakeUpstream.mu.noStream = true
+		_, all := startMany(t, s)
+		time.Sleep(time.Minute)
+		s.leave()
+		time.Sleep(8 * time.Second)
+		s.checks.Store(0)
+		s.turn(up)
+		wantFresh(t, s.frail, all)
+		const most = 3
+		if n := s.checks.Load(); n > most {
+			t.Errorf("/readyz was asked %d times", n)
+		}
+	})
+}
