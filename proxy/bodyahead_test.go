@@ -13,7 +13,7 @@ import (
 func TestWaitingBodiesLetOthersPass(t *testing.T) {
 	limits := testLimits()
 	limits.Forwards = 1
-	s, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
+	s, address := serveForwards(t, func(_ http.ResponseWriter, r *http.Request) {
 		if n, err := io.Copy(io.Discard, r.Body); n < 100<<10 || err != nil {
 			t.Errorf("upstream has read %d bytes, %v", n, err)
 		}
