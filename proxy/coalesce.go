@@ -202,6 +202,9 @@ func (s *Server) buffer(ctx context.Context, req *request, resp *response) (whol
 			kept = most
 			resp.reader = freeing{resp.reader, free}
 		}
+		if most > gatherMax {
+			s.workspace.garbage.add((shareWork - 1) * int64(len(resp.bytes)))
+		}
 		s.workspace.space.give(user, shareWork*most-kept)
 		if whole {
 			return true

@@ -139,6 +139,7 @@ func (s *Server) share(options *Options) {
 	s.places = newFairQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
 	s.slots = newSlots(reads)
 	s.workspace = newWorkspace(memory, memory/users, reads)
+	s.workspace.garbage.most = options.Workspace / 2 // without a budget there may be any amount
 }
 
 // SetOptions changes what can be changed while the server runs: all but TLS, Access, AnyHost, Stall, Workspace and of

@@ -33,6 +33,8 @@ const (
 type workspace struct {
 	space  *fairQueue
 	wanted atomic.Int64 // when somebody had to wait for room, in Unix nanoseconds
+	// garbage is what bodies have left behind.
+	garbage garbage
 }
 
 func newWorkspace(size, share, room int64) *workspace {
@@ -58,7 +60,10 @@ func (w *workspace) made(ctx context.Context, c claim, do func() (*response, err
 		return nil, errForward
 	}
 	keeps := int64(0)
-	defer func() { w.space.give(c.user, c.size-keeps) }() // what making it took, whatever happens
+	defer func() { // what making it took, whatever happens
+		w.garbage.add(c.size - keeps)
+		w.space.give(c.user, c.size-keeps)
+	}()
 	resp, err := do()
 	if err != nil || resp.bytes == nil {
 		return resp, err

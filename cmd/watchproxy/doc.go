@@ -34,7 +34,7 @@
 //	places upstream               user           clients          maxForwardsInFlight; half a user        wait
 //	forwards that wait            user           clients          an eighth of the workspace; 1 min       429, largest waiter first
 //	request body read ahead       request        clients          64 KiB                                  streamed
-//	answer not read yet           request        slow clients     1 MiB (streamWindow)                    upstream waits
+//	answer not read yet           request        slow clients     256 KiB to 1 MiB                        upstream waits
 //	answers gathered              request        clients          64 KiB                                  streamed
 //	answers that are shared       flight         equal reads      4 MiB each, in the workspace            each asks alone
 //	reads while upstream is lost  request        clients          64 reads, 256 watches                   429

@@ -114,7 +114,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildOf().metric())
 	metrics := upstream.NewMetrics(registry)
-	behind, err := connect(ctx, c.Upstream, c.Listen, metrics, log)
+	behind, err := connect(ctx, c.Upstream, c.Listen, streamWindow(memory.limit), metrics, log)
 	if err != nil {
 		return err
 	}

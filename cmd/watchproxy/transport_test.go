@@ -48,7 +48,7 @@ func TestStreamWindow(t *testing.T) {
 			}()
 			rc := &rest.Config{Host: "https://" + listener.Addr().String(), TLSClientConfig: rest.TLSClientConfig{Insecure: true, NextProtos: []string{http2.NextProtoTLS}}}
 			change(rc)
-			transport, err := transportFor(rc)
+			transport, err := transportFor(rc, streamWindow(0))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,8 +60,8 @@ func TestStreamWindow(t *testing.T) {
 				resp.Body.Close()
 			}
 			listener.Close()
-			if window := <-told; window != streamWindow {
-				t.Errorf("upstream may send %d bytes ahead, want %d", window, streamWindow)
+			if window := <-told; window != streamWindow(0) {
+				t.Errorf("upstream may send %d bytes ahead, want %d", window, streamWindow(0))
 			}
 		})
 	}

@@ -25,16 +25,17 @@ type apiserver struct {
 	configs []*rest.Config // of each server
 	bases   []*url.URL
 	servers *upstream.Servers
+	window  int // of HTTP/2 streams, see streamWindow
 }
 
 // connect finds upstream and asks it, so that a wrong address or credential is told at start and not by
 // every client.
-func connect(ctx context.Context, u config.Upstream, listen string, metrics *upstream.Metrics, log *zap.Logger) (*apiserver, error) {
+func connect(ctx context.Context, u config.Upstream, listen string, window int, metrics *upstream.Metrics, log *zap.Logger) (*apiserver, error) {
 	configs, err := restConfigs(u, listen)
 	if err != nil {
 		return nil, err
 	}
-	a := &apiserver{configs: configs}
+	a := &apiserver{configs: configs, window: window}
 	for _, rc := range configs {
 		base, _, err := rest.DefaultServerUrlFor(rc)
 		if err != nil {
@@ -46,14 +47,14 @@ func connect(ctx context.Context, u config.Upstream, listen string, metrics *ups
 		a.bases = append(a.bases, base)
 	}
 	if len(configs) == 1 {
-		if err := reach(ctx, configs[0]); err != nil {
+		if err := reach(ctx, configs[0], window); err != nil {
 			return nil, err
 		}
 	}
 	servers := make([]upstream.Server, len(configs))
 	for i, rc := range configs {
 		servers[i].Base = a.bases[i]
-		if servers[i].Transport, err = transportFor(rc); err != nil {
+		if servers[i].Transport, err = transportFor(rc, window); err != nil {
 			return nil, err
 		}
 	}
@@ -68,7 +69,7 @@ func (a *apiserver) transport(adapt proxy.Adaptation) (http.RoundTripper, error)
 	ways := make([]http.RoundTripper, len(a.configs))
 	for i, rc := range a.configs {
 		var err error
-		if ways[i], err = transportFor(adapt(rc)); err != nil {
+		if ways[i], err = transportFor(adapt(rc), a.window); err != nil {
 			return nil, err
 		}
 	}
@@ -209,14 +210,14 @@ func address(host string) net.IP {
 const reachTimeout = 10 * time.Second
 
 // reach asks a server for its version.
-func reach(ctx context.Context, rc *rest.Config) error {
+func reach(ctx context.Context, rc *rest.Config, window int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout, fmt.Errorf("no answer within %s", reachTimeout))
 	defer cancel()
 	base, _, err := rest.DefaultServerUrlFor(rc)
 	if err != nil {
 		return fmt.Errorf("upstream address %q: %w", rc.Host, err)
 	}
-	transport, err := transportFor(rc)
+	transport, err := transportFor(rc, window)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,31 @@
+package proxy
+
+import (
+	"runtime/debug"
+	"testing"
+)
+
+// The workspace gives memory back when its garbage was collected: not each time, but before there
+// is more of it than half of the workspace.
+func TestGarbageIsCollected(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no other collections
+	w := newWorkspace(1000, 1000, 1000)
+	w.garbage.most = 500
+	do := func() (*response, error) { return newResponse(200, fromCache), nil }
+	began := collections()
+	for i, want := range []uint64{0, 0, 1, 1, 1, 2} {
+		if _, err := w.made(t.Context(), claim{size: 200}, do); err != nil {
+			t.Fatal(err)
+		}
+		if n := collections() - began; n != want {
+			t.Errorf("after body %d: %d collections, want %d", i, n, want)
+		}
+	}
+	w.garbage.most = 0
+	if _, err := w.made(t.Context(), claim{size: 1000}, do); err != nil {
+		t.Fatal(err)
+	}
+	if n := collections() - began; n != 2 {
+		t.Errorf("%d collections, though there may be any amount", n)
+	}
+}
