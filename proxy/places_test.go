@@ -205,8 +205,8 @@ func TestUnreadForwardOfOldClientIsCut(t *testing.T) {
 	}
 }
 
-// What a request takes while upstream works on it: a place, or as a watch one of its
-// user's watches, or neither. What it calls itself makes no difference.
+// What a request takes while upstream works on it: a place, or if it lasts, one of its
+// user's watches. What it calls itself makes no difference.
 func TestPlacesOfForwards(t *testing.T) {
 	type taken struct{ places, watches int }
 	for name, test := range map[string]struct {
@@ -215,8 +215,8 @@ func TestPlacesOfForwards(t *testing.T) {
 	}{
 		"list":                    {"GET /api/v1/pods HTTP/1.1\r\n", taken{places: 1}},
 		"list, upgrade":           {"GET /api/v1/pods HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\n", taken{places: 1}},
-		"log":                     {"GET /api/v1/namespaces/a/pods/b/log HTTP/1.1\r\n", taken{}},
-		"log, escaped":            {"GET /api/v1/namespaces/a/pods/b/%6cog HTTP/1.1\r\n", taken{}},
+		"log":                     {"GET /api/v1/namespaces/a/pods/b/log HTTP/1.1\r\n", taken{watches: 1}},
+		"log, escaped":            {"GET /api/v1/namespaces/a/pods/b/%6cog HTTP/1.1\r\n", taken{watches: 1}},
 		"object named log":        {"GET /api/v1/namespaces/a/pods/log HTTP/1.1\r\n", taken{places: 1}},
 		"watch":                   {"GET /api/v1/pods?watch=1 HTTP/1.1\r\n", taken{watches: 1}},
 		"watch, escaped":          {"GET /api/v1/pods?%77atch=1 HTTP/1.1\r\n", taken{watches: 1}},

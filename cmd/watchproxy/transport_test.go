@@ -60,7 +60,7 @@ func TestStreamWindow(t *testing.T) {
 				resp.Body.Close()
 			}
 			listener.Close()
-			if window := <-told; window != streamWindow(0) {
+			if window := <-told; int(window) != streamWindow(0) {
 				t.Errorf("upstream may send %d bytes ahead, want %d", window, streamWindow(0))
 			}
 		})
