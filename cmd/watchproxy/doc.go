@@ -47,6 +47,7 @@
 //	slots for dear reads          user           readers          GOMAXPROCS - 1, at least 1; 2 ms turns  wait
 //	dear reads that wait          user           readers          a sixteenth of the workspace            429
 //	one-off bodies                user           readers          the workspace; half a user              forwarded
+//	garbage of one-off bodies     process        readers          half of the workspace                   collected
 //	derived bytes, selections     page, form     readers          cache.derived.maxBytes                  least recently read
 //	parsed selector               read, watch    readers          1,000 terms                             forwarded
 //	open watches                  user           clients          limits.maxWatchesPerIdentity            429
