@@ -102,7 +102,8 @@ func TestMemoryBudget(t *testing.T) {
 		keepsTo("one list of " + more)
 	}
 	eventually(t, "the last resource is not cached", func() bool { return !cached("serviceaccounts") })
-	if !strings.Contains(p.Log(), "no memory is left for another cache") {
+	// It was given up while it was read, or not begun.
+	if !strings.Contains(p.Log(), "no memory is left for another cache") && !strings.Contains(p.Log(), `"newCaches":false`) {
 		t.Error("the log does not say why")
 	}
 
