@@ -4,10 +4,10 @@
 //	server ─► route ─► access ─► cached? ─► get | list | watch ─► cache, wire ─► client
 //	                       └──────► forward ────────────────────────────────► client
 //
-// It is one straight walk. Fasthttp is touched only in server.go, http1.go, strict.go
-// and conn.go; handlers take a request and return a response, both of them plain
-// types of this package, so that the same handlers are reached over HTTP/2
-// (http2.go), on connections that fasthttp has accepted and TLS has agreed on.
+// It is one straight walk. Fasthttp is touched only in server.go, http1.go and strict.go.
+// Handlers take a request and return a response, both of them plain types of this package,
+// so that the same handlers are reached over HTTP/2 (http2.go). Connections are accepted here
+// (listener.go), and TLS agrees on the protocol.
 //
 // # What is answered from the cache
 //

@@ -20,7 +20,7 @@
 //	admin connections             connection     anybody there    32, idle for 1 min                      wait
 //	access log line               request        anybody          512 bytes of each text; sampled         cut
 //
-// Who may do what:
+// Access:
 //
 //	decisions of access           digest, user   users            16 MiB; TTL + 10 s                      largest holder's oldest
 //	good tokens                   digest         token holders    16 MiB; TTL + 10 s                      the same

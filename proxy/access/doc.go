@@ -6,7 +6,7 @@
 // that the apiserver itself would look at, selectors included. Authenticators of
 // requests and the impersonation filter are k8s.io/apiserver's own code.
 //
-// What reviews have found is remembered here (outcomes.go), and clients take turns at
+// The outcomes of reviews are remembered here (outcomes.go), and clients take turns at
 // upstream (places.go). The library's caches have a bound in numbers or in time, and keep
 // questions as clients wrote them: a client that may read nothing could fill the memory.
 // A crowd with the same question asks once (reviews.go). A review which failed is told
