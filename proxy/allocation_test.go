@@ -34,7 +34,7 @@ func hotPaths(tb testing.TB) []hotPath {
 			if resp.list == nil {
 				tb.Fatal("the list was made for this request")
 			}
-			if _, err := (buffered{resp.list}).WriteTo(io.Discard); err != nil {
+			if _, err := resp.writeList(io.Discard); err != nil {
 				tb.Fatal(err)
 			}
 		}

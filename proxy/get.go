@@ -23,7 +23,11 @@ func (r *read) get(ctx context.Context) (*response, error) {
 	case err != nil:
 		return nil, errForward
 	case r.choice.Rendered():
-		return r.made(int64(len(body)), r.choiceWork(), func() (*response, error) { return r.rendered(body) })
+		work := int64(indentWork)
+		if r.choice.Encoding == wire.YAML {
+			work = yamlWork
+		}
+		return r.made(int64(len(body)), work, func() (*response, error) { return r.whole(body) })
 	case r.compresses(int64(len(body))):
 		return r.compressedObject(snapshot, key, body)
 	}

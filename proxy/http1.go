@@ -145,6 +145,9 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp 
 	case resp.stream != nil, resp.watch != nil:
 		s.hijack(fctx, resp.abandon, func(c *conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
 		return
+	case resp.list != nil && resp.length < 0 && old:
+		s.hijack(fctx, resp.closeList, func(c *conn, _ net.Conn) { writeUnframed(c, resp) })
+		return
 	case resp.reader != nil && resp.length < 0 && old && req.body == nil: // a hijack lets go of the body
 		s.hijack(fctx, func() { _ = resp.reader.Close() }, func(c *conn, _ net.Conn) {
 			if resp.lasts {
@@ -178,10 +181,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp 
 		fctx.Response.SkipBody = true
 		fctx.Response.Header.SetContentLength(int(resp.length))
 	case resp.list != nil:
-		fctx.SetBodyStream(struct {
-			io.Reader
-			io.WriterTo
-		}{neverRead{}, buffered{resp.list}}, int(resp.length))
+		fctx.SetBodyStream(listStream{resp}, int(resp.length))
 	case resp.reader != nil:
 		// A client that waits for a watch to begin has to see that it has, even
 		// if nothing happens.
@@ -194,11 +194,6 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp 
 		fctx.Response.SetBodyRaw(resp.bytes)
 	}
 }
-
-// neverRead is the Reader that fasthttp wants of a body which writes itself.
-type neverRead struct{}
-
-func (neverRead) Read([]byte) (int, error) { panic("BUG: a list is written, not read") }
 
 // hijack takes the connection from fasthttp until f returns. If the connection
 // breaks before that, abandon is called instead.
@@ -238,6 +233,15 @@ func copyUnframed(c *conn, resp *response) {
 	resp.header.Set("Connection", "close")
 	if _, err := c.Write(head(resp)); err == nil {
 		_, _ = io.Copy(c, resp.reader) // either side may be gone
+	}
+}
+
+// writeUnframed is copyUnframed of a list.
+func writeUnframed(c *conn, resp *response) {
+	defer resp.closeList()
+	resp.header.Set("Connection", "close")
+	if _, err := c.Write(head(resp)); err == nil {
+		_, _ = resp.writeList(c) // the client may be gone
 	}
 }
 

@@ -118,9 +118,12 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 	case resp.stream != nil, resp.watch != nil:
 		return s.streamHTTP2(hr.Context(), out, rt, resp)
 	case resp.list != nil:
+		defer resp.closeList()
 		setLength(w, resp, resp.length)
 		w.WriteHeader(resp.status)
-		_, _ = buffered{resp.list}.WriteTo(out) // the client may be gone
+		if _, err := resp.writeList(out); err != nil {
+			panic(http.ErrAbortHandler) // not a clean end
+		}
 	case resp.reader != nil:
 		s.copyHTTP2(out, resp)
 	case resp.tunnel != nil:

@@ -1,12 +1,9 @@
 package proxy
 
 import (
-	"bufio"
 	"bytes"
-	"errors"
 	"io"
 	"sync"
-	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -36,9 +33,10 @@ func (l *listItems) size() int64 {
 //	kept items, plain      straight from the cache, nothing is copied
 //	kept items, gzip       a compressed segment of each page, made once
 //	metadata only          a piece of each page, made once, plain or compressed
-//	selected, gzip         compressed for this request
+//	selected, gzip         compressed while it is written
+//	indented               indented while it is written
 //	selected, metadata     made for this request
-//	YAML, indented         made for this request
+//	YAML                   made for this request
 func (r *read) render(meta wire.ListMeta, items *listItems) (*response, error) {
 	if work := r.work(items); work > 0 {
 		return r.made(items.size(), work, func() (*response, error) { return r.write(meta, items) })
@@ -49,28 +47,28 @@ func (r *read) render(meta wire.ListMeta, items *listItems) (*response, error) {
 // made makes a body in the workspace. While it waits there, others compute.
 func (r *read) made(size, work int64, do func() (*response, error)) (*response, error) {
 	r.meter.rest()
-	return r.workspace.made(r.meter.ctx, claim{user: r.identity.name(), size: size * work, held: r.held()}, do)
+	return r.workspace.made(r.meter.ctx, r.claim(size*work), do)
 }
 
-// work is how many times as much memory it takes to make a list's body, 0 if that is shared with others.
+// claim is what the read wants of the workspace.
+func (r *read) claim(size int64) claim {
+	return claim{user: r.identity.name(), size: size, held: r.held()}
+}
+
+// work is how many times as much memory it takes to make a list's body, 0 if it is not made before
+// it is written.
 func (r *read) work(items *listItems) int64 {
 	switch {
-	case r.choice.Rendered():
-		return r.choiceWork()
-	case r.filter.Selective() && r.compresses(items.size()):
-		return gzipWork
-	case r.filter.Selective() && !r.form.Kept():
-		return cutWork
-	}
-	return 0
-}
-
-// choiceWork is that of a body for people.
-func (r *read) choiceWork() int64 {
-	if r.choice.Encoding == wire.YAML {
+	case r.choice.Encoding == wire.YAML:
 		return yamlWork
+	case r.choice.Pretty && (items.size() <= wire.GzipThreshold || r.filter.Selective() && !r.form.Kept()):
+		return indentWork
+	case !r.filter.Selective() || r.form.Kept():
+		return 0
+	case r.compresses(items.size()):
+		return gzipWork
 	}
-	return indentWork
+	return cutWork
 }
 
 // write makes the body of a list.
@@ -87,25 +85,14 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*response, error) {
 	body.length += int64(len(body.head) + len(body.tail))
 	compresses := r.compresses(body.length)
 	switch {
-	case r.choice.Rendered():
-		return r.rendered(body.bytes())
-	case r.filter.Selective() && (compresses || body.pieces != nil): // made for this request
-		whole := body.bytes()
-		resp := r.respond()
-		resp.bytes = whole
-		if compresses {
-			if err := r.meter.spend(gzipCost * body.length); err != nil {
-				return nil, err
-			}
-			resp.compressed(wire.GzipBody(whole))
-		}
-		return resp, nil
+	case r.work(items) > 0:
+		return r.whole(body.bytes())
+	case r.choice.Pretty, compresses && r.filter.Selective():
+		return r.oneOff(body)
 	case compresses:
 		return r.segmented(items, body)
 	}
-	resp := r.respond()
-	resp.list, resp.length = body, body.length
-	return resp, nil
+	return r.written(body, body.length), nil
 }
 
 // compresses tells whether kube-apiserver would compress a body of a length.
@@ -113,36 +100,60 @@ func (r *read) compresses(length int64) bool {
 	return length > wire.GzipThreshold && wire.AcceptsGzip(r.header.Get("Accept-Encoding"))
 }
 
-// rendered is a body for people.
-func (r *read) rendered(body []byte) (*response, error) {
-	cost := int64(indentCost)
-	if r.choice.Encoding == wire.YAML {
-		cost = yamlCost
+// written is a list that is written from what the cache holds.
+func (r *read) written(list io.WriterTo, length int64) *response {
+	resp := r.respond()
+	resp.list, resp.length, resp.turns = list, length, &r.meter
+	return resp
+}
+
+// oneOff is a list that is indented or compressed while it is written.
+func (r *read) oneOff(body *listBody) (*response, error) {
+	one := &oneOff{list: body, meter: &r.meter, indents: r.choice.Pretty, zips: r.compresses(body.length)}
+	resp := r.written(one, -1)
+	if one.indents {
+		body.tail = bytes.TrimSuffix(body.tail, []byte{'\n'})
 	}
-	if err := r.meter.spend(cost * int64(len(body))); err != nil {
-		return nil, err
+	if !one.zips {
+		return resp, nil
 	}
-	body, contentType, err := r.choice.Render(body)
-	if err != nil {
+	resp.gzipped()
+	r.meter.rest()
+	c := r.claim(min(body.length*gzipWork, compressorSize))
+	if r.workspace.take(r.meter.ctx, c) != nil {
 		return nil, errForward
 	}
+	resp.release = sync.OnceFunc(func() { r.workspace.space.give(c.user, c.size) })
+	return resp, nil
+}
+
+// whole is a body that was made for this request alone.
+func (r *read) whole(body []byte) (*response, error) {
 	resp := r.respond()
-	resp.header.Set("Content-Type", contentType)
+	if r.choice.Rendered() {
+		cost := int64(indentCost)
+		if r.choice.Encoding == wire.YAML {
+			cost = yamlCost
+		}
+		if err := r.meter.spend(cost * int64(len(body))); err != nil {
+			return nil, err
+		}
+		rendered, contentType, err := r.choice.Render(body)
+		if err != nil {
+			return nil, errForward
+		}
+		body = rendered
+		resp.header.Set("Content-Type", contentType)
+	}
 	if r.compresses(int64(len(body))) {
 		if err := r.meter.spend(gzipCost * int64(len(body))); err != nil {
 			return nil, err
 		}
-		resp.compressed(wire.GzipBody(body))
-		return resp, nil
+		body = wire.GzipBody(body)
+		resp.gzipped()
 	}
 	resp.bytes = body
 	return resp, nil
-}
-
-// compressed makes a gzip body the response's.
-func (r *response) compressed(body []byte) {
-	r.gzipped()
-	r.bytes = body
 }
 
 func (r *response) gzipped() {
@@ -257,10 +268,9 @@ func (r *read) segmented(items *listItems, body *listBody) (*response, error) {
 		segments, shares = append(segments, p.segment), append(shares, p)
 	}
 	segments = append(segments, wire.StoredSegment(body.tail))
-	resp := r.respond()
-	resp.gzipped()
 	pieces, length := wire.Gzip(segments)
-	resp.list, resp.length = &listBody{pieces: pieces, shares: shares, length: length}, length
+	resp := r.written(&listBody{pieces: pieces, shares: shares, length: length}, length)
+	resp.gzipped()
 	return resp, nil
 }
 
@@ -311,64 +321,5 @@ func (b *listBody) WriteTo(w io.Writer) (n int64, err error) {
 		write(p)
 	}
 	write(b.tail)
-	return n, err
-}
-
-// buffered is a list that is written in large pieces: each is a system call, a TLS record
-// or more, and over HTTP/2 a message to another goroutine.
-type buffered struct{ io.WriterTo }
-
-// writeSize is that of four TLS records.
-const writeSize = 64 << 10
-
-var listWriters = sync.Pool{New: func() any { return &listWriter{large: bufio.NewWriterSize(nil, writeSize)} }}
-
-type listWriter struct {
-	large *bufio.Writer
-	paced paced
-}
-
-// WriteTo implements io.WriterTo.
-func (b buffered) WriteTo(w io.Writer) (int64, error) {
-	lw := listWriters.Get().(*listWriter)
-	lw.paced = paced{Writer: w, began: time.Now()}
-	large := lw.large
-	large.Reset(&lw.paced)
-	n, err := b.WriterTo.WriteTo(large)
-	if err == nil {
-		err = large.Flush()
-	}
-	if err != nil {
-		return n, err // HTTP/2 may still hold the buffer
-	}
-	large.Reset(nil)
-	lw.paced = paced{}
-	listWriters.Put(lw)
-	return n, nil
-}
-
-// paced ends the writing of a list to a client that reads less than listPace on average. A list
-// keeps the objects and pages alive that it shows. Kube-apiserver ends every answer but a watch
-// after a minute.
-type paced struct {
-	io.Writer
-	began   time.Time
-	written int64
-}
-
-const (
-	listGrace = time.Minute
-	listPace  = 64 << 10 // bytes a second
-)
-
-var errSlowList = errors.New("the client reads a list too slowly")
-
-// Write implements io.Writer.
-func (p *paced) Write(b []byte) (int, error) {
-	if time.Since(p.began) > listGrace+time.Duration(p.written)*time.Second/listPace {
-		return 0, errSlowList
-	}
-	n, err := p.Writer.Write(b)
-	p.written += int64(n)
 	return n, err
 }

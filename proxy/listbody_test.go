@@ -139,8 +139,8 @@ func TestSlowListIsCut(t *testing.T) {
 			for range 200 {
 				list.pieces = append(list.pieces, make([]byte, writeSize))
 			}
-			body := buffered{list}
-			_, err := body.WriteTo(writerFunc(func(p []byte) (int, error) {
+			body := &response{list: list}
+			_, err := body.writeList(writerFunc(func(p []byte) (int, error) {
 				time.Sleep(pause * time.Duration(len(p)) / writeSize)
 				return len(p), nil
 			}))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -18,11 +19,12 @@ import (
 // Costs are estimates, in nanoseconds, and known beforehand: a measured time would be longer on a
 // busy machine, and make cheap reads dear just then.
 type meter struct {
-	ctx   context.Context
-	req   *request
-	slots *fairQueue // nil for no bound
-	left  int64      // of the turn
-	holds bool       // a slot
+	ctx    context.Context
+	req    *request
+	slots  *fairQueue // nil for no bound
+	left   int64      // of the turn
+	holds  bool       // a slot
+	writes bool       // the answer is being written
 	// attends tells that the client's leaving has to be watched for, which ends with stop.
 	attends bool
 	stop    func()
@@ -36,6 +38,8 @@ const (
 	// have their turn, in nanoseconds.
 	cheapWork = 2e6
 	turnWork  = 2e6
+	// writeHold is how long the write of a piece may hold a slot.
+	writeHold = 500 * time.Microsecond
 )
 
 // What work costs, in nanoseconds: lookCost for an object and compareCost for each comparison of a
@@ -47,6 +51,7 @@ const (
 	gzipCost    = 10
 	indentCost  = 10
 	yamlCost    = 200
+	writeCost   = 3
 )
 
 // newSlots are the slots of dear reads. One processor is left to the others: without any that is
@@ -82,7 +87,11 @@ func (m *meter) turn(cost int64) error {
 		m.ctx, m.stop = m.req.attended(m.ctx)
 		m.attends = false
 	}
-	c := claim{user: m.req.identity.name(), size: 1, cost: max(turnWork, cost), held: m.req.held()}
+	held := int64(0)
+	if !m.writes { // what was begun is not refused
+		held = m.req.held()
+	}
+	c := claim{user: m.req.identity.name(), size: 1, cost: max(turnWork, cost), held: held}
 	if m.err = m.ctx.Err(); m.err == nil {
 		m.err = m.slots.take(m.ctx, c)
 	}
@@ -109,7 +118,26 @@ func (m *meter) end() {
 		m.stop()
 		m.stop = nil
 	}
-	m.ctx, m.attends = m.base, false
+	m.ctx, m.attends, m.writes = m.base, false, true
+}
+
+// write has others take turns before size bytes are written. Until end is called, it holds a slot,
+// but not for longer than it takes if the client reads.
+func (m *meter) write(size int) (end func(), err error) {
+	m.rest()
+	if m.slots == nil {
+		return func() {}, nil
+	}
+	user := m.req.identity.name()
+	if err := m.slots.take(m.ctx, claim{user: user, size: 1, cost: writeCost * int64(size)}); err != nil {
+		return nil, err
+	}
+	give := sync.OnceFunc(func() { m.slots.give(user, 1) })
+	late := time.AfterFunc(writeHold, give)
+	return func() {
+		late.Stop()
+		give()
+	}, nil
 }
 
 // gaveUp answers a request that has waited in vain.

@@ -18,7 +18,7 @@ type response struct {
 	source source
 
 	bytes  []byte                                    // a small body
-	list   io.WriterTo                               // a body of length bytes
+	list   io.WriterTo                               // a body of length bytes, or -1 until it ends
 	reader io.ReadCloser                             // a body of length bytes, or -1 until it ends
 	length int64                                     // of list and reader
 	stream func(ctx context.Context, w *chunkWriter) // an endless body; ctx ends when the client leaves
@@ -26,10 +26,13 @@ type response struct {
 	tunnel func(client net.Conn, buffered io.Reader) // takes the connection over after the header
 	lasts  bool                                      // the body may take as long as it likes
 	shares *shares                                   // of the workspace, if bytes takes some; nil for none
+	turns  *meter                                    // which the writes of list take; nil for none
 	close  bool                                      // the connection is of no further use
 	// abandon is called instead of stream, watch or tunnel if the connection is lost
 	// before they can begin.
 	abandon func()
+	// release is called when list was written, or never will be.
+	release func()
 }
 
 func newResponse(status int, from source) *response {

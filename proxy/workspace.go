@@ -16,6 +16,8 @@ const (
 	indentWork = 6
 	gzipWork   = 3
 	cutWork    = 2
+	// compressorSize is what a compressor takes, in bytes.
+	compressorSize = 1536 << 10
 )
 
 const (

@@ -319,20 +319,21 @@ func (s *suffering) watch(ctx context.Context, began chan<- struct{}) {
 	}
 }
 
-// catchUp waits until the watch has shown all that was written so far.
+// catchUp waits until the watch has shown all that was written so far, and a get was answered since
+// the last report: a row may be so short that all of its gets are still on their way when it ends.
 func (s *suffering) catchUp() {
 	s.mu.Lock()
 	due := s.mu.wrote
 	s.mu.Unlock()
 	for end := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()
-		seen, ended := s.mu.seen, s.mu.ended
+		seen, ended, gets, failed := s.mu.seen, s.mu.ended, len(s.mu.took), len(s.mu.failed) > 0
 		s.mu.Unlock()
 		switch {
-		case seen >= due, ended:
+		case (seen >= due || ended) && (gets > 0 || failed):
 			return
 		case time.Now().After(end):
-			s.fail("the watch has shown %d of %d events", seen, due)
+			s.fail("the watch has shown %d of %d events, %d gets were answered", seen, due, gets)
 			return
 		}
 	}

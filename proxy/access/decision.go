@@ -51,14 +51,7 @@ func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes
 		return decision{}, err
 	}
 	k := sha256.Sum256(encoded)
-	if found, ok := d.known.get(k); ok {
-		d.metrics.hits.WithLabelValues(accessResource).Inc()
-		return found, nil
-	}
-	return d.reviews.ask(ctx, spec.User, k, len(encoded), func(ctx context.Context) (decision, error) {
-		if found, ok := d.known.get(k); ok {
-			return found, nil // since the question above
-		}
+	review := func(ctx context.Context) (decision, error) {
 		found, err := d.review(ctx, spec)
 		if err != nil {
 			return decision{}, err
@@ -69,6 +62,19 @@ func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes
 		}
 		d.known.put(spec.User, k, found, len(found.reason), ttl)
 		return found, nil
+	}
+	if found, ok := d.known.get(k); ok {
+		d.metrics.hits.WithLabelValues(accessResource).Inc()
+		if d.known.due(k) {
+			d.reviews.begin(spec.User, k, len(encoded), review)
+		}
+		return found, nil
+	}
+	return d.reviews.ask(ctx, spec.User, k, len(encoded), func(ctx context.Context) (decision, error) {
+		if found, ok := d.known.get(k); ok {
+			return found, nil // since the question above
+		}
+		return review(ctx)
 	})
 }
 

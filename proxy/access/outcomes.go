@@ -14,9 +14,12 @@ type key [sha256.Size]byte
 const (
 	// outcomeCost and holderCost are what an outcome and a holder take besides what is in
 	// them, in bytes, with some reserve: TestOutcomesAreBounded compares them with the heap.
-	outcomeCost, holderCost = 320, 320
+	outcomeCost, holderCost = 360, 320
 	// outcomeShare is the part of the bound that a single outcome may take at most.
 	outcomeShare = 64
+	// renewShare is the last part of an outcome's time, in which it is asked for again if somebody
+	// needs it.
+	renewShare = 4
 	// sweepPause is how long an outcome is kept beyond its time at most.
 	sweepPause = 10 * time.Second
 )
@@ -46,6 +49,7 @@ type outcome[V any] struct {
 	value  V
 	bytes  int
 	until  time.Time
+	renew  time.Time // when to ask again; zero if somebody has
 	holder *holder[V]
 	place  *list.Element // in the list of its holder
 }
@@ -76,6 +80,19 @@ func (o *outcomes[V]) get(k key) (value V, ok bool) {
 	return found.value, true
 }
 
+// due tells, once for each outcome, that it is time to ask again: so nobody has to wait when its time
+// is over.
+func (o *outcomes[V]) due(k key) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	found := o.mu.found[k]
+	if found == nil || found.renew.IsZero() || time.Now().Before(found.renew) {
+		return false
+	}
+	found.renew = time.Time{}
+	return true
+}
+
 // put remembers an outcome that takes bytes. What does not hold for any time, or would
 // take too large a part of the whole, is not remembered.
 func (o *outcomes[V]) put(of string, k key, value V, bytes int, ttl time.Duration) {
@@ -88,7 +105,8 @@ func (o *outcomes[V]) put(of string, k key, value V, bytes int, ttl time.Duratio
 		o.dropLocked(was)
 	}
 	h := o.holderLocked(sha256.Sum256([]byte(of)))
-	added := &outcome[V]{key: k, value: value, bytes: bytes, until: time.Now().Add(ttl), holder: h}
+	now := time.Now()
+	added := &outcome[V]{key: k, value: value, bytes: bytes, until: now.Add(ttl), renew: now.Add(ttl - ttl/renewShare), holder: h}
 	added.place = h.recent.PushFront(added)
 	o.mu.found[k] = added
 	o.growLocked(h, bytes)
@@ -127,6 +145,15 @@ func (o *outcomes[V]) dropLocked(old *outcome[V]) {
 		o.growLocked(h, -holderCost)
 		heap.Remove(&o.mu.largest, h.index)
 		delete(o.mu.holders, h.name)
+	}
+}
+
+// drop forgets an outcome.
+func (o *outcomes[V]) drop(k key) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if found := o.mu.found[k]; found != nil {
+		o.dropLocked(found)
 	}
 }
 

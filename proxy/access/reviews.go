@@ -43,7 +43,17 @@ func newReviews[V any](resource string, m *metrics) *reviews[V] {
 // ask waits for its turn and for the answer to a question, which takes bytes, and tries
 // again where that may help. It goes on if the one who began it leaves.
 func (r *reviews[V]) ask(ctx context.Context, of string, k key, bytes int, review func(context.Context) (V, error)) (value V, err error) {
-	answer := r.flights.DoChan(string(k[:]), func() (any, error) {
+	select {
+	case a := <-r.begin(of, k, bytes, review):
+		return a.Val.(V), a.Err
+	case <-ctx.Done():
+		return value, ctx.Err()
+	}
+}
+
+// begin is ask for somebody who need not wait.
+func (r *reviews[V]) begin(of string, k key, bytes int, review func(context.Context) (V, error)) <-chan singleflight.Result {
+	return r.flights.DoChan(string(k[:]), func() (any, error) {
 		began := time.Now()
 		defer func() { r.seconds.Observe(time.Since(began).Seconds()) }()
 		ctx, cancel := context.WithTimeout(context.Background(), reviewTimeout)
@@ -51,17 +61,11 @@ func (r *reviews[V]) ask(ctx context.Context, of string, k key, bytes int, revie
 		give, err := r.places.take(ctx, of, bytes)
 		if err != nil {
 			r.refused.Inc()
-			return value, err
+			return *new(V), err
 		}
 		defer give()
 		return review(ctx)
 	})
-	select {
-	case a := <-answer:
-		return a.Val.(V), a.Err
-	case <-ctx.Done():
-		return value, ctx.Err()
-	}
 }
 
 // persist tries again what upstream did not answer.

@@ -94,27 +94,37 @@ func withAddress(req *http.Request) context.Context {
 // AuthenticateToken implements authenticator.Token.
 func (t *tokens) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	k := sha256.Sum256(append(t.salt[:], token...))
+	of, _ := ctx.Value(addressKey{}).(string)
+	review := func(ctx context.Context) (*authenticator.Response, error) { return t.ask(ctx, of, k, token) }
 	if resp, ok := t.remembered(k); ok {
 		t.metrics.hits.WithLabelValues(tokenResource).Inc()
+		if t.good.due(k) {
+			t.reviews.begin(of, k, len(token), review)
+		}
 		return resp, resp != nil, nil
 	}
-	of, _ := ctx.Value(addressKey{}).(string)
 	resp, err := t.reviews.ask(ctx, of, k, len(token), func(ctx context.Context) (*authenticator.Response, error) {
 		if resp, ok := t.remembered(k); ok {
 			return resp, nil // since the question above
 		}
-		resp, ok, err := t.review.AuthenticateToken(ctx, token)
-		switch {
-		case ok && err == nil:
-			t.good.put(of, k, resp, sizeOf(resp.User), t.ttl)
-			return resp, nil
-		case err != nil && isUnavailable(err):
-			return nil, err
-		}
-		t.bad.put(of, k, nil, 0, min(t.ttl, refusedTTL))
-		return nil, nil
+		return review(ctx)
 	})
 	return resp, resp != nil && err == nil, err
+}
+
+// ask has a token reviewed and remembers the outcome.
+func (t *tokens) ask(ctx context.Context, of string, k key, token string) (*authenticator.Response, error) {
+	resp, ok, err := t.review.AuthenticateToken(ctx, token)
+	switch {
+	case ok && err == nil:
+		t.good.put(of, k, resp, sizeOf(resp.User), t.ttl)
+		return resp, nil
+	case err != nil && isUnavailable(err):
+		return nil, err
+	}
+	t.good.drop(k) // it was good until now
+	t.bad.put(of, k, nil, 0, min(t.ttl, refusedTTL))
+	return nil, nil
 }
 
 // remembered is the outcome of a review, nil if it said no.

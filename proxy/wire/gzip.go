@@ -3,11 +3,13 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
+	"errors"
 	"hash/crc32"
+	"io"
 	"sync"
 
 	"github.com/klauspost/compress/flate"
+	"github.com/klauspost/compress/gzip"
 )
 
 // A list is compressed in pieces that are made once and put together at each
@@ -162,12 +164,36 @@ func powerOfX(n uint64) uint32 {
 	return p
 }
 
-// GzipBody compresses a body that is made for one request only.
-func GzipBody(plain []byte) []byte {
-	pieces, length := Gzip([]*Segment{NewSegment(nil, plain)})
-	body := bytes.Join(pieces, nil)
-	if int64(len(body)) != length {
-		panic(fmt.Sprintf("BUG: %d bytes of gzip instead of %d", len(body), length))
+var gzips = sync.Pool{New: func() any {
+	w, err := gzip.NewWriterLevel(nil, deflateLevel)
+	if err != nil {
+		panic("BUG: " + err.Error())
 	}
-	return body
+	return w
+}}
+
+// GzipTo compresses what is written for one request only. Done ends the body if it is complete, and
+// lets others use the compressor.
+func GzipTo(w io.Writer) (body io.Writer, done func(complete bool) error) {
+	z := gzips.Get().(*gzip.Writer)
+	z.Reset(w)
+	return z, func(complete bool) (err error) {
+		if complete {
+			err = z.Close()
+		}
+		z.Reset(nil)
+		gzips.Put(z)
+		return err
+	}
+}
+
+// GzipBody compresses a short body that is made for one request only.
+func GzipBody(plain []byte) []byte {
+	var b bytes.Buffer
+	body, done := GzipTo(&b)
+	_, err := body.Write(plain)
+	if err = errors.Join(err, done(true)); err != nil {
+		panic("BUG: memory cannot be written: " + err.Error())
+	}
+	return b.Bytes()
 }

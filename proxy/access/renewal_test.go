@@ -1,0 +1,71 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// Who asks often waits for one review only: the next is asked for before the time of the one before
+// is over. It counts as soon as it is there; if upstream does not answer, the one before holds for
+// its time.
+func TestOutcomesAreRenewed(t *testing.T) {
+	const ttl = time.Minute
+	refused := errors.New("revoked")
+	for name, second := range map[string]error{"good": nil, "revoked": refused, "unavailable": &url.Error{Err: errors.New("no answer")}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked, answer := 0, make(chan error, 1)
+				review := authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) {
+					asked++
+					err := <-answer
+					return &authenticator.Response{User: &user.DefaultInfo{Name: "a"}}, err == nil, err
+				})
+				tokens := newTokens(review, ttl, newMetrics(prometheus.NewRegistry()))
+				ask := func(want bool) {
+					t.Helper()
+					if _, ok, _ := tokens.AuthenticateToken(t.Context(), "token"); ok != want {
+						t.Errorf("after %d reviews: %t", asked, ok)
+					}
+					synctest.Wait()
+				}
+				answer <- nil
+				ask(true)
+				time.Sleep(ttl * 7 / 10)
+				if ask(true); asked != 1 {
+					t.Errorf("%d reviews, long before the time is over", asked)
+				}
+				time.Sleep(ttl / 10)
+				for range 3 { // nobody waits
+					ask(true)
+				}
+				if asked != 2 {
+					t.Errorf("%d reviews, shortly before the time is over", asked)
+				}
+				answer <- second
+				synctest.Wait()
+				ask(!errors.Is(second, refused))
+				time.Sleep(ttl * 3 / 10) // since the first
+				switch {
+				case second == nil:
+					ask(true)
+				case errors.Is(second, refused):
+					answer <- refused
+					ask(false)
+				default:
+					answer <- nil
+					if ask(true); asked != 3 {
+						t.Errorf("%d reviews after one that had no answer", asked)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,147 @@
+package proxy
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+)
+
+// oneOff is a list that is indented or compressed for one request, while it is written: it takes
+// the memory of a piece or a compressor, however long it is. The turns that this takes are the
+// read's.
+type oneOff struct {
+	list    *listBody
+	meter   *meter
+	indents bool
+	zips    bool
+}
+
+// WriteTo implements io.WriterTo.
+func (o *oneOff) WriteTo(w io.Writer) (n int64, err error) {
+	defer o.meter.rest()
+	counted := &turnWriter{to: w, meter: o.meter}
+	if o.zips {
+		counted.cost += gzipCost
+		body, done := wire.GzipTo(w)
+		defer func() { err = errors.Join(err, done(err == nil)) }()
+		counted.to = body
+	}
+	if !o.indents {
+		return o.list.WriteTo(counted)
+	}
+	counted.cost += indentCost
+	indenter := wire.NewIndenter(counted.to)
+	counted.to = indenter
+	if n, err = o.list.WriteTo(counted); err == nil {
+		err = indenter.Flush()
+	}
+	return n, err
+}
+
+// turnWriter has others take turns before each object that is written.
+type turnWriter struct {
+	to    io.Writer
+	meter *meter
+	cost  int64 // of a byte
+}
+
+// Write implements io.Writer.
+func (m *turnWriter) Write(p []byte) (int, error) {
+	if err := m.meter.spend(m.cost * int64(len(p))); err != nil {
+		return 0, err
+	}
+	return m.to.Write(p)
+}
+
+// listStream is a list as fasthttp writes it.
+type listStream struct{ *response }
+
+// Read implements io.Reader.
+func (listStream) Read([]byte) (int, error) { panic("BUG: a list is written, not read") }
+
+// WriteTo implements io.WriterTo.
+func (l listStream) WriteTo(w io.Writer) (int64, error) { return l.writeList(w) }
+
+// SupportsBodyWriteTo implements fasthttp.BodyWriterTo.
+func (listStream) SupportsBodyWriteTo() bool { return true }
+
+// Close implements io.Closer.
+func (l listStream) Close() error {
+	l.closeList()
+	return nil
+}
+
+// closeList is called when a list was written, or never will be.
+func (r *response) closeList() {
+	if r.release != nil {
+		r.release()
+	}
+}
+
+// writeSize is that of four TLS records.
+const writeSize = 64 << 10
+
+var listWriters = sync.Pool{New: func() any { return &listWriter{large: bufio.NewWriterSize(nil, writeSize)} }}
+
+type listWriter struct {
+	large *bufio.Writer
+	paced paced
+}
+
+// writeList writes a list in large pieces: each is a system call, a TLS record or more, and over
+// HTTP/2 a message to another goroutine.
+func (r *response) writeList(w io.Writer) (int64, error) {
+	lw := listWriters.Get().(*listWriter)
+	lw.paced = paced{Writer: w, turns: r.turns, began: time.Now()}
+	large := lw.large
+	large.Reset(&lw.paced)
+	n, err := r.list.WriteTo(large)
+	if err == nil {
+		err = large.Flush()
+	}
+	if err != nil {
+		return n, err // HTTP/2 may still hold the buffer
+	}
+	large.Reset(nil)
+	lw.paced = paced{}
+	listWriters.Put(lw)
+	return n, nil
+}
+
+// paced ends the writing of a list to a client that reads less than listPace on average. A list
+// keeps the objects and pages alive that it shows. Kube-apiserver ends every answer but a watch
+// after a minute.
+type paced struct {
+	io.Writer
+	turns   *meter // of the writes; nil if they take none
+	began   time.Time
+	written int64
+}
+
+const (
+	listGrace = time.Minute
+	listPace  = 64 << 10 // bytes a second
+)
+
+var errSlowList = errors.New("the client reads a list too slowly")
+
+// Write implements io.Writer.
+func (p *paced) Write(b []byte) (int, error) {
+	if time.Since(p.began) > listGrace+time.Duration(p.written)*time.Second/listPace {
+		return 0, errSlowList
+	}
+	if p.turns != nil && p.written > 0 { // a short list waits for nobody
+		end, err := p.turns.write(len(b))
+		if err != nil {
+			return 0, err
+		}
+		defer end()
+	}
+	n, err := p.Writer.Write(b)
+	p.written += int64(n)
+	return n, err
+}

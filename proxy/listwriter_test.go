@@ -1,0 +1,188 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// A list that is indented or compressed while it is written is the plain one, and gives back what it
+// took.
+func TestOneOffListsAreThePlainOnes(t *testing.T) {
+	const objects = 3000
+	for _, c := range []struct {
+		partial, pretty, selects, zips, shortened bool
+	}{
+		{pretty: true},
+		{pretty: true, partial: true},
+		{pretty: true, selects: true},
+		{pretty: true, selects: true, partial: true},
+		{pretty: true, zips: true},
+		{pretty: true, zips: true, partial: true},
+		{pretty: true, zips: true, selects: true},
+		{zips: true, selects: true},
+		{zips: true, selects: true, partial: true},
+		{selects: true, partial: true},
+		{pretty: true, zips: true, shortened: true},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			slots := newFairQueue(1, 1, 1<<20)
+			r, snapshot := pageOf(t, objects, 0)
+			r.derived = NewDerived(1<<20, prometheus.NewRegistry())
+			r.workspace = newWorkspace(1<<30, 1<<30, 1<<20)
+			if c.selects {
+				selecting(t, r, "labelSelector=none!=x")
+			}
+			if c.shortened {
+				r.limit = 10
+			}
+			r.client = nobody{}
+			(&Server{slots: slots}).meter(t.Context(), r)
+			kind := wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}
+			r.choice = wire.Choice{Partial: c.partial}
+			r.form = wire.NewForm(r.choice, kind, wire.JSON)
+			want := wholeBody(t, r, snapshot)
+			r.choice.Pretty = c.pretty
+			if c.pretty {
+				var indented bytes.Buffer
+				if err := json.Indent(&indented, bytes.TrimSuffix(want, []byte("\n")), "", "  "); err != nil {
+					t.Fatal(err)
+				}
+				want = indented.Bytes()
+			}
+			if c.zips {
+				r.header.Set("Accept-Encoding", "gzip")
+			}
+			got := wholeBody(t, r, snapshot)
+			if c.zips && !c.shortened {
+				z, err := gzip.NewReader(bytes.NewReader(got))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, err = io.ReadAll(z); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("%d bytes differ from %d", len(got), len(want))
+			}
+			if heldOf(slots) != 0 || heldOf(r.workspace.space) != 0 {
+				t.Errorf("%d slots and %d bytes were not given back", heldOf(slots), heldOf(r.workspace.space))
+			}
+		})
+	}
+}
+
+// wholeBody is what a client gets of a list.
+func wholeBody(t *testing.T, r *read, snapshot watchcache.Snapshot) []byte {
+	t.Helper()
+	_, end := r.filter.KeyRange(r.resource)
+	resp, err := r.page(snapshot, "a/", end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.meter.end()
+	var b bytes.Buffer
+	switch {
+	case resp.list != nil:
+		_, err = resp.writeList(&b)
+		resp.closeList()
+	case resp.reader != nil:
+		_, err = io.Copy(&b, resp.reader)
+		_ = resp.reader.Close()
+	default:
+		b.Write(resp.bytes)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// Whatever protocol a client speaks, it gets the list that is indented while it is written, whole.
+func TestOneOffListsOverTheWire(t *testing.T) {
+	r, _ := pageOf(t, 3000, 0)
+	s, address := serveForwards(t, func(http.ResponseWriter, *http.Request) {}, testLimits())
+	s.feeds = cachesOne{feed: &rawFeed{r.cache}}
+	const path = "/api/v1/namespaces/a/configmaps?resourceVersion=0&pretty=1"
+	var bodies [][]byte
+	for _, version := range []string{"1.0", "1.1"} {
+		c := dialTLS(t, address)
+		send(t, c, "GET "+path+" HTTP/"+version+"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Errorf("HTTP/%s: %v", version, err)
+		}
+		bodies = append(bodies, body)
+		_ = c.Close()
+	}
+	resp, err := http2To(t).Get("https://" + address.String() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	over2, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range append(bodies, over2) {
+		if !json.Valid(body) || !bytes.Equal(body, over2) || len(body) < wire.GzipThreshold {
+			t.Errorf("%d bytes beside %d: %.200q", len(body), len(over2), body)
+		}
+	}
+}
+
+// The pieces of a long list take turns with other dear reads, but a client that does not read keeps
+// no slot.
+func TestWritesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := newFairQueue(1, 1, 1<<20)
+		r, _ := metered(t, 1, slots)
+		if err := slots.take(t.Context(), claim{user: "other", size: 1}); err != nil {
+			t.Fatal(err)
+		}
+		piece := make([]byte, writeSize)
+		list := &listBody{pieces: [][]byte{piece, piece, piece}, length: 3 * writeSize}
+		resp := r.written(list, list.length)
+		wrote, stuck := 0, make(chan struct{})
+		go func() {
+			if _, err := resp.writeList(writerFunc(func(p []byte) (int, error) {
+				if wrote += len(p); wrote > 2*writeSize {
+					<-stuck
+				}
+				return len(p), nil
+			})); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		if wrote != writeSize {
+			t.Errorf("%d bytes were written while another one had the slot", wrote)
+		}
+		slots.give("other", 1)
+		if err := slots.take(t.Context(), claim{user: "other", size: 1}); err != nil {
+			t.Fatal(err)
+		}
+		slots.give("other", 1)
+		close(stuck)
+		synctest.Wait()
+		if heldOf(slots) != 0 || wrote != 3*writeSize {
+			t.Errorf("%d slots are held, %d bytes were written", heldOf(slots), wrote)
+		}
+	})
+}
