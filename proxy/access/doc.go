@@ -11,8 +11,8 @@
 // questions as clients wrote them: a client that may read nothing could fill the memory.
 // A crowd with the same question asks once (reviews.go). A review which failed is told
 // from one that said no: the first is an outage, and nobody's fault.
-// In the last quarter of an outcome's time, the first who needs it has it renewed, and waits for nothing:
-// a client that reads all the time waits for upstream once, not once a minute.
+// In the last quarter of its time, an outcome is renewed as soon as somebody needs it: a client
+// that reads all the time waits for upstream once, not once a minute.
 //
 // # Bounds
 //

@@ -38,12 +38,14 @@ func TestTokensAreBounded(t *testing.T) {
 	before := liveHeap()
 	made := refusedMax/outcomeCost + more
 	long := strings.Repeat("x", 10<<10)
-	for i := range made {
+	madeUp := func(i int) string {
 		if i%10 == 0 {
-			ask(fmt.Sprint(long, i))
-		} else {
-			ask(fmt.Sprint(i))
+			return fmt.Sprint(long, i)
 		}
+		return fmt.Sprint(i)
+	}
+	for i := range made {
+		ask(madeUp(i))
 	}
 	count, bytes := tokens.bad.held()
 	if bytes > refusedMax || count < made/2 {
@@ -56,7 +58,7 @@ func TestTokensAreBounded(t *testing.T) {
 	for i := range good {
 		ask(fmt.Sprint("good", i))
 	}
-	ask(fmt.Sprint(made - 1))
+	ask(madeUp(made - 1))
 	if n := asked.Load(); n != 0 {
 		t.Errorf("%d tokens are reviewed again", n)
 	}
