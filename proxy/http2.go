@@ -125,7 +125,7 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 			panic(http.ErrAbortHandler) // not a clean end
 		}
 	case resp.reader != nil:
-		s.copyHTTP2(out, resp)
+		s.copyHTTP2(hr.Context(), out, req, resp)
 	case resp.tunnel != nil:
 		resp.abandon() // there is no upgrade in HTTP/2, so that no client can have asked
 		panic(http.ErrAbortHandler)
@@ -196,7 +196,7 @@ func (c *http2Client) interrupt() {
 }
 
 // copyHTTP2 passes a forwarded answer on.
-func (s *Server) copyHTTP2(out *stallStream, resp *response) {
+func (s *Server) copyHTTP2(ctx context.Context, out *stallStream, req *request, resp *response) {
 	defer resp.reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
 	out.flushes = resp.length < 0
 	out.pauses = true
@@ -208,7 +208,11 @@ func (s *Server) copyHTTP2(out *stallStream, resp *response) {
 	if out.flushes {
 		_, _ = out.Write(nil) // who waits for a watch to begin has to see that it has
 	}
-	if _, err := io.Copy(out, onlyReader{resp.reader}); err != nil {
+	var to io.Writer = out
+	if !resp.lasts {
+		to = &turning{Writer: out, turn: func(size int) (func(), error) { return writeTurn(ctx, s.slots, req.identity.name(), size) }}
+	}
+	if _, err := io.Copy(to, onlyReader{resp.reader}); err != nil {
 		panic(http.ErrAbortHandler) // not a clean end
 	}
 	out.stall, out.flushes, out.pauses = s.options.Load().Limits.Write, false, false

@@ -96,7 +96,10 @@ type listWriter struct {
 // HTTP/2 a message to another goroutine.
 func (r *response) writeList(w io.Writer) (int64, error) {
 	lw := listWriters.Get().(*listWriter)
-	lw.paced = paced{Writer: w, turns: r.turns, began: time.Now()}
+	if r.turns != nil {
+		w = &turning{Writer: w, turn: r.turns.write}
+	}
+	lw.paced = paced{Writer: w, began: time.Now()}
 	large := lw.large
 	large.Reset(&lw.paced)
 	n, err := r.list.WriteTo(large)
@@ -117,7 +120,6 @@ func (r *response) writeList(w io.Writer) (int64, error) {
 // after a minute.
 type paced struct {
 	io.Writer
-	turns   *meter // of the writes; nil if they take none
 	began   time.Time
 	written int64
 }
@@ -134,14 +136,29 @@ func (p *paced) Write(b []byte) (int, error) {
 	if time.Since(p.began) > listGrace+time.Duration(p.written)*time.Second/listPace {
 		return 0, errSlowList
 	}
-	if p.turns != nil && p.written > 0 { // a short list waits for nobody
-		end, err := p.turns.write(len(b))
-		if err != nil {
-			return 0, err
-		}
-		defer end()
-	}
 	n, err := p.Writer.Write(b)
 	p.written += int64(n)
 	return n, err
+}
+
+// turning has others take turns between the pieces of a long body.
+type turning struct {
+	io.Writer
+	turn  func(size int) (end func(), err error)
+	begun bool
+}
+
+// Write implements io.Writer. A short body waits for nobody.
+func (t *turning) Write(p []byte) (int, error) {
+	size := 0
+	if t.begun {
+		size = len(p)
+	}
+	end, err := t.turn(size)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
+	t.begun = true
+	return t.Writer.Write(p)
 }

@@ -186,3 +186,34 @@ func TestWritesTakeTurns(t *testing.T) {
 		}
 	})
 }
+
+// A client that does not read even the beginning of a list keeps no slot, though it was dear to make.
+func TestUnreadListHoldsNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := newFairQueue(1, 1, 1<<20)
+		r, snapshot := metered(t, 5000, slots)
+		selecting(t, r, "labelSelector=none!=x")
+		r.choice.Pretty = true
+		_, end := r.filter.KeyRange(r.resource)
+		resp, err := r.page(snapshot, "a/", end)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.meter.end()
+		unread := make(chan struct{})
+		go func() {
+			if _, err := resp.writeList(writerFunc(func(p []byte) (int, error) {
+				<-unread
+				return len(p), nil
+			})); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		if heldOf(slots) != 0 {
+			t.Error("a slot is held")
+		}
+		close(unread)
+		synctest.Wait()
+	})
+}

@@ -125,14 +125,18 @@ func (m *meter) end() {
 // but not for longer than it takes if the client reads.
 func (m *meter) write(size int) (end func(), err error) {
 	m.rest()
-	if m.slots == nil {
+	return writeTurn(m.ctx, m.slots, m.req.identity.name(), size)
+}
+
+// writeTurn is the turn of a user who writes size bytes, or none for 0.
+func writeTurn(ctx context.Context, slots *fairQueue, user string, size int) (end func(), err error) {
+	if slots == nil || size == 0 {
 		return func() {}, nil
 	}
-	user := m.req.identity.name()
-	if err := m.slots.take(m.ctx, claim{user: user, size: 1, cost: writeCost * int64(size)}); err != nil {
+	if err := slots.take(ctx, claim{user: user, size: 1, cost: writeCost * int64(size)}); err != nil {
 		return nil, err
 	}
-	give := sync.OnceFunc(func() { m.slots.give(user, 1) })
+	give := sync.OnceFunc(func() { slots.give(user, 1) })
 	late := time.AfterFunc(writeHold, give)
 	return func() {
 		late.Stop()

@@ -28,6 +28,7 @@ func TestHostile(t *testing.T) {
 	w := newWorld(t)
 	w.warm(t)
 	w.victim = startVictim(t, w, w.front)
+	w.share()
 	w.calm(t)
 	began := time.Now()
 	var rows []string
@@ -37,6 +38,9 @@ func TestHostile(t *testing.T) {
 			break
 		}
 		w.revive(t)
+		if atLength() {
+			w.idle(t)
+		}
 	}
 	t.Logf("all rows took %v", time.Since(began).Round(time.Second))
 	last := w.victim.tell()
@@ -119,6 +123,7 @@ func (w *world) revive(t *testing.T) {
 		w.victim.end()
 		w.victim = startVictim(t, w, w.front)
 	}
+	w.share()
 }
 
 // row lets clients behave so, looks at what becomes of the proxy and its other users, and returns
@@ -285,7 +290,8 @@ func (w *world) report(t *testing.T, rows []string, last report) {
 	fmt.Fprintf(&b, "Undisturbed, the victim's get took %.1f ms (p50), %.1f ms (p99). Its watch has shown %d events without a gap.\n",
 		milliseconds(w.undisturbed.P50), milliseconds(w.undisturbed.P99), last.Seen)
 	fmt.Fprintf(&b, "%d of %d rows are over %d × the undisturbed p99.\n", over, len(rows), mostRatio)
-	b.WriteString("Attackers, victim, proxy and apiserver share the processors, so attackers are paced and use one processor at most. " +
+	b.WriteString("Attackers, victim, proxy and apiserver share the processors, so attackers are paced and use one processor at most, and they\n" +
+		"and the apiserver run at a lower priority, as a proxy has processors of its own in life. " +
 		"A turn is a connection, a request or a bundle of at most 100 frames.\n")
 	b.WriteString("An answer of `cut` is a connection that ended without one, `no connection` one that was refused. `reset` is an HTTP/2 stream " +
 		"and `goaway` an HTTP/2 connection that the proxy ended.\n")

@@ -26,6 +26,12 @@ func requests() []behaviour {
 			}
 		}
 	}
+	// The apiserver makes each of these bodies to its end, with a hundred times its size in memory: more
+	// clients at length would show that, not what the proxy does.
+	fewer := func(b behaviour) behaviour {
+		b.most = b.clients
+		return b
+	}
 	clauses := func(n int, text string) string { return strings.TrimSuffix(strings.Repeat(text, n), ",") }
 	const yaml, table = "application/yaml", "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
 	const partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -60,17 +66,17 @@ func requests() []behaviour {
 			rv := []string{"-1", "18446744073709551616", "9223372036854775807", "a", "1.5"}[i%5]
 			return attackedPodsPath + "?timeoutSeconds=1&resourceVersion=" + rv + []string{"", "&watch=true", "&resourceVersionMatch=Exact&limit=1"}[i%3]
 		})),
-		row("whole lists as YAML", 10, get(always(cachedList), "Accept", yaml)),
+		fewer(row("whole lists as YAML", 10, get(always(cachedList), "Accept", yaml))),
 		row("whole lists indented", 10, get(always(cachedList+"&pretty=1"))),
-		row("whole lists as Tables", 20, get(always(cachedList), "Accept", table)),
+		fewer(row("whole lists as Tables", 20, get(always(cachedList), "Accept", table))),
 		row("whole lists as metadata, compressed", 20, get(always(cachedList), "Accept", partial, "Accept-Encoding", "gzip")),
 		row("whole lists, compressed, in orders of their own", 20, get(func(i int64) string {
 			return fmt.Sprintf("%s&labelSelector=none%%21%%3D%s", cachedList, made(i))
 		}, "Accept-Encoding", "gzip")),
 		row("pages of one", 500, get(func(int64) string { return attackedPodsPath + "?limit=1" })),
 		row("lists reset before they are read", 50, unreads(http2Protocol, "Accept-Encoding", "gzip")),
-		row("YAML reset before it is read", 20, unreads(http2Protocol, "Accept", yaml)),
-		row("Tables reset before they are read", 20, unreads(http1, "Accept", table)),
+		fewer(row("YAML reset before it is read", 20, unreads(http2Protocol, "Accept", yaml))),
+		fewer(row("Tables reset before they are read", 20, unreads(http1, "Accept", table))),
 		row("posts of 3 MiB", 20, posts(3<<20)),
 		row("posts of 4 MiB, which is too much", 20, posts(4<<20)),
 		row("posts to what is read only", 100, each(http2Protocol, func(_ *attack, i int64) (string, string, http.Header) {
