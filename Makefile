@@ -105,8 +105,8 @@ SOAK ?= 30m
 soak: kubeapi ## churning clients under 200 events/s for SOAK (30m), and what the proxy holds: bench/results/soak.md
 	$(FAULTS) -run 'TestSoak$$' -soak $(SOAK) -sample $(if $(filter 30m,$(SOAK)),1m,10s)
 
-hostile: kubeapi ## what hostile clients do to the proxy and its other users, 20 s each: bench/results/hostile.md
-	@mkdir -p bench/results; go test -v -count 1 -timeout 180m ./bench/hostile -length 20s -report $(CURDIR)/bench/results/$@.md
+hostile: kubeapi ## what hostile clients do to the proxy and its other users, 10 s each: bench/results/hostile.md
+	@mkdir -p bench/results; go test -v -count 1 -timeout 180m ./bench/hostile -length 10s -report $(CURDIR)/bench/results/$@.md
 
 demo: build kubeapi kubectl ## 200 informers through the proxy, live figures; Ctrl-C ends it
 	@go build -o bin/demo ./bench/demo

@@ -200,6 +200,7 @@ func TestUnreadListHoldsNoSlot(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.meter.end()
+		r.meter.left = 0 // so that the first piece takes a slot
 		unread := make(chan struct{})
 		go func() {
 			if _, err := resp.writeList(writerFunc(func(p []byte) (int, error) {

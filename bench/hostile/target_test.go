@@ -33,11 +33,14 @@ func targetOf(p *cluster.Proxy) *target {
 	return &target{proxy: p, address: address, admin: admin, tls: p.CA != nil}
 }
 
+// deadlines are longer than a row, and no longer, as the suite waits for them.
+const deadlines = "limits: {readTimeout: 15s, writeTimeout: 15s, idleTimeout: 30s}\n"
+
 // settings writes a configuration file. Profiles tell the heap once it was collected.
-func settings(t *testing.T, more string) string {
+func settings(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ndrain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", config.APIVersion, config.Kind, memoryLimit, more)
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ndrain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", config.APIVersion, config.Kind, memoryLimit, deadlines)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -61,13 +64,13 @@ func (w *world) start(t *testing.T, opts cluster.ProxyOptions) *target {
 // startFront starts the proxy that most rows attack.
 func (w *world) startFront(t *testing.T) *target {
 	t.Helper()
-	return w.start(t, cluster.ProxyOptions{TLS: true, Args: []string{"--authentication=delegated", "--config", settings(t, "")}})
+	return w.start(t, cluster.ProxyOptions{TLS: true, Args: []string{"--authentication=delegated", "--config", settings(t)}})
 }
 
 // startLocal starts the proxy of a developer: on loopback, everybody is the developer.
 func (w *world) startLocal(t *testing.T) *target {
 	t.Helper()
-	return w.start(t, cluster.ProxyOptions{Args: []string{"--config", settings(t, "")}})
+	return w.start(t, cluster.ProxyOptions{Args: []string{"--config", settings(t)}})
 }
 
 const fewDescriptors = 256
@@ -84,7 +87,7 @@ func (w *world) startFew(t *testing.T) *target {
 	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return w.start(t, cluster.ProxyOptions{Binary: script, Args: []string{"--config", settings(t, "")}})
+	return w.start(t, cluster.ProxyOptions{Binary: script, Args: []string{"--config", settings(t)}})
 }
 
 // census is what a proxy holds at a moment.
@@ -211,6 +214,5 @@ func (p *target) settle(t *testing.T, before census) census {
 }
 
 // recoveryLimit is how long a proxy may take to give back what attackers held who have left. It is
-// long, because attackers that leave without a word are found by deadlines alone: a connection may
-// idle for three minutes.
-const recoveryLimit = 4 * time.Minute
+// long, because attackers that leave without a word are found by deadlines alone.
+const recoveryLimit = 2 * time.Minute
