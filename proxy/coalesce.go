@@ -320,7 +320,7 @@ func (r *response) shared(req *request) *response {
 	}
 	if r.shares != nil {
 		one.bytes, one.length = nil, int64(len(r.bytes))
-		one.reader = &held{rest: r.bytes, in: r.shares.in, giveBack: sync.OnceFunc(func() { r.letGo(1) })}
+		one.reader = &held{rest: r.bytes, room: &room{r.shares.in, sync.OnceFunc(func() { r.letGo(1) })}}
 	}
 	return &one
 }

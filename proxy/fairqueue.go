@@ -27,7 +27,7 @@ import (
 //  4. Of two users who wait all the time and are below their share, neither is served more than
 //     the other by more than the greatest costs of a claim of each.
 //  5. Claims that wait hold at most room bytes. When more come, the last claim of the user whose
-//     claims hold most is refused.
+//     claims hold most is refused, of those that hold any.
 //  6. A user who holds nothing and waits for nothing is forgotten once nobody waits.
 type fairQueue struct {
 	capacity int64
@@ -235,13 +235,22 @@ func (q *fairQueue) makeRoomLocked(f *flow, more int64) bool {
 		if most == f {
 			return false
 		}
-		last := most.waiters.Back().Value.(*waiter)
+		last := most.lastHolding()
 		last.err = errCrowded
 		q.dropLocked(last)
 		close(last.decided)
 		q.restLocked(most)
 	}
 	return true
+}
+
+// lastHolding is the last waiter that holds memory. Those that hold none are not refused.
+func (f *flow) lastHolding() *waiter {
+	e := f.waiters.Back()
+	for e.Value.(*waiter).held == 0 {
+		e = e.Prev()
+	}
+	return e.Value.(*waiter)
 }
 
 // sharesLocked tells whether a user may have so much more, if there is room.

@@ -320,3 +320,26 @@ func BenchmarkFairQueue(b *testing.B) {
 		q.give(c.user, c.size)
 	}
 }
+
+// A claim that holds no memory while it waits is not refused, whoever needs room: it is the rest of
+// an answer that has begun.
+func TestWhatHoldsNothingIsNotRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newFairQueue(1, 1, 100)
+		enter(t, q, claim{user: "holder", size: 1})
+		first := enter(t, q, claim{user: "a", size: 1, held: 60})
+		begun := enter(t, q, claim{user: "a", size: 1})
+		last := enter(t, q, claim{user: "a", size: 1, held: 40})
+		rest := enter(t, q, claim{user: "a", size: 1})
+		enter(t, q, claim{user: "b", size: 1, held: 30})
+		verify(t, q)
+		for name, w := range map[string]*taker{"first": first, "begun": begun, "rest": rest} {
+			if done, _ := w.state(); done {
+				t.Errorf("%s was refused", name)
+			}
+		}
+		if done, _ := last.state(); !done {
+			t.Error("the last that holds memory still waits")
+		}
+	})
+}

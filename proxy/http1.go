@@ -189,7 +189,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp 
 		if resp.lasts {
 			fctx.Conn().(*conn).stall = 0 // who reads a log may stop to read it
 		}
-		fctx.SetBodyStream(resp.reader, int(resp.length))
+		fctx.SetBodyStream(s.passed(s.ctx, req, resp), int(resp.length))
 	default:
 		fctx.Response.SetBodyRaw(resp.bytes)
 	}

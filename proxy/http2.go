@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -121,8 +120,12 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 		defer resp.closeList()
 		setLength(w, resp, resp.length)
 		w.WriteHeader(resp.status)
+		out.pauses = resp.turns != nil && (resp.length < 0 || resp.length > writeSize)
 		if _, err := resp.writeList(out); err != nil {
 			panic(http.ErrAbortHandler) // not a clean end
+		}
+		if out.pauses {
+			s.finish(out)
 		}
 	case resp.reader != nil:
 		s.copyHTTP2(hr.Context(), out, req, resp)
@@ -208,18 +211,17 @@ func (s *Server) copyHTTP2(ctx context.Context, out *stallStream, req *request, 
 	if out.flushes {
 		_, _ = out.Write(nil) // who waits for a watch to begin has to see that it has
 	}
-	var to io.Writer = out
-	if !resp.lasts {
-		to = &turning{Writer: out, turn: func(size int) (func(), error) { return writeTurn(ctx, s.slots, req.identity.name(), size) }}
-	}
-	if _, err := io.Copy(to, onlyReader{resp.reader}); err != nil {
+	if _, err := s.passed(ctx, req, resp).WriteTo(out); err != nil {
 		panic(http.ErrAbortHandler) // not a clean end
 	}
-	out.stall, out.flushes, out.pauses = s.options.Load().Limits.Write, false, false
-	_, _ = out.Write(nil) // for what the library has still to write
+	s.finish(out)
 }
 
-type onlyReader struct{ io.Reader }
+// finish gives what the library has still to write a deadline.
+func (s *Server) finish(out *stallStream) {
+	out.stall, out.flushes, out.pauses = s.options.Load().Limits.Write, false, false
+	_, _ = out.Write(nil)
+}
 
 // stallStream gives each write to a stream a deadline, unless stall is 0: who leaves it
 // unread is cut off, this stream alone. In HTTP/2, a deadline ends a stream on which nothing is

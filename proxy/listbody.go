@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 	"io"
-	"sync"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -61,10 +60,10 @@ func (r *read) work(items *listItems) int64 {
 	switch {
 	case r.choice.Encoding == wire.YAML:
 		return yamlWork
-	case r.choice.Pretty && (items.size() <= wire.GzipThreshold || r.filter.Selective() && !r.form.Kept()):
-		return indentWork
 	case !r.filter.Selective() || r.form.Kept():
 		return 0
+	case r.choice.Pretty:
+		return indentWork
 	case r.compresses(items.size()):
 		return gzipWork
 	}
@@ -87,6 +86,8 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*response, error) {
 	switch {
 	case r.work(items) > 0:
 		return r.whole(body.bytes())
+	case r.choice.Pretty && body.length <= wire.GzipThreshold: // it may be longer when it is indented
+		return r.made(body.length, indentWork, func() (*response, error) { return r.whole(body.bytes()) })
 	case r.choice.Pretty, compresses && r.filter.Selective():
 		return r.oneOff(body)
 	case compresses:
@@ -109,21 +110,21 @@ func (r *read) written(list io.WriterTo, length int64) *response {
 
 // oneOff is a list that is indented or compressed while it is written.
 func (r *read) oneOff(body *listBody) (*response, error) {
-	one := &oneOff{list: body, meter: &r.meter, indents: r.choice.Pretty, zips: r.compresses(body.length)}
+	one := &oneOff{list: body, meter: &r.meter, indents: r.choice.Pretty}
 	resp := r.written(one, -1)
 	if one.indents {
 		body.tail = bytes.TrimSuffix(body.tail, []byte{'\n'})
 	}
-	if !one.zips {
+	if !r.compresses(body.length) {
 		return resp, nil
 	}
 	resp.gzipped()
 	r.meter.rest()
-	c := r.claim(min(body.length*gzipWork, compressorSize))
-	if r.workspace.take(r.meter.ctx, c) != nil {
+	one.compressor = r.workspace.hold(r.meter.ctx, r.claim(compressorSize))
+	if one.compressor == nil {
 		return nil, errForward
 	}
-	resp.release = sync.OnceFunc(func() { r.workspace.space.give(c.user, c.size) })
+	resp.release = one.compressor.giveBack
 	return resp, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,17 +18,21 @@ type oneOff struct {
 	list    *listBody
 	meter   *meter
 	indents bool
-	zips    bool
+	// compressor is room for one; nil if the list is not compressed.
+	compressor *room
 }
 
 // WriteTo implements io.WriterTo.
 func (o *oneOff) WriteTo(w io.Writer) (n int64, err error) {
 	defer o.meter.rest()
 	counted := &turnWriter{to: w, meter: o.meter}
-	if o.zips {
+	if o.compressor != nil {
 		counted.cost += gzipCost
 		body, done := wire.GzipTo(w)
-		defer func() { err = errors.Join(err, done(err == nil)) }()
+		defer func() {
+			err = errors.Join(err, done(err == nil))
+			o.compressor.giveBack()
+		}()
 		counted.to = body
 	}
 	if !o.indents {
@@ -49,12 +54,19 @@ type turnWriter struct {
 	cost  int64 // of a byte
 }
 
-// Write implements io.Writer.
-func (m *turnWriter) Write(p []byte) (int, error) {
-	if err := m.meter.spend(m.cost * int64(len(p))); err != nil {
-		return 0, err
+// Write implements io.Writer. A large object is more than a turn.
+func (m *turnWriter) Write(p []byte) (n int, err error) {
+	const most = 32 << 10
+	for piece := range slices.Chunk(p, most) {
+		if err := m.meter.spend(m.cost * int64(len(piece))); err != nil {
+			return n, err
+		}
+		wrote, err := m.to.Write(piece)
+		if n += wrote; err != nil {
+			return n, err
+		}
 	}
-	return m.to.Write(p)
+	return n, nil
 }
 
 // listStream is a list as fasthttp writes it.
@@ -88,20 +100,26 @@ const writeSize = 64 << 10
 var listWriters = sync.Pool{New: func() any { return &listWriter{large: bufio.NewWriterSize(nil, writeSize)} }}
 
 type listWriter struct {
-	large *bufio.Writer
-	paced paced
+	large   *bufio.Writer
+	paced   paced
+	turning turning
 }
 
 // writeList writes a list in large pieces: each is a system call, a TLS record or more, and over
 // HTTP/2 a message to another goroutine.
 func (r *response) writeList(w io.Writer) (int64, error) {
 	lw := listWriters.Get().(*listWriter)
-	if r.turns != nil {
-		w = &turning{Writer: w, turn: r.turns.write}
+	lw.paced = paced{Writer: w}
+	if one, ok := r.list.(*oneOff); ok {
+		lw.paced.room = one.compressor
 	}
-	lw.paced = paced{Writer: w, began: time.Now()}
+	w = &lw.paced
+	if r.turns != nil {
+		lw.turning = turning{Writer: w, turns: r.turns}
+		w = &lw.turning
+	}
 	large := lw.large
-	large.Reset(&lw.paced)
+	large.Reset(w)
 	n, err := r.list.WriteTo(large)
 	if err == nil {
 		err = large.Flush()
@@ -110,17 +128,18 @@ func (r *response) writeList(w io.Writer) (int64, error) {
 		return n, err // HTTP/2 may still hold the buffer
 	}
 	large.Reset(nil)
-	lw.paced = paced{}
+	lw.paced, lw.turning = paced{}, turning{}
 	listWriters.Put(lw)
 	return n, nil
 }
 
 // paced ends the writing of a list to a client that reads less than listPace on average. A list
 // keeps the objects and pages alive that it shows. Kube-apiserver ends every answer but a watch
-// after a minute.
+// after a minute. Only the writes count, not what the list waits for here.
 type paced struct {
 	io.Writer
-	began   time.Time
+	room    *room // which others may want; nil for none
+	took    time.Duration
 	written int64
 }
 
@@ -133,10 +152,12 @@ var errSlowList = errors.New("the client reads a list too slowly")
 
 // Write implements io.Writer.
 func (p *paced) Write(b []byte) (int, error) {
-	if time.Since(p.began) > listGrace+time.Duration(p.written)*time.Second/listPace {
+	if p.took > listGrace+time.Duration(p.written)*time.Second/listPace || p.room != nil && p.room.late(p.written, p.took) {
 		return 0, errSlowList
 	}
+	began := time.Now()
 	n, err := p.Writer.Write(b)
+	p.took += time.Since(began)
 	p.written += int64(n)
 	return n, err
 }
@@ -144,8 +165,13 @@ func (p *paced) Write(b []byte) (int, error) {
 // turning has others take turns between the pieces of a long body.
 type turning struct {
 	io.Writer
-	turn  func(size int) (end func(), err error)
+	turns writing
 	begun bool
+}
+
+// writing has others take turns before size bytes are written. End is called when they are.
+type writing interface {
+	write(size int) (end func(), err error)
 }
 
 // Write implements io.Writer. A short body waits for nobody.
@@ -154,7 +180,7 @@ func (t *turning) Write(p []byte) (int, error) {
 	if t.begun {
 		size = len(p)
 	}
-	end, err := t.turn(size)
+	end, err := t.turns.write(size)
 	if err != nil {
 		return 0, err
 	}

@@ -14,7 +14,7 @@ import (
 // that a cheap one waits for nothing and pays for one subtraction. When it has cost more than
 // cheapWork, it takes a slot from a [fairQueue] and gives it back after a turn, so that users
 // share the processors alike however dear each of their reads is. Nobody holds a slot who waits
-// for anything else or writes to a client.
+// for anything else. The pieces of a long answer take turns, too, each for what its write costs.
 //
 // Costs are estimates, in nanoseconds, and known beforehand: a measured time would be longer on a
 // busy machine, and make cheap reads dear just then.
@@ -38,8 +38,8 @@ const (
 	// have their turn, in nanoseconds.
 	cheapWork = 2e6
 	turnWork  = 2e6
-	// writeHold is how long the write of a piece may hold a slot.
-	writeHold = 500 * time.Microsecond
+	// writingWork is turnWork of an answer that is made while it is written: what a piece costs.
+	writingWork = 5e5
 )
 
 // What work costs, in nanoseconds: lookCost for an object and compareCost for each comparison of a
@@ -87,11 +87,10 @@ func (m *meter) turn(cost int64) error {
 		m.ctx, m.stop = m.req.attended(m.ctx)
 		m.attends = false
 	}
-	held := int64(0)
-	if !m.writes { // what was begun is not refused
-		held = m.req.held()
+	c := claim{user: m.req.identity.name(), size: 1, cost: max(turnWork, cost), held: m.req.held()}
+	if m.writes {
+		c.cost, c.held = max(writingWork, cost), 0 // what was begun is not refused
 	}
-	c := claim{user: m.req.identity.name(), size: 1, cost: max(turnWork, cost), held: held}
 	if m.err = m.ctx.Err(); m.err == nil {
 		m.err = m.slots.take(m.ctx, c)
 	}
@@ -121,23 +120,34 @@ func (m *meter) end() {
 	m.ctx, m.attends, m.writes = m.base, false, true
 }
 
-// write has others take turns before size bytes are written. Until end is called, it holds a slot,
-// but not for longer than it takes if the client reads.
+// write implements writing. Until end is called, it holds a slot, but not for longer than it costs:
+// the client may not read.
 func (m *meter) write(size int) (end func(), err error) {
 	m.rest()
-	return writeTurn(m.ctx, m.slots, m.req.identity.name(), size)
-}
-
-// writeTurn is the turn of a user who writes size bytes, or none for 0.
-func writeTurn(ctx context.Context, slots *fairQueue, user string, size int) (end func(), err error) {
-	if slots == nil || size == 0 {
+	if m.slots == nil {
 		return func() {}, nil
 	}
-	if err := slots.take(ctx, claim{user: user, size: 1, cost: writeCost * int64(size)}); err != nil {
+	return writeTurns{m.ctx, m.slots, m.req.identity.name()}.write(size)
+}
+
+// writeTurns are the turns that a user takes to write.
+type writeTurns struct {
+	ctx   context.Context
+	slots *fairQueue
+	user  string
+}
+
+// write implements writing. To write nothing takes none.
+func (t writeTurns) write(size int) (end func(), err error) {
+	if size == 0 {
+		return func() {}, nil
+	}
+	cost := writeCost * int64(size)
+	if err := t.slots.take(t.ctx, claim{user: t.user, size: 1, cost: cost}); err != nil {
 		return nil, err
 	}
-	give := sync.OnceFunc(func() { slots.give(user, 1) })
-	late := time.AfterFunc(writeHold, give)
+	give := sync.OnceFunc(func() { t.slots.give(t.user, 1) })
+	late := time.AfterFunc(time.Duration(cost), give)
 	return func() {
 		late.Stop()
 		give()

@@ -222,8 +222,13 @@ func (w *watching) runBy(ctx context.Context, leave context.CancelFunc, p *pump,
 func (w *watching) open(ctx context.Context, out *chunkWriter) bool {
 	w.schedule()
 	w.most = deltasMax
-	if w.state && w.writeState(ctx, out) != nil {
-		return false
+	if w.state {
+		to := out.w
+		out.w = &turning{Writer: to, turns: &w.meter}
+		err := w.writeState(ctx, out)
+		if out.w = to; err != nil {
+			return false
+		}
 	}
 	w.initial, w.request, w.meter = watchcache.Snapshot{}, w.slim(), meter{} // they are history
 	w.attend.Store(true)

@@ -56,6 +56,30 @@ func (w *workspace) take(ctx context.Context, c claim) error {
 	return w.space.wait(ctx, waiter)
 }
 
+// room is memory that somebody has taken. It is given back once.
+type room struct {
+	in       *workspace
+	giveBack func()
+}
+
+// hold takes room, if there is any.
+func (w *workspace) hold(ctx context.Context, c claim) *room {
+	if w.take(ctx, c) != nil {
+		return nil
+	}
+	return w.room(c.user, c.size)
+}
+
+func (w *workspace) room(user string, size int64) *room {
+	return &room{w, sync.OnceFunc(func() { w.space.give(user, size) })}
+}
+
+// late tells that a client has taken too long to read so many bytes, if others want the memory.
+func (r *room) late(read int64, took time.Duration) bool {
+	due := time.Duration(read) * time.Second / paceMin
+	return took > paceGrace+due && time.Since(time.Unix(0, r.in.wanted.Load())) < paceWanted
+}
+
 // made is a response whose body takes as much memory as is claimed. If there is none, upstream has to answer.
 func (w *workspace) made(ctx context.Context, c claim, do func() (*response, error)) (*response, error) {
 	if w.take(ctx, c) != nil {
@@ -72,7 +96,7 @@ func (w *workspace) made(ctx context.Context, c claim, do func() (*response, err
 	}
 	resp.length = int64(len(resp.bytes))
 	keeps = min(resp.length, c.size)
-	resp.reader = &held{rest: resp.bytes, in: w, giveBack: sync.OnceFunc(func() { w.space.give(c.user, keeps) })}
+	resp.reader = &held{rest: resp.bytes, room: w.room(c.user, keeps)}
 	resp.bytes = nil
 	return resp, nil
 }
@@ -80,11 +104,10 @@ func (w *workspace) made(ctx context.Context, c claim, do func() (*response, err
 // held is a body that gives its memory back when it was written, or never will be. It is written in
 // pieces, each of which the client has a while to read.
 type held struct {
-	rest     []byte
-	read     int64
-	began    time.Time
-	in       *workspace
-	giveBack func()
+	*room
+	rest  []byte
+	read  int64
+	began time.Time
 }
 
 var errSlowReader = errors.New("the client reads too slowly what others wait for the memory of")
@@ -98,8 +121,7 @@ func (h *held) next(most int) ([]byte, error) {
 	if h.began.IsZero() {
 		h.began = now
 	}
-	due := time.Duration(h.read) * time.Second / paceMin
-	if now.Sub(h.began) > paceGrace+due && now.Sub(time.Unix(0, h.in.wanted.Load())) < paceWanted {
+	if h.late(h.read, now.Sub(h.began)) {
 		return nil, errSlowReader
 	}
 	piece := h.rest[:min(most, len(h.rest))]

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-const oneRow = cachedList + "&limit=1" // a small answer from the cache
+const oneRow = cachedList + "&fieldSelector=metadata.name%3D" + attackerSpace + "-00000" // a small answer from the cache
 
 // http2Floods are frames that cost the server more than the client.
 func http2Floods() []behaviour {

@@ -96,13 +96,13 @@ func (o *outcomes[V]) due(k key) bool {
 // put remembers an outcome that takes bytes. What does not hold for any time, or would
 // take too large a part of the whole, is not remembered.
 func (o *outcomes[V]) put(of string, k key, value V, bytes int, ttl time.Duration) {
-	if bytes += outcomeCost; ttl <= 0 || bytes > o.most/outcomeShare {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if was := o.mu.found[k]; was != nil {
 		o.dropLocked(was)
+	}
+	if bytes += outcomeCost; ttl <= 0 || bytes > o.most/outcomeShare {
+		return
 	}
 	h := o.holderLocked(sha256.Sum256([]byte(of)))
 	now := time.Now()
