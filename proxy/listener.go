@@ -57,6 +57,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		l.failures = 0
 		bare := newSocket(accepted)
+		bare.limitUnsent()
 		c := &conn{Conn: bare, socket: bare}
 		most, all := l.limits().crowd()
 		open, ok := l.open.add(c, all)

@@ -115,7 +115,7 @@ func (r *response) writeList(w io.Writer) (int64, error) {
 	}
 	w = &lw.paced
 	if r.turns != nil {
-		lw.turning = turning{Writer: w, turns: r.turns}
+		lw.turning = turning{Writer: w, turns: r.turns, begun: r.length > writeSize}
 		w = &lw.turning
 	}
 	large := lw.large
@@ -166,7 +166,7 @@ func (p *paced) Write(b []byte) (int, error) {
 type turning struct {
 	io.Writer
 	turns writing
-	begun bool
+	begun bool // so much was written that it is a long body
 }
 
 // writing has others take turns before size bytes are written. End is called when they are.

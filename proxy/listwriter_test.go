@@ -170,7 +170,7 @@ func TestWritesTakeTurns(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if wrote != writeSize {
+		if wrote != 0 {
 			t.Errorf("%d bytes were written while another one had the slot", wrote)
 		}
 		slots.give("other", 1)

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package proxy
+
+// limitUnsent needs Linux.
+func (*socket) limitUnsent() {}
