@@ -46,12 +46,16 @@
 //
 //	slots for dear reads          user           readers          GOMAXPROCS - 1, at least 1; 2 ms turns  wait
 //	dear reads that wait          user           readers          a sixteenth of the workspace            429
+//	long answers that wait        answer         readers          64 KiB each; open requests              none, they wait
 //	one-off bodies                user           readers          the workspace; half a user              forwarded
+//	one-off lists while written   user           readers          64 KiB, 32 KiB to indent; 1.5 MiB of    forwarded
+//	                                                              the workspace to compress
 //	garbage of one-off bodies     process        readers          half of the workspace                   collected
 //	derived bytes, selections     page, form     readers          cache.derived.maxBytes                  least recently read
 //	parsed selector               read, watch    readers          1,000 terms                             forwarded
 //	open watches                  user           clients          limits.maxWatchesPerIdentity            429
 //	unread events of a watch      watch          slow clients     64 KiB or one event; Stall              nothing is polled
+//	unsent bytes in the kernel    connection     slow clients     128 KiB and what the client's window has  the write waits
 //	socket left-overs             connection     slow clients     128 KiB                                 cut
 //	pump's queue                  watch          events           one entry a watch                       none
 //	cursors' indexes              watch          clients          open watches                            none
@@ -74,6 +78,7 @@
 //	all other labels              constants      nobody           the code                                none
 //	upstream servers              configuration  nobody           the configuration                       none
 //
-// Pools (chunkBuffers, scratches, listWriters, deflaters, gathered, pieces) keep what was in use at
-// once until the collector takes it. None keeps a buffer of more than 128 KiB.
+// Pools (chunkBuffers, copyBuffers, scratches, listWriters, deflaters, gzips, gathered, pieces) keep
+// what was in use at once until the collector takes it. A compressor takes some 1.2 MB, all others
+// 128 KiB at most.
 package main
