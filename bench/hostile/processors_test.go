@@ -10,7 +10,7 @@ import (
 
 // A proxy has processors of its own in life. Here it shares them with the apiserver and the
 // attackers, which therefore run at a lower priority than the proxies and the victim.
-const lowPriority = 10
+const lowPriority = 19
 
 // share sets everybody's priority. Processes that began later have inherited this one's.
 func (w *world) share() {
