@@ -27,8 +27,8 @@ type body struct {
 	after   error  // what came of the last of those reads
 }
 
-// readAhead reads the beginning of a body over HTTP/2, while its request waits. What is not read
-// counts against all bodies on the connection: those of requests that do not wait could not come.
+// readAhead reads the beginning of a body over HTTP/2, while its request waits. All bodies
+// of a connection share one window: what is not read of this one would hold up the others.
 func (b *body) readAhead() {
 	if b == nil || b.suspend == nil {
 		return

@@ -124,7 +124,7 @@ func (r *read) oneOff(body *listBody) (*response, error) {
 	if one.compressor == nil {
 		return nil, errForward
 	}
-	resp.release = one.compressor.giveBack
+	resp.room = one.compressor
 	return resp, nil
 }
 

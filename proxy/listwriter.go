@@ -89,8 +89,8 @@ func (l listStream) Close() error {
 
 // closeList is called when a list was written, or never will be.
 func (r *response) closeList() {
-	if r.release != nil {
-		r.release()
+	if r.room != nil {
+		r.room.giveBack()
 	}
 }
 
@@ -109,10 +109,7 @@ type listWriter struct {
 // HTTP/2 a message to another goroutine.
 func (r *response) writeList(w io.Writer) (int64, error) {
 	lw := listWriters.Get().(*listWriter)
-	lw.paced = paced{Writer: w}
-	if one, ok := r.list.(*oneOff); ok {
-		lw.paced.room = one.compressor
-	}
+	lw.paced = paced{Writer: w, room: r.room}
 	w = &lw.paced
 	if r.turns != nil {
 		lw.turning = turning{Writer: w, turns: r.turns, begun: r.length > writeSize}

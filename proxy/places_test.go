@@ -205,8 +205,8 @@ func TestUnreadForwardOfOldClientIsCut(t *testing.T) {
 	}
 }
 
-// What a request takes while upstream works on it: a place, or if it lasts, one of its
-// user's watches. What it calls itself makes no difference.
+// A request takes a place while upstream works on it. If its answer is endless, it takes one of its
+// user's watches instead, whatever its parameters say.
 func TestPlacesOfForwards(t *testing.T) {
 	type taken struct{ places, watches int }
 	for name, test := range map[string]struct {

@@ -31,8 +31,8 @@ type response struct {
 	// abandon is called instead of stream, watch or tunnel if the connection is lost
 	// before they can begin.
 	abandon func()
-	// release is called when list was written, or never will be.
-	release func()
+	// room is what the list takes until it was written, or never will be; nil for none.
+	room *room
 }
 
 func newResponse(status int, from source) *response {

@@ -15,6 +15,7 @@ type verdict struct {
 	watchers, events, connections         int
 	lost, duplicated, reordered, invented int
 	expired                               int64 // watches that were told to begin anew
+	unduly                                int64 // those of them that had no reason to
 	answered, failed, stale               int   // reads of the most recent state
 	relists, lists                        float64
 	fresh                                 float64 // seconds from the end of the disturbance

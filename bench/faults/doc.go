@@ -7,7 +7,8 @@
 //
 // Each scenario counts what a watcher must not see: events lost, duplicated, reordered, invented; and reads of the most
 // recent state that lacked something which was acknowledged before. Where upstream itself forgets, watchers are held
-// against themselves and against what is there in the end; where it goes back in time, against what it tells since.
+// against themselves and against what is there in the end, and those by a label may be told to begin anew. Where it goes
+// back in time, they are held against what it tells since.
 // `make faults` runs all scenarios and writes the table of bench/results; `make test` a few.
 //
 // Beside the scenarios: restarts under thousands of informers (TestRestarts), kills at random moments (TestKills), a

@@ -20,6 +20,10 @@ import (
 // selections are what watchers ask for.
 var selections = []string{"", "labelSelector=colour%3Dred", "labelSelector=colour!%3Dred", "fieldSelector=metadata.name%3D" + pinned}
 
+// leavable tells that objects can leave and enter a selection while they are there. After a relist such watches are told to
+// begin anew: which objects they have seen is known no more.
+func leavable(selection int) bool { return strings.HasPrefix(selections[selection], "labelSelector") }
+
 // watcher watches, and goes on where it was when its watch ends.
 type watcher struct {
 	of        resource

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// Who asks often waits for one review only: the next is asked for before the time of the one before
-// is over. It counts as soon as it is there; if upstream does not answer, the one before holds for
-// its time.
+// A user that asks often waits for the first review only. The next one is asked for before the first
+// has expired, and counts as soon as it is there. If upstream does not answer, the first one holds
+// until it expires.
 func TestOutcomesAreRenewed(t *testing.T) {
 	const ttl = time.Minute
 	refused := errors.New("revoked")

@@ -3,7 +3,8 @@ package wire
 import "io"
 
 // Indenter indents JSON while it is written, as json.Indent does with two spaces: a list of any
-// length needs no room of its own. What is written must be valid JSON altogether, cut anywhere.
+// length needs no room of its own. The writes together must be one valid JSON value; each may end
+// anywhere in it.
 type Indenter struct {
 	to      io.Writer
 	out     []byte // not written yet
