@@ -66,6 +66,7 @@ cache:
   - {name: pods}
   - {name: ""}
   log: {maxEvents: 0}
+  consistentReads: {maxProbesPerSecond: 0}
 memoryBudget: 1Mi
 logFormat: xml
 accessLogSampling: 2
@@ -80,7 +81,7 @@ upstream:
 	for _, field := range []string{
 		"listen:", "authentication.mode:", "limits.maxURIBytes:", "limits.readTimeout:", "limits.maxConnections:",
 		"authorization.watchRecheckInterval:", "drain:", "cache.exclude[0]:", "cache.resources[0].consistentReads:", "cache.resources[1].name:",
-		"cache.resources[2].name:", "cache.log.maxEvents:", "memoryBudget:", "logFormat:", "accessLogSampling:", "upstream.contexts:", "upstream.contexts[1]:", "upstream.contexts[2]:",
+		"cache.resources[2].name:", "cache.log.maxEvents:", "cache.consistentReads.maxProbesPerSecond:", "memoryBudget:", "logFormat:", "accessLogSampling:", "upstream.contexts:", "upstream.contexts[1]:", "upstream.contexts[2]:",
 		"upstream.servers[1]:", "upstream.servers[2]:", "upstream.servers[3]:",
 	} {
 		if !strings.Contains(err.Error(), field) {

@@ -115,6 +115,8 @@ type Cache struct {
 	// Resources says what is different about some resources. Unless events are
 	// among them, their consistent reads are forwarded.
 	Resources []Resource `json:"resources,omitempty"`
+	// ConsistentReads bounds what reads of the most recent state cost upstream.
+	ConsistentReads ConsistentReadsBudget `json:"consistentReads,omitzero"`
 	// SyncTimeout is how long the first requests for a resource wait for its
 	// cache to be filled before they are forwarded.
 	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty"`
@@ -142,6 +144,14 @@ type Cache struct {
 	// Derived bounds what is made of cached objects and kept for the next request:
 	// lists compressed, or cut to their metadata.
 	Derived Derived `json:"derived,omitzero"`
+}
+
+// ConsistentReadsBudget bounds what reads of the most recent state cost upstream, of all resources together.
+type ConsistentReadsBudget struct {
+	// MaxProbesPerSecond is how often a second upstream is asked where it stands, on behalf of all who
+	// wait at the moment. At least 1. Each takes kube-apiserver about half a millisecond of processor
+	// time. What is not used within a second is lost.
+	MaxProbesPerSecond *int `json:"maxProbesPerSecond,omitempty"`
 }
 
 // Derived bounds derived bytes, of all resources together.

@@ -121,6 +121,9 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 			errs = append(errs, field.NotSupported(at.Child("consistentReads"), r.ConsistentReads, []ConsistentReads{FromCache, Forward}))
 		}
 	}
+	if n := *c.ConsistentReads.MaxProbesPerSecond; n < 1 {
+		errs = append(errs, field.Invalid(path.Child("consistentReads", "maxProbesPerSecond"), n, "must be at least 1"))
+	}
 	errs = append(errs, validateDuration(path.Child("syncTimeout"), c.SyncTimeout, 0)...)
 	errs = append(errs, validateInterval(path.Child("idleTimeout"), c.IdleTimeout)...)
 	errs = append(errs, validateInterval(path.Child("selfCheckInterval"), c.SelfCheckInterval)...)

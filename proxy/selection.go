@@ -75,8 +75,8 @@ func (s *selection) keep(objects int) {
 	s.derived.replace(s.key, &piece{selected: s.found})
 }
 
-// spans walks what a read selects in a key range: pages or, by a selector, the objects of
-// each. It ends early if the meter has an error.
+// spans walks what a read selects in a key range: pages or, by a selector, runs of
+// objects in them. It ends early if the meter has an error.
 func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[watchcache.Span] {
 	switch {
 	case !r.filter.Selective():
@@ -124,11 +124,14 @@ func (r *read) spansAhead(snapshot watchcache.Snapshot, from, to string) iter.Se
 	}
 }
 
-// eachOf walks the selected objects of a span.
+// eachOf walks the runs of selected objects in a span.
 func eachOf(span watchcache.Span, selected uint64, yield func(watchcache.Span) bool) bool {
-	for ; selected != 0; selected &= selected - 1 {
-		i := bits.TrailingZeros64(selected)
-		if span.Lo <= i && i < span.Hi && !yield(watchcache.Span{Page: span.Page, Lo: i, Hi: i + 1}) {
+	for selected != 0 {
+		lo := bits.TrailingZeros64(selected)
+		hi := lo + bits.TrailingZeros64(^(selected >> lo))
+		selected &= ^uint64(0) << hi
+		run := watchcache.Span{Page: span.Page, Lo: max(lo, span.Lo), Hi: min(hi, span.Hi)}
+		if run.Lo < run.Hi && !yield(run) {
 			return false
 		}
 	}

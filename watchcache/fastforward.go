@@ -1,6 +1,9 @@
 package watchcache
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // FastForward publishes a state that upstream was asked for, objects sorted by
 // key at rv, beyond what the log has reached. Readers see it at once: it is what
@@ -42,6 +45,17 @@ type ObjectState struct {
 	Key             string // see Resource.Key
 	UID             string
 	ResourceVersion uint64
+}
+
+// ParseState reads the protobuf message of an object, or of its metadata alone, for its version.
+func (r *Resource) ParseState(message []byte) (ObjectState, error) {
+	meta, err := metadataOf(message)
+	if err != nil {
+		return ObjectState{}, err
+	}
+	var o Object
+	namespace, name, err := o.readProtoMetadata(meta.bytes)
+	return ObjectState{r.Key(namespace, strings.Clone(name)), strings.Clone(o.uid), o.rv}, err
 }
 
 // Confirm compares a state that upstream was asked for, sorted by key at rv, with

@@ -33,8 +33,10 @@ type budget struct {
 	feeds      *upstream.Feeds
 	log        *zap.Logger
 
-	shut atomic.Bool // no new feeds
-	logs float64
+	shut    atomic.Bool // no new feeds
+	logs    float64
+	percent int  // what the garbage collector was told last
+	fixedGC bool // by the environment
 }
 
 // workspace is for answers that are made for one request each, 0 for the usual.
@@ -48,12 +50,13 @@ func (b *budget) workspace() int64 {
 
 // run looks now and then until ctx ends.
 func (b *budget) run(ctx context.Context) {
-	if b.limit == 0 {
-		return
-	}
 	b.logs = 1
 	for tick := time.NewTicker(lookEvery); ; {
-		b.look()
+		inUse, collected := memoryInUse()
+		b.tune(inUse)
+		if b.limit > 0 {
+			b.look(inUse, collected)
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -63,9 +66,19 @@ func (b *budget) run(ctx context.Context) {
 	}
 }
 
-// look measures and draws the conclusions.
-func (b *budget) look() {
-	inUse, collected := memoryInUse()
+// tune lets the garbage collector wait for as much garbage as there may be.
+func (b *budget) tune(inUse int64) {
+	const change = 1.0 / 8 // each stops the world for a moment
+	percent := percentFor(inUse)
+	if b.fixedGC || part(int64(max(percent-b.percent, b.percent-percent)), int64(percent)) < change {
+		return
+	}
+	debug.SetGCPercent(percent)
+	b.percent = percent
+}
+
+// look draws the conclusions from what is in use.
+func (b *budget) look(inUse int64, collected time.Time) {
 	if part(inUse, b.limit) >= derivedFrom && time.Since(collected) > collectEvery {
 		runtime.GC() // what was let go of counts until then
 		inUse, _ = memoryInUse()

@@ -110,7 +110,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	defer log.Sync() //nolint:errcheck // standard error cannot always be synced
 
-	memory := &budget{limit: tuneMemory(c.MemoryBudget, log), log: log}
+	memory := &budget{limit: tuneMemory(c.MemoryBudget, log), fixedGC: os.Getenv("GOGC") != "", log: log}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildOf().metric())
 	metrics := upstream.NewMetrics(registry)
@@ -232,6 +232,7 @@ func feedOptions(c config.Cache) upstream.Options {
 		},
 		IdleTimeout: c.IdleTimeout.Duration,
 		SelfCheck:   c.SelfCheckInterval.Duration,
+		MaxProbes:   *c.ConsistentReads.MaxProbesPerSecond,
 		Resources:   map[schema.GroupResource]upstream.ResourceOptions{},
 	}
 	for _, r := range c.Exclude {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -44,6 +45,7 @@ type Feed struct {
 	asked    time.Time // since when it is wanted: what it builds on is not older
 	names    *discovery
 	health   *health
+	probes   *rate.Limiter // what all feeds together may ask for consistent reads
 	limits   watchcache.Limits
 	log      *zap.Logger
 	metrics  *Metrics

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -30,6 +31,9 @@ type Options struct {
 	IdleTimeout time.Duration
 	// SelfCheck is how often each cache is compared with upstream; 0 means never.
 	SelfCheck time.Duration
+	// MaxProbes is how often a second upstream is asked where it stands, for consistent reads of
+	// all resources together; 0 means without a bound.
+	MaxProbes int
 }
 
 // ResourceOptions are those of one resource.
@@ -62,6 +66,8 @@ type Feeds struct {
 	store   *Store // nil if caches are not saved
 
 	shedding sync.Mutex // see shed
+
+	probes *rate.Limiter
 
 	definitions definitions
 	names       *discovery
@@ -104,8 +110,9 @@ func (k feedKey) sorted() []string {
 
 // NewFeeds returns an empty set. Stop ends it.
 func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
-	fs := &Feeds{client: client, log: log, metrics: client.metrics}
+	fs := &Feeds{client: client, log: log, metrics: client.metrics, probes: rate.NewLimiter(rate.Inf, 0)}
 	fs.options.Store(&options)
+	fs.setBudget(options.MaxProbes)
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
 	fs.names = newDiscovery(fs.ctx, client, &fs.running, log)
 	fs.mu.feeds = map[feedKey]*Feed{}
@@ -267,7 +274,7 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 	gvr, options := key.gvr, fs.options.Load()
 	f := &Feed{
 		gvr: gvr, encoding: key.encoding,
-		client: fs.client, names: fs.names, health: fs.client.servers.health, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
+		client: fs.client, names: fs.names, health: fs.client.servers.health, probes: fs.probes, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
 		log: fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
 			zap.Stringer("encoding", key.encoding)),
 		defined: fs.defined,

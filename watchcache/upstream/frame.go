@@ -3,9 +3,9 @@ package upstream
 import (
 	"bufio"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -36,21 +36,23 @@ func (f *frameReader) next() ([]byte, error) {
 	if n > maxEvent {
 		return nil, fmt.Errorf("%w: watch event of %d bytes", watchcache.ErrMalformedObject, n)
 	}
-	// What is announced may never come: memory grows with what does.
-	f.buf = kept(f.buf)
-	for left := int(n); left > 0; {
-		part := min(left, bufferKeep)
-		at := len(f.buf)
-		f.buf = append(f.buf, make([]byte, part)...)
-		if _, err := io.ReadFull(f.r, f.buf[at:]); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, err
+	var err error
+	f.buf, err = readPart(f.r, kept(f.buf), int(n))
+	return f.buf, err
+}
+
+// readPart reads so many bytes into a buffer. What is announced may never come: memory grows with
+// what does.
+func readPart(r io.Reader, buf []byte, size int) ([]byte, error) {
+	for size > 0 {
+		at, part := len(buf), min(size, bufferKeep)
+		buf = slices.Grow(buf, part)[:at+part]
+		if _, err := io.ReadFull(r, buf[at:]); err != nil {
+			return buf[:0], notWhole(err)
 		}
-		left -= part
+		size -= part
 	}
-	return f.buf, nil
+	return buf, nil
 }
 
 // buffered tells whether next would return without waiting.

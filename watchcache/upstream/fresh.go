@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -54,10 +53,8 @@ const (
 	// freshTimeout what it waits for the cache to get there.
 	askTimeout   = 5 * time.Second
 	freshTimeout = 10 * time.Second
-	// crowd is how many readers within a second space the probes by longestSpace,
-	// fewer by less.
-	crowd        = 50
-	longestSpace = 100 * time.Millisecond
+	// objectsPerProbe is how many listed objects count as much as a probe against the budget.
+	objectsPerProbe = 100
 )
 
 // freshness shares the runs that bring a cache up to date among the readers
@@ -65,9 +62,9 @@ const (
 // reader came; so there is at most one probe on its way, and one run that
 // gathers the readers for the next.
 //
-// A reader that comes alone waits for nobody. The more readers came within the
-// last second, the further apart are the probes, so that a crowd shares some ten
-// of them a second, however large it is.
+// Probes follow each other without a pause: to space them by up to 100 ms made reads slower than
+// kube-apiserver's own, and released a crowd all at once. What all feeds together ask is bounded by
+// a budget. Feeds that wait for it get their turns in order.
 type freshness struct {
 	mu struct {
 		sync.Mutex
@@ -75,10 +72,6 @@ type freshness struct {
 		probing bool      // a goroutine is running what is next
 		over    bool
 	}
-	// What only the probing goroutine knows.
-	recent float64   // readers, those of a second ago count for a third
-	last   time.Time // when the last probe was sent
-
 	quiet   atomic.Bool   // by the last list, upstream's revision grows by what others write
 	helping chan struct{} // holds a token while a run catches up
 	rested  time.Time     // when metadata may be listed again; for the holder of the token
@@ -190,9 +183,8 @@ func (s *freshness) take() *freshRun {
 // probe sends one probe after another as long as readers come.
 func (s *freshness) probe(f *Feed) {
 	for s.gathered() {
-		sleep(s.ctx, s.space())
+		_ = f.probes.WaitN(s.ctx, f.askCost()) // a feed that ends is told so below
 		r := s.take()
-		s.count(r.readers)
 		began := time.Now()
 		rv, outcome, err := f.ask(s.ctx)
 		s.running.Go(func() {
@@ -212,17 +204,17 @@ func (s *freshness) probe(f *Feed) {
 	}
 }
 
-// space is how long the next probe has to wait.
-func (s *freshness) space() time.Duration {
-	share := min(s.recent/crowd, 1)
-	return time.Until(s.last.Add(time.Duration(share * share * float64(longestSpace))))
+// askCost is what the next question costs, in probes.
+func (f *Feed) askCost() int {
+	if stats := f.cache.Stats(); f.lists(stats) {
+		return 1 + stats.Objects/objectsPerProbe
+	}
+	return 1
 }
 
-// count notes that a probe is sent for some readers.
-func (s *freshness) count(readers int) {
-	now := time.Now()
-	s.recent = s.recent*math.Exp(-now.Sub(s.last).Seconds()) + float64(readers)
-	s.last = now
+// lists tells whether a list costs upstream no more than what else it would be asked.
+func (f *Feed) lists(s watchcache.Stats) bool {
+	return isTiny(s) || isSmall(s) && f.fresh.quiet.Load()
 }
 
 // ask asks upstream for its revision, and for the state where that costs no more:
@@ -234,7 +226,7 @@ func (f *Feed) ask(ctx context.Context) (rv uint64, outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	before := f.cache.Stats()
-	if isTiny(before) || isSmall(before) && f.fresh.quiet.Load() {
+	if f.lists(before) {
 		outcome = "list"
 		rv, err = f.fastForward(ctx, 0)
 	} else {

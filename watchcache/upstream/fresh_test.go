@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -231,31 +233,73 @@ func TestFreshWatchesALargeCollectionAside(t *testing.T) {
 	}
 }
 
-// However many readers come at once, upstream is asked as if they were few, and
-// nobody is answered by a probe that was sent before they came.
+// However many readers come, there is one question on its way upstream, and nobody is answered by
+// one that was sent before they came. The next follows at once: nobody waits for more than two.
 func TestReadersShareRuns(t *testing.T) {
-	for _, readers := range []int{10, 100, 1000} {
+	const takes = 2 * time.Millisecond
+	for _, readers := range []int{1, 10, 100, 1000} {
 		t.Run(fmt.Sprint(readers), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
 				fill(f, 3)
 				feed := openFeed(t, f)
+				f.takes = takes
 				before := f.count("probe") + f.count("list")
 				var all sync.WaitGroup
 				for i := range readers {
 					all.Go(func() {
 						time.Sleep(time.Duration(i) * time.Second / time.Duration(readers))
 						f.elsewhere()
+						began := time.Now()
 						fresh(t, f, feed)
+						if took := time.Since(began); took > 2*takes {
+							t.Errorf("a reader waited for %s", took)
+						}
 					})
 				}
 				all.Wait()
-				if n := f.count("probe") + f.count("list") - before; n > 60 {
-					t.Errorf("%d probes and lists for %d readers within a second", n, readers)
+				if n, most := f.count("probe")+f.count("list")-before, min(readers, int(time.Second/takes)+1); n > most {
+					t.Errorf("%d probes and lists for %d readers within a second, want at most %d", n, readers, most)
 				}
 			})
 		})
 	}
+}
+
+// What all resources together ask for consistent reads stays within the budget. It is saved up for
+// a second; a reader beyond it waits.
+func TestProbesKeepToTheirBudget(t *testing.T) {
+	const budget, readers, seconds = 50, 1000, 4
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, tinyObjects+1)
+		feeds := start(t, f)
+		options := *feeds.options.Load()
+		options.MaxProbes = budget
+		feeds.SetOptions(options)
+		before := f.count("probe")
+		var all sync.WaitGroup
+		for _, resource := range []schema.GroupVersionResource{configmaps, configmaps.GroupVersion().WithResource("events")} {
+			feed, err := feeds.Open(t.Context(), resource, watchcache.JSON, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range readers {
+				all.Go(func() {
+					time.Sleep(time.Duration(i) * seconds * time.Second / readers)
+					began := time.Now()
+					fresh(t, f, feed)
+					if took := time.Since(began); took > 4*time.Second/budget {
+						t.Errorf("a reader waited for %s", took)
+					}
+				})
+			}
+		}
+		all.Wait()
+		if n := f.count("probe") - before; n > (seconds+1)*budget+4 || n < seconds*budget {
+			t.Errorf("%d probes in %d seconds, the budget is %d a second", n, seconds, budget)
+		}
+	})
 }
 
 func TestFreshFailsPromptlyWithoutUpstream(t *testing.T) {

@@ -3,6 +3,8 @@ package upstream
 import (
 	"errors"
 	"slices"
+
+	"golang.org/x/time/rate"
 )
 
 // errReconfigured says that a feed ended as its resource is to be cached in another way.
@@ -15,11 +17,23 @@ func (fs *Feeds) SetOptions(options Options) {
 	options.SelfCheck = fs.options.Load().SelfCheck
 	fs.mu.Lock()
 	fs.options.Store(&options)
+	fs.setBudget(options.MaxProbes)
 	clear(fs.mu.refused) // for reasons that may be none any more
 	for _, f := range fs.mu.feeds {
 		fs.running.Go(func() { fs.reconfigure(f) })
 	}
 	fs.mu.Unlock()
+}
+
+// setBudget bounds what all feeds together ask for consistent reads. What was not asked in the last
+// second is saved up, so few readers wait for nobody.
+func (fs *Feeds) setBudget(perSecond int) {
+	if perSecond <= 0 {
+		fs.probes.SetLimit(rate.Inf)
+		return
+	}
+	fs.probes.SetBurst(max(perSecond, 1+smallObjects/objectsPerProbe))
+	fs.probes.SetLimit(rate.Limit(perSecond))
 }
 
 // reconfigure makes a feed what the options of now say, once it has something to abandon. Each feed is when it has

@@ -143,25 +143,20 @@ func (f *Feed) compareRestored(ctx context.Context, rv uint64) (at uint64, err e
 			return rv, err
 		}
 	}
-	list, at, err := f.client.metadata(ctx, f.cache.Resource(), rv)
-	switch {
-	case err != nil:
+	list, err := f.client.metadata(ctx, f.cache.Resource(), rv)
+	if err != nil {
 		return rv, err
-	case list.Continue != "":
-		return rv, errPartial
-	case !f.reaches(ctx, at, settleStream):
+	}
+	at = list.rv
+	if !f.reaches(ctx, at, settleStream) {
 		return at, fmt.Errorf("%w: it is not at %d", errInconclusive, at)
 	}
 	ours, err := f.cache.SnapshotAt(at)
 	if err != nil {
 		return at, fmt.Errorf("%w: %w", errInconclusive, err)
 	}
-	same := ours.Len() == len(list.Items)
-	for i := range list.Items {
-		is, err := f.stateOf(&list.Items[i])
-		if err != nil {
-			return at, err
-		}
+	same := ours.Len() == len(list.states)
+	for _, is := range list.states {
 		o := ours.Get(is.Key)
 		same = same && o != nil && o.UID() == is.UID && o.ResourceVersion() == is.ResourceVersion
 	}

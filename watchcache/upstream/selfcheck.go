@@ -72,24 +72,20 @@ func (f *Feed) statesAt(ctx context.Context, rv uint64) (map[string]watchcache.O
 		"limit": {strconv.Itoa(checkPage)}, "resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"Exact"},
 	}
 	for {
-		list, at, err := f.client.metadataBy(ctx, f.cache.Resource(), query)
+		list, err := f.client.metadataBy(ctx, f.cache.Resource(), query)
 		switch {
 		case err != nil:
 			return nil, err
-		case at != rv:
-			return nil, fmt.Errorf("%w: asked for %d, got %d", errInconclusive, rv, at)
+		case list.rv != rv:
+			return nil, fmt.Errorf("%w: asked for %d, got %d", errInconclusive, rv, list.rv)
 		}
-		for i := range list.Items {
-			state, err := f.stateOf(&list.Items[i])
-			if err != nil {
-				return nil, err
-			}
+		for _, state := range list.states {
 			states[state.Key] = state
 		}
-		if list.Continue == "" {
+		if list.next == "" {
 			return states, nil
 		}
-		query = url.Values{"limit": {strconv.Itoa(checkPage)}, "continue": {list.Continue}}
+		query = url.Values{"limit": {strconv.Itoa(checkPage)}, "continue": {list.next}}
 	}
 }
 

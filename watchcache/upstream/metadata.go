@@ -1,0 +1,177 @@
+package upstream
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// acceptProtobufMetadata asks for no more than the metadata of a list's items, in the
+// shortest of forms. Of six thousand objects that was a megabyte in some 25 ms.
+const acceptProtobufMetadata = mimeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+// metadataList is what a list of metadata tells.
+type metadataList struct {
+	states []watchcache.ObjectState
+	rv     uint64
+	next   string // the continue token
+}
+
+// metadata lists the versions of a collection's objects in a state that is not older than rv, all
+// at once.
+func (c *Client) metadata(ctx context.Context, r *watchcache.Resource, rv uint64) (metadataList, error) {
+	list, err := c.metadataBy(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}})
+	switch {
+	case err != nil:
+	case list.next != "":
+		err = errPartial
+	case list.rv < rv:
+		err = fmt.Errorf("upstream listed at %d, asked for %d", list.rv, rv)
+	}
+	return list, err
+}
+
+// metadataBy lists metadata.
+func (c *Client) metadataBy(ctx context.Context, r *watchcache.Resource, query url.Values) (metadataList, error) {
+	resp, err := c.getAs(ctx, acceptProtobufMetadata, "metadata", r.GVR, resourcePath(r.GVR, ""), query)
+	if err != nil {
+		return metadataList{}, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end, or does not matter
+	list, err := readMetadata(r, resp.Body)
+	if err != nil {
+		err = fmt.Errorf("list metadata: %w", err)
+	}
+	return list, err
+}
+
+// The numbers of the fields that are read, from the API's definitions of runtime.Unknown and
+// PartialObjectMetadataList.
+const (
+	envelopeRaw      = protowire.Number(2)
+	envelopeEncoding = protowire.Number(3)
+	listMetadata     = protowire.Number(1)
+	listItems        = protowire.Number(2)
+)
+
+// readMetadata reads a list of metadata in protobuf while it arrives, one item at a time. To have
+// the whole body in memory and decode it took megabytes, and the goroutine that wanted them while
+// the garbage collector was at work held up all others for up to 20 ms.
+func readMetadata(r *watchcache.Resource, body io.Reader) (list metadataList, err error) {
+	in := &protoReader{r: bufio.NewReaderSize(body, 16<<10)}
+	prefix := make([]byte, len(protobufPrefix))
+	if _, err := io.ReadFull(in.r, prefix); err != nil || string(prefix) != string(protobufPrefix) {
+		return list, fmt.Errorf("%w: not protobuf: %.20q", watchcache.ErrMalformedObject, prefix)
+	}
+	var meta metav1.ListMeta
+	for {
+		number, size, err := in.field()
+		switch {
+		case errors.Is(err, io.EOF):
+			list.next = meta.Continue
+			list.rv, err = watchcache.ParseResourceVersion(meta.ResourceVersion)
+			return list, err
+		case err != nil:
+		case number == envelopeEncoding && size > 0:
+			err = fmt.Errorf("%w: a content encoding", watchcache.ErrMalformedObject)
+		case number == envelopeRaw:
+			err = list.read(r, in, in.at+size, &meta)
+		default:
+			_, err = in.bytes(size)
+		}
+		if err != nil {
+			return list, notWhole(err)
+		}
+	}
+}
+
+// read reads the message of the list, which goes up to end.
+func (l *metadataList) read(r *watchcache.Resource, in *protoReader, end int, meta *metav1.ListMeta) error {
+	for in.at < end {
+		number, size, err := in.field()
+		if err != nil {
+			return err
+		}
+		value, err := in.bytes(size)
+		switch {
+		case err != nil:
+			return err
+		case number == listMetadata:
+			if err := meta.Unmarshal(value); err != nil {
+				return fmt.Errorf("%w: metadata of a list: %w", watchcache.ErrMalformedObject, err)
+			}
+		case number == listItems:
+			state, err := r.ParseState(value)
+			if err != nil {
+				return err
+			}
+			l.states = append(l.states, state)
+		}
+	}
+	if in.at != end {
+		return fmt.Errorf("%w: a field beyond its list", watchcache.ErrMalformedObject)
+	}
+	return nil
+}
+
+// notWhole is an error within a message: its end is one, too.
+func notWhole(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// protoReader reads messages all of whose fields have a length.
+type protoReader struct {
+	r   *bufio.Reader
+	at  int // how much was read
+	buf []byte
+}
+
+// ReadByte implements io.ByteReader.
+func (p *protoReader) ReadByte() (byte, error) {
+	p.at++
+	return p.r.ReadByte()
+}
+
+// field reads what a field begins with. It returns io.EOF if there is none.
+func (p *protoReader) field() (number protowire.Number, size int, err error) {
+	tag, err := binary.ReadUvarint(p)
+	if err != nil {
+		return 0, 0, err
+	}
+	number, kind := protowire.DecodeTag(tag)
+	length, err := binary.ReadUvarint(p)
+	switch {
+	case err != nil:
+		return 0, 0, notWhole(err)
+	case kind != protowire.BytesType || length > maxMetadata:
+		return 0, 0, fmt.Errorf("%w: field %d of type %d and %d bytes", watchcache.ErrMalformedObject, number, kind, length)
+	}
+	return number, int(length), nil
+}
+
+// maxMetadata bounds a list of metadata, in bytes.
+const maxMetadata = 1 << 30
+
+// bytes reads the value of a field, which is valid until the next is read. What is announced may
+// never come: memory grows with what does.
+func (p *protoReader) bytes(size int) (value []byte, err error) {
+	if size > maxEvent {
+		return nil, fmt.Errorf("%w: metadata of %d bytes", watchcache.ErrMalformedObject, size)
+	}
+	p.buf, err = readPart(p.r, kept(p.buf), size)
+	p.at += size
+	return p.buf, err
+}

@@ -1,0 +1,101 @@
+package upstream
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/iotest"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/randfill"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// decodeMetadata reads a list of metadata by the API's own types.
+func decodeMetadata(r *watchcache.Resource, body []byte) (list metadataList, err error) {
+	var envelope runtime.Unknown
+	if err := readEnvelope(body, &envelope); err != nil {
+		return list, err
+	}
+	var l metav1.PartialObjectMetadataList
+	if err := l.Unmarshal(envelope.Raw); err != nil {
+		return list, err
+	}
+	for _, o := range l.Items {
+		rv, err := watchcache.ParseResourceVersion(o.ResourceVersion)
+		if err != nil {
+			return list, err
+		}
+		list.states = append(list.states, watchcache.ObjectState{Key: r.Key(o.Namespace, o.Name), UID: string(o.UID), ResourceVersion: rv})
+	}
+	list.next = l.Continue
+	list.rv, err = watchcache.ParseResourceVersion(l.ResourceVersion)
+	return list, err
+}
+
+func (l metadataList) equal(m metadataList) bool {
+	return l.rv == m.rv && l.next == m.next && slices.Equal(l.states, m.states)
+}
+
+// A list of metadata is read as the API's own types read it, however its bytes arrive; cut anywhere, it is none.
+func TestReadMetadata(t *testing.T) {
+	seed := rand.Int63()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewSource(seed))
+	filler := randfill.NewWithSeed(seed).NilChance(0.5).NumElements(0, 4)
+	for range 50 {
+		list := metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(1 + random.Intn(1e9))}}
+		if random.Intn(2) == 0 {
+			list.Continue = "token"
+		}
+		for i := range random.Intn(20) {
+			var o metav1.PartialObjectMetadata
+			filler.Fill(&o.ObjectMeta)
+			o.Name, o.Namespace, o.ResourceVersion = fmt.Sprintf("o%d", i), "ns", strconv.Itoa(1+random.Intn(1e9))
+			list.Items = append(list.Items, o)
+		}
+		body := enveloped(t, "PartialObjectMetadataList", &list)
+		for _, r := range []*watchcache.Resource{protoConfigMaps, {GVR: protoConfigMaps.GVR}} {
+			want, err := decodeMetadata(r, body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for how, reader := range map[string]io.Reader{
+				"whole": bytes.NewReader(body), "by bytes": iotest.OneByteReader(bytes.NewReader(body)), "by halves": iotest.HalfReader(bytes.NewReader(body)),
+			} {
+				if got, err := readMetadata(r, reader); err != nil || !got.equal(want) {
+					t.Fatalf("%s: %+v (%v), want %+v", how, got, err, want)
+				}
+			}
+		}
+		cut := 1 + random.Intn(len(body)-1)
+		cut = min(cut, len(body)-5) // without the empty fields at the end the rest is a message of its own
+		if got, err := readMetadata(protoConfigMaps, bytes.NewReader(body[:cut])); err == nil {
+			t.Errorf("%d of %d bytes are taken for a list: %+v", cut, len(body), got)
+		}
+	}
+}
+
+func FuzzMetadata(f *testing.F) {
+	f.Add(enveloped(f, "PartialObjectMetadataList", &metav1.PartialObjectMetadataList{
+		ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "c"},
+		Items:    []metav1.PartialObjectMetadata{{ObjectMeta: configMap("a", "7").ObjectMeta}},
+	}))
+	f.Add([]byte("k8s\x00\x12\x00"))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := readMetadata(protoConfigMaps, bytes.NewReader(body))
+		if err != nil {
+			return // it is stricter than the API's types about the forms of fields
+		}
+		// What is not read may be broken.
+		if want, err := decodeMetadata(protoConfigMaps, body); err == nil && !got.equal(want) {
+			t.Errorf("%+v, by the API's types %+v", got, want)
+		}
+	})
+}
