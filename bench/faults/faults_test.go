@@ -175,7 +175,7 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 			continue
 		}
 		v.expired += o.expired.Load()
-		if !s.again && !(s.forgets && leavable(o.selection)) {
+		if forgotten := s.forgets && leavable(o.selection); !s.again && !forgotten {
 			v.unduly += o.expired.Load()
 		}
 		for _, h := range o.histories {

@@ -15,7 +15,7 @@
 // have left. The victim's latency is reported, not judged: it depends on the machine.
 //
 // Attackers, victim, proxy and apiserver share the machine. The test process, which is all of the
-// attackers, uses one processor. It and the apiserver run at a lower priority, as a proxy has
+// attackers, uses one processor. It and the apiserver run only when no others want to, as a proxy has
 // processors of its own in life. At length a row begins when the apiserver has done what the row
 // before left it with. The table shows the processor time of each, so that a slow victim
 // can be told from a busy machine.

@@ -291,7 +291,7 @@ func (w *world) report(t *testing.T, rows []string, last report) {
 		milliseconds(w.undisturbed.P50), milliseconds(w.undisturbed.P99), last.Seen)
 	fmt.Fprintf(&b, "%d of %d rows are over %d × the undisturbed p99.\n", over, len(rows), mostRatio)
 	b.WriteString("Attackers, victim, proxy and apiserver share the processors, so attackers are paced and use one processor at most, and they\n" +
-		"and the apiserver run at a lower priority, as a proxy has processors of its own in life. " +
+		"and the apiserver run only when no others want to (SCHED_IDLE), as a proxy has processors of its own in life. " +
 		"A turn is a connection, a request or a bundle of at most 100 frames.\n")
 	b.WriteString("An answer of `cut` is a connection that ended without one, `no connection` one that was refused. `reset` is an HTTP/2 stream " +
 		"and `goaway` an HTTP/2 connection that the proxy ended.\n")

@@ -3,33 +3,37 @@ package hostile
 import (
 	"os"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A proxy has processors of its own in life. Here it shares them with the apiserver and the
-// attackers, which therefore run at a lower priority than the proxies and the victim.
-const lowPriority = 19
+// attackers, which therefore run only when no thread of the proxies and the victim wants to. A nice value does
+// not do: a thread of nice 19 that runs keeps its processor for up to 3 ms while others wake up, and a
+// get takes several wake-ups.
+const (
+	whenIdle = unix.SCHED_IDLE
+	asUsual  = unix.SCHED_NORMAL
+)
 
 // share sets everybody's priority. Processes that began later have inherited this one's.
 func (w *world) share() {
-	prioritize(ownPID, lowPriority)
-	prioritize(w.api.PID(), lowPriority)
+	prioritize(ownPID, whenIdle)
+	prioritize(w.api.PID(), whenIdle)
 	for _, p := range []*target{w.front, w.local, w.few} {
-		prioritize(p.proxy.PID(), 0)
+		prioritize(p.proxy.PID(), asUsual)
 	}
-	prioritize(w.victim.cmd.Process.Pid, 0)
+	prioritize(w.victim.cmd.Process.Pid, asUsual)
 }
 
-// prioritize sets the priority of a process. Threads that it makes later inherit it. It takes rights
-// to give back what was taken away: without them, a proxy that had to be started again is as slow as
-// the others.
-func prioritize(pid, nice int) {
+// prioritize sets the scheduling policy of a process. Threads that it makes later inherit it.
+func prioritize(pid int, policy uint32) {
 	threads, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
 	for _, thread := range threads {
 		if id, err := strconv.Atoi(thread.Name()); err == nil {
-			_ = syscall.Setpriority(syscall.PRIO_PROCESS, id, nice)
+			_ = unix.SchedSetAttr(id, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: policy}, 0)
 		}
 	}
 }

@@ -31,7 +31,8 @@
 // list at all. Where upstream refuses that (422), it is listed by pages.
 //
 // A consistent read costs a probe, and what it takes to catch up with what the
-// probe saw, shared by all readers of the moment (see [Feed.Fresh]). Custom
+// probe saw, shared by all readers of the moment (see [Feed.Fresh]). Probes of a resource follow
+// each other without a pause, one at a time; a budget bounds those of all resources. Custom
 // resources cost one read of their definition and, all of them together, one watch
 // of the definitions' metadata.
 //
