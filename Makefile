@@ -23,7 +23,7 @@ LINT_ABOVE := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint --config $(
 
 .DEFAULT_GOAL := help
 .PHONY: help build image image-test release screenshot always kubeapi kubectl lint fmt test chart rights tiers forms linearizability \
-	demo bench bench-growth bench-sync faults restarts kills extremes stalled soak hostile fuzz vuln clean
+	demo bench bench-recent bench-growth bench-sync faults restarts kills extremes stalled soak hostile fuzz vuln clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,7 +81,7 @@ forms: kubeapi ## the differential suite, each row in every form: encodings, gzi
 screenshot: kubeapi bin/chromium ## bench/results/page.png: the status page after half a minute of work
 	cd bench/page && go test -count 1 -run TestPicture . -picture $(CURDIR)/bench/results/page.png
 
-linearizability: kubeapi ## consistent reads against acknowledged writes, a minute in each of six settings, reads/s
+linearizability: kubeapi ## consistent reads against acknowledged writes, a minute in each of eight settings, reads/s
 	go test -v -run TestLinearizable -timeout 15m -count 1 ./bench/clients -linearize 60s
 
 FAULTS = @mkdir -p bench/results; go test -v -count 1 -timeout 60m ./bench/faults -report $(CURDIR)/bench/results/$@.md
@@ -119,6 +119,10 @@ bench-sync: build kubeapi ## how long informers take to sync, at the apiserver, 
 bench: build kubeapi bin/nginx ## what reads cost: the apiserver, the proxy and a floor side by side; half an hour
 	@go build -o bin/bench-load ./bench/load
 	@mkdir -p bench/results; bin/bench-load --results bench/results && exec bin/bench-load --ingest --pods 100000 --results bench/results
+
+bench-recent: build kubeapi bin/nginx ## how long lists of the most recent state take while others write, beside the apiserver: bench/results/recent.txt
+	@go build -o bin/bench-load ./bench/load
+	@mkdir -p bench/results; exec bin/bench-load --recent --results bench/results
 
 bench-growth: build kubeapi bin/nginx ## what they cost at 1,000, 10,000 and 100,000 pods; a quarter of an hour
 	@go build -o bin/bench-load ./bench/load

@@ -39,6 +39,7 @@ func (c *ProxyConfiguration) SetDefaults() {
 		set(&c.Cache.Resources[i].ConsistentReads, FromCache)
 	}
 	setPointer(&c.Cache.ConsistentReads.MaxProbesPerSecond, 200)
+	setPointer(&c.Cache.ConsistentReads.Ledger, true)
 	setPointer(&c.Cache.SyncTimeout, metav1.Duration{Duration: 10 * time.Second})
 	setPointer(&c.Cache.IdleTimeout, metav1.Duration{Duration: 30 * time.Minute})
 	setPointer(&c.Cache.SelfCheckInterval, metav1.Duration{Duration: time.Hour})

@@ -152,6 +152,11 @@ type ConsistentReadsBudget struct {
 	// wait at the moment. At least 1. Each takes kube-apiserver about half a millisecond of processor
 	// time. What is not used within a second is lost.
 	MaxProbesPerSecond *int `json:"maxProbesPerSecond,omitempty"`
+	// Ledger lets the proxy watch the metadata of all resources that it may list and watch and upstream
+	// serves itself, of excluded ones none, while consistent readers have a use for it. Where these
+	// watches show all that is written elsewhere, a cache of a quiet resource is known to be up to date
+	// without a list. Nothing of what they show is kept but its resourceVersions. The default is true.
+	Ledger *bool `json:"ledger,omitempty"`
 }
 
 // Derived bounds derived bytes, of all resources together.

@@ -88,6 +88,23 @@ func (c *Cache) Confirm(states []ObjectState, rv uint64) bool {
 	return true
 }
 
+// Carry publishes the newest state as of rv, if it is the one as of since: nothing has happened in
+// between. It returns whether it is.
+func (c *Cache) Carry(since, rv uint64) bool {
+	v := c.view.Load()
+	if v == nil {
+		panic("BUG: Carry before Reset")
+	}
+	newest := v.newest()
+	if newest.rv != since || rv <= since {
+		return false
+	}
+	next := *v
+	next.ahead = Snapshot{rv, newest.tree, v.epoch}
+	c.publish(&next)
+	return true
+}
+
 // newest is the newest state that readers may see.
 func (v *view) newest() Snapshot {
 	if v.ahead.rv > v.rv {

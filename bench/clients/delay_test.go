@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -25,6 +26,7 @@ import (
 type delay struct {
 	streams time.Duration // each line of the watches that fill the proxy's caches: those without timeoutSeconds
 	answers time.Duration // some of the answers to other reads; the others pass at once, and so does all that is no read
+	only    string        // the one resource whose streams are late; empty for all
 }
 
 // startDelay starts a relay to the apiserver and returns the path of a kubeconfig that leads there.
@@ -59,11 +61,14 @@ func startDelay(t *testing.T, api *cluster.APIServer, d delay, seed uint64) (pat
 			}
 			random := rand.New(rand.NewPCG(seed, reads.Add(1)))
 			most := d.streams
-			if query := resp.Request.URL.Query(); query.Get("watch") != "true" || query.Has("timeoutSeconds") {
+			switch query := resp.Request.URL.Query(); {
+			case query.Get("watch") != "true" || query.Has("timeoutSeconds"):
 				const late = 4 // one answer in as many
 				if most = d.answers; random.IntN(late) > 0 {
 					return nil
 				}
+			case !strings.HasSuffix(resp.Request.URL.Path, "/"+d.only) && d.only != "":
+				return nil
 			}
 			resp.Body = newLateBody(resp.Request.Context(), resp.Body, most, random)
 			return nil

@@ -31,20 +31,23 @@ type linearizability struct {
 	noise   time.Duration // between writes to another resource, of which the stream says nothing
 	delay   delay         // between the proxy and upstream
 	outcome string        // of freshness runs, which must occur
+	leases  bool          // the other resource is one that the proxy may watch
 }
 
 var late = delay{streams: 5 * time.Second, answers: 200 * time.Millisecond}
 
 // linearizabilities are the settings. How the proxy learns what is new depends on the size of the collection: if it is tiny
 // by a list; else its stream brings it, or where that is late or has nothing to say, a list or, if the collection is large,
-// one of metadata and another watch.
+// one of metadata and another watch. Where others write, its ledger shows that they did.
 var linearizabilities = []linearizability{
-	{"tiny", 60, 20 * time.Millisecond, 100 * time.Millisecond, delay{}, "list"},
-	{"small", 300, 20 * time.Millisecond, 100 * time.Millisecond, delay{}, "current"},
-	{"large", 800, time.Second, time.Second, delay{}, "metadata"},
-	{"tiny and late", 60, 20 * time.Millisecond, 100 * time.Millisecond, late, "list"},
-	{"small and late", 300, 20 * time.Millisecond, 100 * time.Millisecond, late, "list"},
-	{"large and late", 800, time.Second, time.Second, late, "side-watch"},
+	{"tiny", 60, 20 * time.Millisecond, 100 * time.Millisecond, delay{}, "list", false},
+	{"small", 300, 20 * time.Millisecond, 100 * time.Millisecond, delay{}, "current", false},
+	{"large", 800, time.Second, time.Second, delay{}, "metadata", false},
+	{"large, others write", 800, time.Second, 2 * time.Millisecond, delay{}, "ledger", true},
+	{"tiny and late", 60, 20 * time.Millisecond, 100 * time.Millisecond, late, "list", false},
+	{"small and late", 300, 20 * time.Millisecond, 100 * time.Millisecond, late, "list", false},
+	{"large and late", 800, time.Second, time.Second, late, "side-watch", false},
+	{"large and late, others write", 800, time.Second, 5 * time.Millisecond, delay{late.streams, late.answers, "configmaps"}, "ledger", true},
 }
 
 // A consistent read shows what was acknowledged before it was sent, or something later; what one read has shown no later

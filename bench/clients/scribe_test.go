@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -87,9 +88,19 @@ func (o *scribe) scribble(ctx context.Context, first, share int, pace time.Durat
 	}
 }
 
-// writeElsewhere takes resourceVersions for another resource, so that upstream is ahead of what the stream brings.
-func (o *scribe) writeElsewhere(ctx context.Context, pace time.Duration) error {
-	secrets := o.admin.CoreV1().Secrets(o.ledger.namespaces[0])
+// writeElsewhere takes resourceVersions for another resource, so that upstream is ahead of what the stream brings: for
+// secrets, which the proxy does not watch, or for leases.
+func (o *scribe) writeElsewhere(ctx context.Context, pace time.Duration, leases bool) error {
+	write := func(ctx context.Context, meta metav1.ObjectMeta) error {
+		_, err := o.admin.CoreV1().Secrets(meta.Namespace).Create(ctx, &corev1.Secret{ObjectMeta: meta}, metav1.CreateOptions{})
+		return err
+	}
+	if leases {
+		write = func(ctx context.Context, meta metav1.ObjectMeta) error {
+			_, err := o.admin.CoordinationV1().Leases(meta.Namespace).Create(ctx, &coordinationv1.Lease{ObjectMeta: meta}, metav1.CreateOptions{})
+			return err
+		}
+	}
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
 	for i := 0; ; i++ {
@@ -98,8 +109,8 @@ func (o *scribe) writeElsewhere(ctx context.Context, pace time.Duration) error {
 		case <-ctx.Done():
 			return nil
 		}
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("noise-%d", i)}}
-		if _, err := secrets.Create(context.WithoutCancel(ctx), secret, metav1.CreateOptions{}); err != nil {
+		meta := metav1.ObjectMeta{Name: fmt.Sprintf("noise-%d", i), Namespace: o.ledger.namespaces[0]}
+		if err := write(context.WithoutCancel(ctx), meta); err != nil {
 			return fmt.Errorf("write elsewhere: %w", err)
 		}
 	}

@@ -136,7 +136,7 @@ func (o *trial) run(t *testing.T) {
 	for i := range scribes {
 		work(func() error { return o.scribe(i).scribble(ctx, i, scribes, o.pace) })
 	}
-	work(func() error { return o.scribe(0).writeElsewhere(ctx, o.noise) })
+	work(func() error { return o.scribe(0).writeElsewhere(ctx, o.noise, o.leases) })
 	for i := range readers {
 		work(func() error { return o.readAll(ctx, newReader(i), i) })
 	}

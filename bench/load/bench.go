@@ -67,6 +67,8 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 		return b.report, b.growth(ctx, o.growth)
 	case o.ingest:
 		return b.report, b.ingest(ctx)
+	case o.recent:
+		return b.report, b.recent(ctx)
 	}
 	for _, scenario := range []struct {
 		name    string

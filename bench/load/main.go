@@ -32,6 +32,8 @@ type options struct {
 	profiles   string
 	growth     []int
 	ingest     bool
+	recent     bool
+	foreign    []int
 }
 
 func main() {
@@ -66,6 +68,8 @@ to standard output, progress to standard error.`,
 	flags.DurationVar(&o.patience, "patience", 10*time.Second, "`TIME` after which less than that has to do")
 	flags.IntSliceVar(&o.growth, "growth", nil, "`SIZES` of the collection, ascending, to measure the proxy alone at instead of all servers at one size")
 	flags.BoolVar(&o.ingest, "ingest", false, "measure instead how long a cold proxy takes to have all pods")
+	flags.BoolVar(&o.recent, "recent", false, "measure instead how long lists of the most recent state take while others write")
+	flags.IntSliceVar(&o.foreign, "foreign", []int{0, 5, 20, 200}, "`WRITES` a second to other resources, for --recent")
 	flags.StringVar(&o.results, "results", "", "`DIR` that the report is also written to: load.txt, load.json, load.svg; or growth.*, or ingest.*")
 	flags.StringVar(&o.profiles, "profiles", "", "`DIR` for a CPU profile of the proxy for each scenario")
 	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
@@ -103,6 +107,8 @@ func (o *options) name() string {
 		return "growth"
 	case o.ingest:
 		return "ingest"
+	case o.recent:
+		return "recent"
 	}
 	return "load"
 }

@@ -66,6 +66,8 @@
 //	feeds                         resource       clients          resources that discovery shows; budget  idle ones stop
 //	discovery documents           group-version  clients          what /apis lists; 4 requests at a time  none
 //	refused, forbidden resources  resource       clients          1,000 each                              expired, then all
+//	ledger of revisions           revision       upstream         65,536, half a MiB                      the oldest
+//	ledger's watches              resource       clients          resources that discovery shows          end a minute after the last reader
 //	event log                     resource       upstream         cache.log: age, events, bytes           oldest; watches get 410
 //	checks of upstream            server         feeds            4 a second while it is away             joined
 //	feeds that open or list       feed           feeds            8 at a time                             wait by urgency

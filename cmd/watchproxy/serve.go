@@ -233,6 +233,7 @@ func feedOptions(c config.Cache) upstream.Options {
 		IdleTimeout: c.IdleTimeout.Duration,
 		SelfCheck:   c.SelfCheckInterval.Duration,
 		MaxProbes:   *c.ConsistentReads.MaxProbesPerSecond,
+		Ledger:      *c.ConsistentReads.Ledger,
 		Resources:   map[schema.GroupResource]upstream.ResourceOptions{},
 	}
 	for _, r := range c.Exclude {

@@ -55,8 +55,11 @@ func (f *Feed) consumeInitial(s stream) (epoch uint64, err error) {
 // ends; a clean end is nil. It calls alive with every event.
 func (f *Feed) consume(s stream, epoch uint64, alive func()) error {
 	var batch []watchcache.Change
+	at, _ := f.standing()
+	used := uses{at: at}
 	apply := func() error {
 		err := f.write(epoch, func() error { return f.cache.Apply(batch, time.Now()) })
+		f.keeper.feeds.uses(f.owner, used.take()...)
 		clear(batch)
 		batch = batch[:0]
 		return err
@@ -76,6 +79,7 @@ func (f *Feed) consume(s stream, epoch uint64, alive func()) error {
 			if err != nil {
 				return err
 			}
+			used.reached(rv)
 			err = f.write(epoch, func() error {
 				f.cache.Advance(rv, time.Now())
 				return nil
@@ -91,6 +95,7 @@ func (f *Feed) consume(s stream, epoch uint64, alive func()) error {
 				return errors.Join(apply(), err)
 			}
 			batch = append(batch, change)
+			used.event(change.Object.ResourceVersion())
 		}
 		if len(batch) == batchMax || !s.buffered() {
 			if err := apply(); err != nil {

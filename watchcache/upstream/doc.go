@@ -36,6 +36,24 @@
 // resources cost one read of their definition and, all of them together, one watch
 // of the definitions' metadata.
 //
+// # The ledger of revisions
+//
+// Every cluster has foreign writes: leases, events, statuses. A probe then tells a revision that a
+// quiet collection's own stream says nothing of for a minute. But all feeds together see which
+// resource has used each revision, if the rest is watched as well. So while consistent readers
+// have a use for it, a [keeper] watches the metadata of all other resources and notes their revisions
+// in a [ledger], and what that covers is proved without a list. Revisions of no API resource (the
+// apiservers' own leases, one in ten seconds) are holes: caches are brought beyond them in the
+// background, by a run as for a reader.
+//
+// What counts: events of a watch, not what a relist made up or an initial state shows, and only
+// beyond all that the watch has told before. Only of resources shown to be in one etcd: three times,
+// at another revision each, a probe of one has to lie between two of namespaces. A probe that does
+// not, or a revision that two resources have used, puts them apart for good. Resources that show the objects of others
+// (events by two names, aggregated APIs) count as one, or not at all. When a stream breaks
+// the ledger forgets all, as etcd may have been restored, and a proof only holds for a probe of the
+// same era.
+//
 // # Where a feed begins
 //
 // Usually at the present. But when a proxy is replaced, the clients of the one before it
@@ -94,7 +112,13 @@
 // It comes when a timer of a second finds it due, so up to two seconds and a
 // quarter later. A list of the metadata of six thousand objects in protobuf took
 // some 25 ms, a megabyte, and shows as exactly that nothing has happened; so that is
-// tried first, with rests in between.
+// tried first.
+//
+// A consistent list from the apiserver's own cache waits until that has got to etcd's revision.
+// Where only others write, it learns that by asking etcd every 100 ms: a list, and a probe just
+// as well, takes that long. Events have no cache there, so a probe of them returns at once. With that
+// and the ledger, a list of a quiet collection beside 200 foreign writes a second takes 4 ms in the
+// median, and 100 ms at the apiserver (make bench-recent).
 //
 // Events have no watch cache there: no bookmarks come, and a quiet stream looks
 // like a broken one. The watchdog compares their metadata before it reconnects.

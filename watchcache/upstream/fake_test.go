@@ -2,12 +2,14 @@ package upstream
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,10 +41,18 @@ type fakeUpstream struct {
 		noStream   bool          // sendInitialEvents is refused
 		noMetadata bool          // and so is a list of metadata
 		requests   map[string]int
-		cluster    string // the uid of kube-system
-		version    string // of the server
-		aside      uint64 // revisions used by other resources: bookmarks tell
+		cluster    string            // the uid of kube-system
+		version    string            // of the server
+		aside      uint64            // revisions used by other resources: bookmarks tell
+		others     []otherEvent      // what was written to other resources that show it
+		apart      map[string]uint64 // resources in another etcd, and its revision
 	}
+}
+
+// otherEvent is a write to another resource.
+type otherEvent struct {
+	rev      uint64
+	resource string
 }
 
 type fakeEvent struct {
@@ -123,6 +133,14 @@ func (f *fakeUpstream) cutStreams(forget bool) {
 // elsewhere is a write to another resource, of which nothing comes by a stream.
 func (f *fakeUpstream) elsewhere() { f.locked(func() { f.mu.rev++ }) }
 
+// other is a write to another resource, which its watch shows.
+func (f *fakeUpstream) other(resource string) {
+	f.locked(func() {
+		f.mu.rev++
+		f.mu.others = append(f.mu.others, otherEvent{f.mu.rev, resource})
+	})
+}
+
 // stall makes streams silent, or not any more.
 func (f *fakeUpstream) stall(on bool) { f.locked(func() { f.mu.stalled = on }) }
 
@@ -161,9 +179,13 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		verb = "discover"
 	case req.URL.Path == "/version", strings.HasSuffix(req.URL.Path, "/kube-system"):
 		verb = "origin"
+	case req.URL.Path == "/apis":
+		verb = "groups"
+	case req.Header.Get("Accept") == acceptMetadataEvents:
+		verb = "ledger"
 	case strings.Contains(req.URL.Path, noSuchNamespace) && q.Get("watch") != "":
 		verb = "nothing"
-	case strings.Contains(req.URL.Path, noSuchNamespace):
+	case strings.Contains(req.URL.Path, noSuchNamespace), strings.Contains(q.Get("fieldSelector"), noSuchName):
 		verb = "probe"
 	case req.Header.Get("Accept") == acceptProtobufMetadata:
 		verb = "metadata"
@@ -181,12 +203,16 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		return reply(200, "ok"), nil
 	case "origin":
 		return reply(200, fmt.Sprintf(`{"gitVersion":%q,"metadata":{"uid":%q}}`, f.mu.version, f.mu.cluster)), nil
+	case "groups":
+		return reply(200, `{"kind":"APIGroupList","groups":[]}`), nil
+	case "ledger":
+		return f.ledgerLocked(req), nil
 	case "discover":
-		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"events","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"bindings","namespaced":true,"kind":"Binding","verbs":["create"]}]}`), nil
+		return reply(200, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"events","namespaced":true,"kind":"ConfigMap","verbs":["get","list","watch"]},{"name":"namespaces","namespaced":false,"kind":"Namespace","verbs":["get","list","watch"]},{"name":"leases","namespaced":true,"kind":"Lease","verbs":["get","list","watch"]},{"name":"bindings","namespaced":true,"kind":"Binding","verbs":["create"]}]}`), nil
 	case "nothing":
 		return reply(200, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, true)+"}\n"), nil
 	case "probe":
-		return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, f.mu.rev)), nil
+		return reply(200, fmt.Sprintf(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[]}`, f.revLocked(req.URL.Path))), nil
 	case "watch":
 		return f.watchLocked(req.Context(), q.Get("resourceVersion"), q.Get("sendInitialEvents") == "true")
 	case "metadata":
@@ -389,3 +415,66 @@ var errDown = errors.New("connection refused")
 const longEnough = 5 * time.Minute
 
 func jsonHeader() http.Header { return http.Header{"Content-Type": {mimeJSON}} }
+
+// revLocked is the revision of the etcd that a resource is stored in.
+func (f *fakeUpstream) revLocked(collection string) uint64 {
+	for resource, rev := range f.mu.apart {
+		if strings.HasSuffix(collection, "/"+resource) {
+			return rev
+		}
+	}
+	return f.mu.rev
+}
+
+// ledgerLocked answers a watch of the metadata of another resource.
+func (f *fakeUpstream) ledgerLocked(req *http.Request) *http.Response {
+	resource := path.Base(req.URL.Path)
+	from, _ := strconv.ParseUint(req.URL.Query().Get("resourceVersion"), 10, 64)
+	r, w := io.Pipe()
+	cut := f.mu.cut
+	go func() {
+		for {
+			f.mu.Lock()
+			changed := f.mu.changed
+			var frames []byte
+			for _, e := range f.mu.others {
+				if e.rev > from && e.resource == resource {
+					frames = append(frames, metadataFrame(e.rev)...)
+					from = e.rev
+				}
+			}
+			f.mu.Unlock()
+			if _, err := w.Write(frames); err != nil {
+				return
+			}
+			select {
+			case <-changed:
+			case <-cut:
+				w.Close()
+				return
+			case <-req.Context().Done():
+				w.CloseWithError(req.Context().Err())
+				return
+			}
+		}
+	}()
+	return &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}
+}
+
+// metadataFrame is an event of an object's metadata at a revision.
+func metadataFrame(rev uint64) []byte {
+	o := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns", ResourceVersion: strconv.FormatUint(rev, 10)}}
+	raw, err := o.Marshal()
+	if err != nil {
+		panic(err)
+	}
+	object, err := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, Raw: raw}).Marshal()
+	if err != nil {
+		panic(err)
+	}
+	event, err := (&metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: append(slices.Clone(protobufPrefix), object...)}}).Marshal()
+	if err != nil {
+		panic(err)
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)
+}

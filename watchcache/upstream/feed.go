@@ -46,6 +46,8 @@ type Feed struct {
 	names    *discovery
 	health   *health
 	probes   *rate.Limiter // what all feeds together may ask for consistent reads
+	keeper   *keeper
+	owner    owner // 0 if the ledger has nothing to do with it
 	limits   watchcache.Limits
 	log      *zap.Logger
 	metrics  *Metrics
@@ -326,6 +328,9 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	f.interruptible(cancel)
 	defer f.interruptible(nil)
 	err = f.consume(s, epoch, f.alive)
+	if err != nil || time.Since(opened) < watchLife {
+		f.keeper.ledger.forget() // what comes next may be of a restored etcd
+	}
 	if err == nil && f.cache.Resource().SelfDescribing && time.Since(opened) < watchLife {
 		err = errCutShort
 	}

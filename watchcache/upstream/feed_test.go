@@ -29,9 +29,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var configmaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
 // start returns feeds of the fake; they stop with the test.
-func start(t *testing.T, f *fakeUpstream) *Feeds {
+func start(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Feeds {
 	t.Helper()
 	options := Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
+	for _, c := range change {
+		c(&options)
+	}
 	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
 	feeds := NewFeeds(client, options, zaptest.NewLogger(t))
 	t.Cleanup(feeds.Stop)

@@ -34,6 +34,8 @@ type Options struct {
 	// MaxProbes is how often a second upstream is asked where it stands, for consistent reads of
 	// all resources together; 0 means without a bound.
 	MaxProbes int
+	// Ledger watches the metadata of all resources while consistent readers have a use for it.
+	Ledger bool
 }
 
 // ResourceOptions are those of one resource.
@@ -68,6 +70,9 @@ type Feeds struct {
 	shedding sync.Mutex // see shed
 
 	probes *rate.Limiter
+	ledger ledger
+	owners owners
+	keeper *keeper
 
 	definitions definitions
 	names       *discovery
@@ -121,6 +126,8 @@ func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
 	fs.definitions.client, fs.definitions.log, fs.definitions.changed = client, log, fs.redefined
 	fs.running.Go(func() { client.servers.run(fs.ctx) })
 	fs.running.Go(fs.retireIdle)
+	fs.keeper = newKeeper(fs)
+	fs.running.Go(func() { fs.keeper.run(fs.ctx) })
 	if options.SelfCheck > 0 {
 		fs.running.Go(func() { fs.checkAll(options.SelfCheck) })
 	}
@@ -274,7 +281,7 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 	gvr, options := key.gvr, fs.options.Load()
 	f := &Feed{
 		gvr: gvr, encoding: key.encoding,
-		client: fs.client, names: fs.names, health: fs.client.servers.health, probes: fs.probes, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
+		client: fs.client, names: fs.names, health: fs.client.servers.health, probes: fs.probes, keeper: fs.keeper, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
 		log: fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
 			zap.Stringer("encoding", key.encoding)),
 		defined: fs.defined,
@@ -282,6 +289,9 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
 	f.setOptions(options.Resources[gvr.GroupResource()])
+	if !f.options.Load().Aggregated { // such an API may show the objects of another
+		f.owner = fs.owners.of(gvr.GroupResource())
+	}
 	f.lastUsed.Store(watchcache.Moment(time.Now()))
 	return f
 }
@@ -349,24 +359,6 @@ func (fs *Feeds) giveUp(f *Feed, reason error, pause time.Duration) {
 // settling is how long requests for a custom resource wait after its definition
 // changed, for upstream itself takes a moment to serve it in the new way.
 const settling = 2 * time.Second
-
-// pauseAfter is how long a refusal holds before it is tried again.
-func pauseAfter(err error) time.Duration {
-	switch {
-	case errors.Is(err, ErrNotCacheable), errors.Is(err, ErrNoEncoding), errors.Is(err, watchcache.ErrMalformedObject),
-		errors.Is(err, watchcache.ErrOpaqueResourceVersion):
-		return time.Minute
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return 30 * time.Second
-	}
-	return max(2*time.Second, retryAfter(err))
-}
-
-// notForUs tells that a feed ended because its resource cannot or must not be cached, and not
-// because upstream was away.
-func notForUs(err error) bool {
-	return errors.Is(err, ErrNotCacheable) || errors.Is(err, ErrNoEncoding)
-}
 
 // retireIdle stops feeds that nobody has used for a while.
 func (fs *Feeds) retireIdle() {

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
-	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,18 +25,19 @@ const (
 	// more than a probe: it is listed instead.
 	tinyObjects = 100
 	tinyBytes   = 128 << 10
+	// tinyPatience is how long that may take. If others write, upstream's own cache makes it wait.
+	tinyPatience = 10 * time.Millisecond
 	// smallObjects and smallBytes bound a collection that is listed if the stream
 	// does not bring what the probe has seen. If a list showed that only others had
 	// written since, the next run does not probe first: it would come to the same.
 	smallObjects = 500
 	smallBytes   = 1 << 20
 	// confirmObjects bounds a collection whose metadata is listed to confirm that
-	// nothing has happened. Larger ones are watched aside. After each such list
-	// upstream has confirmRest times as long without, but not longer than
-	// confirmRestMax: readers wait for it.
+	// nothing has happened. Larger ones are watched aside. It costs upstream no more than
+	// one of the lists that it answers, and there is one at a time.
 	confirmObjects = 50_000
-	confirmRest    = 10
-	confirmRestMax = 500 * time.Millisecond
+	// readersLast is for how long after a reader others are expected.
+	readersLast = 10 * time.Second
 	// streamPatience is how long the stream may take to bring that before it is
 	// helped. What upstream's watch cache has, it has sent; largePatience is for
 	// collections where helping takes longer than their next event.
@@ -74,7 +72,8 @@ type freshness struct {
 	}
 	quiet   atomic.Bool   // by the last list, upstream's revision grows by what others write
 	helping chan struct{} // holds a token while a run catches up
-	rested  time.Time     // when metadata may be listed again; for the holder of the token
+	read    atomic.Int64  // moment of the last reader
+	closing atomic.Bool   // the ledger brings the cache beyond a hole
 	running sync.WaitGroup
 	stop    context.CancelFunc
 	ctx     context.Context //nolint:containedctx // the life of the feed's runs
@@ -85,7 +84,14 @@ type freshRun struct {
 	readers int
 	done    chan struct{} // closed when rv or err is set
 	rv      uint64        // upstream's after the readers came
+	outcome string
 	err     error
+}
+
+// busy tells whether more readers are to be expected.
+func (s *freshness) busy() bool {
+	read := s.read.Load()
+	return read != 0 && sinceMoment(read) < readersLast
 }
 
 func (s *freshness) init(ctx context.Context) {
@@ -112,6 +118,7 @@ func (f *Feed) ServesConsistent() bool { return !f.options.Load().ForwardConsist
 //	tiny collection: list it, fast-forward the cache ────────────► answer
 //	small and quiet when last listed: the same
 //	probe ─► the cache is there ─────────────────────────────────► answer
+//	      └► all revisions since are other resources' (ledger) ───► answer
 //	      └► the stream gets there in a moment ──────────────────► answer
 //	      └► small collection: list it, fast-forward the cache ──► answer
 //	      └► large: its metadata shows that nothing happened ────► answer
@@ -119,19 +126,33 @@ func (f *Feed) ServesConsistent() bool { return !f.options.Load().ForwardConsist
 //
 // It fails with [ErrNotFresh].
 func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
-	r, err := f.fresh.join(f)
+	began := time.Now()
+	f.fresh.read.Store(watchcache.Moment(began))
+	r, err := f.shareRun(ctx)
 	if err != nil {
 		return watchcache.Snapshot{}, err
+	}
+	if r.outcome != "current" && (!isTiny(f.cache.Stats()) || time.Since(began) > tinyPatience) {
+		f.keeper.want()
+	}
+	return f.notOlderThan(r.rv)
+}
+
+// shareRun waits for a run that begins from now on.
+func (f *Feed) shareRun(ctx context.Context) (*freshRun, error) {
+	r, err := f.fresh.join(f)
+	if err != nil {
+		return nil, err
 	}
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		return watchcache.Snapshot{}, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
+		return nil, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
 	}
 	if r.err != nil {
-		return watchcache.Snapshot{}, fmt.Errorf("%w: %w", ErrNotFresh, r.err)
+		return nil, fmt.Errorf("%w: %w", ErrNotFresh, r.err)
 	}
-	return f.notOlderThan(r.rv)
+	return r, nil
 }
 
 // notOlderThan returns the newest state. A new epoch may have begun since the run
@@ -186,10 +207,10 @@ func (s *freshness) probe(f *Feed) {
 		_ = f.probes.WaitN(s.ctx, f.askCost()) // a feed that ends is told so below
 		r := s.take()
 		began := time.Now()
-		rv, outcome, err := f.ask(s.ctx)
+		q, outcome, err := f.ask(s.ctx)
 		s.running.Go(func() {
 			if err == nil && outcome == "" {
-				outcome, err = f.reach(s.ctx, rv)
+				outcome, err = f.reach(s.ctx, q)
 			}
 			if err != nil {
 				outcome = "failed"
@@ -198,7 +219,7 @@ func (s *freshness) probe(f *Feed) {
 			if err != nil {
 				f.log.Debug("cache could not be brought up to date", zap.Error(err))
 			}
-			r.rv, r.err = rv, err
+			r.rv, r.outcome, r.err = q.rv, outcome, err
 			close(r.done)
 		})
 	}
@@ -214,148 +235,45 @@ func (f *Feed) askCost() int {
 
 // lists tells whether a list costs upstream no more than what else it would be asked.
 func (f *Feed) lists(s watchcache.Stats) bool {
-	return isTiny(s) || isSmall(s) && f.fresh.quiet.Load()
+	return !f.keeper.proves(f.owner) && (isTiny(s) || isSmall(s) && f.fresh.quiet.Load())
+}
+
+// question is where upstream stands, by its own word.
+type question struct {
+	rv  uint64
+	era uint64 // of the ledger, when it was asked
+	// aside tells that it was asked of another resource of the same etcd. Upstream's cache of the
+	// feed's own resource need not be there yet.
+	aside bool
 }
 
 // ask asks upstream for its revision, and for the state where that costs no more:
 // then readers see it already, and there is an outcome. A revision below what the
 // cache had before is no consistent read of the same etcd: it was restored.
-func (f *Feed) ask(ctx context.Context) (rv uint64, outcome string, err error) {
+func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) {
 	began, runs := time.Now(), ctx
 	defer func() { f.answered(runs, began, err) }()
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	before := f.cache.Stats()
+	era, noted := f.keeper.ledger.standing(f.owner)
+	q.era = era
 	if f.lists(before) {
 		outcome = "list"
-		rv, err = f.fastForward(ctx, 0)
+		q.rv, err = f.fastForward(ctx, 0)
 	} else {
+		of := f.cache.Resource()
+		if f.keeper.proves(f.owner) {
+			of, q.aside = f.keeper.aside(of)
+		}
 		var p probe
-		p, err = f.client.probe(ctx, f.cache.Resource())
-		rv = p.rv
+		p, err = f.client.probe(ctx, of)
+		q.rv = p.rv
 	}
-	if err == nil && rv < before.Newest {
-		err = fmt.Errorf("%w: from %d to %d", errWentBack, before.Newest, rv)
+	if before := max(before.Newest, noted); err == nil && q.rv < before {
+		err = fmt.Errorf("%w: from %d to %d", errWentBack, before, q.rv)
+		f.keeper.ledger.forget()
 		f.interrupt(err)
 	}
-	return rv, outcome, err
-}
-
-// reach waits until readers see a state at or above rv, and helps if that does
-// not come by itself.
-func (f *Feed) reach(ctx context.Context, rv uint64) (outcome string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
-	defer cancel()
-	stats := f.cache.Stats()
-	if stats.Newest >= rv {
-		return "current", nil
-	}
-	small := isSmall(stats)
-	patience := largePatience
-	if small {
-		patience = streamPatience
-	}
-	if f.reaches(ctx, rv, patience) {
-		return "stream", nil
-	}
-	select {
-	case f.fresh.helping <- struct{}{}:
-		defer func() { <-f.fresh.helping }()
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-	if f.reaches(ctx, rv, 0) {
-		return "shared", nil // by what the run before did
-	}
-	if small {
-		_, err := f.fastForward(ctx, rv)
-		return "list", err
-	}
-	if stats.Objects <= confirmObjects {
-		if f.reaches(ctx, rv, time.Until(f.fresh.rested)) {
-			return "stream", nil
-		}
-		began := time.Now()
-		same, err := f.confirm(ctx, rv)
-		f.fresh.rested = time.Now().Add(min(confirmRest*time.Since(began), confirmRestMax))
-		if same {
-			return "metadata", nil
-		}
-		if err != nil {
-			f.log.Debug("metadata could not be listed", zap.Error(err))
-		}
-	}
-	if f.cache.Resource().NoWatchCache {
-		return "", errors.New("upstream sends no bookmarks for the resource")
-	}
-	return "side-watch", f.sideWatch(ctx, rv)
-}
-
-func isTiny(s watchcache.Stats) bool { return s.Objects <= tinyObjects && s.Bytes <= tinyBytes }
-
-func isSmall(s watchcache.Stats) bool { return s.Objects <= smallObjects && s.Bytes <= smallBytes }
-
-func (f *Feed) reaches(ctx context.Context, rv uint64, patience time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	_, err := f.cache.WaitFresh(ctx, rv)
-	return err == nil
-}
-
-// fastForward lists the collection: the most recent state, or if rv is set one
-// that is not older, which upstream's cache has already.
-func (f *Feed) fastForward(ctx context.Context, rv uint64) (at uint64, err error) {
-	_, epoch := f.standing()
-	before := f.cache.Stats()
-	query := url.Values{}
-	if rv > 0 {
-		query = url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}}
-	}
-	p, err := f.client.page(ctx, f.cache.Resource(), query)
-	switch {
-	case err != nil:
-		return 0, err
-	case p.rv < rv:
-		return 0, fmt.Errorf("upstream listed at %d, asked for %d", p.rv, rv)
-	case p.next != "":
-		return 0, errPartial
-	}
-	f.fresh.quiet.Store(p.rv > before.Newest && len(p.changes) == before.Objects &&
-		!slices.ContainsFunc(p.changes, func(c watchcache.Change) bool { return c.Object.ResourceVersion() > before.Newest }))
-	err = f.write(epoch, func() error { return f.cache.FastForward(compact(p.changes), p.rv) })
-	if errors.Is(err, watchcache.ErrDiverged) {
-		f.interrupt(err) // for a relist
-	}
-	return p.rv, err
-}
-
-// sideWatch watches from where the log stands and applies what comes: all that
-// the main stream still owes, and a bookmark. What the main stream then brings
-// of it is dropped as a repeat.
-func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
-	from, epoch := f.standing()
-	ctx, cancel := context.WithTimeout(ctx, (sideWatchSeconds+1)*time.Second)
-	waited := make(chan struct{})
-	go func() {
-		defer close(waited)
-		defer cancel() // it is enough, or too late
-		_, _ = f.cache.WaitFresh(ctx, rv)
-	}()
-	defer func() {
-		cancel()
-		<-waited
-	}()
-	resp, err := f.client.getAs(ctx, mimeOf(f.encoding), "side-watch", f.gvr, resourcePath(f.gvr, ""), url.Values{
-		"watch": {"true"}, "allowWatchBookmarks": {"true"},
-		"resourceVersion": {strconv.FormatUint(from, 10)},
-		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},
-	})
-	if err == nil {
-		defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
-		err = f.consume(newStream(resp.Body, f.cache.Resource()), epoch, func() {})
-	}
-	if f.reaches(ctx, rv, 0) {
-		return nil
-	}
-	return fmt.Errorf("side watch from %d did not reach %d: %w", from, rv, err)
+	return q, outcome, err
 }

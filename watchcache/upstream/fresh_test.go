@@ -16,11 +16,11 @@ import (
 )
 
 // openFeed returns a feed that has synced.
-func openFeed(t *testing.T, f *fakeUpstream) *Feed {
+func openFeed(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Feed {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	feed, err := start(t, f).Open(ctx, configmaps, watchcache.JSON, 0)
+	feed, err := start(t, f, change...).Open(ctx, configmaps, watchcache.JSON, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

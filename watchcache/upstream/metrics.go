@@ -28,7 +28,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_requests_total",
-			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch, metadata, definitions, side-watch) and status code; code 0 means no answer.",
+			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch, metadata, definitions, side-watch, ledger) and status code; code 0 means no answer.",
 		}, append([]string{"verb", "code"}, resourceLabels...)),
 		relists: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_relists_total",
@@ -36,7 +36,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		}, append(resourceLabels, "reason")),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_freshness_runs_total",
-			Help: "Runs that bring a cache up to date for consistent reads, by outcome: current (it was), stream (the watch brought it), " +
+			Help: "Runs that bring a cache up to date for consistent reads, by outcome: current (it was), stream (the watch brought it), ledger (all revisions since are other resources'), " +
 				"list (fast-forwarded), metadata (nothing had happened), side-watch, shared (the run before did it), failed (the readers were forwarded).",
 		}, append(resourceLabels, "outcome")),
 		readers: prometheus.NewHistogramVec(prometheus.HistogramOpts{

@@ -1,10 +1,14 @@
 package upstream
 
 import (
+	"errors"
 	"maps"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // refusal remembers for a while why a resource has no feed.
@@ -37,4 +41,22 @@ func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden
 		fs.mu.forbidden[gvr] = struct{}{}
 	}
 	return known
+}
+
+// pauseAfter is how long a refusal holds before it is tried again.
+func pauseAfter(err error) time.Duration {
+	switch {
+	case errors.Is(err, ErrNotCacheable), errors.Is(err, ErrNoEncoding), errors.Is(err, watchcache.ErrMalformedObject),
+		errors.Is(err, watchcache.ErrOpaqueResourceVersion):
+		return time.Minute
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return 30 * time.Second
+	}
+	return max(2*time.Second, retryAfter(err))
+}
+
+// notForUs tells that a feed ended because its resource cannot or must not be cached, and not
+// because upstream was away.
+func notForUs(err error) bool {
+	return errors.Is(err, ErrNotCacheable) || errors.Is(err, ErrNoEncoding)
 }

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/workload"
+)
+
+// recentFor is how long each row reads, after recentSettle.
+const (
+	recentFor    = 3 * time.Second
+	recentSettle = time.Second
+	// foreignObjects are how many leases and config maps there are to write to.
+	foreignObjects = 50
+)
+
+// recent measures lists of the most recent state: of one namespace by a label, without a resourceVersion, while nobody
+// writes to the collection and others write to leases and config maps. Each client has a connection of its own.
+func (b *bench) recent(ctx context.Context) error {
+	if err := b.makeForeign(ctx); err != nil {
+		return err
+	}
+	pod := workload.NewPod(0)
+	path := "/api/v1/namespaces/" + pod.Namespace + "/pods?labelSelector=" + url.QueryEscape("app.kubernetes.io/name="+pod.Labels["app.kubernetes.io/name"])
+	for _, rate := range b.foreign {
+		err := b.whileForeign(ctx, rate, func(ctx context.Context) error {
+			if rate > 0 { // until the ledger is kept
+				if _, err := b.secure.proxy.recentReads(ctx, path, 1, true, 15*time.Second); err != nil {
+					return err
+				}
+			}
+			for _, http2 := range []bool{false, true} {
+				for _, clients := range []int{1, 4, 16} {
+					if err := b.recentRow(ctx, path, rate, clients, http2); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recentRow measures both servers by turns.
+func (b *bench) recentRow(ctx context.Context, path string, rate, clients int, http2 bool) error {
+	protocol := "HTTP/1.1"
+	if http2 {
+		protocol = "HTTP/2"
+	}
+	name := fmt.Sprintf("most recent list, %d foreign writes/s, %s", rate, protocol)
+	p50, p99, most, upstream := map[string]float64{}, map[string]float64{}, map[string]float64{}, map[string]float64{}
+	for _, s := range []*server{b.direct, b.secure.proxy} {
+		if _, err := s.recentReads(ctx, path, clients, http2, recentSettle); err != nil {
+			return err
+		}
+		before, err := b.direct.cpu()
+		if err != nil {
+			return err
+		}
+		took, err := s.recentReads(ctx, path, clients, http2, recentFor)
+		if err != nil {
+			return err
+		}
+		after, err := b.direct.cpu()
+		if err != nil {
+			return err
+		}
+		p50[s.name], p99[s.name], most[s.name] = percentiles(took)
+		upstream[s.name] = float64((after - before).Milliseconds()) / float64(len(took))
+	}
+	for _, v := range []struct {
+		what  string
+		value map[string]float64
+	}{{"ms, p50", p50}, {"ms, p99", p99}, {"ms, longest", most}, {"ms of upstream's processor time, writes included", upstream}} {
+		b.add(row{Scenario: name + ": " + v.what, Clients: clients, Unit: "list", Value: v.value})
+	}
+	return nil
+}
+
+// recentReads reads for a while, and returns how many milliseconds each answer took.
+func (s *server) recentReads(ctx context.Context, path string, clients int, http2 bool, during time.Duration) (took []float64, err error) {
+	var mu sync.Mutex
+	end := time.Now().Add(during)
+	err = workload.Parallel(ctx, clients, clients, func(ctx context.Context, _ int) error {
+		client := s.httpClient(http2)
+		defer client.CloseIdleConnections()
+		for time.Now().Before(end) {
+			began := time.Now()
+			if err := s.fetch(ctx, client, path); err != nil {
+				return err
+			}
+			mu.Lock()
+			took = append(took, float64(time.Since(began).Microseconds())/1e3)
+			mu.Unlock()
+		}
+		return nil
+	})
+	return took, err
+}
+
+func (s *server) httpClient(http2 bool) *http.Client {
+	config := s.tls.Clone()
+	var protocols http.Protocols
+	protocols.SetHTTP1(!http2)
+	protocols.SetHTTP2(http2)
+	config.NextProtos = nil
+	config.MinVersion = tls.VersionTLS13
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: config, Protocols: &protocols}, Timeout: requestLimit}
+}
+
+func (s *server) fetch(ctx context.Context, client *http.Client, path string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url.String()+path, http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+s.token)
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end, or does not matter
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s: %s", s.name, path, resp.Status)
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
+// makeForeign makes what others write to.
+func (b *bench) makeForeign(ctx context.Context) error {
+	return workload.Parallel(ctx, foreignObjects, seedLimit, func(ctx context.Context, i int) error {
+		meta := metav1.ObjectMeta{Name: fmt.Sprintf("foreign-%d", i), Namespace: metav1.NamespaceDefault}
+		if _, err := b.admin.CoordinationV1().Leases(meta.Namespace).Create(ctx, &coordinationv1.Lease{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		_, err := b.admin.CoreV1().ConfigMaps(meta.Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: meta}, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// whileForeign does something while others write.
+func (b *bench) whileForeign(ctx context.Context, rate int, do func(context.Context) error) error {
+	if rate == 0 {
+		return do(ctx)
+	}
+	write := func(ctx context.Context, i int) error {
+		name, patch := fmt.Sprintf("foreign-%d", i/2%foreignObjects), fmt.Appendf(nil, `{"metadata":{"annotations":{"n":"%d"}}}`, i)
+		const merge = "application/merge-patch+json"
+		if i%2 == 0 {
+			_, err := b.admin.CoordinationV1().Leases(metav1.NamespaceDefault).Patch(ctx, name, merge, patch, metav1.PatchOptions{})
+			return err
+		}
+		_, err := b.admin.CoreV1().ConfigMaps(metav1.NamespaceDefault).Patch(ctx, name, merge, patch, metav1.PatchOptions{})
+		return err
+	}
+	return workload.During(ctx, rate, seedLimit, write, do)
+}

@@ -1,0 +1,148 @@
+package upstream
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// withLedger switches the ledger on.
+func withLedger(o *Options) { o.Ledger = true }
+
+// feedWithLedger returns a feed of a large quiet collection whose readers have the ledger, while others write.
+func feedWithLedger(t *testing.T, f *fakeUpstream) *Feed {
+	t.Helper()
+	fill(f, smallObjects+1)
+	feed := openFeed(t, f, withLedger)
+	for range 100 {
+		f.other("leases")
+		same(t, f, fresh(t, f, feed))
+		time.Sleep(100 * time.Millisecond)
+	}
+	if !feed.keeper.ledger.has(feed.owner) {
+		t.Fatal("no ledger")
+	}
+	return feed
+}
+
+// Where others write, and watches show all of it, a consistent read of a quiet collection costs a probe. A revision that
+// nobody shows costs one confirmation, before a reader comes.
+func TestFreshByTheLedger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		feed := feedWithLedger(t, f)
+		helped := func() int { return f.count("metadata") + f.count("list") + f.count("side-watch") }
+		before := helped()
+		for range 50 {
+			f.other("leases")
+			f.other("namespaces")
+			synctest.Wait()
+			began := time.Now()
+			same(t, f, fresh(t, f, feed))
+			if took := time.Since(began); took > 0 {
+				t.Errorf("a read waited for %s", took)
+			}
+		}
+		if n := helped() - before; n != 0 {
+			t.Errorf("upstream had to help %d times", n)
+		}
+		f.elsewhere()
+		f.other("leases")
+		time.Sleep(time.Second)
+		if n := helped() - before; n != 1 {
+			t.Errorf("upstream had to help %d times over a hole, want once", n)
+		}
+		f.other("leases")
+		synctest.Wait()
+		same(t, f, fresh(t, f, feed))
+		if n := helped() - before; n != 1 {
+			t.Errorf("upstream had to help %d times beyond a hole, want once", n)
+		}
+	})
+}
+
+// The ledger's watches end when nobody has a use for them.
+func TestLedgerEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		feed := feedWithLedger(t, f)
+		time.Sleep(ledgerIdle + 2*ledgerEvery)
+		if feed.keeper.ledger.has(feed.owner) {
+			t.Error("it is kept for nobody")
+		}
+		before := f.count("ledger")
+		time.Sleep(time.Hour)
+		if n := f.count("ledger") - before; n != 0 {
+			t.Errorf("%d more watches", n)
+		}
+	})
+}
+
+// Resources in another etcd prove nothing.
+func TestResourcesApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.mu.apart = map[string]uint64{"leases": 7}
+		fill(f, smallObjects+1)
+		feed := openFeed(t, f, withLedger)
+		for i := range 100 {
+			f.other("namespaces")
+			f.locked(func() { f.mu.apart["leases"] = uint64(7 + i) })
+			same(t, f, fresh(t, f, feed))
+			time.Sleep(100 * time.Millisecond)
+		}
+		o := feed.keeper.feeds.owners.of(schema.GroupResource{Resource: "leases"})
+		if !feed.keeper.ledger.has(feed.owner) || feed.keeper.ledger.has(o) {
+			t.Errorf("configmaps are in the ledger: %t, leases: %t", feed.keeper.ledger.has(feed.owner), feed.keeper.ledger.has(o))
+		}
+	})
+}
+
+// Whatever happens, in whatever order it is told, a read shows all that was written before it.
+func TestLedgerIsSound(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for round := range 20 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				random := rand.New(rand.NewPCG(seed, uint64(round)))
+				f := newFake()
+				feed := feedWithLedger(t, f)
+				for range 500 {
+					switch random.IntN(12) {
+					case 0:
+						f.set(fmt.Sprintf("o%03d", random.IntN(10)), "changed")
+						feed.keeper.feeds.uses(feed.owner, f.mu.rev) // another feed of the resource is faster
+					case 1:
+						f.remove(fmt.Sprintf("o%03d", random.IntN(10)))
+					case 2, 3, 4:
+						f.other("leases")
+					case 5:
+						f.other("namespaces")
+					case 6:
+						if random.IntN(4) == 0 {
+							f.elsewhere()
+						}
+					case 7:
+						f.stall(random.IntN(2) == 0)
+					case 8:
+						time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
+					case 9:
+						if random.IntN(10) == 0 {
+							f.cutStreams(false)
+						}
+					default:
+						if random.IntN(2) == 0 {
+							synctest.Wait()
+						}
+						same(t, f, fresh(t, f, feed))
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,231 @@
+package upstream
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// ledger tells which resource has used each of etcd's revisions, as far as watches have shown it.
+//
+// Every write takes one revision, and every revision is of one resource: kube-apiserver writes a
+// single object at a time, and where etcd itself deletes several keys at once, as a lease expires,
+// they are of one resource as well. So if each revision between a cache's state and the present one
+// is known to be another resource's, that state is the present one, and nobody has to be asked.
+//
+// It proves that for what it knows of every revision in between. What no watch shows (the
+// apiservers' own leases, resources that nobody watches) is a hole. States before it are not proved
+// by the ledger, until a cache gets beyond it by other means.
+//
+// What a resource has used is noted before its own caches show it or after, whichever comes first:
+// a revision of its own proves nothing for a cache. So it makes no difference how far behind a feed
+// is, or that a resource has two.
+type ledger struct {
+	mu struct {
+		sync.Mutex
+		// entries has revision r at r % ledgerSize. It is nil while nobody needs proofs.
+		entries []ledgerEntry
+		highest uint64
+		era     uint64 // counts what was forgotten
+		members map[owner]*membership
+		moved   chan struct{} // closed when something is noted next; nil if nobody waits
+	}
+}
+
+// ledgerSize is how many revisions a ledger knows, the latest. At 8 bytes each that is half a MiB.
+const ledgerSize = 1 << 16
+
+// ledgerEntry is a revision and who has used it; 0 if nothing is known. A revision has 48 bits:
+// at a thousand writes a second that is nine thousand years.
+type ledgerEntry uint64
+
+const ownerBits = 16
+
+// owner stands for a resource, in all its versions: they show the same objects. 0 is nobody.
+type owner uint16
+
+func entryOf(rv uint64, o owner) ledgerEntry { return ledgerEntry(rv<<ownerBits | uint64(o)) }
+
+func (e ledgerEntry) split() (rv uint64, o owner) { return uint64(e) >> ownerBits, owner(e) }
+
+// noEra is one in which nothing is proved.
+const noEra = math.MaxUint64
+
+// begin has the ledger know what is noted from now on.
+func (l *ledger) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.entries == nil {
+		l.mu.entries = make([]ledgerEntry, ledgerSize)
+	}
+}
+
+// forget makes the ledger know nothing of any revision. It is called when revisions may have another
+// meaning from now on, as after a restore of etcd.
+func (l *ledger) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forgetLocked()
+}
+
+func (l *ledger) forgetLocked() {
+	clear(l.mu.entries)
+	l.mu.highest = 0
+	l.mu.era++
+}
+
+// end is forget until the ledger begins again.
+func (l *ledger) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forgetLocked()
+	l.mu.entries = nil
+}
+
+// sharedRevision is the error that two resources have used the same revision. They are not in one
+// etcd, or they are the same objects by two names. Either way nothing is proved by them.
+type sharedRevision struct {
+	rv         uint64
+	one, other owner
+}
+
+// Error implements error.
+func (e *sharedRevision) Error() string {
+	return fmt.Sprintf("two resources have used revision %d", e.rv)
+}
+
+// note records that a resource has used revisions. Of those that are not known to be in the same etcd
+// it records nothing.
+func (l *ledger) note(o owner, rvs ...uint64) *sharedRevision {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.entries == nil || len(rvs) == 0 || !l.mu.members[o].proved() {
+		return nil
+	}
+	for _, rv := range rvs {
+		at := &l.mu.entries[rv%ledgerSize]
+		switch known, was := at.split(); {
+		case known > rv: // it comes too late to be of use
+		case known == rv && was != o:
+			l.mu.members[o].apart, l.mu.members[was].apart = true, true
+			l.forgetLocked()
+			return &sharedRevision{rv, was, o}
+		default:
+			*at = entryOf(rv, o)
+		}
+		l.mu.highest = max(l.mu.highest, rv)
+	}
+	if l.mu.moved != nil {
+		close(l.mu.moved)
+		l.mu.moved = nil
+	}
+	return nil
+}
+
+// proves tells whether each revision after one and up to another was used by a resource other than
+// o, so that nothing of o has changed in between. The latter must have been read in an era that lasts.
+func (l *ledger) proves(era uint64, o owner, after, upTo uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.entries == nil || l.mu.era != era || !l.mu.members[o].proved() || upTo-after > ledgerSize {
+		return false
+	}
+	for rv := after + 1; rv <= upTo; rv++ {
+		if known, by := l.mu.entries[rv%ledgerSize].split(); known != rv || by == 0 || by == o {
+			return false
+		}
+	}
+	return true
+}
+
+// wait returns a channel that is closed when something is noted next.
+func (l *ledger) wait() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.moved == nil {
+		l.mu.moved = make(chan struct{})
+	}
+	return l.mu.moved
+}
+
+// standing is the era, and the highest revision that was noted in it if the resource is in the same
+// etcd: a consistent read that returns less is of an etcd that was restored.
+func (l *ledger) standing(o owner) (era, highest uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.members[o].proved() {
+		highest = l.mu.highest
+	}
+	return l.mu.era, highest
+}
+
+// uses are the revisions that a watch shows a resource to have used. If upstream is itself a proxy that
+// has read its state anew, it tells deletions at the last revision that it knew before, which may be
+// anybody's. So only what is beyond all that the watch has told counts.
+type uses struct {
+	at  uint64 // up to where it has told everything
+	rvs []uint64
+}
+
+// event takes an event of the watch, reached a bookmark.
+func (u *uses) event(rv uint64) {
+	if rv > u.at {
+		u.rvs = append(u.rvs, rv)
+	}
+	u.reached(rv)
+}
+
+func (u *uses) reached(rv uint64) { u.at = max(u.at, rv) }
+
+// take returns what has come since the last time. It is valid until the next event.
+func (u *uses) take() []uint64 {
+	rvs := u.rvs
+	u.rvs = u.rvs[:0]
+	return rvs
+}
+
+// owners numbers resources.
+type owners struct {
+	mu struct {
+		sync.Mutex
+		numbers map[schema.GroupResource]owner
+	}
+}
+
+// sameObjects are resources that show the objects of another.
+var sameObjects = map[schema.GroupResource]schema.GroupResource{
+	{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"},
+}
+
+// of is the number of a resource, 0 if there are too many.
+func (n *owners) of(r schema.GroupResource) owner {
+	if same, ok := sameObjects[r]; ok {
+		r = same
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mu.numbers == nil {
+		n.mu.numbers = map[schema.GroupResource]owner{}
+	}
+	o, ok := n.mu.numbers[r]
+	if !ok && len(n.mu.numbers) < 1<<ownerBits-1 {
+		o = owner(len(n.mu.numbers) + 1)
+		n.mu.numbers[r] = o
+	}
+	return o
+}
+
+// names are the resources that numbers stand for.
+func (n *owners) names(numbers ...owner) (names []schema.GroupResource) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for r, o := range n.mu.numbers {
+		if slices.Contains(numbers, o) {
+			names = append(names, r)
+		}
+	}
+	return names
+}

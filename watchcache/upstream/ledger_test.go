@@ -1,0 +1,146 @@
+package upstream
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// A ledger proves nothing that is not so, whatever resources write in which order, however late their watches tell, and
+// what is never told; and it proves what it can.
+func TestLedgerAgainstAModel(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	for range 200 {
+		const resources = 5
+		var l ledger
+		l.begin()
+		members(&l, 5)
+		var uses []owner // of revision i+1; the last resource is watched by nobody
+		var told []bool
+		var queues [resources][]uint64
+		proved, could := 0, 0
+		for range 2000 {
+			switch random.IntN(4) {
+			case 0: // somebody writes
+				o := owner(1 + random.IntN(resources))
+				if o == resources && random.IntN(20) > 0 {
+					o = 1
+				}
+				uses, told = append(uses, o), append(told, false)
+				queues[o-1] = append(queues[o-1], uint64(len(uses)))
+			case 1, 2: // a watch tells some of it
+				o := random.IntN(resources - 1)
+				n := random.IntN(len(queues[o]) + 1)
+				if err := l.note(owner(o+1), queues[o][:n]...); err != nil {
+					t.Fatal(err)
+				}
+				for _, rv := range queues[o][:n] {
+					told[rv-1] = true
+				}
+				queues[o] = queues[o][n:]
+			default: // somebody asks
+				if len(uses) == 0 {
+					continue
+				}
+				o, upTo := owner(1+random.IntN(resources)), uint64(1+random.IntN(len(uses)))
+				after := upTo - min(upTo, uint64(random.IntN(6)))
+				want := true
+				for rv := after + 1; rv <= upTo; rv++ {
+					want = want && told[rv-1] && uses[rv-1] != o
+				}
+				if want {
+					could++
+				}
+				if got := l.proves(0, o, after, upTo); got != want {
+					t.Fatalf("proves that %d has used nothing in (%d, %d]: %t, want %t: %v, told %v", o, after, upTo, got, want, uses[after:upTo], told[after:upTo])
+				} else if got && after < upTo {
+					proved++
+				}
+			}
+		}
+		if could > 0 && proved == 0 {
+			t.Error("nothing was proved")
+		}
+	}
+}
+
+// A ledger forgets what is long ago, and does not take it for what has come in its place.
+func TestLedgerIsBounded(t *testing.T) {
+	var l ledger
+	if l.note(1, 5); l.proves(0, 2, 4, 5) {
+		t.Error("a ledger that has not begun proves something")
+	}
+	l.begin()
+	members(&l, 2)
+	for rv := uint64(1); rv <= 2*ledgerSize; rv++ {
+		if err := l.note(1, rv); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		after, upTo uint64
+		want        bool
+	}{
+		{ledgerSize, 2 * ledgerSize, true},
+		{ledgerSize - 1, 2 * ledgerSize, false},
+		{ledgerSize - 1, ledgerSize, false},
+		{10, 11, false},
+		{2 * ledgerSize, 2*ledgerSize + 1, false},
+		{0, 1 << 40, false},
+	} {
+		if got := l.proves(0, 2, c.after, c.upTo); got != c.want {
+			t.Errorf("(%d, %d]: %t", c.after, c.upTo, got)
+		}
+	}
+	if err := l.note(2, 7); err != nil || l.proves(0, 1, 6, 7) {
+		t.Errorf("what came too late counts (%v)", err)
+	}
+	l.forget()
+	if l.proves(1, 2, 2*ledgerSize-1, 2*ledgerSize) {
+		t.Error("it has forgotten nothing")
+	}
+}
+
+func TestSharedRevision(t *testing.T) {
+	var l ledger
+	l.begin()
+	members(&l, 5)
+	if err := l.note(1, 5, 6); err != nil {
+		t.Fatal(err)
+	}
+	shared := l.note(2, 6)
+	if shared == nil || shared.rv != 6 || shared.one != 1 || shared.other != 2 {
+		t.Errorf("got %+v", shared)
+	}
+}
+
+// members makes owners members.
+func members(l *ledger, n int) {
+	for at := uint64(1); at <= evidenceEnough; at++ {
+		var readings []reading
+		for o := range n {
+			readings = append(readings, reading{owner(o + 1), at})
+		}
+		l.attest(readings)
+	}
+}
+
+// What a watch tells at a revision that it has told before, or that a bookmark had, may be made up.
+func TestUses(t *testing.T) {
+	u := uses{at: 5}
+	u.event(5)
+	u.event(7)
+	u.event(7)
+	u.reached(9)
+	u.event(8)
+	u.event(9)
+	u.event(10)
+	if got := u.take(); !slices.Equal(got, []uint64{7, 10}) {
+		t.Errorf("got %v", got)
+	}
+	if got := u.take(); len(got) != 0 {
+		t.Errorf("got %v again", got)
+	}
+}

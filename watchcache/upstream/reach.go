@@ -1,0 +1,189 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// This file brings a cache to where upstream said that it stands.
+
+// reach waits until readers see a state at or above rv, and helps if that does
+// not come by itself.
+func (f *Feed) reach(ctx context.Context, q question) (outcome string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
+	defer cancel()
+	stats := f.cache.Stats()
+	if stats.Newest >= q.rv {
+		return "current", nil
+	}
+	small := isSmall(stats)
+	patience := largePatience
+	if small {
+		patience = streamPatience
+	}
+	if outcome := f.settles(ctx, q, patience); outcome != "" {
+		return outcome, nil
+	}
+	select {
+	case f.fresh.helping <- struct{}{}:
+		defer func() { <-f.fresh.helping }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	if f.reaches(ctx, q.rv, 0) {
+		return "shared", nil // by what the run before did
+	}
+	rv := q.rv
+	if q.aside {
+		// Upstream brings its cache up to date when it is asked for the resource itself.
+		_ = f.probes.Wait(ctx)
+		p, err := f.client.probe(ctx, f.cache.Resource())
+		if err != nil {
+			return "", err
+		}
+		if rv = max(rv, p.rv); f.reaches(ctx, q.rv, patience) {
+			return "stream", nil
+		}
+	}
+	if small {
+		_, err := f.fastForward(ctx, rv)
+		return "list", err
+	}
+	if stats.Objects <= confirmObjects {
+		same, err := f.confirm(ctx, rv)
+		if same {
+			return "metadata", nil
+		}
+		if err != nil {
+			f.log.Debug("metadata could not be listed", zap.Error(err))
+		}
+	}
+	if f.cache.Resource().NoWatchCache {
+		return "", errors.New("upstream sends no bookmarks for the resource")
+	}
+	return "side-watch", f.sideWatch(ctx, rv)
+}
+
+func isTiny(s watchcache.Stats) bool { return s.Objects <= tinyObjects && s.Bytes <= tinyBytes }
+
+func isSmall(s watchcache.Stats) bool { return s.Objects <= smallObjects && s.Bytes <= smallBytes }
+
+// settles waits until the ledger or the stream shows the state that was asked for, and tells which.
+func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) (outcome string) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	stream := make(chan struct{})
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	for first := true; ; first = false {
+		noted := f.keeper.ledger.wait()
+		if f.proved(q) {
+			return "ledger"
+		}
+		if first {
+			waiting.Go(func() {
+				if _, err := f.cache.WaitFresh(ctx, q.rv); err == nil {
+					close(stream)
+				}
+			})
+		}
+		select {
+		case <-noted:
+		case <-stream:
+			return "stream"
+		case <-ctx.Done():
+			return ""
+		}
+	}
+}
+
+// proved has readers see the newest state as of what was asked for, if the ledger proves that it is.
+func (f *Feed) proved(q question) bool {
+	_, epoch := f.standing()
+	newest := f.cache.Stats().Newest
+	if newest >= q.rv || !f.keeper.ledger.proves(q.era, f.owner, newest, q.rv) {
+		return false
+	}
+	carried := false
+	err := f.write(epoch, func() error {
+		carried = f.cache.Carry(newest, q.rv)
+		return nil
+	})
+	return err == nil && carried
+}
+
+func (f *Feed) reaches(ctx context.Context, rv uint64, patience time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err := f.cache.WaitFresh(ctx, rv)
+	return err == nil
+}
+
+// fastForward lists the collection: the most recent state, or if rv is set one
+// that is not older, which upstream's cache has already.
+func (f *Feed) fastForward(ctx context.Context, rv uint64) (at uint64, err error) {
+	_, epoch := f.standing()
+	before := f.cache.Stats()
+	query := url.Values{}
+	if rv > 0 {
+		query = url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}}
+	}
+	p, err := f.client.page(ctx, f.cache.Resource(), query)
+	switch {
+	case err != nil:
+		return 0, err
+	case p.rv < rv:
+		return 0, fmt.Errorf("upstream listed at %d, asked for %d", p.rv, rv)
+	case p.next != "":
+		return 0, errPartial
+	}
+	f.fresh.quiet.Store(p.rv > before.Newest && len(p.changes) == before.Objects &&
+		!slices.ContainsFunc(p.changes, func(c watchcache.Change) bool { return c.Object.ResourceVersion() > before.Newest }))
+	err = f.write(epoch, func() error { return f.cache.FastForward(compact(p.changes), p.rv) })
+	if errors.Is(err, watchcache.ErrDiverged) {
+		f.interrupt(err) // for a relist
+	}
+	return p.rv, err
+}
+
+// sideWatch watches from where the log stands and applies what comes: all that
+// the main stream still owes, and a bookmark. What the main stream then brings
+// of it is dropped as a repeat.
+func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
+	from, epoch := f.standing()
+	ctx, cancel := context.WithTimeout(ctx, (sideWatchSeconds+1)*time.Second)
+	waited := make(chan struct{})
+	go func() {
+		defer close(waited)
+		defer cancel() // it is enough, or too late
+		_, _ = f.cache.WaitFresh(ctx, rv)
+	}()
+	defer func() {
+		cancel()
+		<-waited
+	}()
+	resp, err := f.client.getAs(ctx, mimeOf(f.encoding), "side-watch", f.gvr, resourcePath(f.gvr, ""), url.Values{
+		"watch": {"true"}, "allowWatchBookmarks": {"true"},
+		"resourceVersion": {strconv.FormatUint(from, 10)},
+		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},
+	})
+	if err == nil {
+		defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
+		err = f.consume(newStream(resp.Body, f.cache.Resource()), epoch, func() {})
+	}
+	if f.reaches(ctx, rv, 0) {
+		return nil
+	}
+	return fmt.Errorf("side watch from %d did not reach %d: %w", from, rv, err)
+}
