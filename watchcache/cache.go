@@ -29,7 +29,7 @@ var (
 // Cache is the versioned cache of one resource. See the package documentation
 // for its shape and guarantees.
 //
-// Writer methods (Reset, Apply, Advance, Replace, FastForward, Confirm, Trim, End)
+// Writer methods (Reset, Apply, Advance, Replace, FastForward, Confirm, Carry, Trim, End)
 // must be called by
 // one goroutine at a time. All others may be called by anyone at any time.
 type Cache struct {

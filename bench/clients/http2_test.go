@@ -78,7 +78,7 @@ func (c *http2Client) open(t *testing.T, ctx context.Context, target string) *ht
 // of them stays behind.
 func TestManyWatchesOnOneConnection(t *testing.T) {
 	w := sharedWorld(t)
-	p := w.secureProxy(t)
+	p := w.secureProxy(t, "--config", file(t, header+"cache: {consistentReads: {ledger: false}}\n")) // whose watches stay for a minute
 	c := newHTTP2Client(t, p)
 	ns := w.namespace(t, "multiplexed")
 	c.open(t, t.Context(), "/api/v1/namespaces/"+ns+"/pods?resourceVersion=0").Body.Close()

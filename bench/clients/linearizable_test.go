@@ -47,7 +47,7 @@ var linearizabilities = []linearizability{
 	{"tiny and late", 60, 20 * time.Millisecond, 100 * time.Millisecond, late, "list", false},
 	{"small and late", 300, 20 * time.Millisecond, 100 * time.Millisecond, late, "list", false},
 	{"large and late", 800, time.Second, time.Second, late, "side-watch", false},
-	{"large and late, others write", 800, time.Second, 5 * time.Millisecond, delay{late.streams, late.answers, "configmaps"}, "ledger", true},
+	{"large and late, others write", 800, time.Second, 5 * time.Millisecond, delay{late.streams, late.answers, "configmaps"}, "side-watch", true},
 }
 
 // A consistent read shows what was acknowledged before it was sent, or something later; what one read has shown no later

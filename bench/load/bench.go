@@ -170,7 +170,10 @@ func (b *bench) startProxy(ctx context.Context, secure bool) (*server, error) {
 // config writes the proxies' configuration. The first to ask for a collection waits until it is there, however large.
 func (b *bench) config() (file string, err error) {
 	file = filepath.Join(b.dir, "config.yaml")
-	const text = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nprofiling: true\ncache:\n  syncTimeout: 2m\n"
+	text := "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nprofiling: true\ncache:\n  syncTimeout: 2m\n"
+	if b.noLedger {
+		text += "  consistentReads: {ledger: false}\n"
+	}
 	return file, os.WriteFile(file, []byte(text), 0o600)
 }
 

@@ -33,6 +33,7 @@ type options struct {
 	growth     []int
 	ingest     bool
 	recent     bool
+	noLedger   bool
 	foreign    []int
 }
 
@@ -69,6 +70,7 @@ to standard output, progress to standard error.`,
 	flags.IntSliceVar(&o.growth, "growth", nil, "`SIZES` of the collection, ascending, to measure the proxy alone at instead of all servers at one size")
 	flags.BoolVar(&o.ingest, "ingest", false, "measure instead how long a cold proxy takes to have all pods")
 	flags.BoolVar(&o.recent, "recent", false, "measure instead how long lists of the most recent state take while others write")
+	flags.BoolVar(&o.noLedger, "no-ledger", false, "have the proxies keep no ledger of what is written to other resources")
 	flags.IntSliceVar(&o.foreign, "foreign", []int{0, 5, 20, 200}, "`WRITES` a second to other resources, for --recent")
 	flags.StringVar(&o.results, "results", "", "`DIR` that the report is also written to: load.txt, load.json, load.svg; or growth.*, or ingest.*")
 	flags.StringVar(&o.profiles, "profiles", "", "`DIR` for a CPU profile of the proxy for each scenario")
@@ -107,6 +109,8 @@ func (o *options) name() string {
 		return "growth"
 	case o.ingest:
 		return "ingest"
+	case o.recent && o.noLedger:
+		return "recent-no-ledger"
 	case o.recent:
 		return "recent"
 	}

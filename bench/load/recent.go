@@ -21,6 +21,8 @@ import (
 const (
 	recentFor    = 3 * time.Second
 	recentSettle = time.Second
+	// ledgerSettle is how long the proxy has to find out what is written elsewhere.
+	ledgerSettle = 15 * time.Second
 	// foreignObjects are how many leases and config maps there are to write to.
 	foreignObjects = 50
 )
@@ -34,35 +36,79 @@ func (b *bench) recent(ctx context.Context) error {
 	pod := workload.NewPod(0)
 	path := "/api/v1/namespaces/" + pod.Namespace + "/pods?labelSelector=" + url.QueryEscape("app.kubernetes.io/name="+pod.Labels["app.kubernetes.io/name"])
 	for _, rate := range b.foreign {
-		err := b.whileForeign(ctx, rate, func(ctx context.Context) error {
+		err := b.whileForeign(ctx, rate, true, func(ctx context.Context) error {
 			if rate > 0 { // until the ledger is kept
-				if _, err := b.secure.proxy.recentReads(ctx, path, 1, true, 15*time.Second); err != nil {
+				if _, err := b.secure.proxy.recentReads(ctx, path, 1, true, ledgerSettle); err != nil {
 					return err
 				}
 			}
-			for _, http2 := range []bool{false, true} {
-				for _, clients := range []int{1, 4, 16} {
-					if err := b.recentRow(ctx, path, rate, clients, http2); err != nil {
-						return err
-					}
-				}
-			}
-			return nil
+			return b.recentRows(ctx, fmt.Sprintf("most recent list, %d foreign writes/s", rate), path, 1, 4, 16)
 		})
 		if err != nil {
 			return err
 		}
 	}
+	const own = 100
+	err := workload.During(ctx, own, seedLimit, func(ctx context.Context, i int) error { return b.patchPod(ctx, i, i) }, func(ctx context.Context) error {
+		return b.recentRows(ctx, fmt.Sprintf("most recent list, %d writes/s to the collection", own), path, 1, 4)
+	})
+	if err != nil {
+		return err
+	}
+	return b.recentInformers(ctx)
+}
+
+func (b *bench) recentRows(ctx context.Context, name, path string, clients ...int) error {
+	for _, http2 := range []bool{false, true} {
+		for _, n := range clients {
+			if err := b.recentRow(ctx, name, path, n, http2); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
-// recentRow measures both servers by turns.
-func (b *bench) recentRow(ctx context.Context, path string, rate, clients int, http2 bool) error {
-	protocol := "HTTP/1.1"
-	if http2 {
-		protocol = "HTTP/2"
+// recentInformers measures how long an informer of many config maps takes that begins with the most recent state, while
+// others write.
+func (b *bench) recentInformers(ctx context.Context) error {
+	const many, rate, rounds = 10_000, 200, 5
+	err := workload.Parallel(ctx, many, seedLimit, func(ctx context.Context, i int) error {
+		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("quiet-%d", i), Namespace: metav1.NamespaceDefault}, Data: map[string]string{"k": "v"}}
+		_, err := b.admin.CoreV1().ConfigMaps(o.Namespace).Create(ctx, o, metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	name := fmt.Sprintf("most recent list, %d foreign writes/s, %s", rate, protocol)
+	const path = "/api/v1/configmaps"
+	took := map[string]float64{}
+	err = b.whileForeign(ctx, rate, false, func(ctx context.Context) error {
+		if _, err := b.secure.proxy.recentReads(ctx, path+"?labelSelector=none", 1, true, ledgerSettle); err != nil {
+			return err
+		}
+		for range rounds {
+			for _, s := range []*server{b.direct, b.secure.proxy} {
+				began := time.Now()
+				if err := s.sync(ctx, path+initialState); err != nil {
+					return err
+				}
+				took[s.name] += float64(time.Since(began).Microseconds()) / 1e3 / rounds
+			}
+		}
+		return nil
+	})
+	b.add(row{Scenario: fmt.Sprintf("informer of %d config maps, %d foreign writes/s: ms, mean", many, rate), Clients: 1, Unit: "sync", Value: took})
+	return err
+}
+
+// recentRow measures both servers by turns.
+func (b *bench) recentRow(ctx context.Context, name, path string, clients int, http2 bool) error {
+	if http2 {
+		name += ", HTTP/2"
+	} else {
+		name += ", HTTP/1.1"
+	}
 	p50, p99, most, upstream := map[string]float64{}, map[string]float64{}, map[string]float64{}, map[string]float64{}
 	for _, s := range []*server{b.direct, b.secure.proxy} {
 		if _, err := s.recentReads(ctx, path, clients, http2, recentSettle); err != nil {
@@ -153,15 +199,15 @@ func (b *bench) makeForeign(ctx context.Context) error {
 	})
 }
 
-// whileForeign does something while others write.
-func (b *bench) whileForeign(ctx context.Context, rate int, do func(context.Context) error) error {
+// whileForeign does something while others write to leases, and to config maps as well.
+func (b *bench) whileForeign(ctx context.Context, rate int, configMaps bool, do func(context.Context) error) error {
 	if rate == 0 {
 		return do(ctx)
 	}
 	write := func(ctx context.Context, i int) error {
 		name, patch := fmt.Sprintf("foreign-%d", i/2%foreignObjects), fmt.Appendf(nil, `{"metadata":{"annotations":{"n":"%d"}}}`, i)
 		const merge = "application/merge-patch+json"
-		if i%2 == 0 {
+		if i%2 == 0 || !configMaps {
 			_, err := b.admin.CoordinationV1().Leases(metav1.NamespaceDefault).Patch(ctx, name, merge, patch, metav1.PatchOptions{})
 			return err
 		}

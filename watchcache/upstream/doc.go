@@ -49,10 +49,14 @@
 // What counts: events of a watch, not what a relist made up or an initial state shows, and only
 // beyond all that the watch has told before. Only of resources shown to be in one etcd: three times,
 // at another revision each, a probe of one has to lie between two of namespaces. A probe that does
-// not, or a revision that two resources have used, puts them apart for good. Resources that show the objects of others
+// not, or two revisions that another has used as well, puts a resource apart for good. Resources that show the objects of others
 // (events by two names, aggregated APIs) count as one, or not at all. When a stream breaks
-// the ledger forgets all, as etcd may have been restored, and a proof only holds for a probe of the
-// same era.
+// the ledger forgets all, the evidence too, as etcd may have been restored or exchanged. After that a
+// cache has to be shown to be up to date by upstream itself before anything is proved for it. Nothing is
+// for events: etcd deletes many of them at one revision when a lease expires, and a cache may show a
+// part of that.
+//
+// A proxy in front of another has the other cache all that its ledger watches.
 //
 // # Where a feed begins
 //

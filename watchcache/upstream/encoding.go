@@ -87,8 +87,8 @@ type protoStream struct {
 	resource *watchcache.Resource
 }
 
-func newProtoStream(body io.Reader, r *watchcache.Resource) *protoStream {
-	return &protoStream{r: newFrameReader(body), resource: r}
+func newProtoStream(body io.Reader, r *watchcache.Resource, buffer int) *protoStream {
+	return &protoStream{r: newFrameReader(body, buffer), resource: r}
 }
 
 // next implements stream.

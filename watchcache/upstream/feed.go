@@ -292,6 +292,7 @@ func (f *Feed) watch(ctx context.Context, opened func()) error {
 // if that is 0 the state that begins one, and what follows. It calls followed when it has come to
 // what follows.
 func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, followed func()) error {
+	wanted := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	f.touch()
@@ -328,7 +329,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	f.interruptible(cancel)
 	defer f.interruptible(nil)
 	err = f.consume(s, epoch, f.alive)
-	if err != nil || time.Since(opened) < watchLife {
+	if wanted.Err() == nil && (err != nil || time.Since(opened) < watchLife) {
 		f.keeper.ledger.forget() // what comes next may be of a restored etcd
 	}
 	if err == nil && f.cache.Resource().SelfDescribing && time.Since(opened) < watchLife {

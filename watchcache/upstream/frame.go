@@ -22,8 +22,8 @@ const (
 	bufferKeep = 1 << 20
 )
 
-func newFrameReader(body io.Reader) *frameReader {
-	return &frameReader{r: bufio.NewReaderSize(body, 64<<10)}
+func newFrameReader(body io.Reader, size int) *frameReader {
+	return &frameReader{r: bufio.NewReaderSize(body, size)}
 }
 
 // next returns a frame, valid until the next call, or io.EOF at a clean end.

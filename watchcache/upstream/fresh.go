@@ -73,7 +73,9 @@ type freshness struct {
 	quiet   atomic.Bool   // by the last list, upstream's revision grows by what others write
 	helping chan struct{} // holds a token while a run catches up
 	read    atomic.Int64  // moment of the last reader
+	era     atomic.Uint64 // of the ledger, in which upstream itself has shown the state, and 1
 	closing atomic.Bool   // the ledger brings the cache beyond a hole
+	rested  atomic.Int64  // moment until which it does not
 	running sync.WaitGroup
 	stop    context.CancelFunc
 	ctx     context.Context //nolint:containedctx // the life of the feed's runs
@@ -115,7 +117,7 @@ func (f *Feed) ServesConsistent() bool { return !f.options.Load().ForwardConsist
 // Fresh returns a state that is not older than the call: what was written and
 // acknowledged before is in it. It shares the work with all other callers.
 //
-//	tiny collection: list it, fast-forward the cache ────────────► answer
+//	tiny collection, no ledger: list it, fast-forward the cache ─► answer
 //	small and quiet when last listed: the same
 //	probe ─► the cache is there ─────────────────────────────────► answer
 //	      └► all revisions since are other resources' (ledger) ───► answer
@@ -129,11 +131,14 @@ func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began := time.Now()
 	f.fresh.read.Store(watchcache.Moment(began))
 	r, err := f.shareRun(ctx)
+	waited := time.Since(began)
 	if err != nil {
+		f.metrics.freshRead("failed", waited)
 		return watchcache.Snapshot{}, err
 	}
-	if r.outcome != "current" && (!isTiny(f.cache.Stats()) || time.Since(began) > tinyPatience) {
-		f.keeper.want()
+	f.metrics.freshRead(r.outcome, waited)
+	if r.outcome != "current" && (!isTiny(f.cache.Stats()) || waited > tinyPatience) {
+		f.keeper.want(r.outcome == proved)
 	}
 	return f.notOlderThan(r.rv)
 }
@@ -206,18 +211,20 @@ func (s *freshness) probe(f *Feed) {
 	for s.gathered() {
 		_ = f.probes.WaitN(s.ctx, f.askCost()) // a feed that ends is told so below
 		r := s.take()
-		began := time.Now()
 		q, outcome, err := f.ask(s.ctx)
 		s.running.Go(func() {
 			if err == nil && outcome == "" {
-				outcome, err = f.reach(s.ctx, q)
+				outcome, err = f.reach(s.ctx, &q)
 			}
 			if err != nil {
 				outcome = "failed"
 			}
-			f.metrics.freshRun(f.gvr, outcome, r.readers, time.Since(began))
+			f.metrics.freshRun(f.gvr, outcome, r.readers)
 			if err != nil {
 				f.log.Debug("cache could not be brought up to date", zap.Error(err))
+			}
+			if err == nil && q.shown(outcome) {
+				f.fresh.era.Store(q.era + 1)
 			}
 			r.rv, r.outcome, r.err = q.rv, outcome, err
 			close(r.done)
@@ -233,9 +240,17 @@ func (f *Feed) askCost() int {
 	return 1
 }
 
+// carries tells whether the ledger may prove that the cache is up to date. In each era that has to be
+// seen by other means first: the stream may still be of another history. Events never: etcd deletes
+// many of them at one revision, and the cache may show a part of that.
+func (f *Feed) carries(era uint64) bool {
+	return !f.cache.Resource().NoWatchCache && f.fresh.era.Load() == era+1 && f.keeper.ledger.has(f.owner)
+}
+
 // lists tells whether a list costs upstream no more than what else it would be asked.
 func (f *Feed) lists(s watchcache.Stats) bool {
-	return !f.keeper.proves(f.owner) && (isTiny(s) || isSmall(s) && f.fresh.quiet.Load())
+	era, _ := f.keeper.ledger.standing(f.owner)
+	return !f.carries(era) && (isTiny(s) || isSmall(s) && f.fresh.quiet.Load())
 }
 
 // question is where upstream stands, by its own word.
@@ -245,6 +260,17 @@ type question struct {
 	// aside tells that it was asked of another resource of the same etcd. Upstream's cache of the
 	// feed's own resource need not be there yet.
 	aside bool
+}
+
+// shown tells whether a run with such an outcome was shown the state by upstream itself.
+func (q question) shown(outcome string) bool {
+	switch outcome {
+	case "list", "metadata", "side-watch":
+		return true
+	case "current", "stream":
+		return !q.aside
+	}
+	return false
 }
 
 // ask asks upstream for its revision, and for the state where that costs no more:
@@ -262,13 +288,14 @@ func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) 
 		outcome = "list"
 		q.rv, err = f.fastForward(ctx, 0)
 	} else {
-		of := f.cache.Resource()
-		if f.keeper.proves(f.owner) {
-			of, q.aside = f.keeper.aside(of)
+		if f.carries(era) {
+			q.rv, q.aside = f.keeper.askAside(ctx, max(before.Newest, noted))
 		}
-		var p probe
-		p, err = f.client.probe(ctx, of)
-		q.rv = p.rv
+		if !q.aside {
+			var p probe
+			p, err = f.client.probe(ctx, f.cache.Resource())
+			q.rv = p.rv
+		}
 	}
 	if before := max(before.Newest, noted); err == nil && q.rv < before {
 		err = fmt.Errorf("%w: from %d to %d", errWentBack, before, q.rv)

@@ -241,9 +241,9 @@ func TestReadersShareRuns(t *testing.T) {
 		t.Run(fmt.Sprint(readers), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
+				f.takes = takes
 				fill(f, 3)
 				feed := openFeed(t, f)
-				f.takes = takes
 				before := f.count("probe") + f.count("list")
 				var all sync.WaitGroup
 				for i := range readers {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net/url"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -15,15 +13,19 @@ import (
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 const (
-	// ledgerIdle is for how long the ledger is kept after a reader had a use for it.
-	ledgerIdle = time.Minute
+	// ledgerReaders is how many readers have to have a use for the ledger within ledgerWithin before it
+	// is kept. It is kept for ledgerIdle after the last, unless it has proved nothing for
+	// ledgerUseless; then it costs more than it saves, and is left for ledgerRest.
+	ledgerReaders = 5
+	ledgerWithin  = 10 * time.Second
+	ledgerIdle    = time.Minute
+	ledgerUseless = 2 * time.Minute
+	ledgerRest    = 10 * time.Minute
 	// ledgerEvery is how often its watches are made to fit what upstream serves, linkEvery how often
 	// evidence is looked for while some is missing.
 	ledgerEvery = 2 * time.Second
@@ -32,10 +34,17 @@ const (
 	ledgerDiscovery = time.Minute
 	// ledgerRefused is how long a resource is left alone that may not be watched.
 	ledgerRefused = 5 * time.Minute
-	// ledgerAgainMost is the longest pause before a broken watch is opened again.
+	// ledgerAgain and ledgerAgainMost bound the pause before a broken watch is opened again.
+	ledgerAgain     = time.Second
 	ledgerAgainMost = 30 * time.Second
-	// holeLooks is how often feeds are looked at for holes, and how old these are when something is done.
+	// ledgerBuffer is how much of a watch is read at once, in bytes.
+	ledgerBuffer = 4 << 10
+	// linkMost is how many resources are held against the reference at a time.
+	linkMost = 16
+	// holeLooks is how often feeds are looked at for holes, and how old these are when something is
+	// done. To bring a cache beyond one may take a 20th of the time, and no more.
 	holeLooks = 20 * time.Millisecond
+	holeRest  = 20
 )
 
 // keeper keeps the ledger while consistent readers have a use for it: it watches, beside the feeds,
@@ -49,18 +58,28 @@ type keeper struct {
 	// uncached is a resource that upstream keeps no cache of, if it is in the ledger, else nil. Asked for
 	// another, upstream waits until its cache of that is up to date: where only others write, for up to
 	// 100 ms.
-	uncached atomic.Pointer[watchcache.Resource]
+	uncached atomic.Pointer[ledgerWatch]
 
 	mu struct {
 		sync.Mutex
-		last time.Time // when it was wanted
+		last    time.Time                // when it was wanted
+		wanted  [ledgerReaders]time.Time // and the times before, by turns
+		next    int
+		proved  time.Time // when it proved something, or was begun
+		resting time.Time // until when
 	}
 
 	// What its own goroutine knows.
 	watches map[owner]*ledgerWatch
-	refused map[owner]time.Time // until when
-	linked  uint64              // the reference's revision of the last evidence
+	resting map[owner]rest // those that could not be watched
+	linked  uint64         // the reference's revision of the last evidence
 	running sync.WaitGroup
+}
+
+// rest is how long a resource is left alone, more each time.
+type rest struct {
+	until time.Time
+	pause time.Duration
 }
 
 // ledgerWatch is a watch that is kept for the revisions alone.
@@ -68,42 +87,66 @@ type ledgerWatch struct {
 	resource *watchcache.Resource
 	owner    owner
 	stop     context.CancelFunc
-	refused  chan struct{} // closed if it may not be
+	over     chan struct{} // closed when it has ended, for err
+	err      error
+	lived    time.Duration // since it was opened
 }
 
 func newKeeper(feeds *Feeds) *keeper {
-	return &keeper{feeds: feeds, ledger: &feeds.ledger, log: feeds.log, wanted: make(chan struct{}, 1)}
+	return &keeper{feeds: feeds, ledger: &feeds.ledger, log: feeds.log, wanted: make(chan struct{}, 1), resting: map[owner]rest{}}
 }
 
-// want notes that a reader had to wait for more than a probe.
-func (k *keeper) want() {
+// want notes that a reader had to wait for more than a probe, and whether the ledger spared it more.
+func (k *keeper) want(proved bool) {
 	if !k.feeds.options.Load().Ledger {
 		return
 	}
+	now := time.Now()
 	k.mu.Lock()
-	k.mu.last = time.Now()
+	k.mu.last = now
+	if proved {
+		k.mu.proved = now
+	}
+	before := k.mu.wanted[k.mu.next]
+	k.mu.wanted[k.mu.next] = now
+	k.mu.next = (k.mu.next + 1) % ledgerReaders
+	enough := now.Sub(before) < ledgerWithin && now.After(k.mu.resting)
 	k.mu.Unlock()
+	if !enough {
+		return
+	}
 	select {
 	case k.wanted <- struct{}{}:
 	default:
 	}
 }
 
-func (k *keeper) idle() bool {
+// over tells whether the ledger need not be kept any more.
+func (k *keeper) over() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if time.Since(k.mu.proved) > ledgerUseless {
+		k.mu.resting = time.Now().Add(ledgerRest)
+		k.log.Info("the ledger of revisions proves nothing; it rests", zap.Duration("for", ledgerRest))
+		return true
+	}
 	return time.Since(k.mu.last) > ledgerIdle || !k.feeds.options.Load().Ledger
 }
 
-// proves tells whether the ledger may prove something for a resource.
-func (k *keeper) proves(o owner) bool { return k.ledger.has(o) }
-
-// aside is what to ask for upstream's revision in place of a resource, and whether it is another.
-func (k *keeper) aside(of *watchcache.Resource) (*watchcache.Resource, bool) {
-	if uncached := k.uncached.Load(); uncached != nil {
-		return uncached, true
+// askAside asks upstream for its revision by a resource that it has no cache of. It is false if there
+// is none, and if the answer is not above what is known: then the feed's own resource has to tell.
+func (k *keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool) {
+	w := k.uncached.Load()
+	if w == nil || !k.ledger.has(w.owner) {
+		return 0, false
 	}
-	return of, false
+	p, err := k.feeds.client.probe(ctx, w.resource)
+	if err != nil || p.rv < known {
+		k.uncached.CompareAndSwap(w, nil)
+		k.ledger.forget() // it may not be in the same etcd any more
+		return 0, false
+	}
+	return p.rv, true
 }
 
 // run keeps the ledger whenever it is wanted, until ctx ends.
@@ -121,8 +164,11 @@ func (k *keeper) run(ctx context.Context) {
 // keep keeps the ledger until nobody has wanted it for a while.
 func (k *keeper) keep(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
-	k.watches, k.refused = map[owner]*ledgerWatch{}, map[owner]time.Time{}
+	k.watches = map[owner]*ledgerWatch{}
 	k.ledger.begin()
+	k.mu.Lock()
+	k.mu.proved = time.Now()
+	k.mu.Unlock()
 	defer func() {
 		cancel()
 		k.running.Wait()
@@ -132,16 +178,20 @@ func (k *keeper) keep(ctx context.Context) {
 	k.running.Go(func() { k.closeHoles(ctx) })
 	var resources []watchcache.Resource
 	var known time.Time
-	for !k.idle() {
+	for !k.over() {
 		if time.Since(known) > ledgerDiscovery {
-			now, err := k.feeds.names.local(ctx)
+			asking, done := context.WithTimeout(ctx, discoverTimeout)
+			now, err := k.feeds.names.local(asking, resources)
+			done()
 			if err == nil {
 				resources, known = now, time.Now()
 			} else if ctx.Err() == nil {
 				k.log.Debug("resources of the ledger are not known", zap.Error(err))
 			}
 		}
-		k.fit(ctx, resources)
+		if k.fit(ctx, resources) {
+			known = time.Time{} // what has ended early may be served by somebody else now
+		}
 		pause := ledgerEvery
 		if k.link(ctx) {
 			pause = linkEvery
@@ -153,8 +203,16 @@ func (k *keeper) keep(ctx context.Context) {
 	}
 }
 
-// fit watches what is to be watched and is not yet.
-func (k *keeper) fit(ctx context.Context, resources []watchcache.Resource) {
+// fit watches what is to be watched and is not yet. It returns whether a watch has ended early.
+func (k *keeper) fit(ctx context.Context, resources []watchcache.Resource) (early bool) {
+	for o, w := range k.watches {
+		select {
+		case <-w.over:
+			early = k.ended(w) || early
+			delete(k.watches, o)
+		default:
+		}
+	}
 	fed := map[owner]bool{}
 	for _, f := range k.feeds.list() {
 		if f.cache.Stats().Ready {
@@ -169,90 +227,100 @@ func (k *keeper) fit(ctx context.Context, resources []watchcache.Resource) {
 			continue
 		}
 		wanted[o] = true
-		if k.watches[o] != nil || time.Now().Before(k.refused[o]) {
+		if k.watches[o] != nil || time.Now().Before(k.resting[o].until) {
 			continue
 		}
 		watching, stop := context.WithCancel(ctx)
-		w := &ledgerWatch{resource: r, owner: o, stop: stop, refused: make(chan struct{})}
+		w := &ledgerWatch{resource: r, owner: o, stop: stop, over: make(chan struct{})}
 		k.watches[o] = w
-		k.running.Go(func() { k.follow(watching, w) })
+		k.running.Go(func() {
+			defer close(w.over)
+			w.lived, w.err = k.watch(watching, w)
+		})
 	}
 	for o, w := range k.watches {
-		over := !wanted[o]
-		select {
-		case <-w.refused:
-			over = true
-			k.refused[o] = time.Now().Add(ledgerRefused)
-		default:
-		}
-		if over {
+		if !wanted[o] {
 			w.stop()
 			delete(k.watches, o)
 		}
 	}
+	return early
 }
 
-// follow watches a resource until ctx ends or it may not.
-func (k *keeper) follow(ctx context.Context, w *ledgerWatch) {
-	for pause := time.Second; ; pause = min(2*pause, ledgerAgainMost) {
-		began := time.Now()
-		opened, err := k.watch(ctx, w)
-		if ctx.Err() != nil {
-			return
-		}
-		if opened && (err != nil || time.Since(began) < watchLife) {
-			k.ledger.forget() // what comes next may be of a restored etcd
-		}
-		if opened {
-			pause = time.Second
-		}
-		if !opened && answered(err) && !apierrors.IsTooManyRequests(err) && !apierrors.IsResourceExpired(err) {
-			k.log.Debug("not in the ledger", zap.Stringer("resource", w.resource.GVR), zap.Error(err))
-			close(w.refused)
-			return
-		}
-		if !sleep(ctx, pause) {
-			return
-		}
+// ended decides when a resource is watched again whose watch has ended by itself. It returns whether
+// that was before its time.
+func (k *keeper) ended(w *ledgerWatch) (early bool) {
+	w.stop()
+	opened := w.lived > 0
+	if opened && w.err == nil && w.lived >= watchLife {
+		return false
 	}
+	if opened {
+		k.ledger.forget() // what comes next may be of a restored etcd
+	}
+	pause := min(max(2*k.resting[w.owner].pause, ledgerAgain), ledgerAgainMost)
+	switch {
+	case answered(w.err) && !doubtful(w.err) && !apierrors.IsTooManyRequests(w.err) && !apierrors.IsResourceExpired(w.err):
+		pause = ledgerRefused
+	case w.lived > ledgerAgainMost:
+		pause = ledgerAgain
+	}
+	k.resting[w.owner] = rest{time.Now().Add(pause), pause}
+	k.log.Debug("a watch of the ledger has ended", zap.Stringer("resource", w.resource.GVR), zap.Duration("again", pause), zap.Error(w.err))
+	return opened
 }
 
 // watch follows one watch from the present on.
-func (k *keeper) watch(ctx context.Context, w *ledgerWatch) (opened bool, err error) {
+func (k *keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration, err error) {
 	client, gvr := k.feeds.client, w.resource.GVR
+	end, err := client.servers.health.turns.wait(ctx, func() urgency { return urgency{} })
+	if err != nil {
+		return 0, err
+	}
+	defer end()
+	if err := k.feeds.probes.Wait(ctx); err != nil {
+		return 0, err
+	}
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
 	p, err := client.probe(asking, w.resource)
 	cancel()
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	resp, err := client.getAs(ctx, acceptMetadataEvents, "ledger", gvr, resourcePath(gvr, ""), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {strconv.FormatUint(p.rv, 10)},
 	})
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
-	s := newProtoStream(resp.Body, &metadataOnly)
-	for used := (uses{at: p.rv}); ; {
+	end()
+	opened := time.Now()
+	err = k.read(newProtoStream(resp.Body, &metadataOnly, ledgerBuffer), w.owner, p.rv)
+	return max(time.Since(opened), 1), err
+}
+
+// read notes what a watch from a revision on shows, until its end.
+func (k *keeper) read(s stream, o owner, from uint64) error {
+	for used := (uses{at: from}); ; {
 		e, err := s.next()
 		switch {
 		case errors.Is(err, io.EOF):
-			return true, nil
+			return nil
 		case err != nil:
-			return true, err
+			return err
 		case e.kind == "ERROR":
-			return true, eventError(e, watchcache.Protobuf)
+			return eventError(e, watchcache.Protobuf)
 		}
 		state, err := metadataOnly.ParseState(e.object)
 		switch {
 		case err != nil:
-			return true, err
+			return err
 		case e.kind == "BOOKMARK":
 			used.reached(state.ResourceVersion)
 		default:
 			used.event(state.ResourceVersion)
-			k.feeds.uses(w.owner, used.take()...)
+			k.feeds.uses(o, used.take()...)
 		}
 	}
 }
@@ -276,70 +344,13 @@ func (fs *Feeds) uses(o owner, rvs ...uint64) {
 		zap.Stringers("resources", fs.owners.names(shared.one, shared.other)), zap.Uint64("resourceVersion", shared.rv))
 }
 
-// shown are the resources of which something is watched.
-func (k *keeper) shown() map[owner]*watchcache.Resource {
-	all := map[owner]*watchcache.Resource{}
-	for _, f := range k.feeds.list() {
-		if f.owner != 0 {
-			all[f.owner] = f.cache.Resource()
-		}
-	}
-	for o, w := range k.watches {
-		all[o] = w.resource
-	}
-	return all
-}
-
-// choose looks for a resource to ask for upstream's revision.
-func (k *keeper) choose() {
-	for o, r := range k.shown() {
-		if noWatchCache(r.GVR) && k.ledger.has(o) {
-			k.uncached.Store(r)
-			return
-		}
-	}
-	k.uncached.Store(nil)
-}
-
-// link looks for evidence of who is in one etcd, among those that are watched. It returns whether
-// some is still missing. While nobody writes there is none to be had.
-func (k *keeper) link(ctx context.Context) (missing bool) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	all := k.shown()
-	reference := k.feeds.owners.of(schema.GroupResource{Resource: "namespaces"})
-	undecided := slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(o owner) bool { return !k.ledger.undecided(o) })
-	if len(undecided) == 0 || all[reference] == nil {
-		return false
-	}
-	var readings []reading
-	order := slices.DeleteFunc(undecided, func(o owner) bool { return o == reference })
-	for i, o := range append(append([]owner{reference}, order...), reference) {
-		p, err := k.feeds.client.probe(ctx, all[o])
-		switch {
-		case err == nil:
-			readings = append(readings, reading{o, p.rv})
-		case i == 0 || i > len(order):
-			return true
-		}
-		if i == 0 && p.rv <= k.linked {
-			return true
-		}
-	}
-	k.linked = readings[0].rv
-	for _, o := range k.ledger.attest(readings) {
-		k.log.Warn("a resource is not stored with the others: it is not in the ledger", zap.Stringers("resource", k.feeds.owners.names(o)))
-	}
-	return true
-}
-
 // closeHoles brings caches beyond revisions that nobody shows, before a reader has to wait for that.
 func (k *keeper) closeHoles(ctx context.Context) {
 	for sleep(ctx, holeLooks) {
 		for _, f := range k.feeds.list() {
 			era, highest := k.ledger.standing(f.owner)
 			at := f.cache.Stats().Newest
-			if at >= highest || !f.fresh.busy() || k.ledger.proves(era, f.owner, at, highest) {
+			if at >= highest || !f.fresh.busy() || watchcache.Moment(time.Now()) < f.fresh.rested.Load() || k.ledger.proves(era, f.owner, at, highest) {
 				continue
 			}
 			if f.fresh.closing.CompareAndSwap(false, true) {
@@ -347,44 +358,12 @@ func (k *keeper) closeHoles(ctx context.Context) {
 					defer f.fresh.closing.Store(false)
 					sleep(ctx, holeLooks) // it may be on its way
 					if at == f.cache.Stats().Newest && !k.ledger.proves(era, f.owner, at, highest) {
+						began := time.Now()
 						_, _ = f.shareRun(ctx) // as a reader would
+						f.fresh.rested.Store(watchcache.Moment(time.Now().Add(holeRest * time.Since(began))))
 					}
 				})
 			}
 		}
 	}
-}
-
-// local are the resources that upstream serves itself and that can be watched, each in one version.
-func (d *discovery) local(ctx context.Context) (all []watchcache.Resource, err error) {
-	groups, err := d.read(ctx, schema.GroupVersion{}, time.Now().Add(-ledgerDiscovery))
-	if err != nil {
-		return nil, err
-	}
-	versions := slices.SortedFunc(maps.Keys(groups.versions), func(a, b schema.GroupVersion) int {
-		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
-	})
-	seen := map[schema.GroupResource]bool{}
-	for _, gv := range append([]schema.GroupVersion{{Version: "v1"}}, versions...) {
-		doc, err := d.read(ctx, gv, time.Now().Add(-ledgerDiscovery))
-		if err != nil {
-			continue // it may be an aggregated API that is away
-		}
-		checked := false
-		for _, r := range doc.resources {
-			gvr := gv.WithResource(r.Name)
-			if seen[gvr.GroupResource()] || !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "watch") {
-				continue
-			}
-			if !checked {
-				if _, err := d.checkLocal(ctx, gvr); err != nil {
-					break
-				}
-				checked = true
-			}
-			seen[gvr.GroupResource()] = true
-			all = append(all, watchcache.Resource{GVR: gvr, Kind: r.Kind, Namespaced: r.Namespaced})
-		}
-	}
-	return all, ctx.Err()
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // withLedger switches the ledger on.
@@ -141,6 +143,53 @@ func TestLedgerIsSound(t *testing.T) {
 						}
 						same(t, f, fresh(t, f, feed))
 					}
+				}
+			})
+		})
+	}
+}
+
+// Etcd deletes many Events at one revision, of which a cache may show a part. So the ledger proves nothing for them.
+func TestEventsAreNotCarried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		feed := feedWithLedger(t, f)
+		events, err := feed.keeper.feeds.Open(t.Context(), configmaps.GroupVersion().WithResource("events"), watchcache.JSON, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			f.other("leases")
+			fresh(t, f, events)
+			time.Sleep(ledgerEvery)
+		}
+		fresh(t, f, feed)
+		if era, _ := feed.keeper.ledger.standing(feed.owner); !feed.carries(era) || events.carries(era) {
+			t.Errorf("config maps: %t, events: %t", feed.carries(era), events.carries(era))
+		}
+	})
+}
+
+// If events move to another etcd while the ledger is kept, reads are right and no cache begins anew.
+func TestEventsMoveAway(t *testing.T) {
+	for name, rev := range map[string]uint64{"a new one": 7, "one that is ahead": 1 << 30} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				feed := feedWithLedger(t, f)
+				epoch := feed.cache.Stats().Epoch
+				f.locked(func() { f.mu.apart = map[string]uint64{"events": rev} })
+				f.cutStreams(false) // the apiserver is started with the other etcd
+				for range 50 {
+					f.other("leases")
+					same(t, f, fresh(t, f, feed))
+					time.Sleep(200 * time.Millisecond)
+				}
+				if now := feed.cache.Stats().Epoch; now != epoch {
+					t.Errorf("epoch %d instead of %d", now, epoch)
+				}
+				if !feed.keeper.ledger.has(feed.owner) {
+					t.Error("the ledger is of no use any more")
 				}
 			})
 		})

@@ -63,8 +63,8 @@ func (l *ledger) begin() {
 	}
 }
 
-// forget makes the ledger know nothing of any revision. It is called when revisions may have another
-// meaning from now on, as after a restore of etcd.
+// forget makes the ledger know nothing of any revision, nor who is in one etcd. It is called when
+// that may have changed, as after a restore of etcd.
 func (l *ledger) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,6 +75,9 @@ func (l *ledger) forgetLocked() {
 	clear(l.mu.entries)
 	l.mu.highest = 0
 	l.mu.era++
+	for _, m := range l.mu.members {
+		m.evidence = 0
+	}
 }
 
 // end is forget until the ledger begins again.
@@ -110,7 +113,8 @@ func (l *ledger) note(o owner, rvs ...uint64) *sharedRevision {
 		switch known, was := at.split(); {
 		case known > rv: // it comes too late to be of use
 		case known == rv && was != o:
-			l.mu.members[o].apart, l.mu.members[was].apart = true, true
+			l.mu.members[o].collided()
+			l.mu.members[was].collided()
 			l.forgetLocked()
 			return &sharedRevision{rv, was, o}
 		default:

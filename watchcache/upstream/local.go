@@ -2,14 +2,20 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
@@ -83,4 +89,47 @@ func (d *discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResou
 		return false, fmt.Errorf("%w: %s may be served by an aggregated API: %w", ErrNotCacheable, gvr, unknown)
 	}
 	return false, fmt.Errorf("%w: %s has no APIService yet", errNotServed, gvr)
+}
+
+// local are the resources that upstream serves itself and that can be watched, each in one version.
+func (d *discovery) local(ctx context.Context, before []watchcache.Resource) (all []watchcache.Resource, err error) {
+	groups, err := d.read(ctx, schema.GroupVersion{}, time.Now().Add(-ledgerDiscovery))
+	if err != nil {
+		return nil, err
+	}
+	versions := slices.SortedFunc(maps.Keys(groups.versions), func(a, b schema.GroupVersion) int {
+		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)
+	})
+	seen := map[schema.GroupResource]bool{}
+	for _, gv := range append([]schema.GroupVersion{{Version: "v1"}}, versions...) {
+		doc, err := d.read(ctx, gv, time.Now().Add(-ledgerDiscovery))
+		if err != nil { // it may be an aggregated API that is away
+			all = append(all, of(before, gv)...)
+			continue
+		}
+		checked := false
+		for _, r := range doc.resources {
+			gvr := gv.WithResource(r.Name)
+			if seen[gvr.GroupResource()] || !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "watch") {
+				continue
+			}
+			if !checked {
+				if _, err := d.checkLocal(ctx, gvr); err != nil {
+					if !errors.Is(err, ErrNotCacheable) && !errors.Is(err, errNotServed) {
+						all = append(all, of(before, gv)...)
+					}
+					break
+				}
+				checked = true
+			}
+			seen[gvr.GroupResource()] = true
+			all = append(all, watchcache.Resource{GVR: gvr, Kind: r.Kind, Namespaced: r.Namespaced})
+		}
+	}
+	return all, ctx.Err()
+}
+
+// of are the resources of a group and version.
+func of(all []watchcache.Resource, gv schema.GroupVersion) []watchcache.Resource {
+	return slices.DeleteFunc(slices.Clone(all), func(r watchcache.Resource) bool { return r.GVR.GroupVersion() != gv })
 }

@@ -45,9 +45,9 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 4, 7),
 		}, resourceLabels),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "watchproxy_freshness_run_duration_seconds",
-			Help:    "Seconds that a freshness run took, by outcome.",
-			Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 10),
+			Name:    "watchproxy_freshness_seconds",
+			Help:    "Seconds that a consistent read waited until the cache was known to be up to date, by the outcome of its freshness run.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 12),
 		}, []string{"outcome"}),
 	}
 	m.saves = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -90,10 +90,13 @@ func (m *serverMetrics) note(server string, usable bool) {
 	m.usable.WithLabelValues(server).Set(value)
 }
 
-func (m *Metrics) freshRun(gvr schema.GroupVersionResource, outcome string, readers int, took time.Duration) {
+func (m *Metrics) freshRun(gvr schema.GroupVersionResource, outcome string, readers int) {
 	m.runs.WithLabelValues(gvr.Group, gvr.Version, gvr.Resource, outcome).Inc()
 	m.readers.WithLabelValues(gvr.Group, gvr.Version, gvr.Resource).Observe(float64(readers))
-	m.seconds.WithLabelValues(outcome).Observe(took.Seconds())
+}
+
+func (m *Metrics) freshRead(outcome string, waited time.Duration) {
+	m.seconds.WithLabelValues(outcome).Observe(waited.Seconds())
 }
 
 func (m *Metrics) request(verb string, gvr schema.GroupVersionResource, code int) {

@@ -19,7 +19,7 @@ import (
 
 // reach waits until readers see a state at or above rv, and helps if that does
 // not come by itself.
-func (f *Feed) reach(ctx context.Context, q question) (outcome string, err error) {
+func (f *Feed) reach(ctx context.Context, q *question) (outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
 	defer cancel()
 	stats := f.cache.Stats()
@@ -31,7 +31,7 @@ func (f *Feed) reach(ctx context.Context, q question) (outcome string, err error
 	if small {
 		patience = streamPatience
 	}
-	if outcome := f.settles(ctx, q, patience); outcome != "" {
+	if outcome := f.settles(ctx, *q, patience); outcome != "" {
 		return outcome, nil
 	}
 	select {
@@ -43,7 +43,6 @@ func (f *Feed) reach(ctx context.Context, q question) (outcome string, err error
 	if f.reaches(ctx, q.rv, 0) {
 		return "shared", nil // by what the run before did
 	}
-	rv := q.rv
 	if q.aside {
 		// Upstream brings its cache up to date when it is asked for the resource itself.
 		_ = f.probes.Wait(ctx)
@@ -51,10 +50,20 @@ func (f *Feed) reach(ctx context.Context, q question) (outcome string, err error
 		if err != nil {
 			return "", err
 		}
-		if rv = max(rv, p.rv); f.reaches(ctx, q.rv, patience) {
+		if p.rv < q.rv {
+			f.keeper.ledger.forget() // they are not in the same etcd
+		}
+		if p.rv < stats.Newest {
+			err = fmt.Errorf("%w: from %d to %d", errWentBack, stats.Newest, p.rv)
+			f.interrupt(err)
+			return "", err
+		}
+		q.rv, q.aside = p.rv, false
+		if f.reaches(ctx, q.rv, patience) {
 			return "stream", nil
 		}
 	}
+	rv := q.rv
 	if small {
 		_, err := f.fastForward(ctx, rv)
 		return "list", err
@@ -78,6 +87,9 @@ func isTiny(s watchcache.Stats) bool { return s.Objects <= tinyObjects && s.Byte
 
 func isSmall(s watchcache.Stats) bool { return s.Objects <= smallObjects && s.Bytes <= smallBytes }
 
+// proved is the outcome of a run that needed nothing but the ledger.
+const proved = "ledger"
+
 // settles waits until the ledger or the stream shows the state that was asked for, and tells which.
 func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) (outcome string) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -89,7 +101,7 @@ func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) 
 	for first := true; ; first = false {
 		noted := f.keeper.ledger.wait()
 		if f.proved(q) {
-			return "ledger"
+			return proved
 		}
 		if first {
 			waiting.Go(func() {
@@ -112,7 +124,7 @@ func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) 
 func (f *Feed) proved(q question) bool {
 	_, epoch := f.standing()
 	newest := f.cache.Stats().Newest
-	if newest >= q.rv || !f.keeper.ledger.proves(q.era, f.owner, newest, q.rv) {
+	if newest >= q.rv || !f.carries(q.era) || !f.keeper.ledger.proves(q.era, f.owner, newest, q.rv) {
 		return false
 	}
 	carried := false

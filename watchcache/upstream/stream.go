@@ -25,9 +25,12 @@ type stream interface {
 	buffered() bool
 }
 
+// streamBuffer is how much of a stream is read at once, in bytes.
+const streamBuffer = 64 << 10
+
 func newStream(body io.Reader, r *watchcache.Resource) stream {
 	if r.Encoding == watchcache.Protobuf {
-		return newProtoStream(body, r)
+		return newProtoStream(body, r, streamBuffer)
 	}
 	return newJSONStream(body)
 }
@@ -39,7 +42,7 @@ type jsonStream struct {
 }
 
 func newJSONStream(body io.Reader) *jsonStream {
-	return &jsonStream{r: bufio.NewReaderSize(body, 64<<10)}
+	return &jsonStream{r: bufio.NewReaderSize(body, streamBuffer)}
 }
 
 // event is a watch event, valid until the next read.
