@@ -18,7 +18,7 @@ const (
 	asUsual  = unix.SCHED_NORMAL
 )
 
-// share sets everybody's priority. Processes that began later have inherited this one's.
+// share sets everybody's priority, at length: beside other tests the attackers would not get anywhere. Processes that began later have inherited this one's.
 func (w *world) share() {
 	prioritize(ownPID, whenIdle)
 	prioritize(w.api.PID(), whenIdle)

@@ -13,6 +13,7 @@ type upstream struct {
 	Metadata    int `json:"metadata"` // lists of metadata alone
 	SideWatches int `json:"sideWatches"`
 	Watches     int `json:"watches"`  // a feed's own: one a sync
+	Ledger      int `json:"ledger"`   // watches of what is written to other resources, and what they need
 	Others      int `json:"others"`   // of feeds: discovery
 	Forwards    int `json:"forwards"` // requests of clients
 }
@@ -33,9 +34,10 @@ func readCounters(ctx context.Context, p *cluster.Proxy) (counters, error) {
 		Metadata:    feeds(`verb="metadata"`),
 		SideWatches: feeds(`verb="side-watch"`),
 		Watches:     feeds(`verb="watch"`),
+		Ledger:      feeds(`verb="ledger"`),
 		Forwards:    int(m.Sum("watchproxy_requests_total", `source="upstream"`)),
 	}
-	u.Others = feeds() - u.Probes - u.Lists - u.Metadata - u.SideWatches - u.Watches
+	u.Others = feeds() - u.Probes - u.Lists - u.Metadata - u.SideWatches - u.Watches - u.Ledger
 	return counters{
 		upstream: u,
 		watches:  int(m.Sum("watchproxy_requests_total", `verb="watch"`, `source="cache"`)),
@@ -51,6 +53,7 @@ func (c counters) since(before counters) counters {
 			Metadata:    c.Metadata - before.Metadata,
 			SideWatches: c.SideWatches - before.SideWatches,
 			Watches:     c.Watches - before.Watches,
+			Ledger:      c.Ledger - before.Ledger,
 			Others:      c.Others - before.Others,
 			Forwards:    c.Forwards - before.Forwards,
 		},

@@ -282,12 +282,12 @@ func (k *keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration
 		return 0, err
 	}
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
-	p, err := client.probe(asking, w.resource)
+	p, err := client.probeAs(asking, ledgerVerb, w.resource)
 	cancel()
 	if err != nil {
 		return 0, err
 	}
-	resp, err := client.getAs(ctx, acceptMetadataEvents, "ledger", gvr, resourcePath(gvr, ""), url.Values{
+	resp, err := client.getAs(ctx, acceptMetadataEvents, ledgerVerb, gvr, resourcePath(gvr, ""), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {strconv.FormatUint(p.rv, 10)},
 	})
 	if err != nil {
@@ -324,6 +324,9 @@ func (k *keeper) read(s stream, o owner, from uint64) error {
 		}
 	}
 }
+
+// ledgerVerb is what the ledger's requests are counted as.
+const ledgerVerb = "ledger"
 
 // acceptMetadataEvents asks for no more than the metadata of what a watch shows.
 const acceptMetadataEvents = mimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"

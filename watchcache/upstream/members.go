@@ -137,7 +137,7 @@ func (k *keeper) link(ctx context.Context) (missing bool) {
 		if err := k.feeds.probes.Wait(ctx); err != nil {
 			return true
 		}
-		p, err := k.feeds.client.probe(ctx, all[o])
+		p, err := k.feeds.client.probeAs(ctx, ledgerVerb, all[o])
 		switch {
 		case err == nil:
 			readings = append(readings, reading{o, p.rv})

@@ -34,9 +34,14 @@ const maxProbeBody = 1 << 20
 
 // probe asks upstream for its revision and learns how it writes this resource.
 func (c *Client) probe(ctx context.Context, r *watchcache.Resource) (probe, error) {
+	return c.probeAs(ctx, "probe", r)
+}
+
+// probeAs is probe, counted as another verb.
+func (c *Client) probeAs(ctx context.Context, verb string, r *watchcache.Resource) (probe, error) {
 	path, query := nothing(r)
 	query.Set("limit", "1")
-	resp, err := c.getAs(ctx, mimeOf(r.Encoding), "probe", r.GVR, path, query)
+	resp, err := c.getAs(ctx, mimeOf(r.Encoding), verb, r.GVR, path, query)
 	if apierrors.IsNotAcceptable(err) {
 		return probe{}, fmt.Errorf("%w: %w", ErrNoEncoding, err)
 	}
