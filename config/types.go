@@ -150,7 +150,7 @@ type Cache struct {
 type ConsistentReadsBudget struct {
 	// MaxProbesPerSecond is how often a second upstream is asked where it stands, on behalf of all who
 	// wait at the moment. At least 1. Each takes kube-apiserver about half a millisecond of processor
-	// time. What is not used within a second is lost.
+	// time. A probe that is not used is saved up for a second.
 	MaxProbesPerSecond *int `json:"maxProbesPerSecond,omitempty"`
 	// Ledger lets the proxy watch the metadata of all resources that it may list and watch and upstream
 	// serves itself, of excluded ones none, while consistent readers have a use for it. Where these

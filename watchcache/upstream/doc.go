@@ -46,11 +46,12 @@
 // apiservers' own leases, one in ten seconds) are holes: caches are brought beyond them in the
 // background, by a run as for a reader.
 //
-// What counts: events of a watch, not what a relist made up or an initial state shows, and only
-// beyond all that the watch has told before. Only of resources shown to be in one etcd: three times,
-// at another revision each, a probe of one has to lie between two of namespaces. A probe that does
-// not, or two revisions that another has used as well, puts a resource apart for good. Resources that show the objects of others
-// (events by two names, aggregated APIs) count as one, or not at all. When a stream breaks
+// The ledger counts events of watches, beyond all that the watch has told before: no state that a
+// watch begins with, and no event that a relist made up. It counts those of resources in one etcd. To
+// show that, a probe of the resource has to lie between two probes of namespaces, three times, each
+// time at another revision. A probe that does not, or two revisions that another resource has used as
+// well, puts it apart for good. Events by their two names count as one resource, aggregated APIs not
+// at all: they may show the objects of others. When a stream breaks
 // the ledger forgets all, the evidence too, as etcd may have been restored or exchanged. After that a
 // cache has to be shown to be up to date by upstream itself before anything is proved for it. Nothing is
 // for events: etcd deletes many of them at one revision when a lease expires, and a cache may show a

@@ -41,8 +41,8 @@ func (f *frameReader) next() ([]byte, error) {
 	return f.buf, err
 }
 
-// readPart reads so many bytes into a buffer. What is announced may never come: memory grows with
-// what does.
+// readPart reads so many bytes into a buffer. Memory grows with the bytes that
+// arrive, not with the size that was announced.
 func readPart(r io.Reader, buf []byte, size int) ([]byte, error) {
 	for size > 0 {
 		at, part := len(buf), min(size, bufferKeep)

@@ -61,8 +61,8 @@ const (
 // gathers the readers for the next.
 //
 // Probes follow each other without a pause: to space them by up to 100 ms made reads slower than
-// kube-apiserver's own, and released a crowd all at once. What all feeds together ask is bounded by
-// a budget. Feeds that wait for it get their turns in order.
+// kube-apiserver's own, and released a crowd all at once. A budget bounds the probes of all feeds
+// together. Feeds that wait for it get their turns in order.
 type freshness struct {
 	mu struct {
 		sync.Mutex

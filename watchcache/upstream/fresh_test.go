@@ -266,7 +266,7 @@ func TestReadersShareRuns(t *testing.T) {
 	}
 }
 
-// What all resources together ask for consistent reads stays within the budget. It is saved up for
+// The probes of all resources together stay within the budget. It is saved up for
 // a second; a reader beyond it waits.
 func TestProbesKeepToTheirBudget(t *testing.T) {
 	const budget, readers, seconds = 50, 1000, 4

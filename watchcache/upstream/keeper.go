@@ -343,7 +343,7 @@ func (fs *Feeds) uses(o owner, rvs ...uint64) {
 	if shared == nil {
 		return
 	}
-	fs.log.Warn("two resources have used one revision: they are not stored together, so neither is in the ledger",
+	fs.log.Warn("two resources have used one revision, so the ledger begins anew; after the second time they stay out of it",
 		zap.Stringers("resources", fs.owners.names(shared.one, shared.other)), zap.Uint64("resourceVersion", shared.rv))
 }
 

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -16,11 +15,11 @@ import (
 // they are of one resource as well. So if each revision between a cache's state and the present one
 // is known to be another resource's, that state is the present one, and nobody has to be asked.
 //
-// It proves that for what it knows of every revision in between. What no watch shows (the
-// apiservers' own leases, resources that nobody watches) is a hole. States before it are not proved
+// It proves that only if it knows every revision in between. Those that no watch shows (the
+// apiservers' own leases, resources that nobody watches) are holes. States before it are not proved
 // by the ledger, until a cache gets beyond it by other means.
 //
-// What a resource has used is noted before its own caches show it or after, whichever comes first:
+// A revision may be noted before its resource's own caches show it, or after:
 // a revision of its own proves nothing for a cache. So it makes no difference how far behind a feed
 // is, or that a resource has two.
 type ledger struct {
@@ -88,16 +87,11 @@ func (l *ledger) end() {
 	l.mu.entries = nil
 }
 
-// sharedRevision is the error that two resources have used the same revision. They are not in one
-// etcd, or they are the same objects by two names. Either way nothing is proved by them.
+// sharedRevision is a revision that two resources have used. They are not in one etcd, or they are the
+// same objects by two names. Either way nothing is proved by them.
 type sharedRevision struct {
 	rv         uint64
 	one, other owner
-}
-
-// Error implements error.
-func (e *sharedRevision) Error() string {
-	return fmt.Sprintf("two resources have used revision %d", e.rv)
 }
 
 // note records that a resource has used revisions. Of those that are not known to be in the same etcd

@@ -127,7 +127,7 @@ func members(l *ledger, n int) {
 	}
 }
 
-// What a watch tells at a revision that it has told before, or that a bookmark had, may be made up.
+// An event may be made up if its revision is not above all events and bookmarks before it.
 func TestUses(t *testing.T) {
 	u := uses{at: 5}
 	u.event(5)
@@ -142,5 +142,20 @@ func TestUses(t *testing.T) {
 	}
 	if got := u.take(); len(got) != 0 {
 		t.Errorf("got %v again", got)
+	}
+}
+
+// After a ledger has forgotten, nobody is known to be in one etcd until there is evidence again.
+func TestLedgerForgetsEvidence(t *testing.T) {
+	var l ledger
+	l.begin()
+	members(&l, 2)
+	l.forget()
+	if l.note(1, 5); l.has(1) || l.proves(1, 2, 4, 5) {
+		t.Error("it goes by the evidence from before")
+	}
+	members(&l, 2)
+	if l.note(1, 6); !l.has(1) || !l.proves(1, 2, 5, 6) {
+		t.Error("new evidence does not count")
 	}
 }

@@ -165,8 +165,7 @@ func (p *protoReader) field() (number protowire.Number, size int, err error) {
 // maxMetadata bounds a list of metadata, in bytes.
 const maxMetadata = 1 << 30
 
-// bytes reads the value of a field, which is valid until the next is read. What is announced may
-// never come: memory grows with what does.
+// bytes reads the value of a field, which is valid until the next is read.
 func (p *protoReader) bytes(size int) (value []byte, err error) {
 	if size > maxEvent {
 		return nil, fmt.Errorf("%w: metadata of %d bytes", watchcache.ErrMalformedObject, size)
