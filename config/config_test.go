@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func load(t *testing.T, text string) (*ProxyConfiguration, error) {
@@ -37,15 +40,15 @@ func TestDefaultsAreValid(t *testing.T) {
 }
 
 func TestResourcesKeepWhatTheySay(t *testing.T) {
-	c, err := load(t, head+"cache: {resources: [{name: leases.coordination.k8s.io, consistentReads: forward}, {name: pods, aggregated: true}]}\n")
+	c, err := load(t, head+"cache: {resources: [{name: leases.coordination.k8s.io, consistentReads: forward}, {name: pods, aggregated: true, maxAge: 2s}]}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []Resource{
-		{"leases.coordination.k8s.io", Forward, false},
-		{"pods", FromCache, true},
-		{"events", Forward, false},
-		{"events.events.k8s.io", Forward, false}, // whatever else is set
+		{"leases.coordination.k8s.io", Forward, metav1.Duration{}, false},
+		{"pods", FromCache, metav1.Duration{Duration: 2 * time.Second}, true},
+		{"events", Forward, metav1.Duration{}, false},
+		{"events.events.k8s.io", Forward, metav1.Duration{}, false}, // whatever else is set
 	}
 	if !slices.Equal(c.Cache.Resources, want) {
 		t.Errorf("%+v, want %+v", c.Cache.Resources, want)
@@ -63,6 +66,8 @@ cache:
   exclude: [Pods]
   resources:
   - {name: pods, consistentReads: sometimes}
+  - {name: nodes, maxAge: 1ms}
+  - {name: services, maxAge: 1s, consistentReads: forward}
   - {name: pods}
   - {name: ""}
   log: {maxEvents: 0}
@@ -80,8 +85,8 @@ upstream:
 	}
 	for _, field := range []string{
 		"listen:", "authentication.mode:", "limits.maxURIBytes:", "limits.readTimeout:", "limits.maxConnections:",
-		"authorization.watchRecheckInterval:", "drain:", "cache.exclude[0]:", "cache.resources[0].consistentReads:", "cache.resources[1].name:",
-		"cache.resources[2].name:", "cache.log.maxEvents:", "cache.consistentReads.maxProbesPerSecond:", "memoryBudget:", "logFormat:", "accessLogSampling:", "upstream.contexts:", "upstream.contexts[1]:", "upstream.contexts[2]:",
+		"authorization.watchRecheckInterval:", "drain:", "cache.exclude[0]:", "cache.resources[0].consistentReads:", "cache.resources[3].name:",
+		"cache.resources[4].name:", "cache.resources[1].maxAge:", "cache.resources[2].maxAge:", "cache.log.maxEvents:", "cache.consistentReads.maxProbesPerSecond:", "memoryBudget:", "logFormat:", "accessLogSampling:", "upstream.contexts:", "upstream.contexts[1]:", "upstream.contexts[2]:",
 		"upstream.servers[1]:", "upstream.servers[2]:", "upstream.servers[3]:",
 	} {
 		if !strings.Contains(err.Error(), field) {

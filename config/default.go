@@ -38,7 +38,7 @@ func (c *ProxyConfiguration) SetDefaults() {
 	for i := range c.Cache.Resources {
 		set(&c.Cache.Resources[i].ConsistentReads, FromCache)
 	}
-	setPointer(&c.Cache.ConsistentReads.MaxProbesPerSecond, 200)
+	setPointer(&c.Cache.ConsistentReads.MaxProbesPerSecond, 400)
 	setPointer(&c.Cache.ConsistentReads.Ledger, true)
 	setPointer(&c.Cache.SyncTimeout, metav1.Duration{Duration: 10 * time.Second})
 	setPointer(&c.Cache.IdleTimeout, metav1.Duration{Duration: 30 * time.Minute})

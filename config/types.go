@@ -149,8 +149,8 @@ type Cache struct {
 // ConsistentReadsBudget bounds what reads of the most recent state cost upstream, of all resources together.
 type ConsistentReadsBudget struct {
 	// MaxProbesPerSecond is how often a second upstream is asked where it stands, on behalf of all who
-	// wait at the moment. At least 1. Each takes kube-apiserver about half a millisecond of processor
-	// time. A probe that is not used is saved up for a second.
+	// wait at the moment. At least 1. Each takes kube-apiserver and etcd about a millisecond of
+	// processor time. A probe that is not used is saved up for a second.
 	MaxProbesPerSecond *int `json:"maxProbesPerSecond,omitempty"`
 	// Ledger lets the proxy watch the metadata of all resources that it may list and watch and upstream
 	// serves itself, of excluded ones none, while consistent readers have a use for it. Where these
@@ -173,6 +173,10 @@ type Resource struct {
 	// answered, which ask for the most recent state: "cache", once that was shown
 	// to be up to date, or "forward", by upstream. The default is cache.
 	ConsistentReads ConsistentReads `json:"consistentReads,omitempty"`
+	// MaxAge lets such a read be answered with a state that was shown to be up to date no longer ago than
+	// that. The answer has an Age header then, in seconds. It is bounded staleness instead of consistency,
+	// and not every client can live with it; 0, the default, is never. At least 10ms.
+	MaxAge metav1.Duration `json:"maxAge,omitzero"`
 	// Aggregated lets the resource be cached even if an aggregated API serves it.
 	// Its resourceVersions must be plain integers that only grow.
 	Aggregated bool `json:"aggregated,omitempty"`

@@ -120,6 +120,12 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 		if r.ConsistentReads != FromCache && r.ConsistentReads != Forward {
 			errs = append(errs, field.NotSupported(at.Child("consistentReads"), r.ConsistentReads, []ConsistentReads{FromCache, Forward}))
 		}
+		switch least := 10 * time.Millisecond; {
+		case r.MaxAge.Duration != 0 && r.MaxAge.Duration < least:
+			errs = append(errs, field.Invalid(at.Child("maxAge"), r.MaxAge.Duration.String(), "must be 0, or at least "+least.String()))
+		case r.MaxAge.Duration > 0 && r.ConsistentReads == Forward:
+			errs = append(errs, field.Invalid(at.Child("maxAge"), r.MaxAge.Duration.String(), "is of no use where consistentReads is forward"))
+		}
 	}
 	if n := *c.ConsistentReads.MaxProbesPerSecond; n < 1 {
 		errs = append(errs, field.Invalid(path.Child("consistentReads", "maxProbesPerSecond"), n, "must be at least 1"))

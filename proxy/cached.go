@@ -3,7 +3,10 @@ package proxy
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,6 +32,9 @@ type Feeds interface {
 	// Lost tells, at once, for how long upstream could not be reached, if there is a feed of
 	// a resource that cannot reach it.
 	Lost(gvr schema.GroupVersionResource) time.Duration
+	// Joins tells, at once, whether there is a feed that answers a get of the most recent state at no
+	// cost to upstream.
+	Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding) bool
 	// Caches tells, at once, whether there may be a feed of a resource.
 	Caches(gvr schema.GroupVersionResource) bool
 }
@@ -44,9 +50,14 @@ type Feed interface {
 	// ServesConsistent tells whether Fresh is of any use: configuration may leave
 	// reads of the most recent state to upstream.
 	ServesConsistent() bool
-	// Fresh returns a state that is not older than the call. Any error means that
-	// upstream has to answer.
-	Fresh(ctx context.Context) (watchcache.Snapshot, error)
+	// Fresh returns a state that is not older than the call, or than its age, for a read of so many
+	// objects, or a negative number if upstream should not answer it. Any error means that upstream
+	// has to.
+	Fresh(ctx context.Context, objects int) (s watchcache.Snapshot, age time.Duration, err error)
+	// Takes is how long upstream takes for such a read.
+	Takes(objects int) time.Duration
+	// Answered tells how long upstream took for one, and whether it answered.
+	Answered(objects int, took time.Duration, ok bool)
 }
 
 // read is a get, list or watch that the cache may answer.
@@ -65,10 +76,12 @@ type read struct {
 	workspace *workspace
 	meter     meter
 	warnings  []string
+	crowded   bool          // upstream answers many reads already that the cache could not
+	age       time.Duration // of the state that is shown; 0 for the most recent one
 }
 
 // cached answers a read from the cache, or returns errForward.
-func (s *Server) cached(ctx context.Context, req *request, rt route) (*response, error) {
+func (s *Server) cached(ctx context.Context, req *request, rt route) (resp *response, err error) {
 	if !s.cacheable(req, rt) {
 		return nil, errForward
 	}
@@ -76,14 +89,22 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 	if err != nil {
 		return nil, err
 	}
-	r := &read{request: req, route: rt, params: p, derived: s.derived, workspace: s.workspace}
-	if !r.answerable() {
+	r := &read{request: req, route: rt, params: p, derived: s.derived, workspace: s.workspace, crowded: s.stale.crowded()}
+	choices := wire.Negotiate(req.header.Get("Accept"), r.kind(), req.pretty())
+	if r.joins() {
+		defer func() {
+			if errors.Is(err, errStale) {
+				err = errForward // as if there were no cache
+			}
+		}()
+		choices = slices.DeleteFunc(choices, func(c wire.Choice) bool { return !s.feeds.Joins(r.gvr, keptAs(c)) })
+	}
+	if !r.answerable() || len(choices) == 0 {
 		return nil, errForward
 	}
 	if refusal, err := s.authorize(ctx, r); refusal != nil || err != nil {
 		return refusal, err
 	}
-	choices := wire.Negotiate(req.header.Get("Accept"), r.kind(), req.pretty())
 	if err := s.open(ctx, r, choices); err != nil {
 		return nil, err
 	}
@@ -96,7 +117,7 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (*response,
 	if r.name != "" {
 		answer = r.get
 	}
-	resp, err := answer(ctx)
+	resp, err = answer(ctx)
 	if r.meter.err != nil {
 		return s.gaveUp(req, r.meter.err, "reads", "too many reads that take long wait for their turn"), nil
 	}
@@ -129,13 +150,16 @@ func (r *read) kind() wire.Read {
 func (r *read) answerable() bool {
 	switch {
 	case r.name != "":
-		return r.rvGiven && r.match == "" && r.initialEvents == nil
+		return r.match == "" && r.initialEvents == nil
 	case r.watch:
 		return r.watchable()
 	default:
 		return r.initialEvents == nil
 	}
 }
+
+// joins tells a get of the most recent state. The cache answers it if that costs nothing.
+func (r *read) joins() bool { return r.name != "" && !r.rvGiven }
 
 // open finds the cache for the first of the choices that there is one for.
 func (s *Server) open(ctx context.Context, r *read, choices []wire.Choice) error {
@@ -171,6 +195,14 @@ func (s *Server) openFeed(ctx context.Context, r *read) (err error) {
 	}
 	r.feed, err = s.feeds.Open(ctx, r.gvr, watchcache.JSON, r.since())
 	return err
+}
+
+// keptAs is the encoding of the cache that answers in a form.
+func keptAs(c wire.Choice) watchcache.Encoding {
+	if c.Encoding == wire.Protobuf {
+		return watchcache.Protobuf
+	}
+	return watchcache.JSON
 }
 
 // since is where a watch goes on from, 0 for other reads.
@@ -219,6 +251,9 @@ func (r *read) respond() *response {
 	resp := newResponse(http.StatusOK, fromCache)
 	resp.header.Set("Content-Type", r.form.ContentType())
 	resp.header["Warning"] = r.warnings
+	if r.age > 0 {
+		resp.header.Set("Age", strconv.Itoa(int(math.Ceil(r.age.Seconds()))))
+	}
 	r.stamp(resp)
 	return resp
 }

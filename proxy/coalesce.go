@@ -30,16 +30,20 @@ const (
 //
 // Only a request that is sent after a reader came may answer it, for what was
 // written before it came has to be seen. So who comes while one is under way
-// waits for the next one, which all of them share: upstream sees one at a time.
+// waits for the next one, which all of them share: upstream sees one at a time. Who waits for
+// two takes twice as long as without us. So where it is known how long upstream takes, the next
+// begins after a part of that; then upstream sees a few at a time.
 type flights struct {
 	mu struct {
 		sync.Mutex
-		flying map[string]*flight
+		flying map[string]*flight // of each key the one that was sent last, while it is under way
 	}
 }
 
 // flight is one request upstream.
 type flight struct {
+	*fleet
+	began   time.Time
 	next    *flight       // gathers who comes after it was sent; nil if nobody
 	lead    chan struct{} // gives one of those who wait the lead
 	landed  chan struct{} // closed when answer is set
@@ -47,13 +51,23 @@ type flight struct {
 	waiting int           // how many wait for it, whoever leads it included if he waited; guarded by flights.mu
 }
 
-func newFlight() *flight {
-	return &flight{lead: make(chan struct{}, 1), landed: make(chan struct{})}
+// fleet are the flights of a key while there are any.
+type fleet struct {
+	pause time.Duration // after which the next may begin though one is under way; 0 for never
+	up    int           // how many are under way; guarded by flights.mu
+}
+
+// fleetMost is how many flights of a key are under way at most, if the next need not wait. FleetPart
+// is the part of their time after which the next begins.
+const fleetMost, fleetPart = 5, 5
+
+func newFlight(of *fleet) *flight {
+	return &flight{fleet: of, lead: make(chan struct{}, 1), landed: make(chan struct{})}
 }
 
 // join returns the flight that may answer a request that came just now, and
-// whether the caller has to fly it.
-func (fs *flights) join(key string) (f *flight, leads bool) {
+// whether the caller has to fly it. Upstream takes so long for it, or 0 if that is not known.
+func (fs *flights) join(key string, takes time.Duration) (f *flight, leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if fs.mu.flying == nil {
@@ -61,15 +75,28 @@ func (fs *flights) join(key string) (f *flight, leads bool) {
 	}
 	under := fs.mu.flying[key]
 	if under == nil {
-		f = newFlight()
-		fs.mu.flying[key] = f
+		f = newFlight(&fleet{pause: takes / fleetPart})
+		fs.beginLocked(key, f)
 		return f, true
 	}
 	if under.next == nil {
-		under.next = newFlight()
+		under.next = newFlight(under.fleet)
+	}
+	if under.next.waiting == 0 && under.pause > 0 {
+		time.AfterFunc(time.Until(under.began.Add(under.pause)), func() {
+			fs.mu.Lock()
+			defer fs.mu.Unlock()
+			fs.overtakeLocked(key)
+		})
 	}
 	under.next.waiting++
 	return under.next, false
+}
+
+func (fs *flights) beginLocked(key string, f *flight) {
+	fs.mu.flying[key] = f
+	f.up++
+	f.began = time.Now()
 }
 
 // land hands out a flight's answer and lets the next one begin.
@@ -82,13 +109,29 @@ func (fs *flights) land(key string, f *flight, answer *response) {
 	fs.proceedLocked(key, f)
 }
 
-// proceedLocked lets the flight after f begin, if anybody waits for it.
+// proceedLocked lets the next flight begin after f has ended, if anybody waits for it.
 func (fs *flights) proceedLocked(key string, f *flight) {
-	if f.next == nil || f.next.waiting == 0 {
+	f.up--
+	switch {
+	case fs.mu.flying[key] != f:
+		fs.overtakeLocked(key)
+	case f.next == nil || f.next.waiting == 0:
 		delete(fs.mu.flying, key)
-		return
+	default:
+		fs.nextLocked(key, f)
 	}
-	fs.mu.flying[key] = f.next
+}
+
+// overtakeLocked lets the next flight begin while others are under way, if it is time.
+func (fs *flights) overtakeLocked(key string) {
+	f := fs.mu.flying[key]
+	if f != nil && f.next != nil && f.next.waiting > 0 && f.pause > 0 && f.up < fleetMost && time.Since(f.began) >= f.pause {
+		fs.nextLocked(key, f)
+	}
+}
+
+func (fs *flights) nextLocked(key string, f *flight) {
+	fs.beginLocked(key, f.next)
 	f.next.lead <- struct{}{}
 }
 
@@ -120,8 +163,8 @@ func (fs *flights) crowd(f *flight) bool {
 // and the caller has to ask alone. Fly is told whether others wait, and says
 // whether they may have the answer, too. If ctx ends while the caller waits, nobody
 // wants an answer, and there is none.
-func (fs *flights) share(ctx context.Context, key string, fly func(crowd bool) (answer *response, ok bool)) (answer *response, flew bool) {
-	f, leads := fs.join(key)
+func (fs *flights) share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (answer *response, ok bool)) (answer *response, flew bool) {
+	f, leads := fs.join(key, takes)
 	if !leads {
 		select {
 		case <-f.lead:
@@ -148,7 +191,7 @@ func (s *Server) sharedForward(ctx context.Context, req *request, rt route, done
 		return s.forward(ctx, req, rt, done)
 	}
 	common := false
-	resp, flew := s.flights.share(ctx, key, func(crowd bool) (*response, bool) {
+	resp, flew := s.flights.share(ctx, key, req.timed.takes(), func(crowd bool) (*response, bool) {
 		if !crowd {
 			return s.forward(ctx, req, rt, done), false
 		}

@@ -14,8 +14,15 @@ import (
 	"time"
 )
 
-// Whoever shares an answer has one that was asked for after it came, and upstream sees one request at a time.
+// Whoever shares an answer has one that was asked for after it came, and upstream sees one request at a time, or a few
+// where it is known how long each takes.
 func TestSharedAnswersAreConsistent(t *testing.T) {
+	t.Run("one at a time", func(t *testing.T) { testShared(t, 0, 1, 1000/10+2) })
+	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, fleetMost, 1000*fleetPart/10+2) })
+}
+
+func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
+	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	synctest.Test(t, func(t *testing.T) {
@@ -32,12 +39,13 @@ func TestSharedAnswersAreConsistent(t *testing.T) {
 			}
 			readers.Go(func() {
 				time.Sleep(wait)
+				came := time.Now()
 				before := written.Add(1) // a write that was acknowledged just now
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
-				answer, flew := fs.share(ctx, "key", func(bool) (*response, bool) {
-					if flying.Add(1) > 1 {
-						t.Error("two requests at a time")
+				answer, flew := fs.share(ctx, "key", takes, func(bool) (*response, bool) {
+					if n := flying.Add(1); n > atATime {
+						t.Errorf("%d requests at a time", n)
 					}
 					defer flying.Add(-1)
 					sent.Add(1)
@@ -51,13 +59,16 @@ func TestSharedAnswersAreConsistent(t *testing.T) {
 					}
 					return // asks alone
 				}
+				if took := time.Since(came); takes > 0 && !flew && took > takes+takes/2 {
+					t.Errorf("an answer took %s, upstream %s", took, takes)
+				}
 				if value, _ := strconv.ParseInt(string(answer.bytes), 10, 64); value < before {
 					t.Errorf("answered with %d, came at %d", value, before)
 				}
 			})
 		}
 		readers.Wait()
-		if n := sent.Load(); n > 1000/10+2 {
+		if n := sent.Load(); n > most {
 			t.Errorf("%d requests within a second of 10 ms each", n)
 		}
 		if len(fs.mu.flying) != 0 {
@@ -156,7 +167,7 @@ func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
 		var flown atomic.Int64
 		var all sync.WaitGroup
 		all.Go(func() {
-			fs.share(t.Context(), "key", func(bool) (*response, bool) {
+			fs.share(t.Context(), "key", 0, func(bool) (*response, bool) {
 				flown.Add(1)
 				time.Sleep(time.Hour)
 				return nil, false
@@ -167,7 +178,7 @@ func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
 		var left sync.WaitGroup
 		for range 20 {
 			left.Go(func() {
-				if answer, flew := fs.share(ctx, "key", func(bool) (*response, bool) { flown.Add(1); return nil, false }); answer != nil || flew {
+				if answer, flew := fs.share(ctx, "key", 0, func(bool) (*response, bool) { flown.Add(1); return nil, false }); answer != nil || flew {
 					t.Error("somebody who left has flown")
 				}
 			})
@@ -199,10 +210,10 @@ func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 		answer.bytes = []byte("x")
 		answer.shares = &shares{free: func() { freed = true }}
 		answer.letGo(-1)
-		f := newFlight()
+		f := newFlight(&fleet{})
 		f.answer = answer
 		close(f.landed)
-		s.flights.mu.flying = map[string]*flight{key: {next: f}}
+		s.flights.mu.flying = map[string]*flight{key: {fleet: f.fleet, next: f}}
 		before := f.answer.shares.left.Load()
 		s.sharedForward(left, req, rt, func() {})
 		if f.answer.shares.left.Load() == before && !freed {

@@ -209,6 +209,8 @@ type cachesOne struct {
 }
 
 // Caches implements Feeds.
+func (cachesOne) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
+
 func (cachesOne) Caches(schema.GroupVersionResource) bool { return true }
 
 // Open implements Feeds.

@@ -24,6 +24,8 @@ const (
 	// client asked for before upstream is asked where it stands: the client may
 	// have it from another resource, of which a quiet stream says nothing.
 	streamLag = 100 * time.Millisecond
+	// joinWait bounds how long a get waits that joins others: a probe or two take less.
+	joinWait = 5 * time.Millisecond
 )
 
 // errStale is the errForward of a read that the cache would answer if it were up
@@ -45,6 +47,9 @@ type stale struct{ reads, watches chan struct{} }
 func newStale(reads, watches int) stale {
 	return stale{make(chan struct{}, reads), make(chan struct{}, watches)}
 }
+
+// crowded tells whether most places of reads are taken.
+func (s stale) crowded() bool { return len(s.reads) > cap(s.reads)/2 }
 
 // admit waits for a place. If there is none, the response tells to come back: by
 // then the cache can answer.
@@ -86,6 +91,9 @@ func (e *tooLargeError) status() metav1.Status {
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began := time.Now()
 	wait := freshWait
+	if r.joins() {
+		wait = joinWait
+	}
 	if r.timeout {
 		wait = min(wait, r.bound)
 	}
@@ -99,8 +107,13 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if !r.feed.ServesConsistent() {
 		return watchcache.Snapshot{}, errForward
 	}
-	snapshot, err := r.feed.Fresh(ctx)
+	objects := r.objects()
+	snapshot, age, err := r.feed.Fresh(ctx, objects)
+	r.age = age
 	if err != nil {
+		if objects >= 0 {
+			r.request.timed = &timed{r.feed, objects}
+		}
 		if _, lost := r.feed.Lost(); lost {
 			return snapshot, errLost // as has just been found
 		}
@@ -116,6 +129,41 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 		return later, nil
 	}
 	return snapshot, &tooLargeError{r.rv, snapshot.ResourceVersion()}
+}
+
+// objects is how many objects upstream has to look at for the read, or negative if the cache should answer it all the
+// same: a watch stays where it was begun, and crowds are for the cache.
+func (r *read) objects() int {
+	if r.watch || r.crowded {
+		return -1
+	}
+	if r.name != "" || r.filter.Single() {
+		return 1
+	}
+	snapshot, err := r.cache.Snapshot()
+	if err != nil {
+		return -1
+	}
+	from, to := r.filter.KeyRange(r.resource)
+	n := snapshot.Count(from, to)
+	if r.limit > 0 {
+		n = int(min(int64(n), r.limit))
+	}
+	return n
+}
+
+// timed is a read that upstream answers instead of a feed.
+type timed struct {
+	feed    Feed
+	objects int
+}
+
+// takes is how long upstream takes for it, 0 if that is not known.
+func (t *timed) takes() time.Duration {
+	if t == nil {
+		return 0
+	}
+	return t.feed.Takes(t.objects)
 }
 
 // reached waits for the cache to reach the read's resourceVersion.

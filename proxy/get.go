@@ -7,7 +7,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// get answers a get at resourceVersion 0 or N.
+// get answers a get at resourceVersion 0 or N, or of the most recent state if that was free.
 func (r *read) get(ctx context.Context) (*response, error) {
 	snapshot, err := r.fresh(ctx)
 	if err != nil {

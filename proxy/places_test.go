@@ -32,6 +32,8 @@ type forwardsAll struct{}
 // Caches implements Feeds.
 func (forwardsAll) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
+func (forwardsAll) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
+
 func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }
 
 // Open implements Feeds.

@@ -194,6 +194,9 @@ func (w *rawWorld) hearDirect(tb testing.TB, raw []byte) []*heard {
 }
 
 // Caches implements Feeds.
+// Joins implements Feeds.
+func (w *rawWorld) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
+
 func (w *rawWorld) Caches(schema.GroupVersionResource) bool { return true }
 
 // Lost implements Feeds.
@@ -226,7 +229,16 @@ func (f *rawFeed) Lost() (time.Duration, bool) { return 0, false }
 func (f *rawFeed) ServesConsistent() bool { return true }
 
 // Fresh implements Feed.
-func (f *rawFeed) Fresh(context.Context) (watchcache.Snapshot, error) { return f.cache.Snapshot() }
+func (f *rawFeed) Fresh(context.Context, int) (watchcache.Snapshot, time.Duration, error) {
+	s, err := f.cache.Snapshot()
+	return s, 0, err
+}
+
+// Takes implements Feed.
+func (f *rawFeed) Takes(int) time.Duration { return 0 }
+
+// Answered implements Feed.
+func (f *rawFeed) Answered(int, time.Duration, bool) {}
 
 func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 	tb.Helper()

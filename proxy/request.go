@@ -26,6 +26,8 @@ type request struct {
 	conn     *conn                // that the request came by
 	from     string               // the address of its client, when conn is not kept
 	tls      *tls.ConnectionState // nil without TLS
+	// timed is told how long upstream took for a read that the cache could have answered; nil for others.
+	timed *timed
 	// identity is who the request acts as; nil without authentication.
 	identity *identity
 }

@@ -257,7 +257,31 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 		}
 	}
 	done = joined(s.metrics.forwardBegan(rt.verb), done)
-	resp = s.sharedForward(ctx, req, *rt, done)
+	if req.timed != nil {
+		return s.timedForward(ctx, req, *rt, done)
+	}
+	return s.gatheredForward(ctx, req, *rt, done)
+}
+
+// timedForward forwards a read, and tells how long the whole answer took.
+func (s *Server) timedForward(ctx context.Context, req *request, rt route, done func()) *response {
+	began := time.Now()
+	var status atomic.Int64 // 0 until there is an answer
+	resp := s.gatheredForward(ctx, req, rt, joined(func() {
+		switch code := status.Load(); {
+		case code == http.StatusOK:
+			req.timed.feed.Answered(req.timed.objects, time.Since(began), true)
+		case code == http.StatusTooManyRequests, code >= http.StatusInternalServerError:
+			req.timed.feed.Answered(req.timed.objects, time.Since(began), false)
+		}
+	}, done))
+	status.Store(int64(resp.status))
+	return resp
+}
+
+// gatheredForward forwards a request. A short answer is read to its end.
+func (s *Server) gatheredForward(ctx context.Context, req *request, rt route, done func()) *response {
+	resp := s.sharedForward(ctx, req, rt, done)
 	if rt.plain && rt.resource && !resp.lasts && kubernetesOwn(rt.gvr.Group) {
 		resp.gather(req.method)
 	}
@@ -300,7 +324,7 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 		return refusal
 	}
 	done = joined(done, admitted)
-	if req.getsOneObject(rt) {
+	if req.getsOneObject(rt) || req.timed != nil {
 		ctx = context.WithValue(ctx, oneObject{}, oneObject{})
 	}
 	if rt.verb != "watch" {

@@ -24,6 +24,8 @@ type oneFeed struct {
 }
 
 // Caches implements Feeds.
+func (oneFeed) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
+
 func (oneFeed) Caches(schema.GroupVersionResource) bool { return true }
 
 // Lost implements Feeds.

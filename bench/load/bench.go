@@ -43,6 +43,7 @@ type bench struct {
 	secure, plain pair
 	forwarder     *server // nginx, in front of the apiserver
 	written       int     // updates of pods
+	quiet         float64 // what the apiserver takes when nobody reads, as a part of a processor
 	dir           string  // for files, removed at the end
 }
 

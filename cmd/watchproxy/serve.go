@@ -243,6 +243,7 @@ func feedOptions(c config.Cache) upstream.Options {
 		o.Resources[schema.ParseGroupResource(r.Name)] = upstream.ResourceOptions{
 			ForwardConsistent: r.ConsistentReads == config.Forward,
 			Aggregated:        r.Aggregated,
+			MaxAge:            r.MaxAge.Duration,
 		}
 	}
 	return o
@@ -292,6 +293,11 @@ func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encod
 
 // Lost implements proxy.Feeds.
 func (o opener) Lost(gvr schema.GroupVersionResource) time.Duration { return o.feeds.Lost(gvr) }
+
+// Joins implements proxy.Feeds.
+func (o opener) Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding) bool {
+	return o.feeds.Joins(gvr, encoding)
+}
 
 // Caches implements proxy.Feeds.
 func (o opener) Caches(gvr schema.GroupVersionResource) bool { return o.feeds.Caches(gvr) }

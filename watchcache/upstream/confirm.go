@@ -7,7 +7,9 @@ import "context"
 // it as of then. It returns whether they are.
 func (f *Feed) confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	_, epoch := f.standing()
+	done := f.metrics.spend("metadata")
 	list, err := f.client.metadata(ctx, f.cache.Resource(), rv)
+	done()
 	if err != nil {
 		return false, err
 	}

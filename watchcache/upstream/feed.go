@@ -46,6 +46,7 @@ type Feed struct {
 	names    *discovery
 	health   *health
 	probes   *rate.Limiter // what all feeds together may ask for consistent reads
+	early    *rate.Limiter // how many reads may leave for upstream that have waited long
 	keeper   *keeper
 	owner    owner // 0 if the ledger has nothing to do with it
 	limits   watchcache.Limits
@@ -78,6 +79,7 @@ type Feed struct {
 		cut        context.CancelCauseFunc // ends the main stream; nil unless it follows
 	}
 	fresh freshness
+	roads roads
 
 	// What run alone knows.
 	synced   bool // the state was read; follow it

@@ -42,6 +42,8 @@ type Options struct {
 type ResourceOptions struct {
 	// ForwardConsistent leaves reads of the most recent state to upstream.
 	ForwardConsistent bool
+	// MaxAge lets reads of the most recent state see one that was up to date so long ago; 0 is never.
+	MaxAge time.Duration
 	// Aggregated caches the resource even if an aggregated API serves it.
 	Aggregated bool
 }
@@ -70,6 +72,7 @@ type Feeds struct {
 	shedding sync.Mutex // see shed
 
 	probes *rate.Limiter
+	early  *rate.Limiter
 	ledger ledger
 	owners owners
 	keeper *keeper
@@ -115,7 +118,7 @@ func (k feedKey) sorted() []string {
 
 // NewFeeds returns an empty set. Stop ends it.
 func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
-	fs := &Feeds{client: client, log: log, metrics: client.metrics, probes: rate.NewLimiter(rate.Inf, 0)}
+	fs := &Feeds{client: client, log: log, metrics: client.metrics, probes: rate.NewLimiter(rate.Inf, 0), early: rate.NewLimiter(earlyRate, earlyBurst)}
 	fs.options.Store(&options)
 	fs.setBudget(options.MaxProbes)
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
@@ -212,6 +215,23 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
 	return !ok || errors.Is(r.err, errRedefined) || !time.Now().Before(r.until)
 }
 
+// Joins tells, without waiting, whether there is a feed that answers a get of the most recent state
+// at no cost to upstream.
+func (fs *Feeds) Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding) bool {
+	fs.mu.Lock()
+	f := fs.mu.feeds[feedKey{gvr, encoding}]
+	fs.mu.Unlock()
+	if f == nil || !f.ServesConsistent() {
+		return false
+	}
+	select {
+	case <-f.settled:
+		return f.cache != nil && f.joins()
+	default:
+		return false
+	}
+}
+
 // Cache is what the feed keeps in step with upstream.
 func (f *Feed) Cache() *watchcache.Cache { return f.cache }
 
@@ -281,7 +301,7 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 	gvr, options := key.gvr, fs.options.Load()
 	f := &Feed{
 		gvr: gvr, encoding: key.encoding,
-		client: fs.client, names: fs.names, health: fs.client.servers.health, probes: fs.probes, keeper: fs.keeper, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
+		client: fs.client, names: fs.names, health: fs.client.servers.health, probes: fs.probes, early: fs.early, keeper: fs.keeper, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
 		log: fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
 			zap.Stringer("encoding", key.encoding)),
 		defined: fs.defined,

@@ -51,6 +51,11 @@ const (
 	// freshTimeout what it waits for the cache to get there.
 	askTimeout   = 5 * time.Second
 	freshTimeout = 10 * time.Second
+	// gatherFor is how long after the probe of several readers the next is sent, for each of them, and
+	// gatherMost the most of that. So a thousand readers a second or more gather for 66 probes a second:
+	// each takes upstream about a millisecond of processor time.
+	gatherFor  = time.Millisecond
+	gatherMost = 15 * time.Millisecond
 	// objectsPerProbe is how many listed objects count as much as a probe against the budget.
 	objectsPerProbe = 100
 )
@@ -60,8 +65,8 @@ const (
 // reader came; so there is at most one probe on its way, and one run that
 // gathers the readers for the next.
 //
-// Probes follow each other without a pause: to space them by up to 100 ms made reads slower than
-// kube-apiserver's own, and released a crowd all at once. A budget bounds the probes of all feeds
+// Probes follow each other without a pause, unless there is a crowd: to space them by up to 100 ms made
+// reads slower than kube-apiserver's own, and released all at once. A budget bounds the probes of all feeds
 // together. Feeds that wait for it get their turns in order.
 type freshness struct {
 	mu struct {
@@ -69,6 +74,7 @@ type freshness struct {
 		next    *freshRun // gathers readers; nil if nobody waits
 		probing bool      // a goroutine is running what is next
 		over    bool
+		proof   proof // the latest
 	}
 	quiet   atomic.Bool   // by the last list, upstream's revision grows by what others write
 	helping chan struct{} // holds a token while a run catches up
@@ -83,7 +89,7 @@ type freshness struct {
 
 // freshRun is one run.
 type freshRun struct {
-	readers int
+	readers int           // 0 if it was begun for what it shows
 	done    chan struct{} // closed when rv or err is set
 	rv      uint64        // upstream's after the readers came
 	outcome string
@@ -126,33 +132,68 @@ func (f *Feed) ServesConsistent() bool { return !f.options.Load().ForwardConsist
 //	      └► large: its metadata shows that nothing happened ────► answer
 //	      └► else: a side watch brings the rest and a bookmark ──► answer
 //
+// A read that upstream answers sooner is left to it, by what the last of each have taken: objects is
+// how many upstream has to look at for it, or negative if it has to be the cache's. So are a few of
+// those that have waited for long. A resource's maxAge lets an earlier proof do; age tells how old
+// it is, and is 0 for a state as of the call.
+//
 // It fails with [ErrNotFresh].
-func (f *Feed) Fresh(ctx context.Context) (watchcache.Snapshot, error) {
+func (f *Feed) Fresh(ctx context.Context, objects int) (s watchcache.Snapshot, age time.Duration, err error) {
 	began := time.Now()
 	f.fresh.read.Store(watchcache.Moment(began))
-	r, err := f.shareRun(ctx)
+	if s, age, ok := f.recent(began); ok {
+		f.metrics.freshRead("max-age", 0)
+		return s, age, nil
+	}
+	var early <-chan time.Time
+	var takes time.Duration
+	if objects >= 0 {
+		var leave bool
+		if takes, leave = f.leave(objects); leave {
+			f.metrics.freshRead("direct", 0)
+			return s, 0, errSooner
+		}
+		timer := time.NewTimer(2*takes + earlyAfter)
+		defer timer.Stop()
+		early = timer.C
+	}
+	r, err := f.shareRun(ctx, early)
 	waited := time.Since(began)
-	if err != nil {
+	switch {
+	case errors.Is(err, errSooner):
+		f.metrics.freshRead("direct", waited)
+		f.keeper.want(false)
+		return s, 0, err
+	case err != nil:
 		f.metrics.freshRead("failed", waited)
-		return watchcache.Snapshot{}, err
+		return s, 0, err
 	}
 	f.metrics.freshRead(r.outcome, waited)
+	f.metrics.saved.Add(takes.Seconds())
 	if r.outcome != "current" && (!isTiny(f.cache.Stats()) || waited > tinyPatience) {
 		f.keeper.want(r.outcome == proved)
 	}
-	return f.notOlderThan(r.rv)
+	s, err = f.notOlderThan(r.rv)
+	return s, 0, err
 }
 
-// shareRun waits for a run that begins from now on.
-func (f *Feed) shareRun(ctx context.Context) (*freshRun, error) {
-	r, err := f.fresh.join(f)
+// shareRun waits for a run that begins from now on. When early comes, the read may be for upstream.
+func (f *Feed) shareRun(ctx context.Context, early <-chan time.Time) (*freshRun, error) {
+	r, err := f.fresh.join(f, 1)
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
+	for done := false; !done; {
+		select {
+		case <-r.done:
+			done = true
+		case <-early:
+			if f.early.Allow() {
+				return nil, errSooner
+			}
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
+		}
 	}
 	if r.err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotFresh, r.err)
@@ -170,8 +211,8 @@ func (f *Feed) notOlderThan(rv uint64) (watchcache.Snapshot, error) {
 	return snapshot, err
 }
 
-// join adds a reader to the run that is next.
-func (s *freshness) join(f *Feed) (*freshRun, error) {
+// join adds readers to the run that is next.
+func (s *freshness) join(f *Feed, readers int) (*freshRun, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.over {
@@ -180,7 +221,7 @@ func (s *freshness) join(f *Feed) (*freshRun, error) {
 	if s.mu.next == nil {
 		s.mu.next = &freshRun{done: make(chan struct{})}
 	}
-	s.mu.next.readers++
+	s.mu.next.readers += readers
 	if !s.mu.probing {
 		s.mu.probing = true
 		s.running.Go(func() { s.probe(f) })
@@ -210,7 +251,7 @@ func (s *freshness) take() *freshRun {
 func (s *freshness) probe(f *Feed) {
 	for s.gathered() {
 		_ = f.probes.WaitN(s.ctx, f.askCost()) // a feed that ends is told so below
-		r := s.take()
+		r, began := s.take(), time.Now()
 		q, outcome, err := f.ask(s.ctx)
 		s.running.Go(func() {
 			if err == nil && outcome == "" {
@@ -220,8 +261,12 @@ func (s *freshness) probe(f *Feed) {
 				outcome = "failed"
 			}
 			f.metrics.freshRun(f.gvr, outcome, r.readers)
+			f.roads.ran(outcome, time.Since(began), r.readers)
 			if err != nil {
 				f.log.Debug("cache could not be brought up to date", zap.Error(err))
+			}
+			if err == nil {
+				s.note(proof{began, q.rv})
 			}
 			if err == nil && q.shown(outcome) {
 				f.fresh.era.Store(q.era + 1)
@@ -229,78 +274,8 @@ func (s *freshness) probe(f *Feed) {
 			r.rv, r.outcome, r.err = q.rv, outcome, err
 			close(r.done)
 		})
-	}
-}
-
-// askCost is what the next question costs, in probes.
-func (f *Feed) askCost() int {
-	if stats := f.cache.Stats(); f.lists(stats) {
-		return 1 + stats.Objects/objectsPerProbe
-	}
-	return 1
-}
-
-// carries tells whether the ledger may prove that the cache is up to date. In each era that has to be
-// seen by other means first: the stream may still be of another history. Events never: etcd deletes
-// many of them at one revision, and the cache may show a part of that.
-func (f *Feed) carries(era uint64) bool {
-	return !f.cache.Resource().NoWatchCache && f.fresh.era.Load() == era+1 && f.keeper.ledger.has(f.owner)
-}
-
-// lists tells whether a list costs upstream no more than what else it would be asked.
-func (f *Feed) lists(s watchcache.Stats) bool {
-	era, _ := f.keeper.ledger.standing(f.owner)
-	return !f.carries(era) && (isTiny(s) || isSmall(s) && f.fresh.quiet.Load())
-}
-
-// question is where upstream stands, by its own word.
-type question struct {
-	rv  uint64
-	era uint64 // of the ledger, when it was asked
-	// aside tells that it was asked of another resource of the same etcd. Upstream's cache of the
-	// feed's own resource need not be there yet.
-	aside bool
-}
-
-// shown tells whether a run with such an outcome was shown the state by upstream itself.
-func (q question) shown(outcome string) bool {
-	switch outcome {
-	case "list", "metadata", "side-watch":
-		return true
-	case "current", "stream":
-		return !q.aside
-	}
-	return false
-}
-
-// ask asks upstream for its revision, and for the state where that costs no more:
-// then readers see it already, and there is an outcome. A revision below what the
-// cache had before is no consistent read of the same etcd: it was restored.
-func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) {
-	began, runs := time.Now(), ctx
-	defer func() { f.answered(runs, began, err) }()
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	before := f.cache.Stats()
-	era, noted := f.keeper.ledger.standing(f.owner)
-	q.era = era
-	if f.lists(before) {
-		outcome = "list"
-		q.rv, err = f.fastForward(ctx, 0)
-	} else {
-		if f.carries(era) {
-			q.rv, q.aside = f.keeper.askAside(ctx, max(before.Newest, noted))
-		}
-		if !q.aside {
-			var p probe
-			p, err = f.client.probe(ctx, f.cache.Resource())
-			q.rv = p.rv
+		if r.readers > 1 {
+			sleep(s.ctx, min(time.Duration(r.readers)*gatherFor, gatherMost)-time.Since(began))
 		}
 	}
-	if before := max(before.Newest, noted); err == nil && q.rv < before {
-		err = fmt.Errorf("%w: from %d to %d", errWentBack, before, q.rv)
-		f.keeper.ledger.forget()
-		f.interrupt(err)
-	}
-	return q, outcome, err
 }

@@ -140,7 +140,9 @@ func (k *keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool
 	if w == nil || !k.ledger.has(w.owner) {
 		return 0, false
 	}
+	done := k.feeds.metrics.spend("probe")
 	p, err := k.feeds.client.probe(ctx, w.resource)
+	done()
 	if err != nil || p.rv < known {
 		k.uncached.CompareAndSwap(w, nil)
 		k.ledger.forget() // it may not be in the same etcd any more
@@ -362,7 +364,7 @@ func (k *keeper) closeHoles(ctx context.Context) {
 					sleep(ctx, holeLooks) // it may be on its way
 					if at == f.cache.Stats().Newest && !k.ledger.proves(era, f.owner, at, highest) {
 						began := time.Now()
-						_, _ = f.shareRun(ctx) // as a reader would
+						_, _ = f.shareRun(ctx, nil) // as a reader would
 						f.fresh.rested.Store(watchcache.Moment(time.Now().Add(holeRest * time.Since(began))))
 					}
 				})

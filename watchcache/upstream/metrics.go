@@ -15,6 +15,8 @@ type Metrics struct {
 	runs     *prometheus.CounterVec
 	readers  *prometheus.HistogramVec
 	seconds  *prometheus.HistogramVec
+	cost     *prometheus.CounterVec
+	saved    prometheus.Counter
 	saves    *prometheus.CounterVec
 	restores *prometheus.CounterVec
 	checks   *prometheus.CounterVec
@@ -45,11 +47,20 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 4, 7),
 		}, resourceLabels),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "watchproxy_freshness_seconds",
-			Help:    "Seconds that a consistent read waited until the cache was known to be up to date, by the outcome of its freshness run.",
+			Name: "watchproxy_freshness_seconds",
+			Help: "Seconds that a consistent read waited until the cache was known to be up to date, by the outcome of its freshness run; " +
+				"max-age: it had been lately; direct: it was left to upstream, which answers sooner.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 12),
 		}, []string{"outcome"}),
 	}
+	m.cost = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watchproxy_freshness_upstream_seconds_total",
+		Help: "Seconds that upstream took to answer what shows that caches are up to date (probe, list, metadata; not side watches, which mostly wait), and consistent reads that it answers sooner (direct).",
+	}, []string{"by"})
+	m.saved = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "watchproxy_freshness_saved_seconds_total",
+		Help: "Seconds that upstream would have taken for the consistent reads that caches have answered, by how long it took for those of like size, or takes for an average one.",
+	})
 	m.saves = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_cache_saves_total",
 		Help: "Caches written to the directory of saved caches, by outcome: saved, failed.",
@@ -72,7 +83,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Times that another upstream server was asked from then on, as the one before was not fit to be.",
 		}),
 	}
-	r.MustRegister(m.servers.usable, m.servers.failovers, m.checks, m.saves, m.restores, m.requests, m.relists, m.runs, m.readers, m.seconds)
+	r.MustRegister(m.servers.usable, m.servers.failovers, m.checks, m.saves, m.restores, m.requests, m.relists, m.runs, m.readers, m.seconds, m.cost, m.saved)
 	return m
 }
 
@@ -97,6 +108,17 @@ func (m *Metrics) freshRun(gvr schema.GroupVersionResource, outcome string, read
 
 func (m *Metrics) freshRead(outcome string, waited time.Duration) {
 	m.seconds.WithLabelValues(outcome).Observe(waited.Seconds())
+}
+
+// spent notes how long upstream took to answer.
+func (m *Metrics) spent(by string, took time.Duration) {
+	m.cost.WithLabelValues(by).Add(took.Seconds())
+}
+
+// spend is called before upstream is asked, and what it returns when it has answered.
+func (m *Metrics) spend(by string) (answered func()) {
+	began := time.Now()
+	return func() { m.spent(by, time.Since(began)) }
 }
 
 func (m *Metrics) request(verb string, gvr schema.GroupVersionResource, code int) {

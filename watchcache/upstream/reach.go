@@ -46,7 +46,7 @@ func (f *Feed) reach(ctx context.Context, q *question) (outcome string, err erro
 	if q.aside {
 		// Upstream brings its cache up to date when it is asked for the resource itself.
 		_ = f.probes.Wait(ctx)
-		p, err := f.client.probe(ctx, f.cache.Resource())
+		p, err := f.probe(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -151,7 +151,9 @@ func (f *Feed) fastForward(ctx context.Context, rv uint64) (at uint64, err error
 	if rv > 0 {
 		query = url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}}
 	}
+	done := f.metrics.spend("list")
 	p, err := f.client.page(ctx, f.cache.Resource(), query)
+	done()
 	switch {
 	case err != nil:
 		return 0, err
