@@ -157,6 +157,11 @@ type ConsistentReadsBudget struct {
 	// watches show all that is written elsewhere, a cache of a quiet resource is known to be up to date
 	// without a list. Nothing of what they show is kept but its resourceVersions. The default is true.
 	Ledger *bool `json:"ledger,omitempty"`
+	// ForwardIfSooner leaves gets and lists to upstream that it has answered sooner of late than the cache
+	// could be shown to be up to date: those of few objects of a large resource, where others write and
+	// the ledger may not watch that. Upstream then answers a few at a time that are the same. Without, they
+	// wait, and spare upstream what crowds ask for. The default is true.
+	ForwardIfSooner *bool `json:"forwardIfSooner,omitempty"`
 }
 
 // Derived bounds derived bytes, of all resources together.
@@ -173,8 +178,8 @@ type Resource struct {
 	// answered, which ask for the most recent state: "cache", once that was shown
 	// to be up to date, or "forward", by upstream. The default is cache.
 	ConsistentReads ConsistentReads `json:"consistentReads,omitempty"`
-	// MaxAge lets such a read be answered with a state that was shown to be up to date no longer ago than
-	// that. The answer has an Age header then, in seconds. It is bounded staleness instead of consistency,
+	// MaxAge lets a get, list or watch of the most recent state be answered with one that was shown to be
+	// up to date no longer ago than that. The answer has an Age header then, in seconds. It is bounded staleness instead of consistency,
 	// and not every client can live with it; 0, the default, is never. At least 10ms.
 	MaxAge metav1.Duration `json:"maxAge,omitzero"`
 	// Aggregated lets the resource be cached even if an aggregated API serves it.

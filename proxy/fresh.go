@@ -112,7 +112,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	r.age = age
 	if err != nil {
 		if objects >= 0 {
-			r.request.timed = &timed{r.feed, objects}
+			r.timed = &timed{r.feed, objects}
 		}
 		if _, lost := r.feed.Lost(); lost {
 			return snapshot, errLost // as has just been found
@@ -156,6 +156,12 @@ func (r *read) objects() int {
 type timed struct {
 	feed    Feed
 	objects int
+}
+
+// brief tells one that is answered soon enough for lanes: who waits there for long asks twice.
+func (t *timed) brief() bool {
+	const few = 1000
+	return t != nil && t.objects <= few
 }
 
 // takes is how long upstream takes for it, 0 if that is not known.

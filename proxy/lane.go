@@ -39,7 +39,7 @@ const (
 	laneHeader = 1 << 20
 )
 
-// lanes are a way upstream for gets of single objects: over an HTTP/1.1 connection that has nothing else to do, written
+// lanes are a way upstream for gets of single objects, and for lists that upstream answers sooner than the cache: over an HTTP/1.1 connection that has nothing else to do, written
 // and read by who asks. Net/http gives both to goroutines of the connection, over HTTP/2 the request to one more; each
 // handing over wakes a thread, which takes longer than what it then does.
 //
@@ -62,10 +62,10 @@ type lanes struct {
 	}
 }
 
-// oneObject marks the context of a request for a single object.
-type oneObject struct{}
+// brief marks the context of a request for lanes.
+type brief struct{}
 
-// getsOneObject tells requests that lanes are for.
+// getsOneObject tells gets of single objects.
 func (r *request) getsOneObject(rt route) bool {
 	return r.method == http.MethodGet && rt.verb == "get" && rt.resource && rt.plain && rt.name != "" && rt.subresource == "" &&
 		r.body == nil && !r.wantsUpgrade()
@@ -127,7 +127,7 @@ func (l *lanes) CloseIdleConnections() {
 
 // carry tells whether a request is for lanes, and means the same by HTTP/1.1.
 func (l *lanes) carry(req *http.Request) bool {
-	if req.Context().Value(oneObject{}) == nil || req.URL.Host != l.base.Host || req.URL.Scheme != l.base.Scheme ||
+	if req.Context().Value(brief{}) == nil || req.URL.Host != l.base.Host || req.URL.Scheme != l.base.Scheme ||
 		strings.ContainsFunc(req.URL.RequestURI(), func(c rune) bool { return c <= ' ' || c == 0x7f }) {
 		return false
 	}

@@ -324,8 +324,8 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 		return refusal
 	}
 	done = joined(done, admitted)
-	if req.getsOneObject(rt) || req.timed != nil {
-		ctx = context.WithValue(ctx, oneObject{}, oneObject{})
+	if req.getsOneObject(rt) || req.timed.brief() {
+		ctx = context.WithValue(ctx, brief{}, brief{})
 	}
 	if rt.verb != "watch" {
 		resp := s.forwards.forward(ctx, nil, req, done)

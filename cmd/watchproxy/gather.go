@@ -65,3 +65,16 @@ metrics:
 	}
 	return sum
 }
+
+// by adds up the counters of a name, or the observations of a histogram, for each value of a label.
+func (m families) by(name, label string) map[string]float64 {
+	sums := map[string]float64{}
+	for _, metric := range m[name].GetMetric() {
+		for _, l := range metric.GetLabel() {
+			if l.GetName() == label {
+				sums[l.GetValue()] += metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return sums
+}

@@ -234,6 +234,7 @@ func feedOptions(c config.Cache) upstream.Options {
 		SelfCheck:   c.SelfCheckInterval.Duration,
 		MaxProbes:   *c.ConsistentReads.MaxProbesPerSecond,
 		Ledger:      *c.ConsistentReads.Ledger,
+		Direct:      *c.ConsistentReads.ForwardIfSooner,
 		Resources:   map[schema.GroupResource]upstream.ResourceOptions{},
 	}
 	for _, r := range c.Exclude {

@@ -19,6 +19,7 @@ type status struct {
 	Memory        memory       `json:"memory"`
 	Requests      requests     `json:"requests"`
 	ToUpstream    toUpstream   `json:"upstreamRequests"`
+	MostRecent    mostRecent   `json:"mostRecentReads"`
 	Watches       int          `json:"watches"` // open ones that the cache serves
 	Feeds         []feedStatus `json:"feeds"`
 }
@@ -53,6 +54,17 @@ type toUpstream struct {
 	// Saved is how many more there would be if all requests that the cache or another one's request has answered had
 	// gone upstream, and there were no feeds and reviews. It is negative while these are still more than those.
 	Saved int64 `json:"saved"`
+}
+
+// mostRecent are reads of the most recent state that caches are there for.
+type mostRecent struct {
+	// Reads are how many there were by what showed that the cache was up to date, as in watchproxy_freshness_seconds; direct
+	// are those that upstream answered instead.
+	Reads map[string]float64 `json:"reads"`
+	// UpstreamSeconds is how long upstream took for that, SavedSeconds how long it would have taken to answer the reads of
+	// the cache itself, by what it took for others of like size.
+	UpstreamSeconds map[string]float64 `json:"upstreamSeconds"`
+	SavedSeconds    float64            `json:"savedSeconds"`
 }
 
 type feedStatus struct {
@@ -100,6 +112,11 @@ func statusOf(host string, began time.Time, feeds []upstream.FeedStatus, metrics
 	s.Memory.Derived = int64(m.sum("watchproxy_derived_bytes"))
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		s.Memory.Limit = limit
+	}
+	s.MostRecent = mostRecent{
+		Reads:           m.by("watchproxy_freshness_seconds", "outcome"),
+		UpstreamSeconds: m.by("watchproxy_freshness_upstream_seconds_total", "by"),
+		SavedSeconds:    m.sum("watchproxy_freshness_saved_seconds_total"),
 	}
 	s.count(m)
 	return s, nil

@@ -103,6 +103,36 @@ func TestStatusCounts(t *testing.T) {
 	}
 }
 
+// What showed that caches were up to date is told with what it cost upstream, and what that would have taken otherwise.
+func TestStatusTellsHowReadsWereFresh(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	reads := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "watchproxy_freshness_seconds", Help: "As there."}, []string{"outcome"})
+	cost := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "watchproxy_freshness_upstream_seconds_total", Help: "As there."}, []string{"by"})
+	saved := prometheus.NewCounter(prometheus.CounterOpts{Name: "watchproxy_freshness_saved_seconds_total", Help: "As there."})
+	registry.MustRegister(reads, cost, saved)
+	text := func() string {
+		s, err := statusOf("https://upstream", time.Now(), nil, registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return statusText(&s)
+	}
+	if want := "fresh      0 reads of the most recent state: upstream took 0.0 s for them instead of 0.0 s\n"; !strings.Contains(text(), want) {
+		t.Errorf("no %q in\n%s", want, text())
+	}
+	for range 3 {
+		reads.WithLabelValues("ledger").Observe(0.001)
+	}
+	reads.WithLabelValues("direct").Observe(0)
+	cost.WithLabelValues("probe").Add(0.25)
+	cost.WithLabelValues("metadata").Add(1)
+	cost.WithLabelValues("direct").Add(100)
+	saved.Add(30)
+	if want := "fresh      4 reads of the most recent state (75.0 % ledger, 25.0 % direct): upstream took 1.2 s for them instead of 30.0 s\n"; !strings.Contains(text(), want) {
+		t.Errorf("no %q in\n%s", want, text())
+	}
+}
+
 var feeds = []upstream.FeedStatus{
 	{
 		GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, LastSign: time.Now(),

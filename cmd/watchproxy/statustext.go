@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +31,7 @@ func statusText(s *status) string {
 		{"hit ratio", ratio},
 		{"upstream", fmt.Sprintf("%s requests: %s forwarded, %s of feeds, %s reviews", count(u.Total), count(u.Forwarded), count(u.Feeds), count(u.Reviews))},
 		{"saved", count(u.Saved) + " requests"},
+		{"fresh", s.MostRecent.text()},
 		{"watches", count(int64(s.Watches))},
 	} {
 		fmt.Fprintf(&b, "%-10s %s\n", line[0], line[1])
@@ -48,6 +52,31 @@ func statusText(s *status) string {
 	const words = 3 // columns of words stand to the left, figures to the right
 	writeTable(&b, rows, words)
 	return b.String()
+}
+
+// text tells what showed most often that the cache was up to date, and at what cost.
+func (r mostRecent) text() string {
+	all, upstream := 0.0, 0.0
+	for _, n := range r.Reads {
+		all += n
+	}
+	for by, seconds := range r.UpstreamSeconds {
+		if by != "direct" { // those it would have answered anyway
+			upstream += seconds
+		}
+	}
+	outcomes := slices.SortedFunc(maps.Keys(r.Reads), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r.Reads[b], r.Reads[a]), cmp.Compare(a, b))
+	})
+	var parts []string
+	for _, outcome := range outcomes {
+		parts = append(parts, percent(r.Reads[outcome]/all)+" "+outcome)
+	}
+	how := ""
+	if len(parts) > 0 {
+		how = " (" + strings.Join(parts, ", ") + ")"
+	}
+	return fmt.Sprintf("%s reads of the most recent state%s: upstream took %.1f s for them instead of %.1f s", count(int64(all)), how, upstream, r.SavedSeconds)
 }
 
 // percent rounds down, as the page does: 100.0 % is all.

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -109,7 +111,7 @@ func (r *roads) due() bool {
 // leave tells whether a read is for upstream from the beginning, and else how long it should wait.
 func (f *Feed) leave(objects int) (takes time.Duration, leave bool) {
 	takes, sooner := f.roads.compare(objects)
-	if era, _ := f.keeper.ledger.standing(f.owner); !sooner || f.carries(era) {
+	if era, _ := f.keeper.ledger.standing(f.owner); !sooner || !f.direct() || f.carries(era) {
 		return takes, false
 	}
 	if f.roads.due() {
@@ -118,6 +120,9 @@ func (f *Feed) leave(objects int) (takes time.Duration, leave bool) {
 	f.keeper.want(false)
 	return takes, true
 }
+
+// direct tells whether configuration allows it.
+func (f *Feed) direct() bool { return f.keeper.feeds.options.Load().Direct }
 
 // Takes is how long upstream takes for a read of so many objects.
 func (f *Feed) Takes(objects int) time.Duration {
@@ -179,7 +184,7 @@ func (f *Feed) joins() bool {
 	f.fresh.mu.Lock()
 	gathered := f.fresh.mu.next != nil && f.fresh.mu.next.readers > 0
 	f.fresh.mu.Unlock()
-	if !gathered || f.probes.Tokens() < 1 {
+	if !gathered || f.probes.Limit() != rate.Inf && f.probes.Tokens() < 1 {
 		return false
 	}
 	era, _ := f.keeper.ledger.standing(f.owner)

@@ -25,7 +25,8 @@ import (
 // streams that can be cut or stall. It lives in memory only, so that tests can
 // run it in synctest's time.
 type fakeUpstream struct {
-	takes time.Duration // each request
+	takes time.Duration                           // each request
+	slow  struct{ probe, metadata time.Duration } // besides
 	mu    struct {
 		sync.Mutex
 		rev        uint64
@@ -152,6 +153,11 @@ func (f *fakeUpstream) bookmark() {
 	})
 }
 
+// delays has upstream take so long for probes and lists of metadata.
+func (f *fakeUpstream) delays(probe, metadata time.Duration) {
+	f.locked(func() { f.slow.probe, f.slow.metadata = probe, metadata })
+}
+
 func (f *fakeUpstream) count(verb string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -195,6 +201,10 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		verb = "watch"
 	}
 	f.mu.requests[verb]++
+	slow := map[string]time.Duration{"probe": f.slow.probe, "metadata": f.slow.metadata}[verb]
+	f.mu.Unlock()
+	time.Sleep(slow)
+	f.mu.Lock()
 	if f.mu.down != nil {
 		return nil, f.mu.down
 	}

@@ -36,6 +36,8 @@ type Options struct {
 	MaxProbes int
 	// Ledger watches the metadata of all resources while consistent readers have a use for it.
 	Ledger bool
+	// Direct leaves reads to upstream that it answers sooner than the cache can.
+	Direct bool
 }
 
 // ResourceOptions are those of one resource.

@@ -153,9 +153,11 @@ func (f *Feed) Fresh(ctx context.Context, objects int) (s watchcache.Snapshot, a
 			f.metrics.freshRead("direct", 0)
 			return s, 0, errSooner
 		}
-		timer := time.NewTimer(2*takes + earlyAfter)
-		defer timer.Stop()
-		early = timer.C
+		if f.direct() {
+			timer := time.NewTimer(2*takes + earlyAfter)
+			defer timer.Stop()
+			early = timer.C
+		}
 	}
 	r, err := f.shareRun(ctx, early)
 	waited := time.Since(began)
