@@ -58,6 +58,17 @@ func (r *Resource) ParseState(message []byte) (ObjectState, error) {
 	return ObjectState{r.Key(namespace, strings.Clone(name)), strings.Clone(o.uid), o.rv}, err
 }
 
+// ParseVersion reads no more of an object in protobuf than its resourceVersion.
+func ParseVersion(message []byte) (rv uint64, err error) {
+	meta, err := metadataOf(message)
+	if err != nil {
+		return 0, err
+	}
+	var o Object
+	_, _, err = o.readProtoMetadata(meta.bytes)
+	return o.rv, err
+}
+
 // Confirm compares a state that upstream was asked for, sorted by key at rv, with
 // the newest that the log has. If they are the same objects in the same versions,
 // it publishes that state as of rv, as [Cache.FastForward] does. It returns whether

@@ -84,11 +84,11 @@ type protoStream struct {
 	r        *frameReader
 	event    metav1.WatchEvent
 	envelope runtime.Unknown
-	resource *watchcache.Resource
+	want     runtime.TypeMeta // of what is shown
 }
 
 func newProtoStream(body io.Reader, r *watchcache.Resource, buffer int) *protoStream {
-	return &protoStream{r: newFrameReader(body, buffer), resource: r}
+	return &protoStream{r: newFrameReader(body, buffer), want: runtime.TypeMeta{Kind: r.Kind, APIVersion: r.APIVersion()}}
 }
 
 // next implements stream.
@@ -106,7 +106,7 @@ func (s *protoStream) next() (event, error) {
 		return event{}, err
 	}
 	e := event{kind: s.event.Type, object: s.envelope.Raw}
-	want := runtime.TypeMeta{Kind: s.resource.Kind, APIVersion: s.resource.APIVersion()}
+	want := s.want
 	if e.kind == "ERROR" {
 		want = runtime.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	}

@@ -314,14 +314,14 @@ func (k *keeper) read(s stream, o owner, from uint64) error {
 		case e.kind == "ERROR":
 			return eventError(e, watchcache.Protobuf)
 		}
-		state, err := metadataOnly.ParseState(e.object)
+		rv, err := watchcache.ParseVersion(e.object)
 		switch {
 		case err != nil:
 			return err
 		case e.kind == "BOOKMARK":
-			used.reached(state.ResourceVersion)
+			used.reached(rv)
 		default:
-			used.event(state.ResourceVersion)
+			used.event(rv)
 			k.feeds.uses(o, used.take()...)
 		}
 	}

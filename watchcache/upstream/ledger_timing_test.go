@@ -1,0 +1,69 @@
+package upstream
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"testing"
+)
+
+// revisions is a watch whose events use one revision after the other.
+type revisions struct {
+	frame  []byte
+	digits []byte // of the frame, where its revision is written
+	next   uint64
+	left   int
+	unread []byte
+}
+
+func newRevisions(from uint64, n int) *revisions {
+	r := &revisions{frame: metadataFrame(from), next: from, left: n}
+	at := bytes.Index(r.frame, []byte(strconv.FormatUint(from, 10)))
+	r.digits = r.frame[at : at+len(strconv.FormatUint(from, 10))]
+	return r
+}
+
+// Read implements io.Reader.
+func (r *revisions) Read(p []byte) (n int, err error) {
+	for n < len(p) && (len(r.unread) > 0 || r.left > 0) {
+		if len(r.unread) == 0 {
+			strconv.AppendUint(r.digits[:0], r.next, 10) // as long as the one before
+			r.next++
+			r.left--
+			r.unread = r.frame
+		}
+		copied := copy(p[n:], r.unread)
+		n += copied
+		r.unread = r.unread[copied:]
+	}
+	if n == 0 {
+		return 0, errEnd
+	}
+	return n, nil
+}
+
+var errEnd = fmt.Errorf("the end")
+
+// provedLedger is one that two resources are known to be in.
+func provedLedger(tb testing.TB) *ledger {
+	tb.Helper()
+	l := &ledger{}
+	l.begin()
+	l.mu.members = map[owner]*membership{1: {evidence: evidenceEnough}, 2: {evidence: evidenceEnough}}
+	return l
+}
+
+// BenchmarkLedger is what an event costs that a watch brings for the ledger, from the bytes on.
+func BenchmarkLedger(b *testing.B) {
+	l := provedLedger(b)
+	k := &keeper{ledger: l, feeds: &Feeds{}}
+	k.feeds.ledger.mu.members, k.feeds.ledger.mu.entries = l.mu.members, l.mu.entries
+	const from = 1_000_000_000
+	b.ReportAllocs()
+	if err := k.read(newProtoStream(newRevisions(from, b.N), &metadataOnly, ledgerBuffer), 1, from-1); err == nil {
+		b.Fatal("there is no end")
+	}
+	if _, highest := k.feeds.ledger.standing(1); highest != from+uint64(b.N)-1 {
+		b.Fatalf("noted up to %d of %d", highest-from, b.N)
+	}
+}
