@@ -157,10 +157,10 @@ type ConsistentReadsBudget struct {
 	// watches show all that is written elsewhere, a cache of a quiet resource is known to be up to date
 	// without a list. Nothing of what they show is kept but its resourceVersions. The default is true.
 	Ledger *bool `json:"ledger,omitempty"`
-	// ForwardIfSooner leaves gets and lists to upstream that it has answered sooner of late than the cache
-	// could be shown to be up to date: those of few objects of a large resource, where others write and
-	// the ledger may not watch that. Upstream then answers a few at a time that are the same. Without, they
-	// wait, and spare upstream what crowds ask for. The default is true.
+	// ForwardIfSooner leaves lists to upstream, up to 32 at a time, that it has answered sooner of late than
+	// the cache could be shown to be up to date: those of few objects of a large resource, where others
+	// write and the ledger may not watch that. Without, they wait, and spare upstream what crowds ask for.
+	// The default is true.
 	ForwardIfSooner *bool `json:"forwardIfSooner,omitempty"`
 }
 
@@ -180,7 +180,8 @@ type Resource struct {
 	ConsistentReads ConsistentReads `json:"consistentReads,omitempty"`
 	// MaxAge lets a get, list or watch of the most recent state be answered with one that was shown to be
 	// up to date no longer ago than that. The answer has an Age header then, in seconds. It is bounded staleness instead of consistency,
-	// and not every client can live with it; 0, the default, is never. At least 10ms.
+	// and not every client can live with it; 0, the default, is never. At least
+	// 10ms; what is less than upstream takes to show that a cache is up to date is of no use.
 	MaxAge metav1.Duration `json:"maxAge,omitzero"`
 	// Aggregated lets the resource be cached even if an aggregated API serves it.
 	// Its resourceVersions must be plain integers that only grow.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -50,14 +49,18 @@ type Feed interface {
 	// ServesConsistent tells whether Fresh is of any use: configuration may leave
 	// reads of the most recent state to upstream.
 	ServesConsistent() bool
-	// Fresh returns a state that is not older than the call, or than its age, for a read of so many
-	// objects, or a negative number if upstream should not answer it. Any error means that upstream
-	// has to.
-	Fresh(ctx context.Context, objects int) (s watchcache.Snapshot, age time.Duration, err error)
-	// Takes is how long upstream takes for such a read.
-	Takes(objects int) time.Duration
-	// Answered tells how long upstream took for one, and whether it answered.
-	Answered(objects int, took time.Duration, ok bool)
+	// Recent returns a state that configuration allows instead of the most recent one, and how old it
+	// may be, if there is one.
+	Recent() (s watchcache.Snapshot, age time.Duration, ok bool)
+	// Leaves tells whether upstream answers a list sooner than Fresh.
+	Leaves(scope watchcache.Scope) bool
+	// Fresh returns a state that is not older than the call. Any error means that upstream has to
+	// answer. The scope is nil unless that would do as well.
+	Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.Snapshot, error)
+	// Takes is how long upstream takes for a list. Answered tells how long it took for one, and whether
+	// it answered.
+	Takes(scope watchcache.Scope) time.Duration
+	Answered(scope watchcache.Scope, took time.Duration, ok bool)
 }
 
 // read is a get, list or watch that the cache may answer.
@@ -76,7 +79,6 @@ type read struct {
 	workspace *workspace
 	meter     meter
 	warnings  []string
-	crowded   bool          // upstream answers many reads already that the cache could not
 	age       time.Duration // of the state that is shown; 0 for the most recent one
 }
 
@@ -89,18 +91,18 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (resp *resp
 	if err != nil {
 		return nil, err
 	}
-	r := &read{request: req, route: rt, params: p, derived: s.derived, workspace: s.workspace, crowded: s.stale.crowded()}
+	r := &read{request: req, route: rt, params: p, derived: s.derived, workspace: s.workspace}
 	choices := wire.Negotiate(req.header.Get("Accept"), r.kind(), req.pretty())
+	if !r.answerable() || r.joins() && !s.joins(r, choices) {
+		return nil, errForward
+	}
 	if r.joins() {
+		choices = choices[:1] // the others are for where upstream has not got the first
 		defer func() {
 			if errors.Is(err, errStale) {
 				err = errForward // as if there were no cache
 			}
 		}()
-		choices = slices.DeleteFunc(choices, func(c wire.Choice) bool { return !s.feeds.Joins(r.gvr, keptAs(c)) })
-	}
-	if !r.answerable() || len(choices) == 0 {
-		return nil, errForward
 	}
 	if refusal, err := s.authorize(ctx, r); refusal != nil || err != nil {
 		return refusal, err
@@ -160,6 +162,14 @@ func (r *read) answerable() bool {
 
 // joins tells a get of the most recent state. The cache answers it if that costs nothing.
 func (r *read) joins() bool { return r.name != "" && !r.rvGiven }
+
+// joins tells whether the cache answers such a get at no cost: a feed does, and nobody has to be asked whether it may.
+func (s *Server) joins(r *read, choices []wire.Choice) bool {
+	if len(choices) == 0 || !s.feeds.Joins(r.gvr, keptAs(choices[0])) {
+		return false
+	}
+	return r.identity == nil || s.options.Load().Access.Allows(r.attributes(r.identity.User))
+}
 
 // open finds the cache for the first of the choices that there is one for.
 func (s *Server) open(ctx context.Context, r *read, choices []wire.Choice) error {
@@ -251,9 +261,7 @@ func (r *read) respond() *response {
 	resp := newResponse(http.StatusOK, fromCache)
 	resp.header.Set("Content-Type", r.form.ContentType())
 	resp.header["Warning"] = r.warnings
-	if r.age > 0 {
-		resp.header.Set("Age", strconv.Itoa(int(math.Ceil(r.age.Seconds()))))
-	}
+	r.tellAge(resp)
 	r.stamp(resp)
 	return resp
 }
@@ -262,7 +270,15 @@ func (r *read) respond() *response {
 func (r *read) fail(s metav1.Status) *response {
 	resp := r.request.fail(s, fromCache)
 	resp.header["Warning"] = r.warnings
+	r.tellAge(resp)
 	return resp
+}
+
+// tellAge tells how old the state may be that an answer shows, if it is not the most recent one.
+func (r *read) tellAge(resp *response) {
+	if r.age > 0 {
+		resp.header.Set("Age", strconv.Itoa(int(math.Ceil(r.age.Seconds()))))
+	}
 }
 
 func (r *request) stamp(resp *response) {

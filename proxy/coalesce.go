@@ -36,33 +36,32 @@ const (
 type flights struct {
 	mu struct {
 		sync.Mutex
-		flying map[string]*flight // of each key the one that was sent last, while it is under way
+		fleets map[string]*fleet // of each key that something is under way for
 	}
+}
+
+// fleet are the flights of a key.
+type fleet struct {
+	up    int           // how many are under way, whose answers have not come
+	sent  time.Time     // when the last of them was
+	pause time.Duration // after which the next may begin though others are under way; 0 for never
+	next  *flight       // gathers who comes after it was sent; nil if nobody has
 }
 
 // flight is one request upstream.
 type flight struct {
-	*fleet
-	began   time.Time
-	next    *flight       // gathers who comes after it was sent; nil if nobody
 	lead    chan struct{} // gives one of those who wait the lead
 	landed  chan struct{} // closed when answer is set
 	answer  *response     // nil if it cannot be shared
 	waiting int           // how many wait for it, whoever leads it included if he waited; guarded by flights.mu
 }
 
-// fleet are the flights of a key while there are any.
-type fleet struct {
-	pause time.Duration // after which the next may begin though one is under way; 0 for never
-	up    int           // how many are under way; guarded by flights.mu
-}
-
 // fleetMost is how many flights of a key are under way at most, if the next need not wait. FleetPart
 // is the part of their time after which the next begins.
 const fleetMost, fleetPart = 5, 5
 
-func newFlight(of *fleet) *flight {
-	return &flight{fleet: of, lead: make(chan struct{}, 1), landed: make(chan struct{})}
+func newFlight() *flight {
+	return &flight{lead: make(chan struct{}, 1), landed: make(chan struct{})}
 }
 
 // join returns the flight that may answer a request that came just now, and
@@ -70,33 +69,57 @@ func newFlight(of *fleet) *flight {
 func (fs *flights) join(key string, takes time.Duration) (f *flight, leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if fs.mu.flying == nil {
-		fs.mu.flying = map[string]*flight{}
+	if fs.mu.fleets == nil {
+		fs.mu.fleets = map[string]*fleet{}
 	}
-	under := fs.mu.flying[key]
-	if under == nil {
-		f = newFlight(&fleet{pause: takes / fleetPart})
-		fs.beginLocked(key, f)
-		return f, true
+	of := fs.mu.fleets[key]
+	if of == nil {
+		of = &fleet{}
+		fs.mu.fleets[key] = of
 	}
-	if under.next == nil {
-		under.next = newFlight(under.fleet)
+	if takes > 0 {
+		of.pause = takes / fleetPart
 	}
-	if under.next.waiting == 0 && under.pause > 0 {
-		time.AfterFunc(time.Until(under.began.Add(under.pause)), func() {
-			fs.mu.Lock()
-			defer fs.mu.Unlock()
-			fs.overtakeLocked(key)
-		})
+	if !of.gathers() {
+		if of.ready() {
+			of.begin()
+			return newFlight(), true
+		}
+		if of.next == nil {
+			of.next = newFlight()
+		}
+		if of.pause > 0 {
+			time.AfterFunc(time.Until(of.sent.Add(of.pause)), func() {
+				fs.mu.Lock()
+				defer fs.mu.Unlock()
+				of.proceed()
+			})
+		}
 	}
-	under.next.waiting++
-	return under.next, false
+	of.next.waiting++
+	return of.next, false
 }
 
-func (fs *flights) beginLocked(key string, f *flight) {
-	fs.mu.flying[key] = f
-	f.up++
-	f.began = time.Now()
+// gathers tells whether anybody waits for the next flight.
+func (of *fleet) gathers() bool { return of.next != nil && of.next.waiting > 0 }
+
+// ready tells whether a flight may begin.
+func (of *fleet) ready() bool {
+	return of.up == 0 || of.pause > 0 && of.up < fleetMost && time.Since(of.sent) >= of.pause
+}
+
+func (of *fleet) begin() {
+	of.up++
+	of.sent = time.Now()
+}
+
+// proceed lets the next flight begin, if anybody waits for it and it is time.
+func (of *fleet) proceed() {
+	if of.gathers() && of.ready() {
+		of.begin()
+		of.next.lead <- struct{}{}
+		of.next = nil
+	}
 }
 
 // land hands out a flight's answer and lets the next one begin.
@@ -106,33 +129,17 @@ func (fs *flights) land(key string, f *flight, answer *response) {
 	f.answer = answer
 	answer.letGo(-f.waiting)
 	close(f.landed)
-	fs.proceedLocked(key, f)
+	fs.endLocked(key)
 }
 
-// proceedLocked lets the next flight begin after f has ended, if anybody waits for it.
-func (fs *flights) proceedLocked(key string, f *flight) {
-	f.up--
-	switch {
-	case fs.mu.flying[key] != f:
-		fs.overtakeLocked(key)
-	case f.next == nil || f.next.waiting == 0:
-		delete(fs.mu.flying, key)
-	default:
-		fs.nextLocked(key, f)
+// endLocked takes one out of those that are under way.
+func (fs *flights) endLocked(key string) {
+	of := fs.mu.fleets[key]
+	of.up--
+	of.proceed()
+	if of.up == 0 {
+		delete(fs.mu.fleets, key)
 	}
-}
-
-// overtakeLocked lets the next flight begin while others are under way, if it is time.
-func (fs *flights) overtakeLocked(key string) {
-	f := fs.mu.flying[key]
-	if f != nil && f.next != nil && f.next.waiting > 0 && f.pause > 0 && f.up < fleetMost && time.Since(f.began) >= f.pause {
-		fs.nextLocked(key, f)
-	}
-}
-
-func (fs *flights) nextLocked(key string, f *flight) {
-	fs.beginLocked(key, f.next)
-	f.next.lead <- struct{}{}
 }
 
 // leave takes somebody out of those who wait. If the lead was given to nobody but him,
@@ -146,7 +153,7 @@ func (fs *flights) leave(key string, f *flight) {
 	}
 	select {
 	case <-f.lead:
-		fs.proceedLocked(key, f)
+		fs.endLocked(key)
 	default:
 	}
 }

@@ -19,6 +19,7 @@ import (
 func TestSharedAnswersAreConsistent(t *testing.T) {
 	t.Run("one at a time", func(t *testing.T) { testShared(t, 0, 1, 1000/10+2) })
 	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, fleetMost, 1000*fleetPart/10+2) })
+	t.Run("some take long", testSlowFlights)
 }
 
 func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
@@ -71,8 +72,41 @@ func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
 		if n := sent.Load(); n > most {
 			t.Errorf("%d requests within a second of 10 ms each", n)
 		}
-		if len(fs.mu.flying) != 0 {
-			t.Errorf("%d keys left", len(fs.mu.flying))
+		if len(fs.mu.fleets) != 0 {
+			t.Errorf("%d keys left", len(fs.mu.fleets))
+		}
+	})
+}
+
+// Some answers that take much longer than is known do not let more be under way.
+func testSlowFlights(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	synctest.Test(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		var fs flights
+		var flying atomic.Int64
+		var readers sync.WaitGroup
+		for range 600 {
+			wait, takes := time.Duration(r.IntN(20_000))*time.Millisecond, 10*time.Millisecond
+			if r.IntN(4) == 0 {
+				takes = 5 * time.Second
+			}
+			readers.Go(func() {
+				time.Sleep(wait)
+				fs.share(t.Context(), "key", 10*time.Millisecond, func(bool) (*response, bool) {
+					if n := flying.Add(1); n > fleetMost {
+						t.Errorf("%d requests at a time", n)
+					}
+					defer flying.Add(-1)
+					time.Sleep(takes)
+					return &response{}, true
+				})
+			})
+		}
+		readers.Wait()
+		if len(fs.mu.fleets) > 0 {
+			t.Errorf("%d keys left", len(fs.mu.fleets))
 		}
 	})
 }
@@ -187,8 +221,8 @@ func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
 		cancel()
 		left.Wait() // within the hour
 		all.Wait()
-		if n := flown.Load(); n != 1 || len(fs.mu.flying) != 0 {
-			t.Errorf("%d flights, %d keys left", n, len(fs.mu.flying))
+		if n := flown.Load(); n != 1 || len(fs.mu.fleets) != 0 {
+			t.Errorf("%d flights, %d keys left", n, len(fs.mu.fleets))
 		}
 	})
 }
@@ -210,10 +244,10 @@ func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 		answer.bytes = []byte("x")
 		answer.shares = &shares{free: func() { freed = true }}
 		answer.letGo(-1)
-		f := newFlight(&fleet{})
+		f := newFlight()
 		f.answer = answer
 		close(f.landed)
-		s.flights.mu.flying = map[string]*flight{key: {fleet: f.fleet, next: f}}
+		s.flights.mu.fleets = map[string]*fleet{key: {up: 1, next: f}}
 		before := f.answer.shares.left.Load()
 		s.sharedForward(left, req, rt, func() {})
 		if f.answer.shares.left.Load() == before && !freed {

@@ -208,9 +208,10 @@ type cachesOne struct {
 	feed *rawFeed
 }
 
-// Caches implements Feeds.
+// Joins implements Feeds.
 func (cachesOne) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
 
+// Caches implements Feeds.
 func (cachesOne) Caches(schema.GroupVersionResource) bool { return true }
 
 // Open implements Feeds.
@@ -453,7 +454,7 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 				waitFor(t, "others wait for the same", func() bool {
 					s.flights.mu.Lock()
 					defer s.flights.mu.Unlock()
-					for _, f := range s.flights.mu.flying {
+					for _, f := range s.flights.mu.fleets {
 						if f.next != nil {
 							return f.next.waiting == want
 						}

@@ -105,6 +105,18 @@ func (q *fairQueue) take(ctx context.Context, c claim) error {
 	return q.wait(ctx, w)
 }
 
+// try takes at once or not at all.
+func (q *fairQueue) try(c claim) bool {
+	w, err := q.enter(c)
+	if w == nil {
+		return err == nil
+	}
+	if q.leave(w) && w.err == nil {
+		q.give(w.user, w.size) // it was granted just now
+	}
+	return false
+}
+
 // wait is the rest of take.
 func (q *fairQueue) wait(ctx context.Context, w *waiter) error {
 	select {

@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -32,12 +33,17 @@ const (
 // to date. Such reads come in crowds, so their number is bounded.
 var errStale = fmt.Errorf("%w: the cache is not up to date", errForward)
 
+// errSooner is the errForward of a list that upstream answers sooner.
+var errSooner = fmt.Errorf("%w: upstream answers sooner", errForward)
+
 const (
 	// staleReads and staleWatches are how many of them upstream has at a time;
 	// staleWait is how long others wait for their turn.
 	staleReads   = 64
 	staleWatches = 256
 	staleWait    = 10 * time.Second
+	// soonerMost is how many lists are left to upstream at a time as it answers sooner, half of them a user's.
+	soonerMost = 32
 )
 
 // stale holds the places of such reads. A watch keeps its own as long as it is
@@ -47,9 +53,6 @@ type stale struct{ reads, watches chan struct{} }
 func newStale(reads, watches int) stale {
 	return stale{make(chan struct{}, reads), make(chan struct{}, watches)}
 }
-
-// crowded tells whether most places of reads are taken.
-func (s stale) crowded() bool { return len(s.reads) > cap(s.reads)/2 }
 
 // admit waits for a place. If there is none, the response tells to come back: by
 // then the cache can answer.
@@ -107,13 +110,21 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if !r.feed.ServesConsistent() {
 		return watchcache.Snapshot{}, errForward
 	}
-	objects := r.objects()
-	snapshot, age, err := r.feed.Fresh(ctx, objects)
-	r.age = age
-	if err != nil {
-		if objects >= 0 {
-			r.timed = &timed{r.feed, objects}
+	if !r.rvGiven {
+		if snapshot, age, ok := r.feed.Recent(); ok {
+			r.age = age
+			return snapshot, nil
 		}
+	}
+	scope := r.scope()
+	if scope != nil {
+		r.timed = &timed{feed: r.feed, scope: *scope}
+		if !r.insists && r.feed.Leaves(*scope) {
+			return watchcache.Snapshot{}, errSooner
+		}
+	}
+	snapshot, err := r.feed.Fresh(ctx, scope)
+	if err != nil {
 		if _, lost := r.feed.Lost(); lost {
 			return snapshot, errLost // as has just been found
 		}
@@ -131,37 +142,42 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	return snapshot, &tooLargeError{r.rv, snapshot.ResourceVersion()}
 }
 
-// objects is how many objects upstream has to look at for the read, or negative if the cache should answer it all the
-// same: a watch stays where it was begun, and crowds are for the cache.
-func (r *read) objects() int {
-	if r.watch || r.crowded {
-		return -1
-	}
-	if r.name != "" || r.filter.Single() {
-		return 1
+// scope is what upstream has to look at for a list of the most recent state. It is nil for other reads: a watch would stay
+// with upstream for long, a get is forwarded unless it costs nothing, and how long a resourceVersion takes is the client's
+// to say.
+func (r *read) scope() *watchcache.Scope {
+	if r.kind() != wire.List || r.rvGiven {
+		return nil
 	}
 	snapshot, err := r.cache.Snapshot()
 	if err != nil {
-		return -1
+		return nil
 	}
 	from, to := r.filter.KeyRange(r.resource)
-	n := snapshot.Count(from, to)
-	if r.limit > 0 {
-		n = int(min(int64(n), r.limit))
+	s := &watchcache.Scope{Objects: snapshot.Count(from, to), Fields: r.fields != nil && !r.fields.Empty()}
+	if r.limit > 0 && !r.filter.Selective() {
+		s.Objects = int(min(int64(s.Objects), r.limit))
 	}
-	return n
+	return s
 }
 
 // timed is a read that upstream answers instead of a feed.
 type timed struct {
-	feed    Feed
-	objects int
+	feed  Feed
+	scope watchcache.Scope
+	sent  time.Time // zero if it was not, or by another one's request
+}
+
+func (t *timed) begin() {
+	if t != nil {
+		t.sent = time.Now()
+	}
 }
 
 // brief tells one that is answered soon enough for lanes: who waits there for long asks twice.
 func (t *timed) brief() bool {
 	const few = 1000
-	return t != nil && t.objects <= few
+	return t != nil && t.scope.Objects <= few
 }
 
 // takes is how long upstream takes for it, 0 if that is not known.
@@ -169,7 +185,7 @@ func (t *timed) takes() time.Duration {
 	if t == nil {
 		return 0
 	}
-	return t.feed.Takes(t.objects)
+	return t.feed.Takes(t.scope)
 }
 
 // reached waits for the cache to reach the read's resourceVersion.

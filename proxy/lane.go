@@ -28,6 +28,8 @@ const (
 	laneAge = 5 * time.Minute
 	// laneDemand is within which time two requests have to want one, so that it is opened.
 	laneDemand = time.Second
+	// laneLists is how many of them lists have at most.
+	laneLists = laneMost / 2
 	// lanePause is how long none is opened after one could not be, was silent, or two broke.
 	lanePause = 10 * time.Second
 	// laneDial bounds the opening of one.
@@ -58,11 +60,13 @@ type lanes struct {
 		wanted  time.Time // when there was none
 		failed  time.Time // when they did
 		broke   time.Time // when one did
+		lists   int       // how many have a list
 		closing bool      // a timer is set that closes those without work
 	}
 }
 
-// brief marks the context of a request for lanes.
+// brief marks the context of a request for lanes. It is true for a list, whose client may read slowly: half of the lanes at
+// most are for those.
 type brief struct{}
 
 // getsOneObject tells gets of single objects.
@@ -103,7 +107,8 @@ func withLanes(config *rest.Config) *rest.Config {
 // RoundTrip implements http.RoundTripper.
 func (l *lanes) RoundTrip(req *http.Request) (*http.Response, error) {
 	if l.carry(req) {
-		if c := l.take(); c != nil {
+		list, _ := req.Context().Value(brief{}).(bool)
+		if c := l.take(list); c != nil {
 			resp, err := l.exchange(c, req)
 			if err == nil || req.Context().Err() != nil {
 				return resp, err
@@ -144,15 +149,21 @@ func (l *lanes) carry(req *http.Request) bool {
 	return true
 }
 
-// take returns a connection without work. If there is none, it sees to it that there will be.
-func (l *lanes) take() *laneConn {
+// take returns a connection without work, for a list or not. If there is none, it sees to it that there will be.
+func (l *lanes) take(list bool) *laneConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if list && l.mu.lists >= laneLists {
+		return nil
+	}
 	now := time.Now()
 	for n := len(l.mu.idle); n > 0; n = len(l.mu.idle) {
 		c := l.mu.idle[n-1]
 		l.mu.idle = l.mu.idle[:n-1]
 		if !c.worn(now) && !c.stale() {
+			if c.list = list; list {
+				l.mu.lists++
+			}
 			return c
 		}
 		l.closeLocked(c)
@@ -191,6 +202,7 @@ func (l *lanes) give(c *laneConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.used = time.Now()
+	l.endLocked(c)
 	l.giveLocked(c)
 }
 
@@ -202,10 +214,19 @@ func (l *lanes) giveLocked(c *laneConn) {
 	}
 }
 
+// endLocked notes that what a connection had to do is over.
+func (l *lanes) endLocked(c *laneConn) {
+	if c.list {
+		c.list = false
+		l.mu.lists--
+	}
+}
+
 // drop closes a connection that is of no further use.
 func (l *lanes) drop(c *laneConn) {
 	l.mu.Lock()
 	l.mu.open--
+	l.endLocked(c)
 	l.mu.Unlock()
 	_ = c.Close() // who was to be told has been
 }

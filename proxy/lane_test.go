@@ -50,7 +50,7 @@ func lanesTo(l net.Listener, otherwise http.RoundTripper) *lanes {
 }
 
 func (l *lanes) get(ctx context.Context, path string) (*http.Response, error) {
-	ctx = context.WithValue(ctx, brief{}, brief{})
+	ctx = context.WithValue(ctx, brief{}, false)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.base.JoinPath(path).String(), nil)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (l *lanes) ready(t *testing.T) {
 		if n > 0 {
 			return
 		}
-		if c := l.take(); c != nil {
+		if c := l.take(false); c != nil {
 			l.mu.Lock()
 			l.giveLocked(c)
 			l.mu.Unlock()
@@ -229,7 +229,7 @@ func TestLanesTakeWhatTheyCanCarry(t *testing.T) {
 		func(req *http.Request) { req.URL.Scheme = "https" },
 		func(req *http.Request) { *req = *req.WithContext(t.Context()) },
 	} {
-		req, err := http.NewRequestWithContext(context.WithValue(t.Context(), brief{}, brief{}), http.MethodGet, l.base.JoinPath("x").String(), nil)
+		req, err := http.NewRequestWithContext(context.WithValue(t.Context(), brief{}, false), http.MethodGet, l.base.JoinPath("x").String(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -411,7 +411,7 @@ func TestForwardsByLanes(t *testing.T) {
 	if _, ok := f.own.plain.(utilnet.RoundTripperWrapper); !ok {
 		t.Errorf("client-go cannot look through a %T", f.own.plain)
 	}
-	one := context.WithValue(t.Context(), brief{}, brief{})
+	one := context.WithValue(t.Context(), brief{}, false)
 	for _, authorization := range []string{"", "Bearer theirs"} {
 		want := authorization
 		if want == "" {

@@ -22,7 +22,8 @@ type laneConn struct {
 	below  *tap        // TLS; nil without
 	in     *bufio.Reader
 	out    *bufio.Writer
-	header int // how much of an answer's header may still come, in bytes; -1 if it has come
+	header int  // how much of an answer's header may still come, in bytes; -1 if it has come
+	list   bool // what it has to do is one; known to lanes
 	opened time.Time
 	used   time.Time // when it was last; zero if it was not
 	until  time.Time // the deadline, zero for none

@@ -201,7 +201,7 @@ func TestPanicGivesBack(t *testing.T) {
 		s.places.mu.Lock()
 		s.watches.mu.Lock()
 		taken := s.places.capacity - s.places.mu.free
-		if held := fmt.Sprint(s.late.Load(), taken, s.watches.mu.held, s.flights.mu.flying); held != "0 0 map[] map[]" && held != "0 0 map[] <nil>" {
+		if held := fmt.Sprint(s.late.Load(), taken, s.watches.mu.held, s.flights.mu.fleets); held != "0 0 map[] map[]" && held != "0 0 map[] <nil>" {
 			t.Errorf("after %s: %s", sent, held)
 		}
 		s.watches.mu.Unlock()

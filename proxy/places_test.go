@@ -29,11 +29,13 @@ import (
 // forwardsAll are the feeds of a server that caches nothing.
 type forwardsAll struct{}
 
-// Caches implements Feeds.
+// Lost implements Feeds.
 func (forwardsAll) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
+// Joins implements Feeds.
 func (forwardsAll) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
 
+// Caches implements Feeds.
 func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }
 
 // Open implements Feeds.

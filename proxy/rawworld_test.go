@@ -193,10 +193,10 @@ func (w *rawWorld) hearDirect(tb testing.TB, raw []byte) []*heard {
 	return w.mu.heard
 }
 
-// Caches implements Feeds.
 // Joins implements Feeds.
 func (w *rawWorld) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
 
+// Caches implements Feeds.
 func (w *rawWorld) Caches(schema.GroupVersionResource) bool { return true }
 
 // Lost implements Feeds.
@@ -229,16 +229,21 @@ func (f *rawFeed) Lost() (time.Duration, bool) { return 0, false }
 func (f *rawFeed) ServesConsistent() bool { return true }
 
 // Fresh implements Feed.
-func (f *rawFeed) Fresh(context.Context, int) (watchcache.Snapshot, time.Duration, error) {
-	s, err := f.cache.Snapshot()
-	return s, 0, err
+func (f *rawFeed) Fresh(context.Context, *watchcache.Scope) (watchcache.Snapshot, error) {
+	return f.cache.Snapshot()
 }
 
+// Recent implements Feed.
+func (f *rawFeed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) { return s, 0, false }
+
+// Leaves implements Feed.
+func (f *rawFeed) Leaves(watchcache.Scope) bool { return false }
+
 // Takes implements Feed.
-func (f *rawFeed) Takes(int) time.Duration { return 0 }
+func (f *rawFeed) Takes(watchcache.Scope) time.Duration { return 0 }
 
 // Answered implements Feed.
-func (f *rawFeed) Answered(int, time.Duration, bool) {}
+func (f *rawFeed) Answered(watchcache.Scope, time.Duration, bool) {}
 
 func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 	tb.Helper()

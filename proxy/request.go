@@ -27,7 +27,8 @@ type request struct {
 	from     string               // the address of its client, when conn is not kept
 	tls      *tls.ConnectionState // nil without TLS
 	// timed is told how long upstream took for a read that the cache could have answered; nil for others.
-	timed *timed
+	timed   *timed
+	insists bool // that the cache should answer, though upstream may do so sooner
 	// identity is who the request acts as; nil without authentication.
 	identity *identity
 }

@@ -95,6 +95,7 @@ type Server struct {
 	connections, watches holdings
 	// places are for forwarded requests, slots for dear reads from the cache.
 	places, slots *fairQueue
+	sooner        *fairQueue // places of lists that upstream answers sooner
 	conns         connSet
 	serving       sync.WaitGroup // of connections without those in streams
 	heads         heldHeads
@@ -136,6 +137,7 @@ func (s *Server) share(options *Options) {
 		users = 2
 	}
 	forwards, reads := memory/waitingForwards, memory/waitingReads
+	s.sooner = newFairQueue(soonerMost, soonerMost/2, 0)
 	s.places = newFairQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
 	s.slots = newSlots(reads)
 	s.workspace = newWorkspace(memory, memory/users, reads)
@@ -235,6 +237,13 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 		return refusal
 	}
 	resp, err := s.cached(ctx, req, *rt)
+	if errors.Is(err, errSooner) {
+		if resp, ok := s.leave(ctx, req, *rt); ok {
+			return resp
+		}
+		req.insists = true
+		resp, err = s.cached(ctx, req, *rt)
+	}
 	switch {
 	case err == nil:
 		return resp
@@ -256,26 +265,30 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 			return late.expired
 		}
 	}
-	done = joined(s.metrics.forwardBegan(rt.verb), done)
-	if req.timed != nil {
-		return s.timedForward(ctx, req, *rt, done)
-	}
-	return s.gatheredForward(ctx, req, *rt, done)
+	return s.timedForward(ctx, req, *rt, done)
 }
 
-// timedForward forwards a read, and tells how long the whole answer took.
+// leave forwards a list that upstream answers sooner, unless it has enough of those to answer.
+func (s *Server) leave(ctx context.Context, req *request, rt route) (resp *response, ok bool) {
+	place := claim{user: req.identity.name(), size: 1, cost: 1}
+	if !s.sooner.try(place) {
+		return nil, false
+	}
+	defer s.sooner.give(place.user, place.size) // upstream has done its work, or most of it
+	return s.timedForward(ctx, req, rt, func() {}), true
+}
+
+// timedForward forwards a request. If it is one that the cache could have answered, its feed is told how long upstream took.
 func (s *Server) timedForward(ctx context.Context, req *request, rt route, done func()) *response {
-	began := time.Now()
-	var status atomic.Int64 // 0 until there is an answer
-	resp := s.gatheredForward(ctx, req, rt, joined(func() {
-		switch code := status.Load(); {
-		case code == http.StatusOK:
-			req.timed.feed.Answered(req.timed.objects, time.Since(began), true)
-		case code == http.StatusTooManyRequests, code >= http.StatusInternalServerError:
-			req.timed.feed.Answered(req.timed.objects, time.Since(began), false)
+	resp := s.gatheredForward(ctx, req, rt, joined(s.metrics.forwardBegan(rt.verb), done))
+	if t := req.timed; t != nil && !t.sent.IsZero() && ctx.Err() == nil {
+		switch took := time.Since(t.sent); {
+		case resp.status == http.StatusOK:
+			t.feed.Answered(t.scope, took, true)
+		case resp.status == http.StatusTooManyRequests, resp.status >= http.StatusInternalServerError:
+			t.feed.Answered(t.scope, took, false)
 		}
-	}, done))
-	status.Store(int64(resp.status))
+	}
 	return resp
 }
 
@@ -324,8 +337,9 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 		return refusal
 	}
 	done = joined(done, admitted)
-	if req.getsOneObject(rt) || req.timed.brief() {
-		ctx = context.WithValue(ctx, brief{}, brief{})
+	req.timed.begin()
+	if list := req.timed.brief(); list || req.getsOneObject(rt) {
+		ctx = context.WithValue(ctx, brief{}, list)
 	}
 	if rt.verb != "watch" {
 		resp := s.forwards.forward(ctx, nil, req, done)

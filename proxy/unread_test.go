@@ -23,9 +23,10 @@ type oneFeed struct {
 	opening func(context.Context)
 }
 
-// Caches implements Feeds.
+// Joins implements Feeds.
 func (oneFeed) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
 
+// Caches implements Feeds.
 func (oneFeed) Caches(schema.GroupVersionResource) bool { return true }
 
 // Lost implements Feeds.

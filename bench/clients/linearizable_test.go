@@ -34,7 +34,7 @@ type linearizability struct {
 	leases  bool          // the other resource is one that the proxy may watch
 }
 
-// leftToUpstream is what becomes of reads that upstream answers sooner than the cache. In the other settings none may be.
+// leftToUpstream is what becomes of reads that upstream answers sooner than the cache.
 const leftToUpstream = "direct"
 
 var late = delay{streams: 5 * time.Second, answers: 200 * time.Millisecond}

@@ -101,10 +101,11 @@ func run(m *testing.M) (code int, err error) {
 // the resourceVersions of its beginning.
 var longHistory = []string{"--etcd-compaction-interval=0"}
 
-// proxyArgs are the proxy's for such a run, of which one user asks all at once.
+// proxyArgs are the proxy's for such a run, of which one user asks all at once. Where an answer comes from does not depend on
+// how long anything takes, or on who else asks.
 func proxyArgs(dir string) ([]string, error) {
 	path := filepath.Join(dir, "proxy.yaml")
-	const config = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\ncache: {log: {maxAge: 2h}}\nlimits: {maxForwardsInFlight: 4000}\n"
+	const config = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\ncache: {log: {maxAge: 2h}, consistentReads: {ledger: false, forwardIfSooner: false}}\nlimits: {maxForwardsInFlight: 4000}\n"
 	return []string{"--config", path}, os.WriteFile(path, []byte(config), 0o600)
 }
 

@@ -78,6 +78,16 @@ func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes
 	})
 }
 
+// allows tells whether upstream has just allowed it.
+func (d *decisions) allows(attributes authorizer.Attributes) bool {
+	encoded, err := specOf(attributes).Marshal()
+	if err != nil {
+		return false
+	}
+	found, ok := d.known.get(sha256.Sum256(encoded))
+	return ok && found.Decision == authorizer.DecisionAllow
+}
+
 // review asks upstream.
 func (d *decisions) review(ctx context.Context, spec *authorizationv1.SubjectAccessReviewSpec) (decision, error) {
 	var status authorizationv1.SubjectAccessReviewStatus

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"fmt"
 	"math/bits"
 	"sync"
 	"time"
@@ -14,28 +13,28 @@ import (
 // This file lets upstream itself answer reads that it answers sooner than the cache can be shown to
 // be up to date.
 
-// errSooner says that upstream answers a read sooner.
-var errSooner = fmt.Errorf("%w: upstream answers sooner", ErrNotFresh)
-
 const (
 	// sizes is how many sizes of reads are told apart, each of four times as many objects as the one
 	// before.
 	sizes = 12
 	// guessBase and guessObject are how long upstream is taken to need for a read, and for each object
-	// of it, of a size that it has not answered yet.
+	// of it, of a size that it has not answered within figureLasts.
 	guessBase, guessObject = 3 * time.Millisecond, 30 * time.Microsecond
+	figureLasts            = time.Minute
 	// compareSlack is by how much more, beside a fifth, the cache may take than upstream.
 	compareSlack = time.Millisecond
-	// earlyAfter is how long a read waits, beside twice the time that upstream takes for it, before it is
-	// left to upstream. EarlyRate and earlyBurst bound how many are, of all resources together: when all
-	// wait long, upstream has enough to do.
+	// slowAgain is how soon after a slow run another has to come, so that it is no exception.
+	slowAgain = 10 * time.Second
+	// earlyAfter is how long a read waits after upstream has answered the probe, beside twice the time that
+	// upstream takes for it, before it is left to upstream. EarlyRate and earlyBurst bound how many are, of all
+	// resources together: when all wait long, upstream has enough to do.
 	earlyAfter            = 25 * time.Millisecond
 	earlyRate, earlyBurst = 10, 4
 	// exploreEvery is how often a run is begun that no reader waits for while reads are left to upstream.
 	// That is put off by exploreRest times as long as the last took, up to exploreMost.
 	exploreEvery = time.Second
 	exploreRest  = 50
-	exploreMost  = 30 * time.Second
+	exploreMost  = 15 * time.Second
 )
 
 // roads are how long the two ways to the most recent state take: to show that the cache is up to
@@ -43,56 +42,82 @@ const (
 type roads struct {
 	mu struct {
 		sync.Mutex
-		// helped is how long runs have taken lately that needed more than a probe: half of the last such
-		// one and half of those before. Each that needed no more takes an eighth off.
+		// helped is how long runs have taken lately that needed more than a probe: a moving average of
+		// the shorter of two such runs. Each that needed no more takes an eighth off.
 		helped  time.Duration
-		direct  [sizes]time.Duration // moving averages; 0 if nothing is known
-		explore time.Time            // when the next run is due that no reader waits for
+		last    time.Duration // of the last such run
+		lastAt  time.Time
+		direct  [2][sizes]figure // without and with a selection by fields
+		explore time.Time        // when the next run is due that no reader waits for
 	}
+}
+
+// figure is a moving average.
+type figure struct {
+	takes time.Duration
+	at    time.Time // of the last value
+}
+
+func (r *roads) figureLocked(s watchcache.Scope) *figure {
+	kind := 0
+	if s.Fields {
+		kind = 1
+	}
+	return &r.mu.direct[kind][sizeOf(s.Objects)]
 }
 
 func sizeOf(objects int) int { return min((bits.Len(uint(max(objects, 0)))+1)/2, sizes-1) }
 
-// compare tells how long upstream takes for a read of so many objects, and whether it answers sooner.
-func (r *roads) compare(objects int) (takes time.Duration, sooner bool) {
+// compare tells how long upstream takes for a read, and whether it answers sooner.
+func (r *roads) compare(s watchcache.Scope) (takes time.Duration, sooner bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	takes = r.mu.direct[sizeOf(objects)]
-	if takes == 0 {
-		takes = guessBase + guessObject*time.Duration(objects)
+	takes = guessBase + guessObject*time.Duration(s.Objects)
+	if f := r.figureLocked(s); time.Since(f.at) < figureLasts {
+		takes = f.takes
 	}
 	return takes, r.mu.helped > takes+takes/5+compareSlack
 }
 
 // answered notes how long upstream took for a read. If it failed, all others are the cache's again for
 // a while.
-func (r *roads) answered(objects int, took time.Duration, ok bool) {
+func (r *roads) answered(s watchcache.Scope, took time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !ok {
 		r.mu.helped = 0
 		return
 	}
-	average := &r.mu.direct[sizeOf(objects)]
-	if *average == 0 {
-		*average = took
+	f := r.figureLocked(s)
+	if time.Since(f.at) >= figureLasts {
+		f.takes = took
 	}
-	*average += (took - *average) / 4
+	f.takes += (took - f.takes) / 4
+	f.at = time.Now()
 }
 
 // ran notes how long a run took for so many readers.
 func (r *roads) ran(outcome string, took time.Duration, readers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.explore = time.Now().Add(min(max(exploreEvery, exploreRest*took), exploreMost))
+	now := time.Now()
+	r.mu.explore = now.Add(min(max(exploreEvery, exploreRest*took), exploreMost))
 	switch outcome {
-	default:
-		r.mu.helped = (r.mu.helped + took) / 2
+	case "failed", "list": // a small collection's list is what upstream would be asked for
 	case "current", "stream", proved:
 		r.mu.helped -= r.mu.helped / 8
 		if readers == 0 { // it was to find that out
 			r.mu.helped = 0
 		}
+	default:
+		if now.Sub(r.mu.lastAt) > slowAgain {
+			r.mu.last = 0
+		}
+		r.mu.helped = (r.mu.helped + min(took, r.mu.last)) / 2
+		if readers == 0 {
+			r.mu.helped = took
+		}
+		r.mu.last, r.mu.lastAt = took, now
 	}
 }
 
@@ -108,33 +133,40 @@ func (r *roads) due() bool {
 	return true
 }
 
-// leave tells whether a read is for upstream from the beginning, and else how long it should wait.
-func (f *Feed) leave(objects int) (takes time.Duration, leave bool) {
-	takes, sooner := f.roads.compare(objects)
-	if era, _ := f.keeper.ledger.standing(f.owner); !sooner || !f.direct() || f.carries(era) {
-		return takes, false
+// Leaves tells whether upstream answers a read sooner than the cache.
+func (f *Feed) Leaves(s watchcache.Scope) bool {
+	if !f.direct() {
+		return false
 	}
+	_, sooner := f.roads.compare(s)
+	if era, _ := f.keeper.ledger.standing(f.owner); !sooner || f.carries(era) {
+		return false
+	}
+	f.fresh.read.Store(watchcache.Moment(time.Now()))
 	if f.roads.due() {
-		_, _ = f.fresh.join(f, 0) // a feed that ends has no more use for it
+		f.fresh.ahead(f)
 	}
 	f.keeper.want(false)
-	return takes, true
+	return true
 }
 
-// direct tells whether configuration allows it.
+// direct tells whether configuration lets reads be left to upstream.
 func (f *Feed) direct() bool { return f.keeper.feeds.options.Load().Direct }
 
-// Takes is how long upstream takes for a read of so many objects.
-func (f *Feed) Takes(objects int) time.Duration {
-	takes, _ := f.roads.compare(objects)
+// Takes is how long upstream takes for a read.
+func (f *Feed) Takes(s watchcache.Scope) time.Duration {
+	takes, _ := f.roads.compare(s)
 	return takes
 }
 
-// Answered notes how long upstream took for a read of so many objects that was left to it. Not ok is
-// one that it did not answer.
-func (f *Feed) Answered(objects int, took time.Duration, ok bool) {
-	f.roads.answered(objects, took, ok)
-	f.metrics.spent("direct", took)
+// Answered notes how long upstream took for a read that was left to it. Not ok is one that it refused
+// or failed to answer.
+func (f *Feed) Answered(s watchcache.Scope, took time.Duration, ok bool) {
+	f.roads.answered(s, took, ok)
+	if ok {
+		f.metrics.freshRead("direct", took)
+		f.metrics.spent("direct", took)
+	}
 }
 
 // proof is a moment as of which the cache was shown to be up to date once it had got to rv.
@@ -152,37 +184,58 @@ func (s *freshness) note(p proof) {
 	}
 }
 
-// recent returns a state that is not older than the resource's maxAge, if there is one. The next proof
-// is begun before it is too late.
-func (f *Feed) recent(now time.Time) (s watchcache.Snapshot, age time.Duration, ok bool) {
+// Recent returns a state that is not older than the resource's maxAge, and how old it may be, if there
+// is one. The next proof is begun before it is too late.
+func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
+	s, age, ok = f.recent()
+	if ok {
+		f.fresh.read.Store(watchcache.Moment(time.Now()))
+		f.metrics.freshRead("max-age", 0)
+		if age > f.options.Load().MaxAge/2 {
+			f.fresh.ahead(f)
+		}
+	}
+	return s, age, ok
+}
+
+func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	most := f.options.Load().MaxAge
 	if most <= 0 {
 		return s, 0, false
 	}
 	f.fresh.mu.Lock()
 	p := f.fresh.mu.proof
-	next := f.fresh.mu.next
 	f.fresh.mu.Unlock()
-	age = now.Sub(p.at)
-	if age > most/2 && age <= most && next == nil {
-		_, _ = f.fresh.join(f, 0)
-	}
-	if age > most {
+	if age = time.Since(p.at); age > most {
 		return s, 0, false
 	}
 	s, err := f.notOlderThan(p.rv)
 	return s, max(age, 1), err == nil
 }
 
+// ahead begins a run that no reader waits for, unless one is under way.
+func (s *freshness) ahead(f *Feed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.ahead != nil {
+		select {
+		case <-s.mu.ahead.done:
+		default:
+			return
+		}
+	}
+	s.mu.ahead, _ = s.joinLocked(f, 0) // a feed that ends has no more use for it
+}
+
 // joins tells whether a get of the most recent state costs upstream nothing, and is answered by the
-// cache at once or nearly so: readers wait for the next probe anyway and the ledger proves what it
-// asks, or the resource's maxAge allows an earlier proof.
+// cache at once or nearly so: readers wait for the next probe anyway, which is soon, and the ledger
+// proves what it asks; or the resource's maxAge allows an earlier proof.
 func (f *Feed) joins() bool {
-	if _, _, ok := f.recent(time.Now()); ok {
+	if _, _, ok := f.recent(); ok {
 		return true
 	}
 	f.fresh.mu.Lock()
-	gathered := f.fresh.mu.next != nil && f.fresh.mu.next.readers > 0
+	gathered := f.fresh.mu.next != nil && f.fresh.mu.next.readers > 0 && time.Until(f.fresh.mu.due) < joinMost
 	f.fresh.mu.Unlock()
 	if !gathered || f.probes.Limit() != rate.Inf && f.probes.Tokens() < 1 {
 		return false
@@ -190,3 +243,6 @@ func (f *Feed) joins() bool {
 	era, _ := f.keeper.ledger.standing(f.owner)
 	return f.carries(era)
 }
+
+// joinMost is how soon the next probe has to come for a get to wait for it.
+const joinMost = time.Millisecond

@@ -74,7 +74,9 @@ type freshness struct {
 		next    *freshRun // gathers readers; nil if nobody waits
 		probing bool      // a goroutine is running what is next
 		over    bool
-		proof   proof // the latest
+		proof   proof     // the latest
+		ahead   *freshRun // the last that was begun before a reader needed it
+		due     time.Time // before when no probe is sent
 	}
 	quiet   atomic.Bool   // by the last list, upstream's revision grows by what others write
 	helping chan struct{} // holds a token while a run catches up
@@ -90,6 +92,7 @@ type freshness struct {
 // freshRun is one run.
 type freshRun struct {
 	readers int           // 0 if it was begun for what it shows
+	asked   chan struct{} // closed when upstream has answered the probe, or failed
 	done    chan struct{} // closed when rv or err is set
 	rv      uint64        // upstream's after the readers came
 	outcome string
@@ -132,66 +135,65 @@ func (f *Feed) ServesConsistent() bool { return !f.options.Load().ForwardConsist
 //	      └► large: its metadata shows that nothing happened ────► answer
 //	      └► else: a side watch brings the rest and a bookmark ──► answer
 //
-// A read that upstream answers sooner is left to it, by what the last of each have taken: objects is
-// how many upstream has to look at for it, or negative if it has to be the cache's. So are a few of
-// those that have waited for long. A resource's maxAge lets an earlier proof do; age tells how old
-// it is, and is 0 for a state as of the call.
+// A read that upstream could answer has a scope. If it waits long though upstream has answered the probe,
+// it is left to upstream, up to a few a second.
 //
 // It fails with [ErrNotFresh].
-func (f *Feed) Fresh(ctx context.Context, objects int) (s watchcache.Snapshot, age time.Duration, err error) {
+func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.Snapshot, error) {
 	began := time.Now()
 	f.fresh.read.Store(watchcache.Moment(began))
-	if s, age, ok := f.recent(began); ok {
-		f.metrics.freshRead("max-age", 0)
-		return s, age, nil
-	}
-	var early <-chan time.Time
-	var takes time.Duration
-	if objects >= 0 {
-		var leave bool
-		if takes, leave = f.leave(objects); leave {
-			f.metrics.freshRead("direct", 0)
-			return s, 0, errSooner
-		}
+	var takes, early time.Duration
+	if scope != nil {
+		takes = f.Takes(*scope)
 		if f.direct() {
-			timer := time.NewTimer(2*takes + earlyAfter)
-			defer timer.Stop()
-			early = timer.C
+			early = 2*takes + earlyAfter
 		}
 	}
 	r, err := f.shareRun(ctx, early)
 	waited := time.Since(began)
 	switch {
-	case errors.Is(err, errSooner):
-		f.metrics.freshRead("direct", waited)
+	case errors.Is(err, errEarly):
 		f.keeper.want(false)
-		return s, 0, err
+		return watchcache.Snapshot{}, err
 	case err != nil:
 		f.metrics.freshRead("failed", waited)
-		return s, 0, err
+		return watchcache.Snapshot{}, err
 	}
 	f.metrics.freshRead(r.outcome, waited)
 	f.metrics.saved.Add(takes.Seconds())
 	if r.outcome != "current" && (!isTiny(f.cache.Stats()) || waited > tinyPatience) {
 		f.keeper.want(r.outcome == proved)
 	}
-	s, err = f.notOlderThan(r.rv)
-	return s, 0, err
+	return f.notOlderThan(r.rv)
 }
 
-// shareRun waits for a run that begins from now on. When early comes, the read may be for upstream.
-func (f *Feed) shareRun(ctx context.Context, early <-chan time.Time) (*freshRun, error) {
+// errEarly says that a read has waited for long enough.
+var errEarly = fmt.Errorf("%w: upstream is likely to answer sooner", ErrNotFresh)
+
+// shareRun waits for a run that begins from now on. If that takes for so long after upstream has answered
+// the probe, the read may be for upstream; not if early is 0.
+func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, error) {
 	r, err := f.fresh.join(f, 1)
 	if err != nil {
 		return nil, err
 	}
+	asked := r.asked
+	if early == 0 {
+		asked = nil
+	}
+	var late <-chan time.Time
 	for done := false; !done; {
 		select {
 		case <-r.done:
 			done = true
-		case <-early:
+		case <-asked:
+			asked = nil
+			timer := time.NewTimer(early)
+			defer timer.Stop()
+			late = timer.C
+		case <-late:
 			if f.early.Allow() {
-				return nil, errSooner
+				return nil, errEarly
 			}
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
@@ -217,11 +219,15 @@ func (f *Feed) notOlderThan(rv uint64) (watchcache.Snapshot, error) {
 func (s *freshness) join(f *Feed, readers int) (*freshRun, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.joinLocked(f, readers)
+}
+
+func (s *freshness) joinLocked(f *Feed, readers int) (*freshRun, error) {
 	if s.mu.over {
 		return nil, fmt.Errorf("%w: %w", ErrNotFresh, errStopped)
 	}
 	if s.mu.next == nil {
-		s.mu.next = &freshRun{done: make(chan struct{})}
+		s.mu.next = &freshRun{asked: make(chan struct{}), done: make(chan struct{})}
 	}
 	s.mu.next.readers += readers
 	if !s.mu.probing {
@@ -255,6 +261,7 @@ func (s *freshness) probe(f *Feed) {
 		_ = f.probes.WaitN(s.ctx, f.askCost()) // a feed that ends is told so below
 		r, began := s.take(), time.Now()
 		q, outcome, err := f.ask(s.ctx)
+		close(r.asked)
 		s.running.Go(func() {
 			if err == nil && outcome == "" {
 				outcome, err = f.reach(s.ctx, &q)
@@ -277,7 +284,15 @@ func (s *freshness) probe(f *Feed) {
 			close(r.done)
 		})
 		if r.readers > 1 {
-			sleep(s.ctx, min(time.Duration(r.readers)*gatherFor, gatherMost)-time.Since(began))
+			s.pause(began.Add(min(time.Duration(r.readers)*gatherFor, gatherMost)))
 		}
 	}
+}
+
+// pause puts the next probe off.
+func (s *freshness) pause(until time.Time) {
+	s.mu.Lock()
+	s.mu.due = until
+	s.mu.Unlock()
+	sleep(s.ctx, time.Until(until))
 }

@@ -33,7 +33,7 @@ func fresh(t *testing.T, f *fakeUpstream, feed *Feed) watchcache.Snapshot {
 	f.mu.Lock()
 	rev := f.mu.rev
 	f.mu.Unlock()
-	s, _, err := feed.Fresh(t.Context(), -1)
+	s, err := feed.Fresh(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func TestFreshFailsPromptlyWithoutUpstream(t *testing.T) {
 		f := newFake()
 		feed := openFeed(t, f)
 		f.locked(func() { f.mu.down = errDown })
-		if _, _, err := feed.Fresh(t.Context(), -1); !errors.Is(err, ErrNotFresh) {
+		if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, ErrNotFresh) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -323,7 +323,7 @@ func TestSideWatchFromALostHistory(t *testing.T) {
 		f.stall(true)
 		f.set("o001", "changed")
 		f.locked(func() { f.mu.oldest = f.mu.rev })
-		if _, _, err := feed.Fresh(t.Context(), -1); !errors.Is(err, ErrNotFresh) {
+		if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, ErrNotFresh) {
 			t.Errorf("got %v", err)
 		}
 		f.stall(false)
@@ -348,7 +348,7 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 		f.elsewhere()
 		failed := make(chan error)
 		go func() {
-			_, _, err := feed.Fresh(t.Context(), -1)
+			_, err := feed.Fresh(t.Context(), nil)
 			failed <- err
 		}()
 		time.Sleep(500 * time.Millisecond) // amid the side watch
@@ -356,7 +356,7 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 		if err := <-failed; err == nil {
 			t.Error("answered by a feed that has ended")
 		}
-		if _, _, err := feed.Fresh(t.Context(), -1); !errors.Is(err, ErrNotFresh) {
+		if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, ErrNotFresh) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -378,7 +378,7 @@ func TestFreshNoticesARestore(t *testing.T) {
 					f.mu.rev, f.mu.oldest, f.mu.history = 110, 0, nil
 					f.mu.objects = map[string]string{}
 				})
-				if s, _, err := feed.Fresh(t.Context(), -1); err == nil {
+				if s, err := feed.Fresh(t.Context(), nil); err == nil {
 					t.Errorf("a state at %d was called fresh, upstream is at %d", s.ResourceVersion(), f.mu.rev)
 				}
 				f.cutStreams(false)

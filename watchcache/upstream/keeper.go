@@ -364,7 +364,7 @@ func (k *keeper) closeHoles(ctx context.Context) {
 					sleep(ctx, holeLooks) // it may be on its way
 					if at == f.cache.Stats().Newest && !k.ledger.proves(era, f.owner, at, highest) {
 						began := time.Now()
-						_, _ = f.shareRun(ctx, nil) // as a reader would
+						_, _ = f.shareRun(ctx, 0) // as a reader would
 						f.fresh.rested.Store(watchcache.Moment(time.Now().Add(holeRest * time.Since(began))))
 					}
 				})

@@ -99,7 +99,7 @@ func TestReadersLetARestoreBeRead(t *testing.T) {
 		f.set("z", "1")
 		before := s.set(700 * time.Millisecond)
 		for range 60 { // two reads a second
-			_, _, _ = feed.Fresh(t.Context(), -1)
+			_, _ = feed.Fresh(t.Context(), nil)
 			time.Sleep(500 * time.Millisecond)
 		}
 		same(t, f, fresh(t, f, feed))
@@ -264,7 +264,7 @@ func TestPageIsNoState(t *testing.T) {
 			return f.RoundTrip(req)
 		}), configmaps)
 		f.elsewhere()
-		if s, _, err := feed.Fresh(t.Context(), -1); !errors.Is(err, ErrNotFresh) {
+		if s, err := feed.Fresh(t.Context(), nil); !errors.Is(err, ErrNotFresh) {
 			t.Errorf("%d objects of 3, %v", s.Len(), err)
 		}
 	})

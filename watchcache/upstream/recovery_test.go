@@ -291,7 +291,7 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 		time.Sleep(time.Second)
 		f.turn(away)
 		for _, feed := range all {
-			if _, _, err := feed.Fresh(t.Context(), -1); err == nil {
+			if _, err := feed.Fresh(t.Context(), nil); err == nil {
 				t.Fatal("upstream is away, and a read is fresh")
 			}
 			if _, lost := feed.Lost(); !lost {

@@ -1,0 +1,235 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// rivalFeed is one that upstream may answer sooner than.
+type rivalFeed struct {
+	*rawFeed
+	leaves, late atomic.Bool
+	age          atomic.Int64
+	mu           sync.Mutex
+	answers      []string
+}
+
+// Leaves implements Feed.
+func (f *rivalFeed) Leaves(watchcache.Scope) bool { return f.leaves.Load() }
+
+// Fresh implements Feed.
+func (f *rivalFeed) Fresh(context.Context, *watchcache.Scope) (watchcache.Snapshot, error) {
+	if f.late.Load() {
+		return watchcache.Snapshot{}, errors.New("it takes too long")
+	}
+	return f.cache.Snapshot()
+}
+
+// Recent implements Feed.
+func (f *rivalFeed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
+	if age = time.Duration(f.age.Load()); age == 0 {
+		return s, 0, false
+	}
+	s, err := f.cache.Snapshot()
+	return s, age, err == nil
+}
+
+// Answered implements Feed.
+func (f *rivalFeed) Answered(s watchcache.Scope, took time.Duration, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answers = append(f.answers, fmt.Sprintf("%d objects, long: %t, ok: %t", s.Objects, took > time.Second, ok))
+}
+
+func (f *rivalFeed) told() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	told := f.answers
+	f.answers = nil
+	return told
+}
+
+// rivalFeeds are a feed in JSON.
+type rivalFeeds struct {
+	feed  *rivalFeed
+	joins map[watchcache.Encoding]bool
+}
+
+// Open implements Feeds.
+func (f rivalFeeds) Open(context.Context, schema.GroupVersionResource, watchcache.Encoding, uint64) (Feed, error) {
+	return f.feed, nil
+}
+
+// Lost implements Feeds.
+func (rivalFeeds) Lost(schema.GroupVersionResource) time.Duration { return 0 }
+
+// Caches implements Feeds.
+func (rivalFeeds) Caches(schema.GroupVersionResource) bool { return true }
+
+// Joins implements Feeds.
+func (f rivalFeeds) Joins(_ schema.GroupVersionResource, e watchcache.Encoding) bool {
+	return f.joins[e]
+}
+
+const rivalObjects = 10
+
+// rival is a server with such a feed, and a client of it.
+func rival(t *testing.T, upstream http.HandlerFunc, joins ...watchcache.Encoding) (*rivalFeed, *Server, func(path, accept string) *http.Response) {
+	t.Helper()
+	r, _ := pageOf(t, rivalObjects, 0)
+	feeds := rivalFeeds{&rivalFeed{rawFeed: &rawFeed{r.cache}}, map[watchcache.Encoding]bool{}}
+	for _, e := range joins {
+		feeds.joins[e] = true
+	}
+	s, address := serveFeeds(t, feeds, upstream, testLimits(), nil)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableCompression: true}}
+	t.Cleanup(client.CloseIdleConnections)
+	return feeds.feed, s, func(path, accept string) *http.Response {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", accept)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+}
+
+const (
+	rivalPath = "/api/v1/namespaces/a/configmaps"
+	anyJSON   = "application/json"
+)
+
+// A feed is told how long upstream took for what it left to it or came too late for, however long the client takes to read it,
+// and what upstream failed to answer.
+func TestFeedsAreToldOfAnswers(t *testing.T) {
+	var size, code atomic.Int64
+	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(int(code.Load()))
+		_, _ = w.Write(bytes.Repeat([]byte("x"), int(size.Load())))
+	})
+	for _, test := range []struct {
+		what, path string
+		size, code int64
+		slow       time.Duration
+		left       bool
+		want       string
+	}{
+		{"short", rivalPath, 100, 200, 0, true, "[10 objects, long: false, ok: true]"},
+		{"of 60 KiB", rivalPath, 60 << 10, 200, 0, true, "[10 objects, long: false, ok: true]"},
+		{"long and read slowly", rivalPath, 32 << 20, 200, 2 * time.Second, true, "[10 objects, long: false, ok: true]"},
+		{"failed", rivalPath, 100, 500, 0, true, "[10 objects, long: false, ok: false]"},
+		{"refused", rivalPath, 100, 429, 0, true, "[10 objects, long: false, ok: false]"},
+		{"too large a limit", rivalPath + "?limit=3", 100, 200, 0, true, "[3 objects, long: false, ok: true]"},
+		{"selective", rivalPath + "?limit=1&labelSelector=a", 100, 200, 0, true, "[10 objects, long: false, ok: true]"},
+		{"late", rivalPath, 100, 200, 0, false, "[10 objects, long: false, ok: true]"},
+		{"at a resourceVersion of its own", rivalPath + "?resourceVersion=99999999", 100, 200, 0, false, "[]"},
+		{"a get", rivalPath + "/c-000000", 100, 200, 0, true, "[]"},
+		{"not found", rivalPath, 100, 404, 0, true, "[]"},
+	} {
+		size.Store(test.size)
+		code.Store(test.code)
+		feed.leaves.Store(test.left)
+		feed.late.Store(!test.left)
+		resp := get(test.path, anyJSON)
+		time.Sleep(test.slow)
+		if n, err := io.Copy(io.Discard, resp.Body); n != test.size || err != nil {
+			t.Errorf("%s: %d bytes, %v", test.what, n, err)
+		}
+		_ = resp.Body.Close()
+		if got := fmt.Sprint(feed.told()); got != test.want {
+			t.Errorf("%s: told %s, want %s", test.what, got, test.want)
+		}
+	}
+}
+
+// Upstream gets no more at a time of what it answers sooner than there are places. The cache answers the others.
+func TestFewAreLeftAtATime(t *testing.T) {
+	answer := make(chan struct{})
+	var asked atomic.Int64
+	feed, s, get := rival(t, func(http.ResponseWriter, *http.Request) {
+		asked.Add(1)
+		<-answer
+	})
+	feed.leaves.Store(true)
+	var all sync.WaitGroup
+	const crowd = soonerMost + 10
+	done := make(chan struct{}, crowd)
+	for i := range crowd {
+		all.Go(func() {
+			_ = get(rivalPath+"?labelSelector=a!="+strconv.Itoa(i), anyJSON).Body.Close()
+			done <- struct{}{}
+		})
+	}
+	const left = soonerMost / 2 // one user's
+	for range crowd - left {
+		<-done
+	}
+	if n := asked.Load(); n != left {
+		t.Errorf("%d lists are left to upstream, want %d", n, left)
+	}
+	close(answer)
+	all.Wait()
+	waitFor(t, "all places are free", func() bool {
+		s.sooner.mu.Lock()
+		defer s.sooner.mu.Unlock()
+		return s.sooner.mu.free == soonerMost
+	})
+}
+
+// A get that joins is answered in the form that the apiserver would choose, or by it.
+func TestGetsJoinInTheirForm(t *testing.T) {
+	const protobuf = "application/vnd.kubernetes.protobuf"
+	for _, test := range []struct {
+		joins        watchcache.Encoding
+		accept, from string
+	}{
+		{watchcache.JSON, anyJSON, "cache"},
+		{watchcache.JSON, protobuf + "," + anyJSON, "upstream"},
+		{watchcache.Protobuf, anyJSON, "upstream"},
+		{watchcache.JSON, "application/json;as=Table;g=meta.k8s.io;v=v1," + anyJSON, "upstream"},
+	} {
+		feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, test.joins)
+		for _, late := range []bool{false, true} {
+			feed.late.Store(late)
+			resp := get(rivalPath+"/c-000000", test.accept)
+			_ = resp.Body.Close()
+			if upstream := resp.Header.Get("From") != ""; upstream != (test.from == "upstream" || late) {
+				t.Errorf("%s, late: %t: answered by upstream: %t, want %s", test.accept, late, upstream, test.from)
+			}
+		}
+	}
+}
+
+// Only reads of the most recent state are answered with an older one, and say so, also when that has not got what is asked for.
+func TestAgeIsTold(t *testing.T) {
+	feed, _, get := rival(t, func(http.ResponseWriter, *http.Request) {}, watchcache.JSON)
+	feed.age.Store(int64(1500 * time.Millisecond))
+	for path, want := range map[string]string{
+		rivalPath: "2", rivalPath + "?limit=1": "2", rivalPath + "/c-000000": "2", rivalPath + "/missing": "2",
+		rivalPath + "?resourceVersion=0": "", rivalPath + "/c-000000?resourceVersion=0": "", rivalPath + "?resourceVersion=5": "",
+	} {
+		resp := get(path, anyJSON)
+		_ = resp.Body.Close()
+		if got := resp.Header.Get("Age"); got != want {
+			t.Errorf("%s: %s with an age of %q, want %q", path, resp.Status, got, want)
+		}
+	}
+}
