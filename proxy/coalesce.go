@@ -58,7 +58,7 @@ type flight struct {
 
 // fleetMost is how many flights of a key are under way at most, if the next need not wait. FleetPart
 // is the part of their time after which the next begins.
-const fleetMost, fleetPart = 5, 5
+const fleetMost, fleetPart = 8, 10
 
 func newFlight() *flight {
 	return &flight{lead: make(chan struct{}, 1), landed: make(chan struct{})}

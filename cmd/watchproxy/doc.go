@@ -39,7 +39,7 @@
 //	answers that are shared       flight         equal reads      4 MiB each, in the workspace            each asks alone
 //	reads while upstream is lost  request        clients          64 reads, 256 watches                   429
 //	watches from before the log   request        clients          32                                      410
-//	the same read at a time       flight         equal reads      1, or 5 where its time is known         wait for the next
+//	the same read at a time       flight         equal reads      1, or 8 where its time is known         wait for the next
 //	lists that upstream answers   user           readers          32, half a user; until it has answered  the cache answers
 //	sooner
 //	reads that leave a slow run   read           readers          10 a second, 4 at once                  wait on
