@@ -32,8 +32,9 @@ type Feeds interface {
 	// a resource that cannot reach it.
 	Lost(gvr schema.GroupVersionResource) time.Duration
 	// Joins tells, at once, whether there is a feed that answers a get of the most recent state at no
-	// cost to upstream.
-	Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding) bool
+	// cost to upstream, that is unless it has to be asked whether the client may; or with a state that
+	// configuration allows, whatever that costs.
+	Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding, allowed func() bool) bool
 	// Caches tells, at once, whether there may be a feed of a resource.
 	Caches(gvr schema.GroupVersionResource) bool
 }
@@ -163,12 +164,11 @@ func (r *read) answerable() bool {
 // joins tells a get of the most recent state. The cache answers it if that costs nothing.
 func (r *read) joins() bool { return r.name != "" && !r.rvGiven }
 
-// joins tells whether the cache answers such a get at no cost: a feed does, and nobody has to be asked whether it may.
+// joins tells whether the cache answers such a get.
 func (s *Server) joins(r *read, choices []wire.Choice) bool {
-	if len(choices) == 0 || !s.feeds.Joins(r.gvr, keptAs(choices[0])) {
-		return false
-	}
-	return r.identity == nil || s.options.Load().Access.Allows(r.attributes(r.identity.User))
+	return len(choices) > 0 && s.feeds.Joins(r.gvr, keptAs(choices[0]), func() bool {
+		return r.identity == nil || s.options.Load().Access.Allows(r.attributes(r.identity.User))
+	})
 }
 
 // open finds the cache for the first of the choices that there is one for.

@@ -45,6 +45,7 @@ type fleet struct {
 	up    int           // how many are under way, whose answers have not come
 	sent  time.Time     // when the last of them was
 	pause time.Duration // after which the next may begin though others are under way; 0 for never
+	timed bool          // a timer is set for that
 	next  *flight       // gathers who comes after it was sent; nil if nobody has
 }
 
@@ -80,24 +81,17 @@ func (fs *flights) join(key string, takes time.Duration) (f *flight, leads bool)
 	if takes > 0 {
 		of.pause = takes / fleetPart
 	}
-	if !of.gathers() {
-		if of.ready() {
-			of.begin()
-			return newFlight(), true
-		}
-		if of.next == nil {
-			of.next = newFlight()
-		}
-		if of.pause > 0 {
-			time.AfterFunc(time.Until(of.sent.Add(of.pause)), func() {
-				fs.mu.Lock()
-				defer fs.mu.Unlock()
-				of.proceed()
-			})
-		}
+	if !of.gathers() && of.ready() {
+		of.begin()
+		return newFlight(), true
 	}
-	of.next.waiting++
-	return of.next, false
+	if of.next == nil {
+		of.next = newFlight()
+	}
+	f = of.next
+	f.waiting++
+	fs.proceedLocked(of)
+	return f, false
 }
 
 // gathers tells whether anybody waits for the next flight.
@@ -113,12 +107,22 @@ func (of *fleet) begin() {
 	of.sent = time.Now()
 }
 
-// proceed lets the next flight begin, if anybody waits for it and it is time.
-func (of *fleet) proceed() {
-	if of.gathers() && of.ready() {
+// proceedLocked lets the next flight begin, if anybody waits for it and it is time, or sees to it that it will when it is.
+func (fs *flights) proceedLocked(of *fleet) {
+	switch {
+	case !of.gathers():
+	case of.ready():
 		of.begin()
 		of.next.lead <- struct{}{}
 		of.next = nil
+	case of.pause > 0 && of.up < fleetMost && !of.timed:
+		of.timed = true
+		time.AfterFunc(time.Until(of.sent.Add(of.pause)), func() {
+			fs.mu.Lock()
+			defer fs.mu.Unlock()
+			of.timed = false
+			fs.proceedLocked(of)
+		})
 	}
 }
 
@@ -136,7 +140,7 @@ func (fs *flights) land(key string, f *flight, answer *response) {
 func (fs *flights) endLocked(key string) {
 	of := fs.mu.fleets[key]
 	of.up--
-	of.proceed()
+	fs.proceedLocked(of)
 	if of.up == 0 {
 		delete(fs.mu.fleets, key)
 	}

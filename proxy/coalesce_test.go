@@ -20,6 +20,7 @@ func TestSharedAnswersAreConsistent(t *testing.T) {
 	t.Run("one at a time", func(t *testing.T) { testShared(t, 0, 1, 1000/10+2) })
 	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, fleetMost, 1000*fleetPart/10+2) })
 	t.Run("some take long", testSlowFlights)
+	t.Run("one hangs", testHungFlight)
 }
 
 func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
@@ -109,6 +110,32 @@ func testSlowFlights(t *testing.T) {
 			t.Errorf("%d keys left", len(fs.mu.fleets))
 		}
 	})
+}
+
+// Nobody waits for a flight that hangs longer than until the next may begin, whatever is known of how long they take when.
+func testHungFlight(t *testing.T) {
+	for _, known := range [][]int{{10, 10, 10}, {10, 20, 10}, {0, 10, 10}, {10, 0, 20}, {0, 0, 10}} {
+		synctest.Test(t, func(t *testing.T) {
+			var fs flights
+			var readers sync.WaitGroup
+			for i, takes := range known {
+				readers.Go(func() {
+					time.Sleep(time.Duration(i) * 100 * time.Microsecond)
+					began := time.Now()
+					fs.share(t.Context(), "key", time.Duration(takes)*time.Millisecond, func(bool) (*response, bool) {
+						if i == 0 {
+							time.Sleep(time.Minute)
+						}
+						return &response{}, true
+					})
+					if took := time.Since(began); i > 0 && took > 5*time.Millisecond {
+						t.Errorf("known to take %d ms: reader %d waited for %s", known, i, took)
+					}
+				})
+			}
+			readers.Wait()
+		})
+	}
 }
 
 func TestBuffer(t *testing.T) {

@@ -209,7 +209,9 @@ type cachesOne struct {
 }
 
 // Joins implements Feeds.
-func (cachesOne) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
+func (cachesOne) Joins(schema.GroupVersionResource, watchcache.Encoding, func() bool) bool {
+	return false
+}
 
 // Caches implements Feeds.
 func (cachesOne) Caches(schema.GroupVersionResource) bool { return true }

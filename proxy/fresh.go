@@ -42,8 +42,10 @@ const (
 	staleReads   = 64
 	staleWatches = 256
 	staleWait    = 10 * time.Second
-	// soonerMost is how many lists are left to upstream at a time as it answers sooner, half of them a user's.
+	// soonerMost is how many lists are left to upstream at a time as it answers sooner, half of them a user's if there are several.
 	soonerMost = 32
+	// soonerPatience is how long upstream may take for one at least, before the cache has to answer it.
+	soonerPatience = 2 * time.Second
 )
 
 // stale holds the places of such reads. A watch keeps its own as long as it is
@@ -143,10 +145,10 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 }
 
 // scope is what upstream has to look at for a list of the most recent state. It is nil for other reads: a watch would stay
-// with upstream for long, a get is forwarded unless it costs nothing, and how long a resourceVersion takes is the client's
-// to say.
+// with upstream for long, a get is forwarded unless it costs nothing, and how long a resourceVersion or a
+// timeout takes is the client's to say.
 func (r *read) scope() *watchcache.Scope {
-	if r.kind() != wire.List || r.rvGiven {
+	if r.kind() != wire.List || r.rvGiven || r.timeout {
 		return nil
 	}
 	snapshot, err := r.cache.Snapshot()
@@ -166,6 +168,14 @@ type timed struct {
 	feed  Feed
 	scope watchcache.Scope
 	sent  time.Time // zero if it was not, or by another one's request
+}
+
+// since is how long ago it was sent, 0 if it was not.
+func (t *timed) since() time.Duration {
+	if t.sent.IsZero() {
+		return 0
+	}
+	return time.Since(t.sent)
 }
 
 func (t *timed) begin() {

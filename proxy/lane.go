@@ -41,11 +41,11 @@ const (
 	laneHeader = 1 << 20
 )
 
-// lanes are a way upstream for gets of single objects, and for lists that upstream answers sooner than the cache: over an HTTP/1.1 connection that has nothing else to do, written
+// lanes are a way upstream for gets of single objects, and for short lists that the cache could not answer in time: over an HTTP/1.1 connection that has nothing else to do, written
 // and read by who asks. Net/http gives both to goroutines of the connection, over HTTP/2 the request to one more; each
 // handing over wakes a thread, which takes longer than what it then does.
 //
-// As a get may be sent twice, whatever goes wrong before its answer has begun is left to the other way, which has all
+// As either may be sent twice, whatever goes wrong before its answer has begun is left to the other way, which has all
 // that is not a get, too.
 type lanes struct {
 	otherwise http.RoundTripper

@@ -432,3 +432,49 @@ func TestForwardsByLanes(t *testing.T) {
 		}
 	}
 }
+
+// Lists, which slow clients may read, hold half of the lanes at most, and as long as they are read.
+func TestListsHoldFewLanes(t *testing.T) {
+	l := &lanes{}
+	for range laneMost {
+		conn, other := net.Pipe()
+		defer other.Close()
+		l.mu.idle = append(l.mu.idle, newLaneConn(conn))
+		l.mu.open++
+	}
+	defer l.stop()
+	var lists []*laneConn
+	more := func() bool {
+		c := l.take(true)
+		if c != nil {
+			lists = append(lists, c)
+		}
+		return c != nil
+	}
+	for range laneLists {
+		if !more() {
+			t.Fatal("no lane for a list")
+		}
+	}
+	for end, how := range map[string]func(*laneConn){"read": l.give, "broken": l.drop} {
+		if more() {
+			t.Fatal("a lane too many for lists")
+		}
+		how(lists[0])
+		lists = lists[1:]
+		if !more() {
+			t.Errorf("no lane for a list when another was %s", end)
+		}
+	}
+	if c := l.take(false); c == nil {
+		t.Error("lists have all lanes")
+	} else {
+		l.give(c)
+	}
+	for _, c := range lists {
+		l.give(c)
+	}
+	if l.mu.lists != 0 {
+		t.Errorf("%d lists hold lanes", l.mu.lists)
+	}
+}

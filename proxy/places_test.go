@@ -33,7 +33,9 @@ type forwardsAll struct{}
 func (forwardsAll) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Joins implements Feeds.
-func (forwardsAll) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
+func (forwardsAll) Joins(schema.GroupVersionResource, watchcache.Encoding, func() bool) bool {
+	return false
+}
 
 // Caches implements Feeds.
 func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }

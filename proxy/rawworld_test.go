@@ -194,7 +194,9 @@ func (w *rawWorld) hearDirect(tb testing.TB, raw []byte) []*heard {
 }
 
 // Joins implements Feeds.
-func (w *rawWorld) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
+func (w *rawWorld) Joins(schema.GroupVersionResource, watchcache.Encoding, func() bool) bool {
+	return false
+}
 
 // Caches implements Feeds.
 func (w *rawWorld) Caches(schema.GroupVersionResource) bool { return true }

@@ -28,7 +28,7 @@ type request struct {
 	tls      *tls.ConnectionState // nil without TLS
 	// timed is told how long upstream took for a read that the cache could have answered; nil for others.
 	timed   *timed
-	insists bool // that the cache should answer, though upstream may do so sooner
+	insists bool // that the cache should answer if it can, though upstream may do so sooner
 	// identity is who the request acts as; nil without authentication.
 	identity *identity
 }

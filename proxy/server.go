@@ -137,7 +137,7 @@ func (s *Server) share(options *Options) {
 		users = 2
 	}
 	forwards, reads := memory/waitingForwards, memory/waitingReads
-	s.sooner = newFairQueue(soonerMost, soonerMost/2, 0)
+	s.sooner = newFairQueue(soonerMost, soonerMost/users, 0)
 	s.places = newFairQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
 	s.slots = newSlots(reads)
 	s.workspace = newWorkspace(memory, memory/users, reads)
@@ -268,25 +268,37 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 	return s.timedForward(ctx, req, *rt, done)
 }
 
-// leave forwards a list that upstream answers sooner, unless it has enough of those to answer.
+// leave forwards a list that upstream answers sooner. It is false if that has enough to answer already, or does not answer
+// soon: the cache will, then.
 func (s *Server) leave(ctx context.Context, req *request, rt route) (resp *response, ok bool) {
 	place := claim{user: req.identity.name(), size: 1, cost: 1}
+	if !s.places.try(place) {
+		return nil, false // it would wait
+	}
+	s.places.give(place.user, place.size)
 	if !s.sooner.try(place) {
 		return nil, false
 	}
 	defer s.sooner.give(place.user, place.size) // upstream has done its work, or most of it
-	return s.timedForward(ctx, req, rt, func() {}), true
+	req.patience = max(soonerPatience, 10*req.timed.takes())
+	defer func() { req.patience = 0 }()
+	resp = s.timedForward(ctx, req, rt, func() {})
+	if t := req.timed; resp.source == fromProxy && resp.status >= http.StatusInternalServerError && ctx.Err() == nil && t.since() >= req.patience {
+		t.feed.Answered(t.scope, t.since(), false)
+		return nil, false
+	}
+	return resp, true
 }
 
 // timedForward forwards a request. If it is one that the cache could have answered, its feed is told how long upstream took.
 func (s *Server) timedForward(ctx context.Context, req *request, rt route, done func()) *response {
 	resp := s.gatheredForward(ctx, req, rt, joined(s.metrics.forwardBegan(rt.verb), done))
-	if t := req.timed; t != nil && !t.sent.IsZero() && ctx.Err() == nil {
-		switch took := time.Since(t.sent); {
+	if t := req.timed; t != nil && !t.sent.IsZero() && resp.source == fromUpstream && ctx.Err() == nil {
+		switch {
 		case resp.status == http.StatusOK:
-			t.feed.Answered(t.scope, took, true)
+			t.feed.Answered(t.scope, t.since(), true)
 		case resp.status == http.StatusTooManyRequests, resp.status >= http.StatusInternalServerError:
-			t.feed.Answered(t.scope, took, false)
+			t.feed.Answered(t.scope, t.since(), false)
 		}
 	}
 	return resp

@@ -22,17 +22,21 @@ import (
 // rivalFeed is one that upstream may answer sooner than.
 type rivalFeed struct {
 	*rawFeed
-	leaves, late atomic.Bool
-	age          atomic.Int64
-	mu           sync.Mutex
-	answers      []string
+	leaves, late, hangs atomic.Bool
+	age                 atomic.Int64
+	mu                  sync.Mutex
+	answers             []string
 }
 
 // Leaves implements Feed.
 func (f *rivalFeed) Leaves(watchcache.Scope) bool { return f.leaves.Load() }
 
 // Fresh implements Feed.
-func (f *rivalFeed) Fresh(context.Context, *watchcache.Scope) (watchcache.Snapshot, error) {
+func (f *rivalFeed) Fresh(ctx context.Context, _ *watchcache.Scope) (watchcache.Snapshot, error) {
+	if f.hangs.Load() {
+		<-ctx.Done()
+		return watchcache.Snapshot{}, ctx.Err()
+	}
 	if f.late.Load() {
 		return watchcache.Snapshot{}, errors.New("it takes too long")
 	}
@@ -81,7 +85,7 @@ func (rivalFeeds) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 func (rivalFeeds) Caches(schema.GroupVersionResource) bool { return true }
 
 // Joins implements Feeds.
-func (f rivalFeeds) Joins(_ schema.GroupVersionResource, e watchcache.Encoding) bool {
+func (f rivalFeeds) Joins(_ schema.GroupVersionResource, e watchcache.Encoding, _ func() bool) bool {
 	return f.joins[e]
 }
 
@@ -178,7 +182,7 @@ func TestFewAreLeftAtATime(t *testing.T) {
 			done <- struct{}{}
 		})
 	}
-	const left = soonerMost / 2 // one user's
+	const left = soonerMost
 	for range crowd - left {
 		<-done
 	}
@@ -231,5 +235,39 @@ func TestAgeIsTold(t *testing.T) {
 		if got := resp.Header.Get("Age"); got != want {
 			t.Errorf("%s: %s with an age of %q, want %q", path, resp.Status, got, want)
 		}
+	}
+}
+
+// A get that joins others in vain is forwarded soon: it waits for no more than a probe or two.
+func TestGetsDoNotWaitForLong(t *testing.T) {
+	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, watchcache.JSON)
+	feed.hangs.Store(true)
+	began := time.Now()
+	resp := get(rivalPath+"/c-000000", anyJSON)
+	_ = resp.Body.Close()
+	if took := time.Since(began); resp.Header.Get("From") != "upstream" || took > freshWait/2 {
+		t.Errorf("%s by %q after %s", resp.Status, resp.Header.Get("From"), took)
+	}
+}
+
+// Where upstream says nothing any more, the cache answers what was left to it, and its feed is told.
+func TestCacheAnswersForSilentUpstream(t *testing.T) {
+	answer := make(chan struct{})
+	feed, _, get := rival(t, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(answer)
+	feed.leaves.Store(true)
+	resp := get(rivalPath, anyJSON)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(body, []byte(`"c-000009"`)) {
+		t.Errorf("%s, %v: %.200s", resp.Status, err, body)
+	}
+	if got, want := fmt.Sprint(feed.told()), "[10 objects, long: true, ok: false]"; got != want {
+		t.Errorf("told %s, want %s", got, want)
 	}
 }

@@ -24,7 +24,9 @@ type oneFeed struct {
 }
 
 // Joins implements Feeds.
-func (oneFeed) Joins(schema.GroupVersionResource, watchcache.Encoding) bool { return false }
+func (oneFeed) Joins(schema.GroupVersionResource, watchcache.Encoding, func() bool) bool {
+	return false
+}
 
 // Caches implements Feeds.
 func (oneFeed) Caches(schema.GroupVersionResource) bool { return true }

@@ -296,8 +296,8 @@ func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encod
 func (o opener) Lost(gvr schema.GroupVersionResource) time.Duration { return o.feeds.Lost(gvr) }
 
 // Joins implements proxy.Feeds.
-func (o opener) Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding) bool {
-	return o.feeds.Joins(gvr, encoding)
+func (o opener) Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding, allowed func() bool) bool {
+	return o.feeds.Joins(gvr, encoding, allowed)
 }
 
 // Caches implements proxy.Feeds.

@@ -61,8 +61,8 @@ type mostRecent struct {
 	// Reads are how many there were by what showed that the cache was up to date, as in watchproxy_freshness_seconds; direct
 	// are those that upstream answered instead.
 	Reads map[string]float64 `json:"reads"`
-	// UpstreamSeconds is how long upstream took for that, SavedSeconds how long it would have taken to answer the reads of
-	// the cache itself, by what it took for others of like size.
+	// UpstreamSeconds is how long upstream took for that, SavedSeconds how long it would have taken to answer the
+	// lists among those of the cache, by what it took for others of like size.
 	UpstreamSeconds map[string]float64 `json:"upstreamSeconds"`
 	SavedSeconds    float64            `json:"savedSeconds"`
 }

@@ -76,7 +76,7 @@ func (r mostRecent) text() string {
 	if len(parts) > 0 {
 		how = " (" + strings.Join(parts, ", ") + ")"
 	}
-	return fmt.Sprintf("%s reads of the most recent state%s: upstream took %.1f s for them instead of %.1f s", count(int64(all)), how, upstream, r.SavedSeconds)
+	return fmt.Sprintf("%s reads of the most recent state%s: upstream took %.1f s for them, and would have taken %.1f s for the lists among them", count(int64(all)), how, upstream, r.SavedSeconds)
 }
 
 // percent rounds down, as the page does: 100.0 % is all.

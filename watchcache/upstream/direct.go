@@ -103,8 +103,8 @@ func (r *roads) ran(outcome string, took time.Duration, readers int) {
 	now := time.Now()
 	r.mu.explore = now.Add(min(max(exploreEvery, exploreRest*took), exploreMost))
 	switch outcome {
-	case "failed", "list": // a small collection's list is what upstream would be asked for
-	case "current", "stream", proved:
+	case "failed":
+	case "current", "stream", proved, "list": // the last costs no more than what upstream would be asked for
 		r.mu.helped -= r.mu.helped / 8
 		if readers == 0 { // it was to find that out
 			r.mu.helped = 0
@@ -153,10 +153,14 @@ func (f *Feed) Leaves(s watchcache.Scope) bool {
 // direct tells whether configuration lets reads be left to upstream.
 func (f *Feed) direct() bool { return f.keeper.feeds.options.Load().Direct }
 
-// Takes is how long upstream takes for a read.
+// Takes is how long upstream takes for a read, 0 if it has not answered one like it lately.
 func (f *Feed) Takes(s watchcache.Scope) time.Duration {
-	takes, _ := f.roads.compare(s)
-	return takes
+	f.roads.mu.Lock()
+	defer f.roads.mu.Unlock()
+	if figure := f.roads.figureLocked(s); time.Since(figure.at) < figureLasts {
+		return figure.takes
+	}
+	return 0
 }
 
 // Answered notes how long upstream took for a read that was left to it. Not ok is one that it refused
@@ -230,19 +234,19 @@ func (s *freshness) ahead(f *Feed) {
 // joins tells whether a get of the most recent state costs upstream nothing, and is answered by the
 // cache at once or nearly so: readers wait for the next probe anyway, which is soon, and the ledger
 // proves what it asks; or the resource's maxAge allows an earlier proof.
-func (f *Feed) joins() bool {
+func (f *Feed) joins(allowed func() bool) bool {
 	if _, _, ok := f.recent(); ok {
 		return true
 	}
 	f.fresh.mu.Lock()
-	gathered := f.fresh.mu.next != nil && f.fresh.mu.next.readers > 0 && time.Until(f.fresh.mu.due) < joinMost
+	gathered := f.fresh.mu.next != nil && f.fresh.mu.next.readers > 0 && f.fresh.mu.asks < joinMost && time.Until(f.fresh.mu.due) < joinMost
 	f.fresh.mu.Unlock()
 	if !gathered || f.probes.Limit() != rate.Inf && f.probes.Tokens() < 1 {
 		return false
 	}
 	era, _ := f.keeper.ledger.standing(f.owner)
-	return f.carries(era)
+	return f.carries(era) && allowed()
 }
 
-// joinMost is how soon the next probe has to come for a get to wait for it.
-const joinMost = time.Millisecond
+// joinMost is how long a probe may take, and how soon the next has to come, for a get to wait for it.
+const joinMost = 2 * time.Millisecond

@@ -261,27 +261,33 @@ func TestGetsJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		feed := feedWithLedger(t, f)
-		joins := func() bool { return feed.keeper.feeds.Joins(configmaps, watchcache.JSON) }
+		may := true
+		allowed := func() bool { return may }
+		joins := func() bool { return feed.keeper.feeds.Joins(configmaps, watchcache.JSON, allowed) }
 		f.other("leases")
 		same(t, f, fresh(t, f, feed))
 		if joins() {
 			t.Error("nobody reads, and a get would ask")
 		}
-		f.delays(10*time.Millisecond, 0)
+		f.delays(joinMost, 0) // longer than those before
 		answered := make(chan struct{})
 		for range 2 { // the first is on its way, the second waits for the next
 			go func() {
 				fresh(t, f, feed)
 				answered <- struct{}{}
 			}()
-			time.Sleep(time.Millisecond)
+			time.Sleep(joinMost / 4)
 		}
 		if !joins() {
 			t.Error("a get does not join")
 		}
-		if feed.keeper.feeds.Joins(configmaps, watchcache.Protobuf) {
+		if feed.keeper.feeds.Joins(configmaps, watchcache.Protobuf, allowed) {
 			t.Error("a get would start a feed")
 		}
+		if may = false; joins() {
+			t.Error("upstream has to be asked whether a get is allowed")
+		}
+		may = true
 		feed.keeper.ledger.forget()
 		if joins() {
 			t.Error("a get joins without proof")

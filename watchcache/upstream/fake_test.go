@@ -237,7 +237,11 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return listOf(f.stateAtLocked(at), at, "", "")
 	}
-	return listOf(f.mu.objects, f.mu.rev, q.Get("limit"), q.Get("continue"))
+	if at, from, further := strings.Cut(q.Get("continue"), "/"); further { // of the state that the first page was of
+		rev, _ := strconv.ParseUint(at, 10, 64)
+		return listOf(f.stateAtLocked(rev), rev, q.Get("limit"), from)
+	}
+	return listOf(f.mu.objects, f.mu.rev, q.Get("limit"), "")
 }
 
 // stateAtLocked is what there was.
@@ -246,6 +250,9 @@ func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
 	for _, e := range f.mu.history {
 		if e.rev > rev {
 			break
+		}
+		if e.kind == "BOOKMARK" {
+			continue
 		}
 		var o struct{ Metadata struct{ Name string } }
 		_ = json.Unmarshal([]byte(e.object), &o)
@@ -256,14 +263,13 @@ func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
 	return state
 }
 
-func listOf(objects map[string]string, rev uint64, limit, token string) (*http.Response, error) {
+// listOf lists a state, from a name on.
+func listOf(objects map[string]string, rev uint64, limit, start string) (*http.Response, error) {
 	names := slices.Sorted(maps.Keys(objects))
-	if token != "" {
-		names = names[sortedIndex(names, token):]
-	}
+	names = names[sortedIndex(names, start):]
 	n, next := len(names), ""
 	if l, _ := strconv.Atoi(limit); l > 0 && l < n {
-		n, next = l, fmt.Sprintf(`,"continue":%q`, names[l])
+		n, next = l, fmt.Sprintf(`,"continue":"%d/%s"`, rev, names[l])
 	}
 	var items []string
 	for _, name := range names[:n] {

@@ -218,8 +218,8 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
 }
 
 // Joins tells, without waiting, whether there is a feed that answers a get of the most recent state
-// at no cost to upstream.
-func (fs *Feeds) Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding) bool {
+// at no cost to upstream to a client that is known to be allowed it, or within its resource's maxAge.
+func (fs *Feeds) Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding, allowed func() bool) bool {
 	fs.mu.Lock()
 	f := fs.mu.feeds[feedKey{gvr, encoding}]
 	fs.mu.Unlock()
@@ -228,7 +228,7 @@ func (fs *Feeds) Joins(gvr schema.GroupVersionResource, encoding watchcache.Enco
 	}
 	select {
 	case <-f.settled:
-		return f.cache != nil && f.joins()
+		return f.cache != nil && f.joins(allowed)
 	default:
 		return false
 	}

@@ -74,9 +74,10 @@ type freshness struct {
 		next    *freshRun // gathers readers; nil if nobody waits
 		probing bool      // a goroutine is running what is next
 		over    bool
-		proof   proof     // the latest
-		ahead   *freshRun // the last that was begun before a reader needed it
-		due     time.Time // before when no probe is sent
+		proof   proof         // the latest
+		ahead   *freshRun     // the last that was begun before a reader needed it
+		due     time.Time     // before when no probe is sent
+		asks    time.Duration // what a probe takes: a moving average
 	}
 	quiet   atomic.Bool   // by the last list, upstream's revision grows by what others write
 	helping chan struct{} // holds a token while a run catches up
@@ -144,7 +145,7 @@ func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.S
 	f.fresh.read.Store(watchcache.Moment(began))
 	var takes, early time.Duration
 	if scope != nil {
-		takes = f.Takes(*scope)
+		takes, _ = f.roads.compare(*scope)
 		if f.direct() {
 			early = 2*takes + earlyAfter
 		}
@@ -260,8 +261,10 @@ func (s *freshness) probe(f *Feed) {
 	for s.gathered() {
 		_ = f.probes.WaitN(s.ctx, f.askCost()) // a feed that ends is told so below
 		r, began := s.take(), time.Now()
+		until := s.spaced(r.readers, began)
 		q, outcome, err := f.ask(s.ctx)
 		close(r.asked)
+		s.took(time.Since(began))
 		s.running.Go(func() {
 			if err == nil && outcome == "" {
 				outcome, err = f.reach(s.ctx, &q)
@@ -283,16 +286,25 @@ func (s *freshness) probe(f *Feed) {
 			r.rv, r.outcome, r.err = q.rv, outcome, err
 			close(r.done)
 		})
-		if r.readers > 1 {
-			s.pause(began.Add(min(time.Duration(r.readers)*gatherFor, gatherMost)))
-		}
+		sleep(s.ctx, time.Until(until))
 	}
 }
 
-// pause puts the next probe off.
-func (s *freshness) pause(until time.Time) {
+// spaced tells until when no other probe is sent after one for so many readers.
+func (s *freshness) spaced(readers int, began time.Time) (until time.Time) {
+	until = began
+	if readers > 1 {
+		until = began.Add(min(time.Duration(readers)*gatherFor, gatherMost))
+	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.mu.due = until
-	s.mu.Unlock()
-	sleep(s.ctx, time.Until(until))
+	return until
+}
+
+// took notes what a probe took.
+func (s *freshness) took(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.asks += (d - s.mu.asks) / 4
 }

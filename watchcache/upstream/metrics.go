@@ -59,7 +59,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	}, []string{"by"})
 	m.saved = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "watchproxy_freshness_saved_seconds_total",
-		Help: "Seconds that upstream would have taken for the gets and lists of the most recent state that freshness runs have shown caches to be up to date for, by how long it took for those of like size, or takes for an average one.",
+		Help: "Seconds that upstream would have taken for the lists of the most recent state that freshness runs have shown caches to be up to date for, by how long it took for those of like size, or takes for an average one.",
 	})
 	m.saves = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_cache_saves_total",
