@@ -35,6 +35,9 @@ func (s *sluggish) got() []byte {
 // longest is what it takes for a write at most.
 const longest = 90 * time.Second
 
+// longestReview is what a review takes at most.
+const longestReview = 20 * time.Second
+
 // Write implements io.Writer.
 func (s *sluggish) Write(p []byte) (int, error) {
 	if s.random.IntN(3) == 0 {
@@ -88,7 +91,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-time.After(time.Duration(reviews*7919%20_000) * time.Millisecond):
+			case <-time.After(time.Duration(reviews) * 7919 * time.Millisecond % longestReview):
 			}
 			if reviews%3 == 1 {
 				return errors.New("nobody can tell")
@@ -136,7 +139,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 		if got := came(); got != events {
 			t.Errorf("%d of %d events came", got, events)
 		}
-		at, most := time.Now(), 2*longest // a write may be under way, and then there is a bookmark
+		at, most := time.Now(), 2*longest+longestReview // a write or a review may be under way, and then there is a bookmark
 		switch random.IntN(3) {
 		case 0:
 			most += began.Add(time.Duration(r.watchSeconds) * time.Second).Sub(at)
