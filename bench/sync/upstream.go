@@ -13,7 +13,7 @@ type upstream struct {
 	Metadata    int `json:"metadata"` // lists of metadata alone
 	SideWatches int `json:"sideWatches"`
 	Watches     int `json:"watches"`  // a feed's own: one a sync
-	Ledger      int `json:"ledger"`   // watches of what is written to other resources, and what they need
+	Ledger      int `json:"ledger"`   // watches of what is written to other resources, and what they need; since the proxy began, as it lasts
 	Others      int `json:"others"`   // of feeds: discovery
 	Forwards    int `json:"forwards"` // requests of clients
 }
@@ -53,7 +53,7 @@ func (c counters) since(before counters) counters {
 			Metadata:    c.Metadata - before.Metadata,
 			SideWatches: c.SideWatches - before.SideWatches,
 			Watches:     c.Watches - before.Watches,
-			Ledger:      c.Ledger - before.Ledger,
+			Ledger:      c.Ledger,
 			Others:      c.Others - before.Others,
 			Forwards:    c.Forwards - before.Forwards,
 		},
