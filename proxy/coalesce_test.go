@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Whoever shares an answer has one that was asked for after it came, and upstream sees one request at a time, or a few
-// where it is known how long each takes.
+// A shared answer was asked for after all came that share it. Upstream sees one request at a time, or a few where it is
+// known how long each takes.
 func TestSharedAnswersAreConsistent(t *testing.T) {
 	t.Run("one at a time", func(t *testing.T) { testShared(t, 0, 1, 1000/10+2) })
 	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, fleetMost, 1000*fleetPart/10+2) })

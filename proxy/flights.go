@@ -10,8 +10,8 @@ import (
 // upstream could see share one answer.
 //
 // Only a request that is sent after a reader came may answer it, for what was
-// written before it came has to be seen. So who comes while one is under way
-// waits for the next one, which all of them share: upstream sees one at a time. Who waits for
+// written before it came has to be seen. So a reader that comes while one is under way
+// waits for the next one, which all of them share: upstream sees one at a time. To wait for
 // two takes twice as long as without us. So where it is known how long upstream takes, the next
 // begins after a part of that; then upstream sees a few at a time.
 type flights struct {

@@ -103,7 +103,7 @@ func TestStatusCounts(t *testing.T) {
 	}
 }
 
-// What showed that caches were up to date is told with what it cost upstream, and what that would have taken otherwise.
+// Status tells by which means caches were shown to be up to date, how long that took upstream, and how long the lists would have.
 func TestStatusTellsHowReadsWereFresh(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	reads := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "watchproxy_freshness_seconds", Help: "As there."}, []string{"outcome"})

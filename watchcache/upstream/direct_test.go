@@ -114,7 +114,7 @@ func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 	})
 }
 
-// What is known of upstream's answers does not last: when nothing is left to it, nothing would set that right.
+// Figures of upstream's answers are forgotten after a while: when nothing is left to it, no answer would set them right.
 func TestFiguresDoNotLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r roads
@@ -168,7 +168,7 @@ func TestFewReadsLeaveEarly(t *testing.T) {
 	}
 }
 
-// What upstream fails to answer is no reason to leave more to it.
+// A failure of upstream's is no reason to leave more to it.
 func TestFailuresAreNoAnswers(t *testing.T) {
 	var r roads
 	of := watchcache.Scope{Objects: 10}

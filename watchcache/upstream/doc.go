@@ -36,8 +36,8 @@
 // resources cost one read of their definition and, all of them together, one watch
 // of the definitions' metadata.
 //
-// What it takes to catch up may take longer than upstream takes for the answer itself, and cost it more: 10,000
-// objects' metadata, for a list of 170 of them. So a feed keeps a moving figure of both, for each size of
+// To catch up may take longer than upstream takes for the answer itself, and cost it more: a list of 10,000
+// objects' metadata, for one of 170 of them. So a feed keeps a moving figure of both, for each size of
 // read, and leaves those to upstream that it answers sooner (see [roads]). Then it tries from time to time,
 // for no reader, whether the cache has become quick again. To decide by what a run costs, and begin with the
 // cheap part of it, was no good: beside 200 foreign writes a second the probe alone takes as long as the list.
@@ -128,7 +128,7 @@
 // A consistent list from the apiserver's own cache waits until that has got to etcd's revision.
 // Where only others write, it learns that by asking etcd every 100 ms: a list, and a probe just
 // as well, takes that long. Events have no cache there, so a probe of them returns at once. With that
-// and the ledger, a list of a quiet collection beside 200 foreign writes a second takes 4 ms in the
+// and the ledger, a list of a quiet collection beside 200 foreign writes a second takes 3 ms in the
 // median, and 100 ms at the apiserver (make bench-recent).
 //
 // Events have no watch cache there: no bookmarks come, and a quiet stream looks
