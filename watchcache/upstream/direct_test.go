@@ -203,13 +203,13 @@ func TestSizes(t *testing.T) {
 // before that is missing.
 func TestMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most = time.Second
+		const most = 100 * time.Millisecond
 		f := newFake()
 		fill(f, tinyObjects+1)
 		feed := openFeed(t, f, func(o *Options) {
 			o.Resources = map[schema.GroupResource]ResourceOptions{configmaps.GroupResource(): {MaxAge: most}}
 		})
-		f.delays(probeTakes, metadataTakes)
+		f.delays(most/3, 0) // others write meanwhile
 		f.stall(true)
 		type moment struct {
 			at  time.Time
@@ -218,8 +218,12 @@ func TestMaxAge(t *testing.T) {
 		var past []moment
 		aged := 0
 		for i := range 400 {
-			f.set(fmt.Sprintf("o%03d", i%7), fmt.Sprint(i))
-			past = append(past, moment{time.Now(), f.mu.rev})
+			if i%7 == 0 {
+				f.set(fmt.Sprintf("o%03d", i%5), fmt.Sprint(i))
+				f.mu.Lock()
+				past = append(past, moment{time.Now(), f.mu.rev})
+				f.mu.Unlock()
+			}
 			began := time.Now()
 			s, age, ok := feed.Recent()
 			if !ok {

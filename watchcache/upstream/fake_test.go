@@ -201,10 +201,13 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		verb = "watch"
 	}
 	f.mu.requests[verb]++
-	slow := map[string]time.Duration{"probe": f.slow.probe, "metadata": f.slow.metadata}[verb]
-	f.mu.Unlock()
-	time.Sleep(slow)
-	f.mu.Lock()
+	if slow := map[string]time.Duration{"probe": f.slow.probe, "metadata": f.slow.metadata}[verb]; slow > 0 {
+		defer func() { // the answer is on its way
+			f.mu.Unlock()
+			time.Sleep(slow)
+			f.mu.Lock()
+		}()
+	}
 	if f.mu.down != nil {
 		return nil, f.mu.down
 	}
