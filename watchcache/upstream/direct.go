@@ -23,15 +23,17 @@ const (
 	figureLasts            = time.Minute
 	// compareSlack is by how much more, beside a fifth, the cache may take than upstream.
 	compareSlack = time.Millisecond
-	// slowAgain is how soon after a slow run another has to come, so that it is no exception.
-	slowAgain = 10 * time.Second
+	// slowAgain is how soon after a slow run another has to come, so that it is no exception. When writes elsewhere are
+	// further apart than that, few reads wait for one.
+	slowAgain = 2 * time.Second
 	// earlyAfter is how long a read waits after upstream has answered the probe, beside twice the time that
 	// upstream takes for it, before it is left to upstream. EarlyRate and earlyBurst bound how many are, of all
 	// resources together: when all wait long, upstream has enough to do.
 	earlyAfter            = 25 * time.Millisecond
 	earlyRate, earlyBurst = 10, 4
-	// exploreEvery is how often a run is begun that no reader waits for while reads are left to upstream.
-	// That is put off by exploreRest times as long as the last took, up to exploreMost.
+	// exploreEvery is how often a run is begun that no reader waits for while reads are left to upstream. It
+	// only looks whether anything has happened. To help the cache, should it need that, is put off by
+	// exploreRest times as long as the last run took that did, up to exploreMost.
 	exploreEvery = time.Second
 	exploreRest  = 50
 	exploreMost  = 15 * time.Second
@@ -49,6 +51,7 @@ type roads struct {
 		lastAt  time.Time
 		direct  [2][sizes]figure // without and with a selection by fields
 		explore time.Time        // when the next run is due that no reader waits for
+		help    time.Time        // before when that only looks
 	}
 }
 
@@ -101,15 +104,18 @@ func (r *roads) ran(outcome string, took time.Duration, readers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	r.mu.explore = now.Add(min(max(exploreEvery, exploreRest*took), exploreMost))
+	r.mu.explore = now.Add(exploreEvery)
 	switch outcome {
+	case moved, "shared": // the latter is not one more that was slow, it waited for one that was
 	case "failed":
+		r.mu.help = now.Add(min(exploreRest*took, exploreMost))
 	case "current", "stream", proved, "list": // the last costs no more than what upstream would be asked for
 		r.mu.helped -= r.mu.helped / 8
 		if readers == 0 { // it was to find that out
 			r.mu.helped = 0
 		}
 	default:
+		r.mu.help = now.Add(min(exploreRest*took, exploreMost))
 		if now.Sub(r.mu.lastAt) > slowAgain {
 			r.mu.last = 0
 		}
@@ -121,16 +127,16 @@ func (r *roads) ran(outcome string, took time.Duration, readers int) {
 	}
 }
 
-// due tells whether a run should begin that no reader waits for. It does so once.
-func (r *roads) due() bool {
+// due tells whether a run should begin that no reader waits for, and whether it may help. It does so once.
+func (r *roads) due() (begin, help bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	if now.Before(r.mu.explore) {
-		return false
+		return false, false
 	}
 	r.mu.explore = now.Add(freshTimeout)
-	return true
+	return true, !now.Before(r.mu.help)
 }
 
 // Leaves tells whether upstream answers a read sooner than the cache.
@@ -143,8 +149,8 @@ func (f *Feed) Leaves(s watchcache.Scope) bool {
 		return false
 	}
 	f.fresh.read.Store(watchcache.Moment(time.Now()))
-	if f.roads.due() {
-		f.fresh.ahead(f)
+	if begin, help := f.roads.due(); begin {
+		f.fresh.ahead(f, help)
 	}
 	f.keeper.want(false)
 	return true
@@ -196,7 +202,7 @@ func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 		f.fresh.read.Store(watchcache.Moment(time.Now()))
 		f.metrics.freshRead("max-age", 0)
 		if age > f.options.Load().MaxAge/2 {
-			f.fresh.ahead(f)
+			f.fresh.ahead(f, true)
 		}
 	}
 	return s, age, ok
@@ -217,8 +223,8 @@ func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	return s, max(age, 1), err == nil
 }
 
-// ahead begins a run that no reader waits for, unless one is under way.
-func (s *freshness) ahead(f *Feed) {
+// ahead begins a run that no reader waits for, unless one is under way. If it may not help, it only looks.
+func (s *freshness) ahead(f *Feed, help bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.ahead != nil {
@@ -228,7 +234,7 @@ func (s *freshness) ahead(f *Feed) {
 			return
 		}
 	}
-	s.mu.ahead, _ = s.joinLocked(f, 0) // a feed that ends has no more use for it
+	s.mu.ahead, _ = s.joinLocked(f, 0, help) // a feed that ends has no more use for it
 }
 
 // joins tells whether a get of the most recent state costs upstream nothing, and is answered by the

@@ -3,6 +3,7 @@ package upstream
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,6 +82,48 @@ func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 			t.Error("nobody writes, and reads are left to upstream")
 		}
 	})
+}
+
+// Without the ledger, however often others write: of reads one after the other less than one in a hundred waits for a
+// list of metadata, and where that is seldom needed, most are the cache's.
+func TestReadsBesideWrites(t *testing.T) {
+	const answers = 5 * time.Millisecond
+	for _, every := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond, time.Second, 5 * time.Second, time.Minute} {
+		t.Run(every.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				fill(f, smallObjects+1)
+				feed := openFeed(t, f, allowDirect)
+				f.delays(probeTakes, metadataTakes)
+				random := rand.New(rand.NewPCG(1, 2))
+				reads, left, slow := 0, 0, 0
+				next := time.Now()
+				for began := time.Now(); time.Since(began) < 5*time.Minute; reads++ {
+					if time.Now().After(next) {
+						f.elsewhere()
+						next = time.Now().Add(time.Duration(random.ExpFloat64() * float64(every)))
+					}
+					upstream, waited := readOrLeave(t, feed, 10, answers)
+					if upstream {
+						left++
+						time.Sleep(answers)
+					} else {
+						time.Sleep(time.Millisecond) // for the answer itself
+					}
+					if waited > 2*answers {
+						slow++
+					}
+				}
+				t.Logf("of %d reads %d waited and %d were left, %d lists of metadata", reads, slow, left, f.count("metadata"))
+				if slow > reads/100 {
+					t.Errorf("%d of %d reads waited", slow, reads)
+				}
+				if every >= 5*time.Second && left > reads/5 {
+					t.Errorf("%d of %d reads were left to upstream", left, reads)
+				}
+			})
+		})
+	}
 }
 
 // One slow run is an exception, and a failed one no measure: nothing is left to upstream for either. Nor is it where

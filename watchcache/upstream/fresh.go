@@ -93,6 +93,7 @@ type freshness struct {
 // freshRun is one run.
 type freshRun struct {
 	readers int           // 0 if it was begun for what it shows
+	help    bool          // else it only looks whether anything has happened
 	asked   chan struct{} // closed when upstream has answered the probe, or failed
 	done    chan struct{} // closed when rv or err is set
 	rv      uint64        // upstream's after the readers came
@@ -220,10 +221,10 @@ func (f *Feed) notOlderThan(rv uint64) (watchcache.Snapshot, error) {
 func (s *freshness) join(f *Feed, readers int) (*freshRun, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.joinLocked(f, readers)
+	return s.joinLocked(f, readers, true)
 }
 
-func (s *freshness) joinLocked(f *Feed, readers int) (*freshRun, error) {
+func (s *freshness) joinLocked(f *Feed, readers int, help bool) (*freshRun, error) {
 	if s.mu.over {
 		return nil, fmt.Errorf("%w: %w", ErrNotFresh, errStopped)
 	}
@@ -231,6 +232,7 @@ func (s *freshness) joinLocked(f *Feed, readers int) (*freshRun, error) {
 		s.mu.next = &freshRun{asked: make(chan struct{}), done: make(chan struct{})}
 	}
 	s.mu.next.readers += readers
+	s.mu.next.help = s.mu.next.help || help
 	if !s.mu.probing {
 		s.mu.probing = true
 		s.running.Go(func() { s.probe(f) })
@@ -267,16 +269,17 @@ func (s *freshness) probe(f *Feed) {
 		s.took(time.Since(began))
 		s.running.Go(func() {
 			if err == nil && outcome == "" {
-				outcome, err = f.reach(s.ctx, &q)
+				outcome, err = f.reach(s.ctx, &q, r.help)
 			}
-			if err != nil {
+			switch {
+			case errors.Is(err, errMoved):
+				outcome = moved
+			case err != nil:
 				outcome = "failed"
+				f.log.Debug("cache could not be brought up to date", zap.Error(err))
 			}
 			f.metrics.freshRun(f.gvr, outcome, r.readers)
 			f.roads.ran(outcome, time.Since(began), r.readers)
-			if err != nil {
-				f.log.Debug("cache could not be brought up to date", zap.Error(err))
-			}
 			if err == nil {
 				s.note(proof{began, q.rv})
 			}

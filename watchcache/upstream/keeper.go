@@ -349,20 +349,20 @@ func (fs *Feeds) uses(o owner, rvs ...uint64) {
 		zap.Stringers("resources", fs.owners.names(shared.one, shared.other)), zap.Uint64("resourceVersion", shared.rv))
 }
 
-// closeHoles brings caches beyond revisions that nobody shows, before a reader has to wait for that.
+// closeHoles has upstream show the state of caches for which nothing is proved, before a reader has to wait for
+// that: those before a revision that nobody shows, and all in a new era.
 func (k *keeper) closeHoles(ctx context.Context) {
 	for sleep(ctx, holeLooks) {
 		for _, f := range k.feeds.list() {
-			era, highest := k.ledger.standing(f.owner)
-			at := f.cache.Stats().Newest
-			if at >= highest || !f.fresh.busy() || watchcache.Moment(time.Now()) < f.fresh.rested.Load() || k.ledger.proves(era, f.owner, at, highest) {
+			at, unproved := k.unproved(f)
+			if !unproved || !f.fresh.busy() || watchcache.Moment(time.Now()) < f.fresh.rested.Load() {
 				continue
 			}
 			if f.fresh.closing.CompareAndSwap(false, true) {
 				k.running.Go(func() {
 					defer f.fresh.closing.Store(false)
 					sleep(ctx, holeLooks) // it may be on its way
-					if at == f.cache.Stats().Newest && !k.ledger.proves(era, f.owner, at, highest) {
+					if now, unproved := k.unproved(f); unproved && now == at {
 						began := time.Now()
 						_, _ = f.shareRun(ctx, 0) // as a reader would
 						f.fresh.rested.Store(watchcache.Moment(time.Now().Add(holeRest * time.Since(began))))
@@ -371,4 +371,18 @@ func (k *keeper) closeHoles(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// unproved tells whether the ledger cannot prove that a cache is up to date, though it may: the cache is at a
+// state before a revision that nobody shows, or 0 if it is all of the era's.
+func (k *keeper) unproved(f *Feed) (at uint64, unproved bool) {
+	if f.cache.Resource().NoWatchCache || !k.ledger.has(f.owner) {
+		return 0, false
+	}
+	era, highest := k.ledger.standing(f.owner)
+	if !f.carries(era) {
+		return 0, true
+	}
+	at = f.cache.Stats().Newest
+	return at, at < highest && !k.ledger.proves(era, f.owner, at, highest)
 }

@@ -67,6 +67,27 @@ func TestFreshByTheLedger(t *testing.T) {
 	})
 }
 
+// Once there is a ledger, upstream is asked for what it needs to begin with, though all reads are left to upstream
+// meanwhile and would be for long.
+func TestLedgerWhileReadsAreLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		fill(f, smallObjects+1)
+		feed := openFeed(t, f, withLedger, allowDirect)
+		f.delays(probeTakes, metadataTakes)
+		var last time.Duration // until when reads were left
+		for began := time.Now(); time.Since(began) < exploreMost-time.Second; time.Sleep(50 * time.Millisecond) {
+			f.other("leases")
+			if left, _ := readOrLeave(t, feed, 10, 5*time.Millisecond); left {
+				last = time.Since(began)
+			}
+		}
+		if most := 2*ledgerEvery + time.Second; last > most || last == 0 {
+			t.Errorf("reads were left to upstream for %s, want some, and %s at most", last, most)
+		}
+	})
+}
+
 // The ledger's watches end when nobody has a use for them.
 func TestLedgerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

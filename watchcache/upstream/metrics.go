@@ -39,7 +39,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_freshness_runs_total",
 			Help: "Runs that bring a cache up to date for consistent reads, by outcome: current (it was), stream (the watch brought it), ledger (all revisions since are other resources'), " +
-				"list (fast-forwarded), metadata (nothing had happened), side-watch, shared (the run before did it), failed (the readers were forwarded).",
+				"list (fast-forwarded), metadata (nothing had happened), side-watch, shared (the run before did it), moved (others had written, and it was begun only to find that out), failed (the readers were forwarded).",
 		}, append(resourceLabels, "outcome")),
 		readers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "watchproxy_freshness_run_readers",

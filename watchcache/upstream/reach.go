@@ -17,9 +17,14 @@ import (
 
 // This file brings a cache to where upstream said that it stands.
 
-// reach waits until readers see a state at or above rv, and helps if that does
+// moved is the outcome of a run that was not to help, and found that it would have to.
+const moved = "moved"
+
+var errMoved = errors.New("others have written since")
+
+// reach waits until readers see a state at or above rv, and may help if that does
 // not come by itself.
-func (f *Feed) reach(ctx context.Context, q *question) (outcome string, err error) {
+func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
 	defer cancel()
 	stats := f.cache.Stats()
@@ -33,6 +38,9 @@ func (f *Feed) reach(ctx context.Context, q *question) (outcome string, err erro
 	}
 	if outcome := f.settles(ctx, *q, patience); outcome != "" {
 		return outcome, nil
+	}
+	if !help {
+		return "", errMoved
 	}
 	select {
 	case f.fresh.helping <- struct{}{}:

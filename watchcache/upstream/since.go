@@ -151,7 +151,7 @@ func (f *Feed) catchUp(ctx context.Context, rv uint64) {
 		}
 		var err error
 		if !f.reaches(ctx, rv, settleStream) {
-			_, err = f.reach(ctx, &question{rv: rv, era: noEra})
+			_, err = f.reach(ctx, &question{rv: rv, era: noEra}, true)
 		}
 		if err == nil {
 			err = f.learnBookmark(ctx)
