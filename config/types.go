@@ -149,7 +149,7 @@ type Cache struct {
 // ConsistentReadsBudget bounds what reads of the most recent state cost upstream, of all resources together.
 type ConsistentReadsBudget struct {
 	// MaxProbesPerSecond is how often a second upstream is asked where it stands, on behalf of all who
-	// wait at the moment. At least 1. Each takes kube-apiserver and etcd about a millisecond of
+	// wait at the moment. At least 1. Each takes kube-apiserver and etcd one or two milliseconds of
 	// processor time. A probe that is not used is saved up for a second.
 	MaxProbesPerSecond *int `json:"maxProbesPerSecond,omitempty"`
 	// Ledger lets the proxy watch the metadata of all resources that it may list and watch and upstream

@@ -16,10 +16,10 @@ import (
 func withLedger(o *Options) { o.Ledger = true }
 
 // feedWithLedger returns a feed of a large quiet collection whose readers have the ledger, while others write.
-func feedWithLedger(t *testing.T, f *fakeUpstream) *Feed {
+func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Feed {
 	t.Helper()
 	fill(f, smallObjects+1)
-	feed := openFeed(t, f, withLedger)
+	feed := openFeed(t, f, append(change, withLedger)...)
 	for range 100 {
 		f.other("leases")
 		same(t, f, fresh(t, f, feed))
@@ -67,23 +67,29 @@ func TestFreshByTheLedger(t *testing.T) {
 	})
 }
 
-// Once there is a ledger, upstream is asked for what it needs to begin with, though all reads are left to upstream
-// meanwhile and would be for long.
+// Once a new era of the ledger has its evidence, upstream is asked for what it needs to begin with, though all reads are
+// left to upstream meanwhile, would be for long, and nobody writes any more.
 func TestLedgerWhileReadsAreLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		fill(f, smallObjects+1)
-		feed := openFeed(t, f, withLedger, allowDirect)
+		feed := feedWithLedger(t, f, allowDirect)
 		f.delays(probeTakes, metadataTakes)
-		var last time.Duration // until when reads were left
-		for began := time.Now(); time.Since(began) < exploreMost-time.Second; time.Sleep(50 * time.Millisecond) {
-			f.other("leases")
-			if left, _ := readOrLeave(t, feed, 10, 5*time.Millisecond); left {
-				last = time.Since(began)
+		feed.keeper.ledger.forget() // as when one of its watches breaks
+		feed.roads.ran("metadata", metadataTakes, 0)
+		few := watchcache.Scope{Objects: 10}
+		for !feed.keeper.ledger.has(feed.owner) {
+			if !feed.Leaves(few) {
+				t.Fatal("a read is not left to upstream")
 			}
+			f.other("leases")
+			time.Sleep(linkEvery)
 		}
-		if most := 2*ledgerEvery + time.Second; last > most || last == 0 {
-			t.Errorf("reads were left to upstream for %s, want some, and %s at most", last, most)
+		began := time.Now()
+		for feed.Leaves(few) && time.Since(began) < exploreMost {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("reads were left to upstream for %s", took)
 		}
 	})
 }
