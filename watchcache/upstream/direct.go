@@ -30,7 +30,7 @@ const (
 	// upstream takes for it, before it is left to upstream. EarlyRate and earlyBurst bound how many are, of all
 	// resources together: when all wait long, upstream has enough to do.
 	earlyAfter            = 25 * time.Millisecond
-	earlyRate, earlyBurst = 10, 4
+	earlyRate, earlyBurst = 10, 16
 	// exploreEvery is how often a run is begun that no reader waits for while reads are left to upstream. It
 	// only looks whether anything has happened. To help the cache, should it need that, is put off by
 	// exploreRest times as long as the last run took that did, up to exploreMost.
@@ -71,15 +71,20 @@ func (r *roads) figureLocked(s watchcache.Scope) *figure {
 
 func sizeOf(objects int) int { return min((bits.Len(uint(max(objects, 0)))+1)/2, sizes-1) }
 
-// compare tells how long upstream takes for a read, and whether it answers sooner.
-func (r *roads) compare(s watchcache.Scope) (takes time.Duration, sooner bool) {
+// compare tells how long upstream takes for a read, and whether it answers sooner. While a run helps
+// the cache, half of what the last such run took is taken to be still to come.
+func (r *roads) compare(s watchcache.Scope, helping bool) (takes time.Duration, sooner bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	takes = guessBase + guessObject*time.Duration(s.Objects)
 	if f := r.figureLocked(s); time.Since(f.at) < figureLasts {
 		takes = f.takes
 	}
-	return takes, r.mu.helped > takes+takes/5+compareSlack
+	helped := r.mu.helped
+	if helping {
+		helped = max(helped, r.mu.last/2)
+	}
+	return takes, helped > takes+takes/5+compareSlack
 }
 
 // answered notes how long upstream took for a read. If it failed, all others are the cache's again for
@@ -116,10 +121,11 @@ func (r *roads) ran(outcome string, took time.Duration, readers int) {
 		}
 	default:
 		r.mu.help = now.Add(min(exploreRest*took, exploreMost))
-		if now.Sub(r.mu.lastAt) > slowAgain {
-			r.mu.last = 0
+		slow := time.Duration(0) // unless it is the second
+		if now.Sub(r.mu.lastAt) < slowAgain {
+			slow = min(took, r.mu.last)
 		}
-		r.mu.helped = (r.mu.helped + min(took, r.mu.last)) / 2
+		r.mu.helped = (r.mu.helped + slow) / 2
 		if readers == 0 {
 			r.mu.helped = took
 		}
@@ -144,7 +150,7 @@ func (f *Feed) Leaves(s watchcache.Scope) bool {
 	if !f.direct() {
 		return false
 	}
-	_, sooner := f.roads.compare(s)
+	_, sooner := f.roads.compare(s, len(f.fresh.helping) > 0)
 	if era, _ := f.keeper.ledger.standing(f.owner); !sooner || f.carries(era) {
 		return false
 	}

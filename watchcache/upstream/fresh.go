@@ -146,7 +146,7 @@ func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.S
 	f.fresh.read.Store(watchcache.Moment(began))
 	var takes, early time.Duration
 	if scope != nil {
-		takes, _ = f.roads.compare(*scope)
+		takes, _ = f.roads.compare(*scope, false)
 		if f.direct() {
 			early = 2*takes + earlyAfter
 		}
