@@ -24,7 +24,7 @@ func TestChurnCostsOneMakeEach(t *testing.T) {
 		size    = 1000 // bytes of a piece
 	)
 	resource := watchcache.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node"}
-	object := func(i, rv int) *watchcache.Object {
+	makeObject := func(i, rv int) *watchcache.Object {
 		o, err := resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"n-%06d","uid":"u","resourceVersion":"%d"}}`, i, rv))
 		if err != nil {
 			t.Fatal(err)
@@ -33,7 +33,7 @@ func TestChurnCostsOneMakeEach(t *testing.T) {
 	}
 	var all []*watchcache.Object
 	for i := range objects {
-		all = append(all, object(i, i+1))
+		all = append(all, makeObject(i, i+1))
 	}
 	cache := watchcache.New(resource, watchcache.Limits{Events: 10})
 	cache.Reset(all, objects)
@@ -66,7 +66,7 @@ func TestChurnCostsOneMakeEach(t *testing.T) {
 	makes = 0
 	for step := range steps {
 		rv := objects + step + 1
-		if err := cache.Apply([]watchcache.Change{{Object: object(step*37%objects, rv)}}, time.Now()); err != nil {
+		if err := cache.Apply([]watchcache.Change{{Object: makeObject(step*37%objects, rv)}}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		for range 5 {

@@ -23,7 +23,7 @@ func TestSelectionIsTheFilters(t *testing.T) {
 		r, _ := pageOf(t, 0, 0)
 		r.derived = NewDerived(budget, prometheus.NewRegistry())
 		rv := uint64(1)
-		object := func(name, color int) *watchcache.Object {
+		makeObject := func(name, color int) *watchcache.Object {
 			rv++
 			o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u%d","resourceVersion":"%d","labels":{"app":"x","color":"%d"}}}`,
 				name, name, rv, color))
@@ -38,7 +38,7 @@ func TestSelectionIsTheFilters(t *testing.T) {
 			var changes []watchcache.Change
 			for range random.IntN(20) {
 				name := random.IntN(names)
-				o := object(name, random.IntN(colors))
+				o := makeObject(name, random.IntN(colors))
 				gone := there[name] && random.IntN(3) == 0
 				there[name] = !gone
 				changes = append(changes, watchcache.Change{Deleted: gone, Object: o})

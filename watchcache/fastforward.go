@@ -2,7 +2,6 @@ package watchcache
 
 import (
 	"fmt"
-	"strings"
 )
 
 // FastForward publishes a state that upstream was asked for, objects sorted by
@@ -38,35 +37,6 @@ func (c *Cache) FastForward(objects []*Object, rv uint64) error {
 	next.ahead = Snapshot{rv, tree, v.epoch}
 	c.publish(&next)
 	return nil
-}
-
-// ObjectState tells one version of one object from all others.
-type ObjectState struct {
-	Key             string // see Resource.Key
-	UID             string
-	ResourceVersion uint64
-}
-
-// ParseState reads the protobuf message of an object, or of its metadata alone, for its version.
-func (r *Resource) ParseState(message []byte) (ObjectState, error) {
-	meta, err := metadataOf(message)
-	if err != nil {
-		return ObjectState{}, err
-	}
-	var o Object
-	namespace, name, err := o.readProtoMetadata(meta.bytes)
-	return ObjectState{r.Key(namespace, strings.Clone(name)), strings.Clone(o.uid), o.rv}, err
-}
-
-// ParseVersion reads no more of an object in protobuf than its resourceVersion.
-func ParseVersion(message []byte) (rv uint64, err error) {
-	meta, err := metadataOf(message)
-	if err != nil {
-		return 0, err
-	}
-	var o Object
-	_, _, err = o.readProtoMetadata(meta.bytes)
-	return o.rv, err
 }
 
 // Confirm compares a state that upstream was asked for, sorted by key at rv, with

@@ -51,7 +51,7 @@ func (f *Filter) field(o *Object, index int) string {
 	case fieldNamespace:
 		return o.Namespace()
 	}
-	return o.value(f.resource, index)
+	return o.Value(f.resource, index)
 }
 
 // NewFilter compiles a request's selection for objects of r. An empty namespace

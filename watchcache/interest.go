@@ -139,12 +139,12 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 			woken = x.mu.namespaces[o.Namespace()].mark(seq, seq, from, woken)
 			woken = x.mu.keys[o.key].mark(seq, seq, from, woken)
 			for i := range x.mu.fields {
-				value := o.value(x.resource, i)
+				value := o.Value(x.resource, i)
 				woken = x.mu.values[fieldValue{i, value}].mark(seq, seq, from, woken)
 				if e.Prev == nil {
 					continue
 				}
-				if was := e.Prev.value(x.resource, i); was != value {
+				if was := e.Prev.Value(x.resource, i); was != value {
 					woken = x.mu.values[fieldValue{i, was}].mark(seq, seq, from, woken)
 				}
 			}

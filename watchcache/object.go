@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"unsafe"
 
 	"github.com/tidwall/gjson"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 var (
@@ -61,6 +63,9 @@ func (o *Object) ResourceVersion() uint64 { return o.rv }
 // UID is metadata.uid.
 func (o *Object) UID() string { return o.uid }
 
+// Labels are metadata.labels.
+func (o *Object) Labels() labels.Labels { return o.labels }
+
 // Item is the object as an item of a list: in protobuf with its tag and length,
 // in JSON without the commas. It must not be modified.
 func (o *Object) Item() []byte { return o.raw }
@@ -68,12 +73,22 @@ func (o *Object) Item() []byte { return o.raw }
 // Bytes are the object itself: in JSON the same as Item. They must not be modified.
 func (o *Object) Bytes() []byte { return o.raw[o.lead:] }
 
-// value is the object's value of r.Fields[i].
-func (o *Object) value(r *Resource, i int) string {
+// Value is the object's value of r.Fields[i].
+func (o *Object) Value(r *Resource, i int) string {
 	if i < len(o.fields) {
 		return o.fields[i]
 	}
 	return r.Fields[i].read(r.Encoding, o.Bytes())
+}
+
+// Alike tells whether no selector can tell two versions of an object apart.
+func (r *Resource) Alike(a, b *Object) bool {
+	for i := range r.Fields {
+		if a.Value(r, i) != b.Value(r, i) {
+			return false
+		}
+	}
+	return slices.Equal(a.labels, b.labels)
 }
 
 // At is the same object at another resourceVersion, as kube-apiserver shows one

@@ -34,7 +34,7 @@ func read(r *Resource, o *Object) parsed {
 	slices.Sort(set)
 	p := parsed{o.Namespace(), o.Name(), o.UID(), o.ResourceVersion(), strings.Join(set, ","), ""}
 	if len(r.Fields) > 0 {
-		p.field = o.value(r, 0)
+		p.field = o.Value(r, 0)
 	}
 	return p
 }
@@ -407,7 +407,7 @@ func FuzzParseObject(f *testing.F) {
 			}
 			fields := map[string]string{"spec.nodeName": want.Spec.NodeName, "status.phase": want.Status.Phase, "spec.color": want.Spec.Color}
 			for i, f := range r.Fields {
-				if got := o.value(r, i); got != fields[f.Name] {
+				if got := o.Value(r, i); got != fields[f.Name] {
 					t.Fatalf("%s is %q, want %q", f.Name, got, fields[f.Name])
 				}
 			}

@@ -64,7 +64,7 @@ func TestParseProtoObject(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	for i, want := range []string{"n1", "true", "30", "Running"} {
-		if got := o.value(protoPods, i); got != want {
+		if got := o.Value(protoPods, i); got != want {
 			t.Errorf("%s is %q, want %q", protoPods.Fields[i].Name, got, want)
 		}
 	}

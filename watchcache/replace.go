@@ -59,7 +59,7 @@ func (c *Cache) Replace(objects []*Object, rv uint64, now time.Time) error {
 		add(e)
 	}
 	for _, o := range sets {
-		if was := v.tree.get(o.key); jumped && was != nil && was.uid == o.uid && !c.resource.alike(was, o) {
+		if was := v.tree.get(o.key); jumped && was != nil && was.uid == o.uid && !c.resource.Alike(was, o) {
 			add(Event{Type: left, RV: v.rv + 1, Object: o, Prev: was, after: next.tree})
 		}
 	}
@@ -82,16 +82,6 @@ func (t tree) mustChange(change Change) Event {
 		panic("BUG: " + err.Error())
 	}
 	return e
-}
-
-// alike tells whether no selector can tell two versions of an object apart.
-func (r *Resource) alike(a, b *Object) bool {
-	for i := range r.Fields {
-		if a.value(r, i) != b.value(r, i) {
-			return false
-		}
-	}
-	return slices.Equal(a.labels, b.labels)
 }
 
 // deletion is an object that a relist no longer shows.

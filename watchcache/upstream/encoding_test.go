@@ -95,7 +95,7 @@ func TestProtoStreamBuffered(t *testing.T) {
 }
 
 func TestMalformedProtoStreams(t *testing.T) {
-	object := enveloped(t, "ConfigMap", configMap("a", "7"))
+	good := enveloped(t, "ConfigMap", configMap("a", "7"))
 	compressed := append(bytes.Clone(protobufPrefix), message(t, &runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ContentEncoding: "gzip"})...)
 	for name, body := range map[string][]byte{
 		"JSON":           []byte(`{"type":"ADDED","object":{}}`),
@@ -103,7 +103,7 @@ func TestMalformedProtoStreams(t *testing.T) {
 		"no WatchEvent":  {0, 0, 0, 1, 0xff},
 		"no envelope":    protoFrame(t, "ADDED", message(t, configMap("a", "7"))),
 		"another kind":   protoFrame(t, "ADDED", enveloped(t, "Secret", configMap("a", "7"))),
-		"no Status":      protoFrame(t, "ERROR", object),
+		"no Status":      protoFrame(t, "ERROR", good),
 		"it is encoded":  protoFrame(t, "ADDED", compressed),
 		"an empty frame": {0, 0, 0, 0},
 	} {
@@ -228,8 +228,8 @@ func TestOtherContentTypes(t *testing.T) {
 
 // Whatever comes from upstream: no panic, and no memory beyond what came.
 func FuzzStreams(f *testing.F) {
-	object := enveloped(f, "ConfigMap", configMap("a", "7"))
-	f.Add(protoFrame(f, "ADDED", object))
+	good := enveloped(f, "ConfigMap", configMap("a", "7"))
+	f.Add(protoFrame(f, "ADDED", good))
 	f.Add(protoFrame(f, "ERROR", enveloped(f, "Status", &metav1.Status{Code: 410})))
 	f.Add([]byte(`{"type":"ADDED","object":{"kind":"ConfigMap"}}` + "\n"))
 	f.Add([]byte{0, 0, 1, 0})
