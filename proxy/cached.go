@@ -14,6 +14,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // ErrNotReady says that a resource is cached, but not at the moment.
@@ -27,14 +28,14 @@ var ErrNoEncoding = errors.New("resource has no such encoding")
 // ErrNoEncoding that another encoding may do. A feed that starts should have the history
 // since a resourceVersion, unless that is 0.
 type Feeds interface {
-	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding, since uint64) (Feed, error)
+	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (Feed, error)
 	// Lost tells, at once, for how long upstream could not be reached, if there is a feed of
 	// a resource that cannot reach it.
 	Lost(gvr schema.GroupVersionResource) time.Duration
 	// Joins tells, at once, whether there is a feed that answers a get of the most recent state at no
 	// cost to upstream, that is unless it has to be asked whether the client may; or with a state that
 	// configuration allows, whatever that costs.
-	Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding, allowed func() bool) bool
+	Joins(gvr schema.GroupVersionResource, encoding object.Encoding, allowed func() bool) bool
 	// Caches tells, at once, whether there may be a feed of a resource.
 	Caches(gvr schema.GroupVersionResource) bool
 }
@@ -71,7 +72,7 @@ type read struct {
 	params
 	feed     Feed
 	cache    *watchcache.Cache
-	resource *watchcache.Resource
+	resource *object.Resource
 	filter   *watchcache.Filter
 	choice   wire.Choice
 	form     wire.Form
@@ -198,21 +199,21 @@ func (s *Server) openFeed(ctx context.Context, r *read) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.Load().SyncTimeout)
 	defer cancel()
 	if r.choice.Encoding == wire.Protobuf {
-		r.feed, err = s.feeds.Open(ctx, r.gvr, watchcache.Protobuf, r.since())
+		r.feed, err = s.feeds.Open(ctx, r.gvr, object.Protobuf, r.since())
 		if !r.choice.Partial || !errors.Is(err, ErrNoEncoding) {
 			return err
 		}
 	}
-	r.feed, err = s.feeds.Open(ctx, r.gvr, watchcache.JSON, r.since())
+	r.feed, err = s.feeds.Open(ctx, r.gvr, object.JSON, r.since())
 	return err
 }
 
 // keptAs is the encoding of the cache that answers in a form.
-func keptAs(c wire.Choice) watchcache.Encoding {
+func keptAs(c wire.Choice) object.Encoding {
 	if c.Encoding == wire.Protobuf {
-		return watchcache.Protobuf
+		return object.Protobuf
 	}
-	return watchcache.JSON
+	return object.JSON
 }
 
 // since is where a watch goes on from, 0 for other reads.
@@ -238,11 +239,11 @@ func (r *read) prepare() (err error) {
 	if !r.resource.Namespaced {
 		namespace = ""
 	}
-	if r.filter, err = r.resource.NewFilter(namespace, r.labels, r.fields); err != nil {
+	if r.filter, err = watchcache.NewFilter(r.resource, namespace, r.labels, r.fields); err != nil {
 		return errForward
 	}
 	kept := wire.JSON
-	if r.resource.Encoding == watchcache.Protobuf {
+	if r.resource.Encoding == object.Protobuf {
 		kept = wire.Protobuf
 	}
 	r.form = wire.NewForm(r.choice, wire.Kind{

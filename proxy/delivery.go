@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // deltasMax is how many events are taken from the log at once.
@@ -97,7 +98,7 @@ func (w *watching) stays(ctx context.Context) error {
 
 // add appends an event, behind a flush if there is no room for it. An event that is larger
 // than a piece is written from the bytes that the cache keeps, if it is made of them.
-func (w *watching) add(out *chunkWriter, kind watchcache.EventType, o *watchcache.Object) error {
+func (w *watching) add(out *chunkWriter, kind watchcache.EventType, o *object.Object) error {
 	size := len(o.Item()) + watchcache.EventOverhead
 	if err := out.makeRoom(size); err != nil {
 		return err
@@ -115,7 +116,7 @@ func (w *watching) add(out *chunkWriter, kind watchcache.EventType, o *watchcach
 }
 
 // put appends an event.
-func (w *watching) put(out *chunkWriter, kind watchcache.EventType, o *watchcache.Object) (err error) {
+func (w *watching) put(out *chunkWriter, kind watchcache.EventType, o *object.Object) (err error) {
 	buf := out.pending()
 	if *buf, err = w.form.AppendEvent(*buf, kind.String(), o.Bytes()); err != nil {
 		w.unwritable() // the client comes back, and finds upstream

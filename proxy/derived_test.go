@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // What is made of pages is made once for each page that an update replaces, and for the one behind it, which refers to
@@ -23,15 +24,15 @@ func TestChurnCostsOneMakeEach(t *testing.T) {
 		steps   = 400
 		size    = 1000 // bytes of a piece
 	)
-	resource := watchcache.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node"}
-	makeObject := func(i, rv int) *watchcache.Object {
+	resource := object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node"}
+	makeObject := func(i, rv int) *object.Object {
 		o, err := resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"n-%06d","uid":"u","resourceVersion":"%d"}}`, i, rv))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return o
 	}
-	var all []*watchcache.Object
+	var all []*object.Object
 	for i := range objects {
 		all = append(all, makeObject(i, i+1))
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // believing is access that takes bearer tokens for names.
@@ -209,7 +210,7 @@ type cachesOne struct {
 }
 
 // Joins implements Feeds.
-func (cachesOne) Joins(schema.GroupVersionResource, watchcache.Encoding, func() bool) bool {
+func (cachesOne) Joins(schema.GroupVersionResource, object.Encoding, func() bool) bool {
 	return false
 }
 
@@ -217,7 +218,7 @@ func (cachesOne) Joins(schema.GroupVersionResource, watchcache.Encoding, func() 
 func (cachesOne) Caches(schema.GroupVersionResource) bool { return true }
 
 // Open implements Feeds.
-func (c cachesOne) Open(context.Context, schema.GroupVersionResource, watchcache.Encoding, uint64) (Feed, error) {
+func (c cachesOne) Open(context.Context, schema.GroupVersionResource, object.Encoding, uint64) (Feed, error) {
 	return c.feed, nil
 }
 

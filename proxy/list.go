@@ -6,6 +6,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // list answers a list. Which state it shows follows from resourceVersion,
@@ -127,7 +128,7 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*response, e
 
 // collect selects the items of a page. It returns the last one if the limit
 // ended the page.
-func (r *read) collect(snapshot watchcache.Snapshot, from, to string, items *listItems) *watchcache.Object {
+func (r *read) collect(snapshot watchcache.Snapshot, from, to string, items *listItems) *object.Object {
 	room := r.limit
 	if room == 0 {
 		room = math.MaxInt64

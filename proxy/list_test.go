@@ -10,15 +10,16 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // pageOf returns a read of one page and the state that it reads.
 func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot) {
 	tb.Helper()
-	resource := watchcache.Resource{
+	resource := object.Resource{
 		GVR: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true,
 	}
-	all := make([]*watchcache.Object, objects)
+	all := make([]*object.Object, objects)
 	for i := range all {
 		var err error
 		all[i], err = resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i, i+1))
@@ -32,7 +33,7 @@ func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot
 	if err != nil {
 		tb.Fatal(err)
 	}
-	filter, err := resource.NewFilter("a", nil, nil)
+	filter, err := watchcache.NewFilter(&resource, "a", nil, nil)
 	if err != nil {
 		tb.Fatal(err)
 	}

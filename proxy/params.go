@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // errForward says that upstream has to answer: the request is beyond the cache,
@@ -60,7 +60,7 @@ func (p *params) set(name, value string) (err error) {
 		err = p.selectBy(name, value)
 	case "resourceVersion":
 		if p.rvGiven = value != ""; p.rvGiven {
-			p.rv, err = watchcache.ParseResourceVersion(value)
+			p.rv, err = object.ParseResourceVersion(value)
 		}
 	case "resourceVersionMatch":
 		p.match = value

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // forwardsAll are the feeds of a server that caches nothing.
@@ -33,7 +33,7 @@ type forwardsAll struct{}
 func (forwardsAll) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Joins implements Feeds.
-func (forwardsAll) Joins(schema.GroupVersionResource, watchcache.Encoding, func() bool) bool {
+func (forwardsAll) Joins(schema.GroupVersionResource, object.Encoding, func() bool) bool {
 	return false
 }
 
@@ -41,7 +41,7 @@ func (forwardsAll) Joins(schema.GroupVersionResource, watchcache.Encoding, func(
 func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }
 
 // Open implements Feeds.
-func (forwardsAll) Open(context.Context, schema.GroupVersionResource, watchcache.Encoding, uint64) (Feed, error) {
+func (forwardsAll) Open(context.Context, schema.GroupVersionResource, object.Encoding, uint64) (Feed, error) {
 	return nil, errForward
 }
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // rawWorld sends the same bytes to a proxy and to a server like kube-apiserver's,
@@ -194,7 +195,7 @@ func (w *rawWorld) hearDirect(tb testing.TB, raw []byte) []*heard {
 }
 
 // Joins implements Feeds.
-func (w *rawWorld) Joins(schema.GroupVersionResource, watchcache.Encoding, func() bool) bool {
+func (w *rawWorld) Joins(schema.GroupVersionResource, object.Encoding, func() bool) bool {
 	return false
 }
 
@@ -205,7 +206,7 @@ func (w *rawWorld) Caches(schema.GroupVersionResource) bool { return true }
 func (w *rawWorld) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Open implements Feeds.
-func (w *rawWorld) Open(_ context.Context, gvr schema.GroupVersionResource, _ watchcache.Encoding, _ uint64) (Feed, error) {
+func (w *rawWorld) Open(_ context.Context, gvr schema.GroupVersionResource, _ object.Encoding, _ uint64) (Feed, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.outcomes[len(w.mu.outcomes)-1].opened = true
@@ -251,7 +252,7 @@ func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 	tb.Helper()
 	const rv = 1 << 62 // later than any that is likely to be asked for: nobody waits
 	feeds := map[schema.GroupVersionResource]*rawFeed{}
-	for _, resource := range []watchcache.Resource{
+	for _, resource := range []object.Resource{
 		{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", ListKind: "PodList", Namespaced: true},
 		{GVR: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Kind: "Namespace", ListKind: "NamespaceList"},
 		{GVR: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, Kind: "Deployment", ListKind: "DeploymentList", Namespaced: true},
@@ -265,7 +266,7 @@ func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 			tb.Fatal(err)
 		}
 		cache := watchcache.New(resource, watchcache.Limits{Events: 1})
-		cache.Reset([]*watchcache.Object{o}, rv)
+		cache.Reset([]*object.Object{o}, rv)
 		feeds[resource.GVR] = &rawFeed{cache}
 	}
 	return feeds

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // A watch goes on while its right is confirmed, ends when it is revoked, and goes on for
@@ -68,7 +69,7 @@ func TestRecheck(t *testing.T) {
 type behind struct {
 	cache *watchcache.Cache
 	rv    uint64
-	fill  func(rv uint64) *watchcache.Object
+	fill  func(rv uint64) *object.Object
 }
 
 // Write implements io.Writer.
@@ -93,7 +94,7 @@ func TestRecheckOfLaggingWatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client := &behind{cache: r.cache, rv: initial.ResourceVersion(), fill: func(rv uint64) *watchcache.Object {
+		client := &behind{cache: r.cache, rv: initial.ResourceVersion(), fill: func(rv uint64) *object.Object {
 			o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"}}`, rv))
 			if err != nil {
 				t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Whatever is remembered about pages: a selector selects what it would select from each object, in order, while objects
@@ -23,7 +24,7 @@ func TestSelectionIsTheFilters(t *testing.T) {
 		r, _ := pageOf(t, 0, 0)
 		r.derived = NewDerived(budget, prometheus.NewRegistry())
 		rv := uint64(1)
-		makeObject := func(name, color int) *watchcache.Object {
+		makeObject := func(name, color int) *object.Object {
 			rv++
 			o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u%d","resourceVersion":"%d","labels":{"app":"x","color":"%d"}}}`,
 				name, name, rv, color))
@@ -54,14 +55,14 @@ func TestSelectionIsTheFilters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.filter, err = r.resource.NewFilter("a", selector, nil); err != nil {
+			if r.filter, err = watchcache.NewFilter(r.resource, "a", selector, nil); err != nil {
 				t.Fatal(err)
 			}
 			from, to := r.filter.KeyRange(r.resource)
 			if random.IntN(2) == 0 {
 				from = fmt.Sprintf("a/c-%06d", random.IntN(names))
 			}
-			var want, got []*watchcache.Object
+			var want, got []*object.Object
 			for o := range snapshot.Objects(from, to) {
 				if r.filter.Matches(o) {
 					want = append(want, o)
@@ -91,7 +92,7 @@ func TestSelectionCost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.filter, err = r.resource.NewFilter("a", selector, nil); err != nil {
+	if r.filter, err = watchcache.NewFilter(r.resource, "a", selector, nil); err != nil {
 		t.Fatal(err)
 	}
 	from, to := r.filter.KeyRange(r.resource)
@@ -115,7 +116,7 @@ func selecting(tb testing.TB, r *read, query string) int {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if r.filter, err = r.resource.NewFilter("a", p.labels, p.fields); err != nil {
+	if r.filter, err = watchcache.NewFilter(r.resource, "a", p.labels, p.fields); err != nil {
 		tb.Fatal(err)
 	}
 	snapshot, err := r.cache.Snapshot()
@@ -137,13 +138,13 @@ func TestSelectorsAreToldApart(t *testing.T) {
 	r, _ := pageOf(t, 0, 0)
 	r.derived = NewDerived(1<<20, prometheus.NewRegistry())
 	resource := *r.resource
-	resource.Fields = []watchcache.Field{{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true}, {Name: "status.phase", Paths: []string{"status.phase"}, Kept: true}}
+	resource.Fields = []object.Field{{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true}, {Name: "status.phase", Paths: []string{"status.phase"}, Kept: true}}
 	o, err := resource.ParseObject([]byte(`{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"},"spec":{"nodeName":"n1"},"status":{"phase":"Running"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.resource, r.cache = &resource, watchcache.New(resource, watchcache.Limits{})
-	r.cache.Reset([]*watchcache.Object{o}, 2)
+	r.cache.Reset([]*object.Object{o}, 2)
 	for range 3 {
 		for query, want := range map[string]int{
 			"fieldSelector=spec.nodeName%3Dn1,status.phase%3DRunning":                  1,

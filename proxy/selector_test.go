@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // terms is a label selector of n requirements that selects what has no labels.
@@ -85,7 +87,7 @@ func TestPumpTakesCheapFilters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.filter, err = r.resource.NewFilter("a", selector, nil); err != nil {
+		if r.filter, err = watchcache.NewFilter(r.resource, "a", selector, nil); err != nil {
 			t.Fatal(err)
 		}
 		if got := (&pump{}).takes(&watching{read: r}, server); got != takes {

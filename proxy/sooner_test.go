@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // rivalFeed is one that upstream may answer sooner than.
@@ -70,11 +71,11 @@ func (f *rivalFeed) told() []string {
 // rivalFeeds are a feed in JSON.
 type rivalFeeds struct {
 	feed  *rivalFeed
-	joins map[watchcache.Encoding]bool
+	joins map[object.Encoding]bool
 }
 
 // Open implements Feeds.
-func (f rivalFeeds) Open(context.Context, schema.GroupVersionResource, watchcache.Encoding, uint64) (Feed, error) {
+func (f rivalFeeds) Open(context.Context, schema.GroupVersionResource, object.Encoding, uint64) (Feed, error) {
 	return f.feed, nil
 }
 
@@ -85,17 +86,17 @@ func (rivalFeeds) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 func (rivalFeeds) Caches(schema.GroupVersionResource) bool { return true }
 
 // Joins implements Feeds.
-func (f rivalFeeds) Joins(_ schema.GroupVersionResource, e watchcache.Encoding, _ func() bool) bool {
+func (f rivalFeeds) Joins(_ schema.GroupVersionResource, e object.Encoding, _ func() bool) bool {
 	return f.joins[e]
 }
 
 const rivalObjects = 10
 
 // rival is a server with such a feed, and a client of it.
-func rival(t *testing.T, upstream http.HandlerFunc, joins ...watchcache.Encoding) (*rivalFeed, *Server, func(path, accept string) *http.Response) {
+func rival(t *testing.T, upstream http.HandlerFunc, joins ...object.Encoding) (*rivalFeed, *Server, func(path, accept string) *http.Response) {
 	t.Helper()
 	r, _ := pageOf(t, rivalObjects, 0)
-	feeds := rivalFeeds{&rivalFeed{rawFeed: &rawFeed{r.cache}}, map[watchcache.Encoding]bool{}}
+	feeds := rivalFeeds{&rivalFeed{rawFeed: &rawFeed{r.cache}}, map[object.Encoding]bool{}}
 	for _, e := range joins {
 		feeds.joins[e] = true
 	}
@@ -202,13 +203,13 @@ func TestFewAreLeftAtATime(t *testing.T) {
 func TestGetsJoinInTheirForm(t *testing.T) {
 	const protobuf = "application/vnd.kubernetes.protobuf"
 	for _, test := range []struct {
-		joins        watchcache.Encoding
+		joins        object.Encoding
 		accept, from string
 	}{
-		{watchcache.JSON, anyJSON, "cache"},
-		{watchcache.JSON, protobuf + "," + anyJSON, "upstream"},
-		{watchcache.Protobuf, anyJSON, "upstream"},
-		{watchcache.JSON, "application/json;as=Table;g=meta.k8s.io;v=v1," + anyJSON, "upstream"},
+		{object.JSON, anyJSON, "cache"},
+		{object.JSON, protobuf + "," + anyJSON, "upstream"},
+		{object.Protobuf, anyJSON, "upstream"},
+		{object.JSON, "application/json;as=Table;g=meta.k8s.io;v=v1," + anyJSON, "upstream"},
 	} {
 		feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, test.joins)
 		for _, late := range []bool{false, true} {
@@ -224,7 +225,7 @@ func TestGetsJoinInTheirForm(t *testing.T) {
 
 // Only reads of the most recent state are answered with an older one, and say so, also when that has not got what is asked for.
 func TestAgeIsTold(t *testing.T) {
-	feed, _, get := rival(t, func(http.ResponseWriter, *http.Request) {}, watchcache.JSON)
+	feed, _, get := rival(t, func(http.ResponseWriter, *http.Request) {}, object.JSON)
 	feed.age.Store(int64(1500 * time.Millisecond))
 	for path, want := range map[string]string{
 		rivalPath: "2", rivalPath + "?limit=1": "2", rivalPath + "/c-000000": "2", rivalPath + "/missing": "2",
@@ -240,7 +241,7 @@ func TestAgeIsTold(t *testing.T) {
 
 // A get that joins others in vain is forwarded soon: it waits for no more than a probe or two.
 func TestGetsDoNotWaitForLong(t *testing.T) {
-	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, watchcache.JSON)
+	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, object.JSON)
 	feed.hangs.Store(true)
 	began := time.Now()
 	resp := get(rivalPath+"/c-000000", anyJSON)

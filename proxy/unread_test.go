@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // oneFeed are the feeds of a server that caches one resource. Opening, if there is one, is
@@ -24,7 +24,7 @@ type oneFeed struct {
 }
 
 // Joins implements Feeds.
-func (oneFeed) Joins(schema.GroupVersionResource, watchcache.Encoding, func() bool) bool {
+func (oneFeed) Joins(schema.GroupVersionResource, object.Encoding, func() bool) bool {
 	return false
 }
 
@@ -35,7 +35,7 @@ func (oneFeed) Caches(schema.GroupVersionResource) bool { return true }
 func (oneFeed) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Open implements Feeds.
-func (f oneFeed) Open(ctx context.Context, _ schema.GroupVersionResource, _ watchcache.Encoding, _ uint64) (Feed, error) {
+func (f oneFeed) Open(ctx context.Context, _ schema.GroupVersionResource, _ object.Encoding, _ uint64) (Feed, error) {
 	if f.opening != nil {
 		f.opening(ctx)
 	}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 var (
@@ -33,20 +35,20 @@ var (
 // must be called by
 // one goroutine at a time. All others may be called by anyone at any time.
 type Cache struct {
-	resource  Resource
+	resource  object.Resource
 	limits    atomic.Pointer[Limits]
 	view      atomic.Pointer[view] // nil until the first Reset and after End
 	interests interests
 	waiters   waiters
 	delivered atomic.Uint64
-	bookmark  atomic.Pointer[Bookmark]
+	bookmark  atomic.Pointer[object.Bookmark]
 	ended     chan struct{}
 	ending    sync.Once
 	woken     []*Cursor // the writer's scratch space
 }
 
 // New returns an empty cache that is not ready until its first Reset.
-func New(resource Resource, limits Limits) *Cache {
+func New(resource object.Resource, limits Limits) *Cache {
 	c := &Cache{resource: resource, ended: make(chan struct{})}
 	c.SetLimits(limits)
 	c.interests.resource = &c.resource
@@ -60,13 +62,13 @@ func (c *Cache) Limits() Limits { return *c.limits.Load() }
 func (c *Cache) SetLimits(l Limits) { c.limits.Store(&l) }
 
 // Resource tells what the cache holds.
-func (c *Cache) Resource() *Resource { return &c.resource }
+func (c *Cache) Resource() *object.Resource { return &c.resource }
 
 // Bookmark is the shape of upstream's bookmarks, nil until one was seen.
-func (c *Cache) Bookmark() *Bookmark { return c.bookmark.Load() }
+func (c *Cache) Bookmark() *object.Bookmark { return c.bookmark.Load() }
 
 // SetBookmark keeps the shape of upstream's bookmarks.
-func (c *Cache) SetBookmark(b *Bookmark) { c.bookmark.Store(b) }
+func (c *Cache) SetBookmark(b *object.Bookmark) { c.bookmark.Store(b) }
 
 // Snapshot returns the newest state, or [ErrNotReady].
 func (c *Cache) Snapshot() (Snapshot, error) {
@@ -135,12 +137,12 @@ func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 // Change is a change as upstream's watch reports it.
 type Change struct {
 	Deleted bool
-	Object  *Object
+	Object  *object.Object
 }
 
 // Reset begins a new epoch with the given state: objects sorted by key, at rv.
 // Cursors of the epoch before end with [ErrEnded].
-func (c *Cache) Reset(objects []*Object, rv uint64) {
+func (c *Cache) Reset(objects []*object.Object, rv uint64) {
 	next := &view{epoch: 1, rv: rv, tree: buildTree(objects), since: rv, first: 1, end: 1}
 	next.base = next.tree
 	if v := c.view.Load(); v != nil {
@@ -185,31 +187,31 @@ func (c *Cache) Apply(changes []Change, now time.Time) error {
 // kube-apiserver shares leases among Events.
 func (v *view) repeats(change Change) bool {
 	o := change.Object
-	if o.rv != v.rv {
-		return o.rv < v.rv
+	if o.ResourceVersion() != v.rv {
+		return o.ResourceVersion() < v.rv
 	}
-	was := v.tree.get(o.key)
+	was := v.tree.get(o.Key())
 	if change.Deleted {
 		return was == nil
 	}
-	return was != nil && was.rv == o.rv
+	return was != nil && was.ResourceVersion() == o.ResourceVersion()
 }
 
 // change makes the event that a change is in this state.
 func (t tree) change(change Change) (Event, error) {
 	o := change.Object
-	e := Event{Type: Modified, RV: o.rv, Object: o}
+	e := Event{Type: Modified, RV: o.ResourceVersion(), Object: o}
 	if change.Deleted {
 		e.Type = Deleted
-		e.after, e.Prev = t.delete(o.key)
+		e.after, e.Prev = t.delete(o.Key())
 	} else {
 		e.after, e.Prev = t.set(o)
 	}
 	switch {
 	case e.Prev == nil && change.Deleted:
-		return e, fmt.Errorf("%w: %s deleted at %d was not there", ErrDiverged, o.key, o.rv)
-	case e.Prev != nil && e.Prev.uid != o.uid:
-		return e, fmt.Errorf("%w: %s was replaced without a deletion before %d", ErrDiverged, o.key, o.rv)
+		return e, fmt.Errorf("%w: %s deleted at %d was not there", ErrDiverged, o.Key(), o.ResourceVersion())
+	case e.Prev != nil && e.Prev.UID() != o.UID():
+		return e, fmt.Errorf("%w: %s was replaced without a deletion before %d", ErrDiverged, o.Key(), o.ResourceVersion())
 	case e.Prev == nil:
 		e.Type = Added
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 func pod(name string, rv uint64) watchcache.Pod {
@@ -24,18 +25,18 @@ func filled(rv uint64, pods ...watchcache.Pod) *watchcache.Cache {
 	return c
 }
 
-func objects(pods ...watchcache.Pod) []*watchcache.Object {
-	var list []*watchcache.Object
+func objects(pods ...watchcache.Pod) []*object.Object {
+	var list []*object.Object
 	for _, p := range pods {
 		list = append(list, p.Object())
 	}
-	slices.SortFunc(list, func(a, b *watchcache.Object) int { return strings.Compare(a.Key(), b.Key()) })
+	slices.SortFunc(list, func(a, b *object.Object) int { return strings.Compare(a.Key(), b.Key()) })
 	return list
 }
 
 func everything(t testing.TB) *watchcache.Filter {
 	t.Helper()
-	f, err := watchcache.Pods.NewFilter("", nil, nil)
+	f, err := watchcache.NewFilter(watchcache.Pods, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

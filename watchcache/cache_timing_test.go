@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // benchCache is a cache of 10,000 pods on 5,000 nodes.
-func benchCache(b *testing.B) (*Cache, []*Object) {
+func benchCache(b *testing.B) (*Cache, []*object.Object) {
 	b.Helper()
-	objects := make([]*Object, 10_000)
+	objects := make([]*object.Object, 10_000)
 	for i := range objects {
 		objects[i] = Pod{
 			Namespace: fmt.Sprintf("namespace-%02d", i/500), Name: fmt.Sprintf("pod-%05d", i), UID: "u",
@@ -24,10 +26,8 @@ func benchCache(b *testing.B) (*Cache, []*Object) {
 }
 
 // update is the next version of an object, without the cost of parsing one.
-func update(o *Object, rv uint64) Change {
-	next := *o
-	next.rv = rv
-	return Change{Object: &next}
+func update(o *object.Object, rv uint64) Change {
+	return Change{Object: o.At(rv)}
 }
 
 func BenchmarkApply(b *testing.B) {
@@ -47,7 +47,7 @@ func BenchmarkApply(b *testing.B) {
 		b.Run(bench.name, func(b *testing.B) {
 			c, objects := benchCache(b)
 			for i := range bench.cursors {
-				f, err := Pods.NewFilter("", nil, fields.ParseSelectorOrDie(bench.fields(i)))
+				f, err := NewFilter(Pods, "", nil, fields.ParseSelectorOrDie(bench.fields(i)))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -79,7 +79,7 @@ func BenchmarkPoll(b *testing.B) {
 	for name, events := range map[string]int{"nothing": 0, "one event": 1, "256 events": 256} {
 		b.Run(name, func(b *testing.B) {
 			c, objects := benchCache(b)
-			f, err := Pods.NewFilter("", nil, nil)
+			f, err := NewFilter(Pods, "", nil, nil)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // selection is what a client asks for, beside the filter that the cache makes
@@ -36,7 +37,7 @@ func newSelection(t testing.TB, namespace, ls, fs string) *selection {
 	if s.fields, err = fields.ParseSelector(fs); err != nil {
 		t.Fatal(err)
 	}
-	if s.filter, err = watchcache.Pods.NewFilter(namespace, s.labels, s.fields); err != nil {
+	if s.filter, err = watchcache.NewFilter(watchcache.Pods, namespace, s.labels, s.fields); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -129,10 +130,10 @@ type client struct {
 	cursor    *watchcache.Cursor
 	epoch     int
 	start     uint64
-	ahead     bool                          // the start was beyond the cache
-	state     map[string]*watchcache.Object // what the deltas add up to
-	recent    []watchcache.Delta            // delivered, beyond covered
-	covered   uint64                        // the last position
+	ahead     bool                      // the start was beyond the cache
+	state     map[string]*object.Object // what the deltas add up to
+	recent    []watchcache.Delta        // delivered, beyond covered
+	covered   uint64                    // the last position
 	last      watchcache.Delta
 	standing  bool // the last poll found the end
 }
@@ -145,7 +146,7 @@ func (c *client) fatalf(format string, args ...any) {
 // open starts the client at rv with the state it has or, if nil, with what
 // upstream had at rv. It returns false if the cache refuses, and checks that it
 // has a reason.
-func (c *client) open(rv uint64, state map[string]*watchcache.Object) bool {
+func (c *client) open(rv uint64, state map[string]*object.Object) bool {
 	c.t.Helper()
 	stats := c.m.cache.Stats()
 	refuse := rv < stats.Since || c.m.inGap(rv) || rv > stats.Newest && rv <= c.m.abandoned
@@ -160,7 +161,7 @@ func (c *client) open(rv uint64, state map[string]*watchcache.Object) bool {
 		c.fatalf("watch from %d (log since %d, gaps %v) was not refused", rv, stats.Since, c.m.gaps)
 	}
 	if state == nil {
-		state = map[string]*watchcache.Object{}
+		state = map[string]*object.Object{}
 		for key, v := range c.m.up.at(rv) {
 			if c.selection.matches(v) {
 				state[key] = v.object
@@ -181,7 +182,7 @@ func (c *client) relist() {
 	if err != nil {
 		c.fatalf("%v", err)
 	}
-	state := map[string]*watchcache.Object{}
+	state := map[string]*object.Object{}
 	for o := range s.Objects(c.selection.filter.KeyRange(watchcache.Pods)) {
 		if c.selection.filter.Matches(o) {
 			state[o.Key()] = o

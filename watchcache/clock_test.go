@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // A process that ran with its clock ahead leaves events of the future. They age from when they are read.
@@ -57,7 +58,7 @@ func TestMomentNeedsNoWallClock(t *testing.T) {
 func TestWatchFromAnAbandonedEpoch(t *testing.T) {
 	c := filled(10, pod("x", 5))
 	apply(t, c, pod("x", 30).Set())
-	c.Reset([]*watchcache.Object{pod("x", 5).Object()}, 20)
+	c.Reset([]*object.Object{pod("x", 5).Object()}, 20)
 	for from, gone := range map[uint64]bool{10: true, 19: true, 20: false, 21: true, 30: true, 31: false} {
 		cursor, err := c.Watch(everything(t), from)
 		tooOld, _ := errors.AsType[*watchcache.TooOldError](err)

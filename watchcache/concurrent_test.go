@@ -342,7 +342,7 @@ func TestWatchAfterAnotherEpoch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	filter, err := watchcache.Pods.NewFilter("", nil, nil)
+	filter, err := watchcache.NewFilter(watchcache.Pods, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

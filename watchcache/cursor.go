@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Cursor is one watch's position in the event log. The writer never sends to
@@ -67,7 +69,7 @@ type Cursor struct {
 type Delta struct {
 	Type   EventType
 	RV     uint64
-	Object *Object
+	Object *object.Object
 }
 
 // Watch returns a cursor that delivers the changes after resourceVersion from,
@@ -256,7 +258,7 @@ func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 		if !ok {
 			continue
 		}
-		if most.bytes -= len(d.Object.raw) + EventOverhead; most.bytes < 0 {
+		if most.bytes -= len(d.Object.Item()) + EventOverhead; most.bytes < 0 {
 			break
 		}
 		most.deltas--
@@ -312,7 +314,7 @@ func (f *Filter) delta(e *Event) (Delta, bool) {
 	case is:
 		return Delta{Added, e.RV, e.Object}, true
 	case was && e.Type == Deleted:
-		return Delta{Deleted, e.Object.rv, e.Object}, true
+		return Delta{Deleted, e.Object.ResourceVersion(), e.Object}, true
 	case was && !e.jumped:
 		return Delta{Deleted, e.RV, e.Prev}, true
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // web is a pod of namespace "a" that matches every filter of these tests.
@@ -15,7 +17,7 @@ func web(rv uint64) Pod { return Pod{Namespace: "a", Name: "web", UID: "u", RV: 
 // watchFrom returns a cursor over everything, with its signal drained.
 func watchFrom(t *testing.T, c *Cache, namespace string, rv uint64) *Cursor {
 	t.Helper()
-	f, err := Pods.NewFilter(namespace, nil, nil)
+	f, err := NewFilter(Pods, namespace, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +194,7 @@ func TestCursorMarks(t *testing.T) {
 // miss it.
 func TestCursorStartSwallowedByGap(t *testing.T) {
 	c := New(*Pods, Roomy)
-	c.Reset([]*Object{web(5).Object()}, 10)
+	c.Reset([]*object.Object{web(5).Object()}, 10)
 	cursor := watchFrom(t, c, "", 15)
 	narrow := watchFrom(t, c, "b", 15)
 	atEnd := watchFrom(t, c, "", 20)
@@ -222,7 +224,7 @@ func TestCursorStartSwallowedByGap(t *testing.T) {
 // The same, with a reader that was not there before the log forgot the gap.
 func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
 	c := New(*Pods, Limits{})
-	c.Reset([]*Object{web(5).Object()}, 10)
+	c.Reset([]*object.Object{web(5).Object()}, 10)
 	cursor := watchFrom(t, c, "b", 15)
 	wantDeltas(t, cursor, 10)
 	if err := c.Replace(nil, 20, Noon); err != nil {
@@ -322,7 +324,7 @@ func TestPollWithin(t *testing.T) {
 	cursor := watchFrom(t, c, "a", 1)
 	wantDeltas(t, cursor, 10)
 	applyPods(t, c, nothing, web(2), web(3), web(4))
-	each := len(web(2).Object().raw) + EventOverhead
+	each := len(web(2).Object().Item()) + EventOverhead
 	for _, step := range []struct {
 		bytes    int
 		want     []uint64
@@ -353,7 +355,7 @@ func TestPollWithin(t *testing.T) {
 func TestPollWithinLooksAtFew(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset(nil, 1)
-	f, err := Pods.NewFilter("", labels.SelectorFromSet(labels.Set{"not": "there"}), nil)
+	f, err := NewFilter(Pods, "", labels.SelectorFromSet(labels.Set{"not": "there"}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,10 +16,7 @@
 //	                       list, get ◄── Snapshot (a root and its RV) ◄──┤
 //	                       watch     ◄── Cursor (a position in the log) ◄┘
 //
-// Objects are kept as the bytes that upstream sent ([Object]), in JSON or in protobuf;
-// nothing is decoded into Go types and encoded again, so new fields, new kinds and
-// custom resources work unseen. Of a protobuf message the metadata, the labels and the
-// selectable fields are read by the numbers in the tags of the API's types.
+// Objects are kept as the bytes that upstream sent (package object).
 //
 // # Guarantees
 //

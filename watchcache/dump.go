@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Dump writes what Restore needs to be where the cache is: the oldest state that it knows,
@@ -100,11 +102,11 @@ func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err erro
 	v.since, v.rv = l.number(), l.number()
 	newest := v.rv
 	bookmark := l.bytes()
-	var objects []*Object
+	var objects []*object.Object
 	for n := l.number(); n > 0 && l.err == nil; n-- {
 		o := l.object()
-		if l.err == nil && (o.rv > v.since || len(objects) > 0 && objects[len(objects)-1].key >= o.key) {
-			l.fail("%s at %d is out of place", o.key, o.rv)
+		if l.err == nil && (o.ResourceVersion() > v.since || len(objects) > 0 && objects[len(objects)-1].Key() >= o.Key()) {
+			l.fail("%s at %d is out of place", o.Key(), o.ResourceVersion())
 		}
 		objects = append(objects, o)
 	}
@@ -127,7 +129,7 @@ func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err erro
 		}
 		v.gaps = append(v.gaps, g)
 	}
-	var shape *Bookmark
+	var shape *object.Bookmark
 	if len(bookmark) > 0 && l.err == nil {
 		shape, _, l.err = c.resource.ParseBookmark(bookmark)
 	}
@@ -148,7 +150,7 @@ func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err erro
 // loader keeps the first error.
 type loader struct {
 	from     *bufio.Reader
-	resource *Resource
+	resource *object.Resource
 	now      int64
 	err      error
 }
@@ -186,7 +188,7 @@ func (l *loader) bytes() []byte {
 	return b
 }
 
-func (l *loader) object() *Object {
+func (l *loader) object() *object.Object {
 	b := l.bytes()
 	if l.err != nil {
 		return nil
@@ -211,8 +213,8 @@ func (l *loader) event(v *view) {
 	if e.jumped && e.Type == Deleted {
 		shown--
 	}
-	if err != nil || e.Type != left && o.rv != shown || rv < v.rv {
-		l.fail("event of type %d of %s at %d, behind one at %d: %v", kind, o.key, rv, v.rv, err)
+	if err != nil || e.Type != left && o.ResourceVersion() != shown || rv < v.rv {
+		l.fail("event of type %d of %s at %d, behind one at %d: %v", kind, o.Key(), rv, v.rv, err)
 		return
 	}
 	e.at = min(at, l.now) // of another process, before somebody set the clock back
@@ -220,9 +222,9 @@ func (l *loader) event(v *view) {
 }
 
 // restored makes the event of this type in this state.
-func (t tree) restored(kind EventType, o *Object) (Event, error) {
+func (t tree) restored(kind EventType, o *object.Object) (Event, error) {
 	if kind == left {
-		if was := t.get(o.key); was != nil && was.uid == o.uid {
+		if was := t.get(o.Key()); was != nil && was.UID() == o.UID() {
 			return Event{Type: left, Object: o, Prev: was, after: t}, nil
 		}
 	}

@@ -2,6 +2,8 @@ package watchcache
 
 import (
 	"fmt"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // FastForward publishes a state that upstream was asked for, objects sorted by
@@ -14,7 +16,7 @@ import (
 // A state at or below what readers see already changes nothing. It fails with
 // [ErrDiverged], changing nothing, if objects cannot be a later state of what is
 // cached.
-func (c *Cache) FastForward(objects []*Object, rv uint64) error {
+func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	v := c.view.Load()
 	if v == nil {
 		panic("BUG: FastForward before Reset")
@@ -28,7 +30,7 @@ func (c *Cache) FastForward(objects []*Object, rv uint64) error {
 	}
 	tree := v.tree
 	for _, d := range deletions {
-		tree, _ = tree.delete(d.object.key)
+		tree, _ = tree.delete(d.object.Key())
 	}
 	for _, o := range sets {
 		tree, _ = tree.set(o)
@@ -43,7 +45,7 @@ func (c *Cache) FastForward(objects []*Object, rv uint64) error {
 // the newest that the log has. If they are the same objects in the same versions,
 // it publishes that state as of rv, as [Cache.FastForward] does. It returns whether
 // readers see a state at or above rv.
-func (c *Cache) Confirm(states []ObjectState, rv uint64) bool {
+func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	v := c.view.Load()
 	if v == nil {
 		panic("BUG: Confirm before Reset")
@@ -57,7 +59,7 @@ func (c *Cache) Confirm(states []ObjectState, rv uint64) bool {
 	i := 0
 	for span := range v.tree.spans("", "") {
 		for _, o := range span.Objects() {
-			if states[i] != (ObjectState{o.key, o.uid, o.rv}) {
+			if states[i] != (object.State{Key: o.Key(), UID: o.UID(), ResourceVersion: o.ResourceVersion()}) {
 				return false
 			}
 			i++

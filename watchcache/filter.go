@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // UnsupportedFieldError names a field selector label that a resource's cache
@@ -21,7 +23,7 @@ func (e *UnsupportedFieldError) Error() string {
 // Filter is what a request asks of a collection: a namespace, a label selector,
 // a field selector. The zero filter of a resource matches everything.
 type Filter struct {
-	resource  *Resource
+	resource  *object.Resource
 	namespace string
 	key       string // the one object that can match, if known
 	labels    labels.Selector
@@ -44,7 +46,7 @@ const (
 	fieldNamespace = -2
 )
 
-func (f *Filter) field(o *Object, index int) string {
+func (f *Filter) field(o *object.Object, index int) string {
 	switch index {
 	case fieldName:
 		return o.Name()
@@ -57,7 +59,7 @@ func (f *Filter) field(o *Object, index int) string {
 // NewFilter compiles a request's selection for objects of r. An empty namespace
 // means all; nil selectors select everything. It fails with
 // *[UnsupportedFieldError] for a field that r does not keep.
-func (r *Resource) NewFilter(namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
+func NewFilter(r *object.Resource, namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
 	f := &Filter{resource: r, namespace: namespace}
 	if ls != nil && !ls.Empty() {
 		f.labels, f.selective, f.fickle = ls, true, true
@@ -69,7 +71,7 @@ func (r *Resource) NewFilter(namespace string, ls labels.Selector, fs fields.Sel
 			f.fields = append(f.fields, fieldRequirement{fieldName, "", true})
 		}
 		for _, req := range requirements {
-			index, ok := r.fieldIndex(req.Field)
+			index, ok := fieldIndex(r, req.Field)
 			if !ok {
 				return nil, &UnsupportedFieldError{req.Field}
 			}
@@ -109,7 +111,7 @@ func (f *Filter) comparisons() (n int) {
 // memory that a filter takes is proportional to it, beside the text of the selectors.
 func (f *Filter) Cost() int { return f.cost }
 
-func (r *Resource) fieldIndex(field string) (int, bool) {
+func fieldIndex(r *object.Resource, field string) (int, bool) {
 	switch field {
 	case "metadata.name":
 		return fieldName, true
@@ -118,13 +120,13 @@ func (r *Resource) fieldIndex(field string) (int, bool) {
 		// words the error.
 		return fieldNamespace, r.Namespaced && !r.NoNamespaceField
 	}
-	i := slices.IndexFunc(r.Fields, func(f Field) bool { return f.Name == field })
+	i := slices.IndexFunc(r.Fields, func(f object.Field) bool { return f.Name == field })
 	return i, i >= 0
 }
 
 // narrow finds the narrowest of what the requirements pin, so that a watch is
 // woken for little else and a single object is looked up, not searched.
-func (f *Filter) narrow(r *Resource) {
+func (f *Filter) narrow(r *object.Resource) {
 	name, namespace, kept := "", f.namespace, false
 	for _, req := range f.fields {
 		switch {
@@ -156,11 +158,11 @@ func (f *Filter) Selective() bool { return f.selective }
 func (f *Filter) Single() bool { return f.key != "" }
 
 // Matches tells whether an object is selected.
-func (f *Filter) Matches(o *Object) bool {
+func (f *Filter) Matches(o *object.Object) bool {
 	if f.namespace != "" && o.Namespace() != f.namespace {
 		return false
 	}
-	if f.labels != nil && !f.labels.Matches(o.labels) {
+	if f.labels != nil && !f.labels.Matches(o.Labels()) {
 		return false
 	}
 	value := ""
@@ -200,7 +202,7 @@ func (f *Filter) ID() string {
 }
 
 // KeyRange is the range of keys outside which nothing can match.
-func (f *Filter) KeyRange(r *Resource) (from, to string) {
+func (f *Filter) KeyRange(r *object.Resource) (from, to string) {
 	if f.key != "" {
 		return f.key, f.key + "\x00"
 	}

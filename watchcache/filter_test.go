@@ -73,7 +73,7 @@ func TestFilterMatches(t *testing.T) {
 	for range 20000 {
 		p, namespace, ls, fs := randomPod(r), one(r, "", "", "a", "b"), randomLabels(t, r), randomFields(t, r)
 		o := p.Object()
-		f, err := Pods.NewFilter(namespace, ls, fs)
+		f, err := NewFilter(Pods, namespace, ls, fs)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,8 +85,8 @@ func TestFilterMatches(t *testing.T) {
 			t.Fatalf("labels %v, fields %v: Selective is %t", ls, fs, !selective)
 		}
 		from, to := f.KeyRange(Pods)
-		if inside := from <= o.key && (to == "" || o.key < to); want && !inside {
-			t.Fatalf("namespace %q, fields %v match %s outside of [%q, %q)", namespace, fs, o.key, from, to)
+		if inside := from <= o.Key() && (to == "" || o.Key() < to); want && !inside {
+			t.Fatalf("namespace %q, fields %v match %s outside of [%q, %q)", namespace, fs, o.Key(), from, to)
 		}
 		if want {
 			matched++
@@ -102,16 +102,16 @@ func TestFilterFields(t *testing.T) {
 		"metadata.name=x": true, "metadata.namespace!=x": true, "spec.nodeName=x": true, "status.phase=x,spec.nodeName!=y": true,
 		"spec.hostNetwork=true": false, "metadata.uid=x": false, "status.phase=x,spec.host=y": false, "spec=x": false,
 	} {
-		_, err := Pods.NewFilter("", nil, fields.ParseSelectorOrDie(text))
+		_, err := NewFilter(Pods, "", nil, fields.ParseSelectorOrDie(text))
 		var unsupported *UnsupportedFieldError
 		if (err == nil) != ok || !ok && !errors.As(err, &unsupported) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if _, err := Nodes.NewFilter("", nil, fields.ParseSelectorOrDie("metadata.namespace=x")); err == nil {
+	if _, err := NewFilter(Nodes, "", nil, fields.ParseSelectorOrDie("metadata.namespace=x")); err == nil {
 		t.Error("nodes have no namespace to select by")
 	}
-	f, err := Nodes.NewFilter("", nil, fields.ParseSelectorOrDie("metadata.name=n1"))
+	f, err := NewFilter(Nodes, "", nil, fields.ParseSelectorOrDie("metadata.name=n1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestLabelSet(t *testing.T) {
 	r := Random(t)
 	for range 2000 {
 		p := randomPod(r)
-		set, want := p.Object().labels, labels.Set(p.Labels)
+		set, want := p.Object().Labels(), labels.Set(p.Labels)
 		for _, key := range []string{"app", "tier", "example.com/z", "A", "", "no"} {
 			value, ok := set.Lookup(key)
 			wantValue, wantOK := want.Lookup(key)
@@ -152,7 +152,7 @@ func TestInterests(t *testing.T) {
 	for rv := uint64(2); rv < 3000; rv++ {
 		if len(watchers) < 60 || r.IntN(10) == 0 {
 			w := watcher{namespace: one(r, "", "a", "b", "c"), ls: randomLabels(t, r), fs: randomFields(t, r)}
-			f, err := Pods.NewFilter(w.namespace, w.ls, w.fs)
+			f, err := NewFilter(Pods, w.namespace, w.ls, w.fs)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -244,7 +244,7 @@ func TestInterestNarrows(t *testing.T) {
 		{"", "spec.nodeName=n1,status.phase=Running", interest{value: "n1"}},
 	} {
 		t.Run(fmt.Sprint(test.namespace, " ", test.fields), func(t *testing.T) {
-			f, err := Pods.NewFilter(test.namespace, nil, fields.ParseSelectorOrDie(test.fields))
+			f, err := NewFilter(Pods, test.namespace, nil, fields.ParseSelectorOrDie(test.fields))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -277,7 +277,7 @@ func TestFilterCost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := Pods.NewFilter("", ls, fs)
+		f, err := NewFilter(Pods, "", ls, fs)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,29 +7,31 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Pods is the resource that most tests use.
-var Pods = &Resource{
+var Pods = &object.Resource{
 	GVR:        schema.GroupVersionResource{Version: "v1", Resource: "pods"},
 	Kind:       "Pod",
 	ListKind:   "PodList",
 	Namespaced: true,
-	Fields:     []Field{{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true}, {Name: "status.phase", Paths: []string{"status.phase"}}},
+	Fields:     []object.Field{{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true}, {Name: "status.phase", Paths: []string{"status.phase"}}},
 }
 
 // Widgets is a custom resource.
-var Widgets = &Resource{
+var Widgets = &object.Resource{
 	GVR:            schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
 	Kind:           "Widget",
 	ListKind:       "WidgetList",
 	Namespaced:     true,
 	SelfDescribing: true,
-	Fields:         []Field{{Name: "spec.color", Paths: []string{"spec.color"}}},
+	Fields:         []object.Field{{Name: "spec.color", Paths: []string{"spec.color"}}},
 }
 
 // Nodes is a cluster-scoped resource.
-var Nodes = &Resource{
+var Nodes = &object.Resource{
 	GVR:      schema.GroupVersionResource{Version: "v1", Resource: "nodes"},
 	Kind:     "Node",
 	ListKind: "NodeList",
@@ -81,7 +83,7 @@ func (p Pod) JSON() []byte {
 }
 
 // Object parses the pod.
-func (p Pod) Object() *Object {
+func (p Pod) Object() *object.Object {
 	o, err := Pods.ParseObject(p.JSON())
 	if err != nil {
 		panic(err)

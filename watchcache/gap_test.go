@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // jumped is a cache whose relist jumped from 10 to 20.
@@ -151,10 +152,10 @@ func TestGapNotTold(t *testing.T) {
 // A pod that is on a node stays there: kubelets go on.
 func TestGapFinalField(t *testing.T) {
 	resource := *watchcache.Pods
-	resource.Fields = append([]watchcache.Field{}, resource.Fields...)
+	resource.Fields = append([]object.Field{}, resource.Fields...)
 	resource.Fields[0].Final = true
 	c := watchcache.New(resource, watchcache.Roomy)
-	var before, after []*watchcache.Object
+	var before, after []*object.Object
 	for i := range uint64(3) {
 		p := watchcache.Pod{Namespace: "a", Name: fmt.Sprint(i), UID: fmt.Sprint(i), RV: i + 1, Node: "n1"}
 		before = append(before, p.Object())
@@ -163,7 +164,7 @@ func TestGapFinalField(t *testing.T) {
 	}
 	c.Reset(before, 10)
 	for fields, passes := range map[string]bool{"spec.nodeName=n1": true, "spec.nodeName!=n2": false} {
-		filter, err := resource.NewFilter("", nil, newSelection(t, "", "", fields).fields)
+		filter, err := watchcache.NewFilter(&resource, "", nil, newSelection(t, "", "", fields).fields)
 		if err != nil {
 			t.Fatal(err)
 		}

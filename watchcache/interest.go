@@ -1,6 +1,10 @@
 package watchcache
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
 
 // interest is what narrows a watch, so that events which cannot match need not
 // wake it. Only the narrowest applies: key, then field value, then namespace.
@@ -18,7 +22,7 @@ func (in interest) byValue() bool { return in.key == "" && in.value != "" }
 // the cursors in the four places where it could match, and no others: five
 // thousand watches, each on its own node, make an event no dearer than one.
 type interests struct {
-	resource *Resource
+	resource *object.Resource
 	mu       struct {
 		sync.Mutex
 		all        cursorSet
@@ -137,7 +141,7 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 			e := next.event(seq)
 			o := e.Object
 			woken = x.mu.namespaces[o.Namespace()].mark(seq, seq, from, woken)
-			woken = x.mu.keys[o.key].mark(seq, seq, from, woken)
+			woken = x.mu.keys[o.Key()].mark(seq, seq, from, woken)
 			for i := range x.mu.fields {
 				value := o.Value(x.resource, i)
 				woken = x.mu.values[fieldValue{i, value}].mark(seq, seq, from, woken)

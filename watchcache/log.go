@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sort"
 	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // EventType is what became of an object, before any selector is applied.
@@ -40,9 +42,9 @@ type Event struct {
 	// RV is where the change stands in the log: a watch from there has seen it.
 	RV uint64
 	// Object is the new version; of a deletion, the last content at the RV that is shown.
-	Object *Object
+	Object *object.Object
 	// Prev is the version that was replaced or deleted, nil if there was none.
-	Prev *Object
+	Prev *object.Object
 
 	after tree // the state that includes the event
 	at    int64
@@ -161,10 +163,10 @@ func (v *view) append(e Event) {
 func (e *Event) cost() int64 {
 	cost := int64(pathCost)
 	if e.Prev != nil && e.Type != left { // the set that follows counts it
-		cost += int64(len(e.Prev.raw))
+		cost += int64(len(e.Prev.Item()))
 	}
 	if e.Type >= Deleted {
-		cost += int64(len(e.Object.raw))
+		cost += int64(len(e.Object.Item()))
 	}
 	return cost
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // checkLog holds L1 to L4 of a view against all events that were ever appended:
@@ -82,7 +84,7 @@ func TestLog(t *testing.T) {
 }
 
 func testLog(t *testing.T, r *rand.Rand, limits Limits) {
-	start := buildTree([]*Object{entry("start", 1)})
+	start := buildTree([]*object.Object{entry("start", 1)})
 	v := &view{rv: 10, since: 10, tree: start, base: start, first: 1, end: 1}
 	now := Noon
 	type snapshot struct {
@@ -96,7 +98,7 @@ func testLog(t *testing.T, r *rand.Rand, limits Limits) {
 		for range r.IntN(4) {
 			o := entry(fmt.Sprint(r.IntN(50)), r.IntN(1000))
 			if r.IntN(20) == 0 { // sometimes more than a segment takes
-				o = entry(o.key, r.IntN(segmentCost*3/2))
+				o = entry(o.Key(), r.IntN(segmentCost*3/2))
 			}
 			e := Event{Type: Modified, RV: next.rv + 1 + r.Uint64N(3), Object: o, at: now.UnixNano()}
 			if r.IntN(30) == 0 && next.rv > next.since {
@@ -104,7 +106,7 @@ func testLog(t *testing.T, r *rand.Rand, limits Limits) {
 			}
 			if r.IntN(3) == 0 {
 				e.Type = Deleted
-				e.after, e.Prev = next.tree.delete(o.key)
+				e.after, e.Prev = next.tree.delete(o.Key())
 			} else {
 				e.after, e.Prev = next.tree.set(o)
 			}

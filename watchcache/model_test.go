@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // model drives a cache by random operations beside an upstream that remembers
@@ -187,9 +188,9 @@ func (m *model) fastForward() {
 // confirm tells what upstream has at rv, which succeeds if the log has the same.
 func (m *model) confirm(rv uint64) {
 	m.t.Helper()
-	var states []watchcache.ObjectState
+	var states []object.State
 	for _, o := range m.up.at(rv).list() {
-		states = append(states, watchcache.ObjectState{Key: o.Key(), UID: o.UID(), ResourceVersion: o.ResourceVersion()})
+		states = append(states, object.State{Key: o.Key(), UID: o.UID(), ResourceVersion: o.ResourceVersion()})
 	}
 	seen := m.cache.Stats().Newest >= rv
 	same := slices.Equal(m.up.at(rv).list(), m.up.at(m.rv()).list())
@@ -331,7 +332,7 @@ func (m *model) checkSnapshot(s watchcache.Snapshot) {
 		}
 	}
 	got := slices.Collect(s.Objects("", ""))
-	if !slices.EqualFunc(got, want, func(a, b *watchcache.Object) bool { return bytes.Equal(a.Bytes(), b.Bytes()) }) {
+	if !slices.EqualFunc(got, want, func(a, b *object.Object) bool { return bytes.Equal(a.Bytes(), b.Bytes()) }) {
 		m.t.Fatalf("Exact: at %d there are [%s], want %d objects", s.ResourceVersion(), names(s), len(want))
 	}
 	if s.Len() != len(want) || s.Bytes() != size || s.Count("", "") != len(want) {

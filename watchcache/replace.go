@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Replace takes the state that a relist found, objects sorted by key at rv, and
@@ -28,7 +30,7 @@ import (
 // later state of what is cached: rv or an object went back in time, an object is written in
 // another way though its kind is a custom one, or there are more changes than revisions for
 // them. Then only a new epoch (Reset) is sound.
-func (c *Cache) Replace(objects []*Object, rv uint64, now time.Time) error {
+func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) error {
 	v := c.view.Load()
 	if v == nil {
 		panic("BUG: Replace before Reset")
@@ -59,7 +61,7 @@ func (c *Cache) Replace(objects []*Object, rv uint64, now time.Time) error {
 		add(e)
 	}
 	for _, o := range sets {
-		if was := v.tree.get(o.key); jumped && was != nil && was.uid == o.uid && !c.resource.Alike(was, o) {
+		if was := v.tree.get(o.Key()); jumped && was != nil && was.UID() == o.UID() && !c.resource.Alike(was, o) {
 			add(Event{Type: left, RV: v.rv + 1, Object: o, Prev: was, after: next.tree})
 		}
 	}
@@ -86,42 +88,42 @@ func (t tree) mustChange(change Change) Event {
 
 // deletion is an object that a relist no longer shows.
 type deletion struct {
-	object *Object
+	object *object.Object
 	before uint64 // it was deleted below this resourceVersion
 }
 
 // difference compares the cached state with a listed one. Only a custom resource's
 // definition can change; two versions of kube-apiserver behind one address may
 // write the same built-in object in two ways.
-func (v *view) difference(r *Resource, objects []*Object, rv uint64) (sets []*Object, deletions []deletion, err error) {
-	gone := func(o *Object, before uint64) { deletions = append(deletions, deletion{o, before}) }
+func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint64) (sets []*object.Object, deletions []deletion, err error) {
+	gone := func(o *object.Object, before uint64) { deletions = append(deletions, deletion{o, before}) }
 	i := 0
 	for span := range v.tree.spans("", "") {
 		for _, was := range span.Objects() {
-			for ; i < len(objects) && objects[i].key < was.key; i++ {
+			for ; i < len(objects) && objects[i].Key() < was.Key(); i++ {
 				sets = append(sets, objects[i])
 			}
-			if i == len(objects) || objects[i].key != was.key {
+			if i == len(objects) || objects[i].Key() != was.Key() {
 				gone(was, rv+1)
 				continue
 			}
 			is := objects[i]
 			i++
 			switch {
-			case is.uid != was.uid:
-				gone(was, is.rv)
+			case is.UID() != was.UID():
+				gone(was, is.ResourceVersion())
 				sets = append(sets, is)
-			case is.rv != was.rv:
+			case is.ResourceVersion() != was.ResourceVersion():
 				sets = append(sets, is)
-			case r.SelfDescribing && !bytes.Equal(is.raw, was.raw):
-				return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: its definition changed", ErrDiverged, is.key, is.rv)
+			case r.SelfDescribing && !bytes.Equal(is.Item(), was.Item()):
+				return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: its definition changed", ErrDiverged, is.Key(), is.ResourceVersion())
 			}
 		}
 	}
 	sets = append(sets, objects[i:]...)
 	for _, o := range sets {
-		if o.rv <= v.rv || o.rv > rv {
-			return nil, nil, fmt.Errorf("%w: %s listed at %d, which is not in (%d, %d]", ErrDiverged, o.key, o.rv, v.rv, rv)
+		if o.ResourceVersion() <= v.rv || o.ResourceVersion() > rv {
+			return nil, nil, fmt.Errorf("%w: %s listed at %d, which is not in (%d, %d]", ErrDiverged, o.Key(), o.ResourceVersion(), v.rv, rv)
 		}
 	}
 	return sets, deletions, nil
@@ -129,18 +131,18 @@ func (v *view) difference(r *Resource, objects []*Object, rv uint64) (sets []*Ob
 
 // possible sorts sets by resourceVersion, and tells whether each change can have had a revision
 // of its own, deletions with the earliest deadline first.
-func possible(sets []*Object, deletions []deletion, after, rv uint64) error {
-	slices.SortFunc(sets, func(a, b *Object) int { return cmp.Compare(a.rv, b.rv) })
+func possible(sets []*object.Object, deletions []deletion, after, rv uint64) error {
+	slices.SortFunc(sets, func(a, b *object.Object) int { return cmp.Compare(a.ResourceVersion(), b.ResourceVersion()) })
 	slices.SortStableFunc(deletions, func(a, b deletion) int { return cmp.Compare(a.before, b.before) })
 	for i := 1; i < len(sets); i++ {
-		if sets[i].rv == sets[i-1].rv {
-			return fmt.Errorf("%w: two objects at resourceVersion %d", ErrDiverged, sets[i].rv)
+		if sets[i].ResourceVersion() == sets[i-1].ResourceVersion() {
+			return fmt.Errorf("%w: two objects at resourceVersion %d", ErrDiverged, sets[i].ResourceVersion())
 		}
 	}
 	unused, used := after+1, sets
 	for _, d := range deletions {
-		for len(used) > 0 && used[0].rv <= unused {
-			if used[0].rv == unused {
+		for len(used) > 0 && used[0].ResourceVersion() <= unused {
+			if used[0].ResourceVersion() == unused {
 				unused++
 			}
 			used = used[1:]

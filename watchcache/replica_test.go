@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // place is where clients list and watch: a replica, or upstream itself.
 type place interface {
 	// list is a state and its resourceVersion.
-	list(s *selection) (map[string]*watchcache.Object, uint64)
+	list(s *selection) (map[string]*object.Object, uint64)
 	// watch follows what happens after rv, nil if it is too old.
 	watch(s *selection, rv uint64) connection
 }
@@ -32,13 +33,13 @@ type apiserver struct {
 	compacted uint64
 }
 
-func (a *apiserver) list(s *selection) (map[string]*watchcache.Object, uint64) {
+func (a *apiserver) list(s *selection) (map[string]*object.Object, uint64) {
 	return s.of(a.up.now), a.up.rv
 }
 
 // of is what a selection holds of a state.
-func (s *selection) of(all state) map[string]*watchcache.Object {
-	selected := map[string]*watchcache.Object{}
+func (s *selection) of(all state) map[string]*object.Object {
+	selected := map[string]*object.Object{}
 	for key, v := range all {
 		if s.matches(v) {
 			selected[key] = v.object
@@ -92,12 +93,12 @@ type replica struct {
 
 func (r *replica) rv() uint64 { return r.cache.Stats().ResourceVersion }
 
-func (r *replica) list(s *selection) (map[string]*watchcache.Object, uint64) {
+func (r *replica) list(s *selection) (map[string]*object.Object, uint64) {
 	snapshot, err := r.cache.Snapshot()
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	selected := map[string]*watchcache.Object{}
+	selected := map[string]*object.Object{}
 	for o := range snapshot.Objects("", "") {
 		if s.filter.Matches(o) {
 			selected[o.Key()] = o
@@ -257,7 +258,7 @@ func (r *replica) reset() {
 }
 
 // versions are the resourceVersions of objects, by key.
-func versions(objects map[string]*watchcache.Object) map[string]uint64 {
+func versions(objects map[string]*object.Object) map[string]uint64 {
 	all := map[string]uint64{}
 	for key, o := range maps.All(objects) {
 		all[key] = o.ResourceVersion()

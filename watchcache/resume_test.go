@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // TestResumeAnywhere lets replicas lose their streams and relist at different moments, and
@@ -144,7 +145,7 @@ type informer struct {
 	world      *world
 	selection  *selection
 	connection connection
-	state      map[string]*watchcache.Object
+	state      map[string]*object.Object
 	last       uint64
 	log        []string
 }

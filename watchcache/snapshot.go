@@ -1,6 +1,10 @@
 package watchcache
 
-import "iter"
+import (
+	"iter"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
 
 // Snapshot is the state of a resource at one resourceVersion. It is a root
 // pointer: taking one costs nothing, and it never changes.
@@ -20,7 +24,7 @@ func (s Snapshot) Len() int { return s.tree.len() }
 func (s Snapshot) Bytes() int64 { return s.tree.size() }
 
 // Get returns the object with this key, or nil. O(log n).
-func (s Snapshot) Get(key string) *Object { return s.tree.get(key) }
+func (s Snapshot) Get(key string) *object.Object { return s.tree.get(key) }
 
 // Count is the number of objects with from ≤ key < to; to "" means no end. O(log n).
 func (s Snapshot) Count(from, to string) int {
@@ -31,8 +35,8 @@ func (s Snapshot) Count(from, to string) int {
 func (s Snapshot) Spans(from, to string) iter.Seq[Span] { return s.tree.spans(from, to) }
 
 // Objects walks the objects with from ≤ key < to in key order; to "" means no end.
-func (s Snapshot) Objects(from, to string) iter.Seq[*Object] {
-	return func(yield func(*Object) bool) {
+func (s Snapshot) Objects(from, to string) iter.Seq[*object.Object] {
+	return func(yield func(*object.Object) bool) {
 		for span := range s.tree.spans(from, to) {
 			for _, o := range span.Objects() {
 				if !yield(o) {

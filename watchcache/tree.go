@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sort"
 	"sync/atomic"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 const (
@@ -47,7 +49,7 @@ type node struct {
 // changes, every snapshot holds the same page.
 type Page struct {
 	id      uint64
-	objects []*Object
+	objects []*object.Object
 	bytes   int64
 }
 
@@ -68,7 +70,7 @@ type Span struct {
 }
 
 // Objects are the covered objects in key order. The slice must not be modified.
-func (s Span) Objects() []*Object { return s.Page.objects[s.Lo:s.Hi] }
+func (s Span) Objects() []*object.Object { return s.Page.objects[s.Lo:s.Hi] }
 
 // Whole tells whether the span covers its page entirely.
 func (s Span) Whole() bool { return s.Lo == 0 && s.Hi == len(s.Page.objects) }
@@ -80,17 +82,17 @@ func (s Span) Bytes() int64 {
 	}
 	var sum int64
 	for _, o := range s.Objects() {
-		sum += int64(len(o.raw))
+		sum += int64(len(o.Item()))
 	}
 	return sum
 }
 
-func newLeaf(objects []*Object) *node {
+func newLeaf(objects []*object.Object) *node {
 	p := &Page{id: pageIDs.Add(1), objects: objects}
 	for _, o := range objects {
-		p.bytes += int64(len(o.raw))
+		p.bytes += int64(len(o.Item()))
 	}
-	return &node{min: objects[0].key, count: len(objects), bytes: p.bytes, page: p}
+	return &node{min: objects[0].Key(), count: len(objects), bytes: p.bytes, page: p}
 }
 
 func newInner(children []*node) *node {
@@ -104,7 +106,7 @@ func newInner(children []*node) *node {
 
 // buildTree makes a tree of objects that are sorted by key without duplicates.
 // Pages are left with room, so that the first updates do not split them all.
-func buildTree(objects []*Object) tree {
+func buildTree(objects []*object.Object) tree {
 	if len(objects) == 0 {
 		return tree{}
 	}
@@ -144,11 +146,11 @@ func (n *node) child(key string) int {
 
 // find is the position of key in the page, or where it would stand.
 func (p *Page) find(key string) (int, bool) {
-	i := sort.Search(len(p.objects), func(i int) bool { return p.objects[i].key >= key })
-	return i, i < len(p.objects) && p.objects[i].key == key
+	i := sort.Search(len(p.objects), func(i int) bool { return p.objects[i].Key() >= key })
+	return i, i < len(p.objects) && p.objects[i].Key() == key
 }
 
-func (t tree) get(key string) *Object {
+func (t tree) get(key string) *object.Object {
 	n := t.root
 	if n == nil {
 		return nil
@@ -184,9 +186,9 @@ func (t tree) rank(key string, end bool) int {
 
 // set returns a tree with o in place of the object of the same key, which is
 // returned if there was one.
-func (t tree) set(o *Object) (tree, *Object) {
+func (t tree) set(o *object.Object) (tree, *object.Object) {
 	if t.root == nil {
-		return tree{newLeaf([]*Object{o})}, nil
+		return tree{newLeaf([]*object.Object{o})}, nil
 	}
 	nodes, old := t.root.set(o)
 	if len(nodes) == 1 {
@@ -196,26 +198,26 @@ func (t tree) set(o *Object) (tree, *Object) {
 }
 
 // set returns one node, or two if it had to split.
-func (n *node) set(o *Object) (nodes []*node, old *Object) {
+func (n *node) set(o *object.Object) (nodes []*node, old *object.Object) {
 	if n.page != nil {
 		return n.page.set(o)
 	}
-	at := n.child(o.key)
+	at := n.child(o.Key())
 	replaced, old := n.children[at].set(o)
 	return split(splice(n.children, at, at+1, replaced), fanout, newInner), old
 }
 
-func (p *Page) set(o *Object) (nodes []*node, old *Object) {
-	i, found := p.find(o.key)
+func (p *Page) set(o *object.Object) (nodes []*node, old *object.Object) {
+	i, found := p.find(o.Key())
 	if found {
 		old = p.objects[i]
-		return []*node{newLeaf(splice(p.objects, i, i+1, []*Object{o}))}, old
+		return []*node{newLeaf(splice(p.objects, i, i+1, []*object.Object{o}))}, old
 	}
-	return split(splice(p.objects, i, i, []*Object{o}), pageMax, newLeaf), nil
+	return split(splice(p.objects, i, i, []*object.Object{o}), pageMax, newLeaf), nil
 }
 
 // delete returns a tree without key and the object that was there, if any.
-func (t tree) delete(key string) (tree, *Object) {
+func (t tree) delete(key string) (tree, *object.Object) {
 	if t.root == nil {
 		return t, nil
 	}
@@ -230,7 +232,7 @@ func (t tree) delete(key string) (tree, *Object) {
 }
 
 // delete returns nil for a node that became empty.
-func (n *node) delete(key string) (*node, *Object) {
+func (n *node) delete(key string) (*node, *object.Object) {
 	if n.page != nil {
 		i, found := n.page.find(key)
 		if !found {

@@ -5,21 +5,30 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// entry is an object of a tree test: the trees only look at key and raw.
-func entry(key string, size int) *Object { return &Object{key: key, raw: make([]byte, size)} }
-
-// model is what a tree should hold: objects sorted by key. It changes in place.
-type model []*Object
-
-func (m model) find(key string) (int, bool) {
-	return slices.BinarySearchFunc(m, key, func(o *Object, key string) int { return cmp.Compare(o.key, key) })
+// entry is an object of a tree test: the trees only look at its key and its size.
+func entry(key string, size int) *object.Object {
+	o, err := Nodes.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":%q,"resourceVersion":"1"},"pad":"%s"}`, key, strings.Repeat("x", size)))
+	if err != nil {
+		panic(err)
+	}
+	return o
 }
 
-func (m model) set(o *Object) (model, *Object) {
-	i, found := m.find(o.key)
+// model is what a tree should hold: objects sorted by key. It changes in place.
+type model []*object.Object
+
+func (m model) find(key string) (int, bool) {
+	return slices.BinarySearchFunc(m, key, func(o *object.Object, key string) int { return cmp.Compare(o.Key(), key) })
+}
+
+func (m model) set(o *object.Object) (model, *object.Object) {
+	i, found := m.find(o.Key())
 	if found {
 		old := m[i]
 		m[i] = o
@@ -28,7 +37,7 @@ func (m model) set(o *Object) (model, *Object) {
 	return slices.Insert(m, i, o), nil
 }
 
-func (m model) delete(key string) (model, *Object) {
+func (m model) delete(key string) (model, *object.Object) {
 	i, found := m.find(key)
 	if !found {
 		return m, nil
@@ -66,7 +75,7 @@ func checkTree(t *testing.T, tree tree, want model) {
 			}
 			got = append(got, n.page.objects...)
 			for _, o := range n.page.objects {
-				bytes += int64(len(o.raw))
+				bytes += int64(len(o.Item()))
 			}
 			if n.page.bytes != bytes {
 				t.Fatalf("T4: page of %d bytes says %d", bytes, n.page.bytes)
@@ -81,8 +90,8 @@ func checkTree(t *testing.T, tree tree, want model) {
 				count, bytes = count+ccount, bytes+cbytes
 			}
 		}
-		if first := got[len(got)-count]; n.min != first.key {
-			t.Fatalf("min is %q, first key %q", n.min, first.key)
+		if first := got[len(got)-count]; n.min != first.Key() {
+			t.Fatalf("min is %q, first key %q", n.min, first.Key())
 		}
 		if n.count != count || n.bytes != bytes {
 			t.Fatalf("T4: node says %d objects, %d bytes; has %d, %d", n.count, n.bytes, count, bytes)
@@ -93,8 +102,8 @@ func checkTree(t *testing.T, tree tree, want model) {
 		walk(tree.root, 0)
 	}
 	for i := 1; i < len(got); i++ {
-		if got[i-1].key >= got[i].key {
-			t.Fatalf("T2: %q before %q", got[i-1].key, got[i].key)
+		if got[i-1].Key() >= got[i].Key() {
+			t.Fatalf("T2: %q before %q", got[i-1].Key(), got[i].Key())
 		}
 	}
 	if !slices.Equal(got, want) {
@@ -119,7 +128,7 @@ func checkRange(t *testing.T, tree tree, m model, from, to string) {
 		}
 		var bytes int64
 		for _, o := range span.Objects() {
-			bytes += int64(len(o.raw))
+			bytes += int64(len(o.Item()))
 		}
 		if span.Bytes() != bytes {
 			t.Fatalf("span of %d bytes says %d", bytes, span.Bytes())
@@ -172,7 +181,7 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 			setShare = lo + hi - setShare
 		}
 		before := now
-		var gotOld, wantOld *Object
+		var gotOld, wantOld *object.Object
 		switch {
 		case step%2000 == 0: // bulk build
 			var m model
@@ -182,7 +191,7 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 					m = append(m, entry(keyOf(n), r.IntN(100)))
 				}
 			}
-			slices.SortFunc(m, func(a, b *Object) int { return cmp.Compare(a.key, b.key) })
+			slices.SortFunc(m, func(a, b *object.Object) int { return cmp.Compare(a.Key(), b.Key()) })
 			given := slices.Clone(m)
 			now = version{buildTree(given), m}
 			clear(given) // the tree must not keep the caller's slice
@@ -193,10 +202,10 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 		case r.IntN(30) == 0: // a run of neighbours, as when a namespace goes
 			from := r.IntN(len(now.model) + 1)
 			for _, o := range slices.Clone(now.model[from:min(from+200, len(now.model))]) {
-				now.tree, gotOld = now.tree.delete(o.key)
-				now.model, wantOld = now.model.delete(o.key)
+				now.tree, gotOld = now.tree.delete(o.Key())
+				now.model, wantOld = now.model.delete(o.Key())
 				if gotOld != wantOld {
-					t.Fatalf("delete(%q) returned another object", o.key)
+					t.Fatalf("delete(%q) returned another object", o.Key())
 				}
 			}
 		default:
@@ -233,10 +242,10 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 	gone := slices.Clone(now.model) // down to nothing
 	r.Shuffle(len(gone), func(i, j int) { gone[i], gone[j] = gone[j], gone[i] })
 	for i, o := range gone {
-		now.tree, _ = now.tree.delete(o.key)
+		now.tree, _ = now.tree.delete(o.Key())
 		if left := gone[i+1:]; len(left)%1000 == 0 || len(left) < 100 {
 			m := slices.Clone(left)
-			slices.SortFunc(m, func(a, b *Object) int { return cmp.Compare(a.key, b.key) })
+			slices.SortFunc(m, func(a, b *object.Object) int { return cmp.Compare(a.Key(), b.Key()) })
 			checkTree(t, now.tree, m)
 		}
 	}
@@ -285,7 +294,7 @@ func TestTreeStaysDense(t *testing.T) {
 	tr := buildTree(m)
 	r.Shuffle(len(m), func(i, j int) { m[i], m[j] = m[j], m[i] })
 	for _, o := range m[:19000] {
-		tr, _ = tr.delete(o.key)
+		tr, _ = tr.delete(o.Key())
 	}
 	pages := 0
 	for range tr.spans("", "") {
@@ -308,7 +317,7 @@ func TestTreeLonelyChild(t *testing.T) {
 		tr := buildTree(m)
 		checkTree(t, tr, m)
 		for n := len(m) - 1; n >= full-1; n-- {
-			tr, _ = tr.delete(m[n].key)
+			tr, _ = tr.delete(m[n].Key())
 			checkTree(t, tr, m[:n])
 		}
 	}

@@ -5,15 +5,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // manyEntries are sorted by key.
-func manyEntries(n int) []*Object {
-	all := make([]*Object, n)
+func manyEntries(n int) []*object.Object {
+	all := make([]*object.Object, n)
 	for i := range all {
 		all[i] = entry(fmt.Sprintf("namespace-%02d/pod-%06d", i%20, i), 100)
 	}
-	slices.SortFunc(all, func(a, b *Object) int { return strings.Compare(a.key, b.key) })
+	slices.SortFunc(all, func(a, b *object.Object) int { return strings.Compare(a.Key(), b.Key()) })
 	return all
 }
 
@@ -22,7 +24,7 @@ func BenchmarkTreeGet(b *testing.B) {
 	t := buildTree(all)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if t.get(all[i*7919%len(all)].key) == nil {
+		if t.get(all[i*7919%len(all)].Key()) == nil {
 			b.Fatal("not found")
 		}
 	}

@@ -9,12 +9,13 @@ import (
 	"strings"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // version is one version of an object, decoded and as the cache keeps it.
 type version struct {
 	pod    watchcache.Pod
-	object *watchcache.Object
+	object *object.Object
 }
 
 func newVersion(p watchcache.Pod) *version { return &version{p, p.Object()} }
@@ -42,8 +43,8 @@ func (w *write) change() watchcache.Change {
 type state map[string]*version
 
 // list is the state as a list shows it.
-func (s state) list() []*watchcache.Object {
-	var list []*watchcache.Object
+func (s state) list() []*object.Object {
+	var list []*object.Object
 	for _, key := range slices.Sorted(maps.Keys(s)) {
 		list = append(list, s[key].object)
 	}

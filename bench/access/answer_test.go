@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/watchproxy/watchproxy/bench/conformance"
-	"github.com/watchproxy/watchproxy/watchcache"
+	apiobject "github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 const protobuf = "application/vnd.kubernetes.protobuf"
@@ -135,7 +135,7 @@ func settledMessage(body []byte) ([]byte, error) {
 	if err != nil || !strings.HasSuffix(envelope.Kind, "List") {
 		return body, err
 	}
-	raw, items, err := watchcache.SplitProtoList(envelope.Raw)
+	raw, items, err := apiobject.SplitProtoList(envelope.Raw)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	apiobject "github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Every row is asked for in plain JSON over HTTP/1.1, and in other forms: one of them by lot, or all.
@@ -229,7 +229,7 @@ func shownAsJSON(body []byte) ([]byte, error) {
 		shown["message"] = envelope.Raw
 		return json.Marshal(shown)
 	}
-	raw, items, err := watchcache.SplitProtoList(envelope.Raw)
+	raw, items, err := apiobject.SplitProtoList(envelope.Raw)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
@@ -281,7 +282,7 @@ func newLogger(level string, format config.LogFormat) (*zap.Logger, zap.AtomicLe
 type opener struct{ feeds *upstream.Feeds }
 
 // Open implements proxy.Feeds.
-func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding, since uint64) (proxy.Feed, error) {
+func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (proxy.Feed, error) {
 	f, err := o.feeds.Open(ctx, gvr, encoding, since)
 	switch {
 	case errors.Is(err, upstream.ErrUnavailable):
@@ -296,7 +297,7 @@ func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encod
 func (o opener) Lost(gvr schema.GroupVersionResource) time.Duration { return o.feeds.Lost(gvr) }
 
 // Joins implements proxy.Feeds.
-func (o opener) Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding, allowed func() bool) bool {
+func (o opener) Joins(gvr schema.GroupVersionResource, encoding object.Encoding, allowed func() bool) bool {
 	return o.feeds.Joins(gvr, encoding, allowed)
 }
 

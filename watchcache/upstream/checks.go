@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // This file checks servers: when, how, and what feeds are told of it.
@@ -145,7 +146,7 @@ func (s *Servers) ask(ctx context.Context, one *server) (found standingAt) {
 }
 
 // aProbe is of a resource that every cluster has.
-var aProbe = &watchcache.Resource{GVR: namespaces, Encoding: watchcache.JSON}
+var aProbe = &object.Resource{GVR: namespaces, Encoding: object.JSON}
 
 // sayReady asks a server whether it wants to be asked. Any answer but a 5xx says so: /readyz need not
 // be there, nor be for everybody to read. But where it was readable before, a refusal means that a

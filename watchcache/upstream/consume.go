@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // batchMax bounds the events that are published at once. Events that arrived
@@ -109,7 +110,7 @@ func (f *Feed) change(e event) (watchcache.Change, error) {
 	switch e.kind {
 	case "ADDED", "MODIFIED", "DELETED":
 	default:
-		return watchcache.Change{}, fmt.Errorf("%w: watch event of type %q", watchcache.ErrMalformedObject, e.kind)
+		return watchcache.Change{}, fmt.Errorf("%w: watch event of type %q", object.ErrMalformed, e.kind)
 	}
 	o, err := f.cache.Resource().ParseObject(e.object)
 	return watchcache.Change{Deleted: e.kind == "DELETED", Object: o}, err
@@ -137,26 +138,26 @@ func ended(err error, early bool) error {
 }
 
 // eventError is the Status of an ERROR event.
-func eventError(e event, encoding watchcache.Encoding) error {
+func eventError(e event, encoding object.Encoding) error {
 	var status metav1.Status
 	unmarshal := func() error { return json.Unmarshal(e.object, &status) }
-	if encoding == watchcache.Protobuf {
+	if encoding == object.Protobuf {
 		unmarshal = func() error { return status.Unmarshal(e.object) }
 	}
 	if err := unmarshal(); err != nil {
-		return fmt.Errorf("%w: ERROR event without a Status", watchcache.ErrMalformedObject)
+		return fmt.Errorf("%w: ERROR event without a Status", object.ErrMalformed)
 	}
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
 // compact makes a state of the changes that were read while it was listed: the
 // last one of each object counts. The result is sorted by key.
-func compact(changes []watchcache.Change) []*watchcache.Object {
+func compact(changes []watchcache.Change) []*object.Object {
 	byKey := func(a, b watchcache.Change) int { return cmp.Compare(a.Object.Key(), b.Object.Key()) }
 	if !slices.IsSortedFunc(changes, byKey) {
 		slices.SortStableFunc(changes, byKey)
 	}
-	objects := make([]*watchcache.Object, 0, len(changes))
+	objects := make([]*object.Object, 0, len(changes))
 	for i, c := range changes {
 		last := i == len(changes)-1 || changes[i+1].Object.Key() != c.Object.Key()
 		if last && !c.Deleted {

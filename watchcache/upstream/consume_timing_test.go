@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // changes is a stream of so many changes to pods, each of some 4.5 KB.
@@ -42,7 +43,7 @@ func BenchmarkConsume(b *testing.B) {
 		env[i] = fmt.Sprintf(`{"name":"VARIABLE_%d","value":"some value of a variable, number %d"}`, i, i)
 	}
 	spec := `"spec":{"nodeName":"node-1","containers":[{"name":"a","image":"registry/image:tag","env":[` + strings.Join(env, ",") + `]}]},"status":{"phase":"Running"}`
-	pods := watchcache.Resource{
+	pods := object.Resource{
 		GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", ListKind: "PodList", Namespaced: true,
 	}
 	cache := watchcache.New(pods, watchcache.Limits{Age: time.Minute, Events: 10_000, Bytes: 64 << 20})

@@ -16,7 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // definitions follows the CustomResourceDefinitions, by their metadata alone:
@@ -144,7 +144,7 @@ func (d *definitions) apply(e event) error {
 	case "BOOKMARK":
 		return nil
 	case "ERROR":
-		return eventError(e, watchcache.JSON)
+		return eventError(e, object.JSON)
 	}
 	var o metav1.PartialObjectMetadata
 	if err := json.Unmarshal(e.object, &o); err != nil || o.Name == "" {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Upstream takes 200 times as long for a list of metadata as for a probe.
@@ -313,7 +314,7 @@ func TestGetsJoin(t *testing.T) {
 		feed := feedWithLedger(t, f)
 		may := true
 		allowed := func() bool { return may }
-		joins := func() bool { return feed.keeper.feeds.Joins(configmaps, watchcache.JSON, allowed) }
+		joins := func() bool { return feed.keeper.feeds.Joins(configmaps, object.JSON, allowed) }
 		f.other("leases")
 		same(t, f, fresh(t, f, feed))
 		if joins() {
@@ -331,7 +332,7 @@ func TestGetsJoin(t *testing.T) {
 		if !joins() {
 			t.Error("a get does not join")
 		}
-		if feed.keeper.feeds.Joins(configmaps, watchcache.Protobuf, allowed) {
+		if feed.keeper.feeds.Joins(configmaps, object.Protobuf, allowed) {
 			t.Error("a get would start a feed")
 		}
 		if may = false; joins() {

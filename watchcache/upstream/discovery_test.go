@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // slowDiscovery serves nothing in three groups and versions, takes its time, and counts.
@@ -92,7 +92,7 @@ func TestMadeUpNames(t *testing.T) {
 			for name, shape := range shapes {
 				for i := range each {
 					all.Go(func() {
-						if _, err := feeds.Open(t.Context(), shape(i), watchcache.Encoding(i%2), 0); !errors.Is(err, errNotServed) {
+						if _, err := feeds.Open(t.Context(), shape(i), object.Encoding(i%2), 0); !errors.Is(err, errNotServed) {
 							t.Errorf("%s: %v", name, err)
 						}
 						if feeds.Caches(shape(i)) {
@@ -154,7 +154,7 @@ func TestDiscoveryFails(t *testing.T) {
 		const rounds, each = 5, 20
 		for range rounds {
 			for i := range each {
-				if _, err := feeds.Open(t.Context(), gvrOf("apps", "v1", fmt.Sprint("r", i)), watchcache.JSON, 0); err == nil || errors.Is(err, errNotServed) {
+				if _, err := feeds.Open(t.Context(), gvrOf("apps", "v1", fmt.Sprint("r", i)), object.JSON, 0); err == nil || errors.Is(err, errNotServed) {
 					t.Errorf("got %v", err)
 				}
 			}
@@ -184,10 +184,10 @@ func TestDiscoveryIsShared(t *testing.T) {
 		defer cancel()
 		other := make(chan error, 1)
 		go func() {
-			_, err := feeds.Open(t.Context(), gvrOf("", "v1", "r"), watchcache.JSON, 0)
+			_, err := feeds.Open(t.Context(), gvrOf("", "v1", "r"), object.JSON, 0)
 			other <- err
 		}()
-		if _, err := feeds.Open(ctx, gvrOf("", "v1", "s"), watchcache.JSON, 0); !errors.Is(err, ErrUnavailable) {
+		if _, err := feeds.Open(ctx, gvrOf("", "v1", "s"), object.JSON, 0); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
 		if err := <-other; !errors.Is(err, errNotServed) {
@@ -215,7 +215,7 @@ func TestNewResourceIsFound(t *testing.T) {
 			}
 			return widget(req)
 		}))
-		if _, err := feeds.Open(t.Context(), widgets, watchcache.JSON, 0); !errors.Is(err, errNotServed) {
+		if _, err := feeds.Open(t.Context(), widgets, object.JSON, 0); !errors.Is(err, errNotServed) {
 			t.Fatal(err)
 		}
 		served.Store(true)
@@ -223,7 +223,7 @@ func TestNewResourceIsFound(t *testing.T) {
 		if !feeds.Caches(widgets) {
 			t.Error("what upstream said long ago still counts")
 		}
-		if _, err := feeds.Open(t.Context(), widgets, watchcache.JSON, 0); err != nil {
+		if _, err := feeds.Open(t.Context(), widgets, object.JSON, 0); err != nil {
 			t.Error(err)
 		}
 	})

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // ErrNoEncoding says that upstream does not write a resource in an encoding:
@@ -24,8 +24,8 @@ const (
 )
 
 // mimeOf is what to accept for objects in an encoding.
-func mimeOf(e watchcache.Encoding) string {
-	if e == watchcache.Protobuf {
+func mimeOf(e object.Encoding) string {
+	if e == object.Protobuf {
 		return mimeProtobuf
 	}
 	return mimeJSON
@@ -36,7 +36,7 @@ func mimeOf(e watchcache.Encoding) string {
 var errOtherEncoding = errors.New("answer in another encoding")
 
 // checkEncoding tells whether an answer is in the encoding that was asked for.
-func checkEncoding(resp *http.Response, e watchcache.Encoding) error {
+func checkEncoding(resp *http.Response, e object.Encoding) error {
 	if got := resp.Header.Get("Content-Type"); !strings.HasPrefix(got, mimeOf(e)) {
 		return fmt.Errorf("%w: %q instead of %q", errOtherEncoding, got, mimeOf(e))
 	}
@@ -50,14 +50,14 @@ var protobufPrefix = []byte("k8s\x00")
 func readEnvelope(body []byte, into *runtime.Unknown) error {
 	raw, ok := bytes.CutPrefix(body, protobufPrefix)
 	if !ok {
-		return fmt.Errorf("%w: not protobuf: %.20q", watchcache.ErrMalformedObject, body)
+		return fmt.Errorf("%w: not protobuf: %.20q", object.ErrMalformed, body)
 	}
 	*into = runtime.Unknown{Raw: into.Raw[:0]}
 	if err := into.Unmarshal(raw); err != nil {
-		return fmt.Errorf("%w: protobuf envelope: %w", watchcache.ErrMalformedObject, err)
+		return fmt.Errorf("%w: protobuf envelope: %w", object.ErrMalformed, err)
 	}
 	if into.ContentEncoding != "" {
-		return fmt.Errorf("%w: content encoding %q", watchcache.ErrMalformedObject, into.ContentEncoding)
+		return fmt.Errorf("%w: content encoding %q", object.ErrMalformed, into.ContentEncoding)
 	}
 	return nil
 }
@@ -68,12 +68,12 @@ func readProtoList(body []byte) (kind runtime.TypeMeta, meta metav1.ListMeta, it
 	if err := readEnvelope(body, &envelope); err != nil {
 		return kind, meta, nil, err
 	}
-	raw, items, err := watchcache.SplitProtoList(envelope.Raw)
+	raw, items, err := object.SplitProtoList(envelope.Raw)
 	if err != nil {
 		return kind, meta, nil, err
 	}
 	if err := meta.Unmarshal(raw); err != nil {
-		return kind, meta, nil, fmt.Errorf("%w: metadata of a list: %w", watchcache.ErrMalformedObject, err)
+		return kind, meta, nil, fmt.Errorf("%w: metadata of a list: %w", object.ErrMalformed, err)
 	}
 	return envelope.TypeMeta, meta, items, nil
 }
@@ -87,7 +87,7 @@ type protoStream struct {
 	want     runtime.TypeMeta // of what is shown
 }
 
-func newProtoStream(body io.Reader, r *watchcache.Resource, buffer int) *protoStream {
+func newProtoStream(body io.Reader, r *object.Resource, buffer int) *protoStream {
 	return &protoStream{r: newFrameReader(body, buffer), want: runtime.TypeMeta{Kind: r.Kind, APIVersion: r.APIVersion()}}
 }
 
@@ -100,7 +100,7 @@ func (s *protoStream) next() (event, error) {
 	s.event = metav1.WatchEvent{Object: runtime.RawExtension{Raw: kept(s.event.Object.Raw)}}
 	s.envelope.Raw = kept(s.envelope.Raw)
 	if err := s.event.Unmarshal(frame); err != nil {
-		return event{}, fmt.Errorf("%w: watch event: %w", watchcache.ErrMalformedObject, err)
+		return event{}, fmt.Errorf("%w: watch event: %w", object.ErrMalformed, err)
 	}
 	if err := readEnvelope(s.event.Object.Raw, &s.envelope); err != nil {
 		return event{}, err
@@ -111,7 +111,7 @@ func (s *protoStream) next() (event, error) {
 		want = runtime.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	}
 	if s.envelope.TypeMeta != want {
-		return event{}, fmt.Errorf("%w: watch event with a %v instead of a %v", watchcache.ErrMalformedObject, s.envelope.TypeMeta, want)
+		return event{}, fmt.Errorf("%w: watch event with a %v instead of a %v", object.ErrMalformed, s.envelope.TypeMeta, want)
 	}
 	return e, nil
 }

@@ -23,13 +23,14 @@ import (
 	"sigs.k8s.io/randfill"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-var protoConfigMaps = &watchcache.Resource{
-	GVR: configmaps, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true, Encoding: watchcache.Protobuf,
+var protoConfigMaps = &object.Resource{
+	GVR: configmaps, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true, Encoding: object.Protobuf,
 }
 
-var jsonConfigMaps = &watchcache.Resource{GVR: configmaps, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true}
+var jsonConfigMaps = &object.Resource{GVR: configmaps, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true}
 
 func message(t testing.TB, m interface{ Marshal() ([]byte, error) }) []byte {
 	t.Helper()
@@ -67,7 +68,7 @@ func TestProtoStream(t *testing.T) {
 	if e, err = s.next(); err != nil || e.kind != "ERROR" {
 		t.Fatalf("%s, %v", e.kind, err)
 	}
-	if err := eventError(e, watchcache.Protobuf); err == nil || err.Error() != "too old" {
+	if err := eventError(e, object.Protobuf); err == nil || err.Error() != "too old" {
 		t.Errorf("error event: %v", err)
 	}
 	if _, err := s.next(); !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -107,7 +108,7 @@ func TestMalformedProtoStreams(t *testing.T) {
 		"it is encoded":  protoFrame(t, "ADDED", compressed),
 		"an empty frame": {0, 0, 0, 0},
 	} {
-		if e, err := newStream(bytes.NewReader(body), protoConfigMaps).next(); !errors.Is(err, watchcache.ErrMalformedObject) {
+		if e, err := newStream(bytes.NewReader(body), protoConfigMaps).next(); !errors.Is(err, object.ErrMalformed) {
 			t.Errorf("%s: %s, %v", name, e.kind, err)
 		}
 	}
@@ -137,8 +138,8 @@ func TestWireFields(t *testing.T) {
 	fill := randfill.NewWithSeed(seed).NilChance(0.2).NumElements(0, 2).MaxDepth(12).Funcs(func(*metav1.FieldsV1, randfill.Continue) {})
 	selected := 0
 	for gvr, kind := range messages {
-		written := &watchcache.Resource{GVR: gvr, Kind: kind.Name(), Fields: builtinFields(gvr)}
-		onWire := &watchcache.Resource{GVR: gvr, Kind: kind.Name(), Encoding: watchcache.Protobuf, Fields: onTheWire(gvr, builtinFields(gvr), watchcache.Protobuf)}
+		written := &object.Resource{GVR: gvr, Kind: kind.Name(), Fields: builtinFields(gvr)}
+		onWire := &object.Resource{GVR: gvr, Kind: kind.Name(), Encoding: object.Protobuf, Fields: onTheWire(gvr, builtinFields(gvr), object.Protobuf)}
 		if len(written.Fields) == 0 || len(onWire.Fields) != len(written.Fields) {
 			t.Errorf("%s: %d of %d fields are found in %s", gvr, len(onWire.Fields), len(written.Fields), kind)
 		}
@@ -166,8 +167,8 @@ func TestWireFields(t *testing.T) {
 				}
 				for _, value := range values {
 					selector := fields.OneTermEqualSelector(f.Name, value)
-					inJSON, err1 := written.NewFilter("", nil, selector)
-					inProto, err2 := onWire.NewFilter("", nil, selector)
+					inJSON, err1 := watchcache.NewFilter(written, "", nil, selector)
+					inProto, err2 := watchcache.NewFilter(onWire, "", nil, selector)
 					if err := errors.Join(err1, err2); err != nil {
 						t.Fatal(err)
 					}
@@ -184,7 +185,7 @@ func TestWireFields(t *testing.T) {
 	if selected < 1000 {
 		t.Errorf("only %d values were found", selected)
 	}
-	if path, ok := watchcache.NewWirePath(reflect.TypeFor[corev1.Pod](), "spec.hostNetwork"); !ok || !path.Bool {
+	if path, ok := object.NewWirePath(reflect.TypeFor[corev1.Pod](), "spec.hostNetwork"); !ok || !path.Bool {
 		t.Error("spec.hostNetwork is no boolean")
 	}
 }
@@ -234,7 +235,7 @@ func FuzzStreams(f *testing.F) {
 	f.Add([]byte(`{"type":"ADDED","object":{"kind":"ConfigMap"}}` + "\n"))
 	f.Add([]byte{0, 0, 1, 0})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, r := range []*watchcache.Resource{protoConfigMaps, jsonConfigMaps} {
+		for _, r := range []*object.Resource{protoConfigMaps, jsonConfigMaps} {
 			s := newStream(bytes.NewReader(body), r)
 			for events := 0; ; events++ {
 				e, err := s.next()
@@ -256,7 +257,7 @@ func FuzzPages(f *testing.F) {
 	f.Add(enveloped(f, "ConfigMapList", &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []corev1.ConfigMap{*configMap("a", "7")}}))
 	f.Add([]byte(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a","namespace":"ns","resourceVersion":"7"}}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for r, read := range map[*watchcache.Resource]func(*watchcache.Resource, []byte) (page, error){
+		for r, read := range map[*object.Resource]func(*object.Resource, []byte) (page, error){
 			protoConfigMaps: protoPage, jsonConfigMaps: jsonPage,
 		} {
 			if p, err := read(r, body); err == nil && len(p.changes) > len(body) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 var (
@@ -39,7 +40,7 @@ var (
 // (see [Feed.Fresh]).
 type Feed struct {
 	gvr      schema.GroupVersionResource
-	encoding watchcache.Encoding
+	encoding object.Encoding
 	options  atomic.Pointer[ResourceOptions]
 	client   *Client
 	asked    time.Time // since when it is wanted: what it builds on is not older
@@ -168,7 +169,7 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 			return nil, 0, err
 		}
 	}
-	r := watchcache.Resource{
+	r := object.Resource{
 		GVR: f.gvr, Kind: found.Kind, Namespaced: found.Namespaced,
 		Fields: onTheWire(f.gvr, builtinFields(f.gvr), f.encoding), NoNamespaceField: noNamespaceField(f.gvr), NoWatchCache: noWatchCache(f.gvr),
 		Encoding: f.encoding,

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes the time")
@@ -45,7 +46,7 @@ func open(t *testing.T, feeds *Feeds) *watchcache.Cache {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	feed, err := feeds.Open(ctx, configmaps, watchcache.JSON, 0)
+	feed, err := feeds.Open(ctx, configmaps, object.JSON, 0)
 	if err != nil {
 		t.Fatalf("no cache: %v", err)
 	}
@@ -101,7 +102,7 @@ func TestManyRequestsStartOneFeed(t *testing.T) {
 		errs := make(chan error)
 		for range 100 {
 			go func() {
-				_, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0)
+				_, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
 				errs <- err
 			}()
 		}
@@ -294,7 +295,7 @@ func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
 // watchAll opens a cursor on everything from now on.
 func watchAll(t *testing.T, cache *watchcache.Cache) *watchcache.Cursor {
 	t.Helper()
-	filter, err := cache.Resource().NewFilter("", nil, nil)
+	filter, err := watchcache.NewFilter(cache.Resource(), "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

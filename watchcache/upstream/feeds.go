@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Options say what is cached and how much of it is kept.
@@ -96,7 +97,7 @@ type Feeds struct {
 // feedKey tells feeds apart.
 type feedKey struct {
 	gvr      schema.GroupVersionResource
-	encoding watchcache.Encoding
+	encoding object.Encoding
 }
 
 func (f *Feed) key() feedKey { return feedKey{f.gvr, f.encoding} }
@@ -155,7 +156,7 @@ func (fs *Feeds) Stop() {
 //
 // A feed that starts begins its history at since, the resourceVersion that a client goes
 // on from, if it is not 0 and upstream still tells what has happened since then.
-func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding watchcache.Encoding, since uint64) (*Feed, error) {
+func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (*Feed, error) {
 	key := feedKey{gvr, encoding}
 	f, err := fs.enter(ctx, key)
 	if errors.Is(err, errRedefined) {
@@ -219,7 +220,7 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
 
 // Joins tells, without waiting, whether there is a feed that answers a get of the most recent state
 // at no cost to upstream to a client that is known to be allowed it, or within its resource's maxAge.
-func (fs *Feeds) Joins(gvr schema.GroupVersionResource, encoding watchcache.Encoding, allowed func() bool) bool {
+func (fs *Feeds) Joins(gvr schema.GroupVersionResource, encoding object.Encoding, allowed func() bool) bool {
 	fs.mu.Lock()
 	f := fs.mu.feeds[feedKey{gvr, encoding}]
 	fs.mu.Unlock()
@@ -287,7 +288,7 @@ func (fs *Feeds) lookLocked(key feedKey) (*Feed, error) {
 	if fs.ctx.Err() != nil {
 		return nil, errStopped
 	}
-	if key.encoding == watchcache.Protobuf && fs.mu.feeds[feedKey{gvr: key.gvr}].isCustom() {
+	if key.encoding == object.Protobuf && fs.mu.feeds[feedKey{gvr: key.gvr}].isCustom() {
 		return nil, fmt.Errorf("%w: %s is a custom one", ErrNoEncoding, key.gvr) // without asking
 	}
 	if r, ok := fs.mu.refused[key]; ok && time.Now().Before(r.until) {

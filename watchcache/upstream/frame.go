@@ -7,7 +7,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // frameReader reads frames: a length of four bytes, big-endian, and so many bytes.
@@ -34,7 +34,7 @@ func (f *frameReader) next() ([]byte, error) {
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n > maxEvent {
-		return nil, fmt.Errorf("%w: watch event of %d bytes", watchcache.ErrMalformedObject, n)
+		return nil, fmt.Errorf("%w: watch event of %d bytes", object.ErrMalformed, n)
 	}
 	var err error
 	f.buf, err = readPart(f.r, kept(f.buf), int(n))

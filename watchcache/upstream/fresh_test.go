@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // openFeed returns a feed that has synced.
@@ -20,7 +21,7 @@ func openFeed(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Feed {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	feed, err := start(t, f, change...).Open(ctx, configmaps, watchcache.JSON, 0)
+	feed, err := start(t, f, change...).Open(ctx, configmaps, object.JSON, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func same(t *testing.T, f *fakeUpstream, s watchcache.Snapshot) {
 	t.Helper()
 	want, got := map[string]bool{}, map[string]bool{}
 	for _, json := range f.state() {
-		o, err := (&watchcache.Resource{GVR: configmaps, Kind: "ConfigMap", Namespaced: true}).ParseObject([]byte(json))
+		o, err := (&object.Resource{GVR: configmaps, Kind: "ConfigMap", Namespaced: true}).ParseObject([]byte(json))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +281,7 @@ func TestProbesKeepToTheirBudget(t *testing.T) {
 		before := f.count("probe")
 		var all sync.WaitGroup
 		for _, resource := range []schema.GroupVersionResource{configmaps, configmaps.GroupVersion().WithResource("events")} {
-			feed, err := feeds.Open(t.Context(), resource, watchcache.JSON, 0)
+			feed, err := feeds.Open(t.Context(), resource, object.JSON, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -340,7 +341,7 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 		f.mu.noMetadata = true
 		fill(f, smallObjects+1)
 		feeds := start(t, f)
-		feed, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0)
+		feed, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

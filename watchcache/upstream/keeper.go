@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 const (
@@ -84,7 +85,7 @@ type rest struct {
 
 // ledgerWatch is a watch that is kept for the revisions alone.
 type ledgerWatch struct {
-	resource *watchcache.Resource
+	resource *object.Resource
 	owner    owner
 	stop     context.CancelFunc
 	over     chan struct{} // closed when it has ended, for err
@@ -178,7 +179,7 @@ func (k *keeper) keep(ctx context.Context) {
 		k.ledger.end()
 	}()
 	k.running.Go(func() { k.closeHoles(ctx) })
-	var resources []watchcache.Resource
+	var resources []object.Resource
 	var known time.Time
 	for !k.over() {
 		if time.Since(known) > ledgerDiscovery {
@@ -206,7 +207,7 @@ func (k *keeper) keep(ctx context.Context) {
 }
 
 // fit watches what is to be watched and is not yet. It returns whether a watch has ended early.
-func (k *keeper) fit(ctx context.Context, resources []watchcache.Resource) (early bool) {
+func (k *keeper) fit(ctx context.Context, resources []object.Resource) (early bool) {
 	for o, w := range k.watches {
 		select {
 		case <-w.over:
@@ -312,9 +313,9 @@ func (k *keeper) read(s stream, o owner, from uint64) error {
 		case err != nil:
 			return err
 		case e.kind == "ERROR":
-			return eventError(e, watchcache.Protobuf)
+			return eventError(e, object.Protobuf)
 		}
-		rv, err := watchcache.ParseVersion(e.object)
+		rv, err := object.ParseVersion(e.object)
 		switch {
 		case err != nil:
 			return err
@@ -334,9 +335,9 @@ const ledgerVerb = "ledger"
 const acceptMetadataEvents = mimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // metadataOnly is what every object is when only its metadata is asked for.
-var metadataOnly = watchcache.Resource{
+var metadataOnly = object.Resource{
 	GVR:  metav1.SchemeGroupVersion.WithResource("partialobjectmetadata"),
-	Kind: "PartialObjectMetadata", Encoding: watchcache.Protobuf, Namespaced: true,
+	Kind: "PartialObjectMetadata", Encoding: object.Protobuf, Namespaced: true,
 }
 
 // uses notes that a resource has used revisions.

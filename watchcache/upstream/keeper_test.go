@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // withLedger switches the ledger on.
@@ -181,7 +182,7 @@ func TestEventsAreNotCarried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		feed := feedWithLedger(t, f)
-		events, err := feed.keeper.feeds.Open(t.Context(), configmaps.GroupVersion().WithResource("events"), watchcache.JSON, 0)
+		events, err := feed.keeper.feeds.Open(t.Context(), configmaps.GroupVersion().WithResource("events"), object.JSON, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

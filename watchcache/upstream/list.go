@@ -10,6 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // pageSize is how many objects a paged list asks for at once, so that memory
@@ -18,7 +19,7 @@ const pageSize = 500
 
 // list reads a collection page by page: the fallback where upstream cannot
 // stream its state. A notOlderThan of 0 asks for the most recent state.
-func (c *Client) list(ctx context.Context, r *watchcache.Resource, notOlderThan uint64) (changes []watchcache.Change, rv uint64, err error) {
+func (c *Client) list(ctx context.Context, r *object.Resource, notOlderThan uint64) (changes []watchcache.Change, rv uint64, err error) {
 	if notOlderThan == 0 {
 		return c.pages(ctx, r, url.Values{})
 	}
@@ -26,7 +27,7 @@ func (c *Client) list(ctx context.Context, r *watchcache.Resource, notOlderThan 
 }
 
 // listAt reads a collection as it was at a resourceVersion.
-func (c *Client) listAt(ctx context.Context, r *watchcache.Resource, rv uint64) ([]watchcache.Change, error) {
+func (c *Client) listAt(ctx context.Context, r *object.Resource, rv uint64) ([]watchcache.Change, error) {
 	changes, at, err := c.pages(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"Exact"}})
 	if err == nil && at != rv {
 		err = fmt.Errorf("upstream listed at %d, asked for %d", at, rv)
@@ -35,7 +36,7 @@ func (c *Client) listAt(ctx context.Context, r *watchcache.Resource, rv uint64) 
 }
 
 // pages reads all pages of a list.
-func (c *Client) pages(ctx context.Context, r *watchcache.Resource, query url.Values) (changes []watchcache.Change, rv uint64, err error) {
+func (c *Client) pages(ctx context.Context, r *object.Resource, query url.Values) (changes []watchcache.Change, rv uint64, err error) {
 	query.Set("limit", strconv.Itoa(pageSize))
 	for {
 		page, err := c.page(ctx, r, query)
@@ -56,7 +57,7 @@ type page struct {
 	next    string // the continue token
 }
 
-func (c *Client) page(ctx context.Context, r *watchcache.Resource, query url.Values) (page, error) {
+func (c *Client) page(ctx context.Context, r *object.Resource, query url.Values) (page, error) {
 	resp, err := c.getAs(ctx, mimeOf(r.Encoding), "list", r.GVR, resourcePath(r.GVR, ""), query)
 	if err != nil {
 		return page{}, err
@@ -69,22 +70,22 @@ func (c *Client) page(ctx context.Context, r *watchcache.Resource, query url.Val
 	if err := checkEncoding(resp, r.Encoding); err != nil {
 		return page{}, err
 	}
-	if r.Encoding == watchcache.Protobuf {
+	if r.Encoding == object.Protobuf {
 		return protoPage(r, body)
 	}
 	return jsonPage(r, body)
 }
 
-func protoPage(r *watchcache.Resource, body []byte) (p page, err error) {
+func protoPage(r *object.Resource, body []byte) (p page, err error) {
 	kind, meta, items, err := readProtoList(body)
 	if err != nil {
 		return page{}, err
 	}
 	if kind.APIVersion != r.APIVersion() || r.ListKind != "" && kind.Kind != r.ListKind {
-		return page{}, fmt.Errorf("%w: %v is no %s", watchcache.ErrMalformedObject, kind, r.ListKind)
+		return page{}, fmt.Errorf("%w: %v is no %s", object.ErrMalformed, kind, r.ListKind)
 	}
 	p.next = meta.Continue
-	if p.rv, err = watchcache.ParseResourceVersion(meta.ResourceVersion); err != nil {
+	if p.rv, err = object.ParseResourceVersion(meta.ResourceVersion); err != nil {
 		return page{}, err
 	}
 	for _, item := range items {
@@ -97,21 +98,21 @@ func protoPage(r *watchcache.Resource, body []byte) (p page, err error) {
 	return p, nil
 }
 
-func jsonPage(r *watchcache.Resource, body []byte) (p page, err error) {
+func jsonPage(r *object.Resource, body []byte) (p page, err error) {
 	if !gjson.ValidBytes(body) {
-		return page{}, fmt.Errorf("%w: list of %s is not JSON", watchcache.ErrMalformedObject, r.GVR.Resource)
+		return page{}, fmt.Errorf("%w: list of %s is not JSON", object.ErrMalformed, r.GVR.Resource)
 	}
 	list := gjson.ParseBytes(body)
 	p.next = list.Get("metadata.continue").Str
-	if p.rv, err = watchcache.ParseResourceVersion(list.Get("metadata.resourceVersion").Str); err != nil {
+	if p.rv, err = object.ParseResourceVersion(list.Get("metadata.resourceVersion").Str); err != nil {
 		return page{}, err
 	}
 	items := list.Get("items")
 	if !items.IsArray() && items.Type != gjson.Null || list.Get("apiVersion").Str != r.APIVersion() || r.ListKind != "" && list.Get("kind").Str != r.ListKind {
-		return page{}, fmt.Errorf("%w: %.200s is no %s", watchcache.ErrMalformedObject, body, r.ListKind)
+		return page{}, fmt.Errorf("%w: %.200s is no %s", object.ErrMalformed, body, r.ListKind)
 	}
 	items.ForEach(func(_, item gjson.Result) bool {
-		var o *watchcache.Object
+		var o *object.Object
 		if o, err = r.ParseObject([]byte(item.Raw)); err == nil {
 			p.changes = append(p.changes, watchcache.Change{Object: o})
 		}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
@@ -92,7 +92,7 @@ func (d *discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResou
 }
 
 // local are the resources that upstream serves itself and that can be watched, each in one version.
-func (d *discovery) local(ctx context.Context, before []watchcache.Resource) (all []watchcache.Resource, err error) {
+func (d *discovery) local(ctx context.Context, before []object.Resource) (all []object.Resource, err error) {
 	groups, err := d.read(ctx, schema.GroupVersion{}, time.Now().Add(-ledgerDiscovery))
 	if err != nil {
 		return nil, err
@@ -123,13 +123,13 @@ func (d *discovery) local(ctx context.Context, before []watchcache.Resource) (al
 				checked = true
 			}
 			seen[gvr.GroupResource()] = true
-			all = append(all, watchcache.Resource{GVR: gvr, Kind: r.Kind, Namespaced: r.Namespaced})
+			all = append(all, object.Resource{GVR: gvr, Kind: r.Kind, Namespaced: r.Namespaced})
 		}
 	}
 	return all, ctx.Err()
 }
 
 // of are the resources of a group and version.
-func of(all []watchcache.Resource, gv schema.GroupVersion) []watchcache.Resource {
-	return slices.DeleteFunc(slices.Clone(all), func(r watchcache.Resource) bool { return r.GVR.GroupVersion() != gv })
+func of(all []object.Resource, gv schema.GroupVersion) []object.Resource {
+	return slices.DeleteFunc(slices.Clone(all), func(r object.Resource) bool { return r.GVR.GroupVersion() != gv })
 }

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Only what the apiserver serves itself is cached. Where the proxy may not look who serves
@@ -95,13 +95,13 @@ func TestOnlyLocalResourcesAreCached(t *testing.T) {
 					tc.gvr.GroupResource(): {Aggregated: tc.aggregated},
 				}}, zap.New(core))
 				defer feeds.Stop()
-				_, err := feeds.Open(t.Context(), tc.gvr, watchcache.JSON, 0)
+				_, err := feeds.Open(t.Context(), tc.gvr, object.JSON, 0)
 				switch {
 				case tc.cached && (errors.Is(err, ErrNotCacheable) || errors.Is(err, errNotServed)), tc.later && !errors.Is(err, errNotServed), !tc.cached && !tc.later && !errors.Is(err, ErrNotCacheable):
 					t.Errorf("got %v", err)
 				}
 				said := logs.FilterMessageSnippet("apiservices.apiregistration.k8s.io").Len()
-				if _, again := feeds.Open(t.Context(), tc.gvr, watchcache.Protobuf, 0); said > 1 || said == 1 != tc.says || logs.FilterMessageSnippet("apiservices").Len() != said {
+				if _, again := feeds.Open(t.Context(), tc.gvr, object.Protobuf, 0); said > 1 || said == 1 != tc.says || logs.FilterMessageSnippet("apiservices").Len() != said {
 					t.Errorf("the log says %d times what right is missing: %v", said, again)
 				}
 			})

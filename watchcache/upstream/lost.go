@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // failed notes that the stream was lost. If it had been silent, that has been so for as long.
@@ -94,7 +95,7 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	for _, encoding := range []watchcache.Encoding{watchcache.JSON, watchcache.Protobuf} {
+	for _, encoding := range []object.Encoding{object.JSON, object.Protobuf} {
 		if f := fs.mu.feeds[feedKey{gvr, encoding}]; f != nil {
 			age = max(age, f.unreachable())
 		}

@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // This file establishes whose revisions are of one etcd. kube-apiserver may keep some resources in
@@ -95,8 +95,8 @@ func (l *ledger) has(o owner) bool {
 }
 
 // shown are the resources of which something is watched.
-func (k *keeper) shown() map[owner]*watchcache.Resource {
-	all := map[owner]*watchcache.Resource{}
+func (k *keeper) shown() map[owner]*object.Resource {
+	all := map[owner]*object.Resource{}
 	for _, f := range k.feeds.list() {
 		if f.owner != 0 {
 			all[f.owner] = f.cache.Resource()

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // acceptProtobufMetadata asks for no more than the metadata of a list's items, in the
@@ -22,14 +22,14 @@ const acceptProtobufMetadata = mimeProtobuf + ";as=PartialObjectMetadataList;g=m
 
 // metadataList is what a list of metadata tells.
 type metadataList struct {
-	states []watchcache.ObjectState
+	states []object.State
 	rv     uint64
 	next   string // the continue token
 }
 
 // metadata lists the versions of a collection's objects in a state that is not older than rv, all
 // at once.
-func (c *Client) metadata(ctx context.Context, r *watchcache.Resource, rv uint64) (metadataList, error) {
+func (c *Client) metadata(ctx context.Context, r *object.Resource, rv uint64) (metadataList, error) {
 	list, err := c.metadataBy(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}})
 	switch {
 	case err != nil:
@@ -42,7 +42,7 @@ func (c *Client) metadata(ctx context.Context, r *watchcache.Resource, rv uint64
 }
 
 // metadataBy lists metadata.
-func (c *Client) metadataBy(ctx context.Context, r *watchcache.Resource, query url.Values) (metadataList, error) {
+func (c *Client) metadataBy(ctx context.Context, r *object.Resource, query url.Values) (metadataList, error) {
 	resp, err := c.getAs(ctx, acceptProtobufMetadata, "metadata", r.GVR, resourcePath(r.GVR, ""), query)
 	if err != nil {
 		return metadataList{}, err
@@ -67,11 +67,11 @@ const (
 // readMetadata reads a list of metadata in protobuf while it arrives, one item at a time. To have
 // the whole body in memory and decode it took megabytes, and the goroutine that wanted them while
 // the garbage collector was at work held up all others for up to 20 ms.
-func readMetadata(r *watchcache.Resource, body io.Reader) (list metadataList, err error) {
+func readMetadata(r *object.Resource, body io.Reader) (list metadataList, err error) {
 	in := &protoReader{r: bufio.NewReaderSize(body, 16<<10)}
 	prefix := make([]byte, len(protobufPrefix))
 	if _, err := io.ReadFull(in.r, prefix); err != nil || string(prefix) != string(protobufPrefix) {
-		return list, fmt.Errorf("%w: not protobuf: %.20q", watchcache.ErrMalformedObject, prefix)
+		return list, fmt.Errorf("%w: not protobuf: %.20q", object.ErrMalformed, prefix)
 	}
 	var meta metav1.ListMeta
 	for {
@@ -79,11 +79,11 @@ func readMetadata(r *watchcache.Resource, body io.Reader) (list metadataList, er
 		switch {
 		case errors.Is(err, io.EOF):
 			list.next = meta.Continue
-			list.rv, err = watchcache.ParseResourceVersion(meta.ResourceVersion)
+			list.rv, err = object.ParseResourceVersion(meta.ResourceVersion)
 			return list, err
 		case err != nil:
 		case number == envelopeEncoding && size > 0:
-			err = fmt.Errorf("%w: a content encoding", watchcache.ErrMalformedObject)
+			err = fmt.Errorf("%w: a content encoding", object.ErrMalformed)
 		case number == envelopeRaw:
 			err = list.read(r, in, in.at+size, &meta)
 		default:
@@ -96,7 +96,7 @@ func readMetadata(r *watchcache.Resource, body io.Reader) (list metadataList, er
 }
 
 // read reads the message of the list, which goes up to end.
-func (l *metadataList) read(r *watchcache.Resource, in *protoReader, end int, meta *metav1.ListMeta) error {
+func (l *metadataList) read(r *object.Resource, in *protoReader, end int, meta *metav1.ListMeta) error {
 	for in.at < end {
 		number, size, err := in.field()
 		if err != nil {
@@ -108,7 +108,7 @@ func (l *metadataList) read(r *watchcache.Resource, in *protoReader, end int, me
 			return err
 		case number == listMetadata:
 			if err := meta.Unmarshal(value); err != nil {
-				return fmt.Errorf("%w: metadata of a list: %w", watchcache.ErrMalformedObject, err)
+				return fmt.Errorf("%w: metadata of a list: %w", object.ErrMalformed, err)
 			}
 		case number == listItems:
 			state, err := r.ParseState(value)
@@ -119,7 +119,7 @@ func (l *metadataList) read(r *watchcache.Resource, in *protoReader, end int, me
 		}
 	}
 	if in.at != end {
-		return fmt.Errorf("%w: a field beyond its list", watchcache.ErrMalformedObject)
+		return fmt.Errorf("%w: a field beyond its list", object.ErrMalformed)
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (p *protoReader) field() (number protowire.Number, size int, err error) {
 	case err != nil:
 		return 0, 0, notWhole(err)
 	case kind != protowire.BytesType || length > maxMetadata:
-		return 0, 0, fmt.Errorf("%w: field %d of type %d and %d bytes", watchcache.ErrMalformedObject, number, kind, length)
+		return 0, 0, fmt.Errorf("%w: field %d of type %d and %d bytes", object.ErrMalformed, number, kind, length)
 	}
 	return number, int(length), nil
 }
@@ -168,7 +168,7 @@ const maxMetadata = 1 << 30
 // bytes reads the value of a field, which is valid until the next is read.
 func (p *protoReader) bytes(size int) (value []byte, err error) {
 	if size > maxEvent {
-		return nil, fmt.Errorf("%w: metadata of %d bytes", watchcache.ErrMalformedObject, size)
+		return nil, fmt.Errorf("%w: metadata of %d bytes", object.ErrMalformed, size)
 	}
 	p.buf, err = readPart(p.r, kept(p.buf), size)
 	p.at += size

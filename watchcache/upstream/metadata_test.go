@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/randfill"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // decodeMetadata reads a list of metadata by the API's own types.
-func decodeMetadata(r *watchcache.Resource, body []byte) (list metadataList, err error) {
+func decodeMetadata(r *object.Resource, body []byte) (list metadataList, err error) {
 	var envelope runtime.Unknown
 	if err := readEnvelope(body, &envelope); err != nil {
 		return list, err
@@ -28,14 +28,14 @@ func decodeMetadata(r *watchcache.Resource, body []byte) (list metadataList, err
 		return list, err
 	}
 	for _, o := range l.Items {
-		rv, err := watchcache.ParseResourceVersion(o.ResourceVersion)
+		rv, err := object.ParseResourceVersion(o.ResourceVersion)
 		if err != nil {
 			return list, err
 		}
-		list.states = append(list.states, watchcache.ObjectState{Key: r.Key(o.Namespace, o.Name), UID: string(o.UID), ResourceVersion: rv})
+		list.states = append(list.states, object.State{Key: r.Key(o.Namespace, o.Name), UID: string(o.UID), ResourceVersion: rv})
 	}
 	list.next = l.Continue
-	list.rv, err = watchcache.ParseResourceVersion(l.ResourceVersion)
+	list.rv, err = object.ParseResourceVersion(l.ResourceVersion)
 	return list, err
 }
 
@@ -61,7 +61,7 @@ func TestReadMetadata(t *testing.T) {
 			list.Items = append(list.Items, o)
 		}
 		body := enveloped(t, "PartialObjectMetadataList", &list)
-		for _, r := range []*watchcache.Resource{protoConfigMaps, {GVR: protoConfigMaps.GVR}} {
+		for _, r := range []*object.Resource{protoConfigMaps, {GVR: protoConfigMaps.GVR}} {
 			want, err := decodeMetadata(r, body)
 			if err != nil {
 				t.Fatal(err)

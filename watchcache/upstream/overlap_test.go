@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // What happens while a state is being read: freshness runs, changed definitions, restores.
@@ -74,7 +75,7 @@ func startWith(t *testing.T, upstream http.RoundTripper) *Feeds {
 
 func openWith(t *testing.T, upstream http.RoundTripper, gvr schema.GroupVersionResource) *Feed {
 	t.Helper()
-	feed, err := startWith(t, upstream).Open(t.Context(), gvr, watchcache.JSON, 0)
+	feed, err := startWith(t, upstream).Open(t.Context(), gvr, object.JSON, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

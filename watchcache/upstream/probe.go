@@ -8,7 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 const (
@@ -33,12 +33,12 @@ type probe struct {
 const maxProbeBody = 1 << 20
 
 // probe asks upstream for its revision and learns how it writes this resource.
-func (c *Client) probe(ctx context.Context, r *watchcache.Resource) (probe, error) {
+func (c *Client) probe(ctx context.Context, r *object.Resource) (probe, error) {
 	return c.probeAs(ctx, "probe", r)
 }
 
 // probeAs is probe, counted as another verb.
-func (c *Client) probeAs(ctx context.Context, verb string, r *watchcache.Resource) (probe, error) {
+func (c *Client) probeAs(ctx context.Context, verb string, r *object.Resource) (probe, error) {
 	path, query := nothing(r)
 	query.Set("limit", "1")
 	resp, err := c.getAs(ctx, mimeOf(r.Encoding), verb, r.GVR, path, query)
@@ -54,13 +54,13 @@ func (c *Client) probeAs(ctx context.Context, verb string, r *watchcache.Resourc
 		return probe{}, fmt.Errorf("probe upstream: %w", err)
 	}
 	if err := checkEncoding(resp, r.Encoding); err != nil {
-		if checkEncoding(resp, watchcache.JSON) == nil {
+		if checkEncoding(resp, object.JSON) == nil {
 			err = fmt.Errorf("%w: %w", ErrNoEncoding, err)
 		}
 		return probe{}, err
 	}
 	read := readJSONProbe
-	if r.Encoding == watchcache.Protobuf {
+	if r.Encoding == object.Protobuf {
 		read = readProtoProbe
 	}
 	p, version, err := read(body)
@@ -69,7 +69,7 @@ func (c *Client) probeAs(ctx context.Context, verb string, r *watchcache.Resourc
 	}
 	if p.listKind == "" || version != r.APIVersion() {
 		return probe{}, fmt.Errorf("%w: list of %s has kind %q, apiVersion %q",
-			watchcache.ErrMalformedObject, r.GVR.Resource, p.listKind, version)
+			object.ErrMalformed, r.GVR.Resource, p.listKind, version)
 	}
 	p.warnings = resp.Header.Values("Warning")
 	return p, nil
@@ -77,7 +77,7 @@ func (c *Client) probeAs(ctx context.Context, verb string, r *watchcache.Resourc
 
 func readJSONProbe(body []byte) (p probe, apiVersion string, err error) {
 	if !gjson.ValidBytes(body) {
-		return p, "", fmt.Errorf("%w: not JSON", watchcache.ErrMalformedObject)
+		return p, "", fmt.Errorf("%w: not JSON", object.ErrMalformed)
 	}
 	list := gjson.ParseBytes(body)
 	p.listKind = list.Get("kind").Str
@@ -85,7 +85,7 @@ func readJSONProbe(body []byte) (p probe, apiVersion string, err error) {
 		p.selfDescribing = k.Str != "kind"
 		return false
 	})
-	p.rv, err = watchcache.ParseResourceVersion(list.Get("metadata.resourceVersion").Str)
+	p.rv, err = object.ParseResourceVersion(list.Get("metadata.resourceVersion").Str)
 	return p, list.Get("apiVersion").Str, err
 }
 
@@ -95,6 +95,6 @@ func readProtoProbe(body []byte) (p probe, apiVersion string, err error) {
 		return p, "", err
 	}
 	p.listKind = kind.Kind
-	p.rv, err = watchcache.ParseResourceVersion(meta.ResourceVersion)
+	p.rv, err = object.ParseResourceVersion(meta.ResourceVersion)
 	return p, kind.APIVersion, err
 }

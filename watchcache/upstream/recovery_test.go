@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 const (
@@ -46,7 +47,7 @@ func startManyOf(t *testing.T, client *Client) (*Feeds, []*Feed) {
 func openMany(t *testing.T, feeds *Feeds) (all []*Feed) {
 	t.Helper()
 	for i := range manyFeeds {
-		f, err := feeds.Open(t.Context(), schema.GroupVersionResource{Version: "v1", Resource: resourceName(i)}, watchcache.JSON, 0)
+		f, err := feeds.Open(t.Context(), schema.GroupVersionResource{Version: "v1", Resource: resourceName(i)}, object.JSON, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

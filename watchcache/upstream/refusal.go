@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // refusal remembers for a while why a resource has no feed.
@@ -46,8 +46,8 @@ func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden
 // pauseAfter is how long a refusal holds before it is tried again.
 func pauseAfter(err error) time.Duration {
 	switch {
-	case errors.Is(err, ErrNotCacheable), errors.Is(err, ErrNoEncoding), errors.Is(err, watchcache.ErrMalformedObject),
-		errors.Is(err, watchcache.ErrOpaqueResourceVersion):
+	case errors.Is(err, ErrNotCacheable), errors.Is(err, ErrNoEncoding), errors.Is(err, object.ErrMalformed),
+		errors.Is(err, object.ErrOpaqueResourceVersion):
 		return time.Minute
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return 30 * time.Second

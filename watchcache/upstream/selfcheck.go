@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 const (
@@ -66,8 +66,8 @@ func (f *Feed) selfCheck(ctx context.Context) error {
 }
 
 // statesAt lists the metadata of all objects at a resourceVersion, by key.
-func (f *Feed) statesAt(ctx context.Context, rv uint64) (map[string]watchcache.ObjectState, error) {
-	states := map[string]watchcache.ObjectState{}
+func (f *Feed) statesAt(ctx context.Context, rv uint64) (map[string]object.State, error) {
+	states := map[string]object.State{}
 	query := url.Values{
 		"limit": {strconv.Itoa(checkPage)}, "resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"Exact"},
 	}

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Without memory for more, what is cached goes on, and what is not is left to upstream.
@@ -16,18 +16,18 @@ func TestNoNewFeeds(t *testing.T) {
 		f := newFake()
 		fill(f, 3)
 		feeds := start(t, f)
-		feed, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0)
+		feed, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		feeds.SetShed(Shed{Logs: 1, NoNewFeeds: true})
-		if _, err := feeds.Open(t.Context(), configmaps, watchcache.Protobuf, 0); !errors.Is(err, ErrNoMemory) {
+		if _, err := feeds.Open(t.Context(), configmaps, object.Protobuf, 0); !errors.Is(err, ErrNoMemory) {
 			t.Errorf("another feed: %v", err)
 		}
 		f.set("new", "1")
 		same(t, f, fresh(t, f, feed))
 		feeds.SetShed(Shed{Logs: 1})
-		if _, err := feeds.Open(t.Context(), configmaps, watchcache.Protobuf, 0); errors.Is(err, ErrNoMemory) {
+		if _, err := feeds.Open(t.Context(), configmaps, object.Protobuf, 0); errors.Is(err, ErrNoMemory) {
 			t.Errorf("there is memory again: %v", err)
 		}
 	})
@@ -42,7 +42,7 @@ func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
 		feeds := start(t, f)
 		opened := make(chan error)
 		go func() {
-			_, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0)
+			_, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
 			opened <- err
 		}()
 		time.Sleep(time.Second)
@@ -52,11 +52,11 @@ func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
 		}
 		feeds.SetShed(Shed{Logs: 1})
 		f.stall(false)
-		if _, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0); !errors.Is(err, ErrNoMemory) {
+		if _, err := feeds.Open(t.Context(), configmaps, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
 			t.Errorf("opened again at once: %v", err)
 		}
 		time.Sleep(noMemoryPause)
-		if _, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0); err != nil {
+		if _, err := feeds.Open(t.Context(), configmaps, object.JSON, 0); err != nil {
 			t.Errorf("after a while: %v", err)
 		}
 	})
@@ -68,7 +68,7 @@ func TestLogsAreShed(t *testing.T) {
 		f := newFake()
 		fill(f, 3)
 		feeds := start(t, f)
-		feed, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0)
+		feed, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,14 +93,14 @@ func TestStartingFeedIsShed(t *testing.T) {
 		fill(f, 3)
 		feeds := start(t, f)
 		f.locked(func() { f.mu.down = errDown })
-		go func() { _, _ = feeds.Open(t.Context(), configmaps, watchcache.JSON, 0) }()
+		go func() { _, _ = feeds.Open(t.Context(), configmaps, object.JSON, 0) }()
 		options := *feeds.options.Load()
 		options.Limits.Events = 1000
 		feeds.SetOptions(options)
 		feeds.SetShed(Shed{Logs: 0.5})
 		f.locked(func() { f.mu.down = nil })
 		time.Sleep(time.Minute)
-		feed, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0)
+		feed, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // past is where a feed could begin that clients go on from an earlier state than upstream's:
@@ -196,14 +196,14 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	case e.kind == "ERROR":
 		return eventError(e, f.encoding)
 	case e.kind != "BOOKMARK":
-		return fmt.Errorf("%w: watch of nothing shows %s", watchcache.ErrMalformedObject, e.kind)
+		return fmt.Errorf("%w: watch of nothing shows %s", object.ErrMalformed, e.kind)
 	}
 	_, err = f.bookmark(e)
 	return err
 }
 
 // nothing is a path and a query that no object matches.
-func nothing(r *watchcache.Resource) (path string, query url.Values) {
+func nothing(r *object.Resource) (path string, query url.Values) {
 	if r.Namespaced {
 		return resourcePath(r.GVR, noSuchNamespace), url.Values{}
 	}

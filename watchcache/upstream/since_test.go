@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Clients that go on from before a feed began get all that has happened since, in order and once, whoever of them comes
@@ -69,7 +70,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 				}
 				wishes.want(clients[i])
 				go func() {
-					feed, err := feeds.Open(ctx, configmaps, watchcache.JSON, clients[i])
+					feed, err := feeds.Open(ctx, configmaps, object.JSON, clients[i])
 					opened <- opening{feed, err}
 				}()
 			}
@@ -157,7 +158,7 @@ func (f *fakeUpstream) since(rev uint64) (events []string) {
 
 func mustFilter(t *testing.T, c *watchcache.Cache) *watchcache.Filter {
 	t.Helper()
-	filter, err := c.Resource().NewFilter("", nil, nil)
+	filter, err := watchcache.NewFilter(c.Resource(), "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,12 +6,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // FeedStatus is one feed at a glance.
 type FeedStatus struct {
 	GVR      schema.GroupVersionResource
-	Encoding watchcache.Encoding
+	Encoding object.Encoding
 	// Lost is how long what the cache holds may have been out of date; 0 if it is not. Unreachable
 	// is the part of it for which upstream has not even refused anything.
 	Lost, Unreachable time.Duration

@@ -20,7 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Store keeps caches in a directory, a file for each, so that a proxy that starts again goes
@@ -49,7 +49,7 @@ type origin struct {
 type savedHeader struct {
 	origin
 	Resource   schema.GroupVersionResource `json:"resource"`
-	Encoding   watchcache.Encoding         `json:"encoding"`
+	Encoding   object.Encoding             `json:"encoding"`
 	Kind       string                      `json:"kind"`
 	ListKind   string                      `json:"listKind"`
 	Namespaced bool                        `json:"namespaced"`

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // startSaved is start with a directory of saved caches.
@@ -85,7 +86,7 @@ func TestRestoredFeed(t *testing.T) {
 				if got := cache.Stats(); got.ResourceVersion < at || got.Since > since {
 					t.Errorf("it answers at %d since %d, want %d since %d", got.ResourceVersion, got.Since, at, since)
 				}
-				everything, err := cache.Resource().NewFilter("", nil, nil)
+				everything, err := watchcache.NewFilter(cache.Resource(), "", nil, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -219,7 +220,7 @@ func TestRestoreWithoutUpstream(t *testing.T) {
 		f.elsewhere()
 		soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if _, err := feeds.Open(soon, configmaps, watchcache.JSON, 0); err != nil {
+		if _, err := feeds.Open(soon, configmaps, object.JSON, 0); err != nil {
 			t.Errorf("a side watch tells: %v", err)
 		}
 	})
@@ -244,7 +245,7 @@ func TestRestoredUpstreamHasGoneOn(t *testing.T) {
 		feeds := startSaved(t, f, dir)
 		ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 		defer cancel()
-		feed, err := feeds.Open(ctx, configmaps, watchcache.JSON, 0)
+		feed, err := feeds.Open(ctx, configmaps, object.JSON, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +291,7 @@ func TestRestoredFeedMayNotWatch(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		began := time.Now()
-		if _, err := feeds.Open(t.Context(), configmaps, watchcache.JSON, 0); err == nil || time.Since(began) > time.Second {
+		if _, err := feeds.Open(t.Context(), configmaps, object.JSON, 0); err == nil || time.Since(began) > time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // maxEvent bounds one watch event, in bytes: etcd holds objects of 1.5 MiB by
@@ -28,8 +28,8 @@ type stream interface {
 // streamBuffer is how much of a stream is read at once, in bytes.
 const streamBuffer = 64 << 10
 
-func newStream(body io.Reader, r *watchcache.Resource) stream {
-	if r.Encoding == watchcache.Protobuf {
+func newStream(body io.Reader, r *object.Resource) stream {
+	if r.Encoding == object.Protobuf {
 		return newProtoStream(body, r, streamBuffer)
 	}
 	return newJSONStream(body)
@@ -87,7 +87,7 @@ func (s *jsonStream) line() ([]byte, error) {
 			}
 			return nil, err
 		case len(s.long) > maxEvent:
-			return nil, fmt.Errorf("%w: watch event of more than %d bytes", watchcache.ErrMalformedObject, maxEvent)
+			return nil, fmt.Errorf("%w: watch event of more than %d bytes", object.ErrMalformed, maxEvent)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func parseEvent(line []byte) (event, error) {
 		return true
 	})
 	if e.kind == "" || len(e.object) == 0 {
-		return event{}, fmt.Errorf("%w: watch event without type or object", watchcache.ErrMalformedObject)
+		return event{}, fmt.Errorf("%w: watch event without type or object", object.ErrMalformed)
 	}
 	return e, nil
 }

@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 type action int
@@ -52,7 +53,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
 		return resume, ""
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
 		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
-		errors.Is(err, ErrNoEncoding), errors.Is(err, watchcache.ErrOpaqueResourceVersion), errors.Is(err, watchcache.ErrMalformedObject):
+		errors.Is(err, ErrNoEncoding), errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
 		return giveUp, ""
 	}
 	return resume, ""

@@ -32,7 +32,7 @@ func TestStreamIsNotResumedFromTheFuture(t *testing.T) {
 		if _, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrEnded) {
 			t.Errorf("the old watch goes on: %v", err)
 		}
-		filter, err := cache.Resource().NewFilter("", nil, nil)
+		filter, err := watchcache.NewFilter(cache.Resource(), "", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // messages are the Go types of the resources with field labels of their own: their
@@ -42,8 +42,8 @@ var messages = map[schema.GroupVersionResource]reflect.Type{
 
 // onTheWire adds to field labels where their values stand in protobuf. A feed in
 // protobuf does without those that it cannot find: upstream selects by them.
-func onTheWire(gvr schema.GroupVersionResource, fields []watchcache.Field, encoding watchcache.Encoding) []watchcache.Field {
-	if encoding != watchcache.Protobuf {
+func onTheWire(gvr schema.GroupVersionResource, fields []object.Field, encoding object.Encoding) []object.Field {
+	if encoding != object.Protobuf {
 		return fields
 	}
 	message, known := messages[gvr]
@@ -52,10 +52,10 @@ func onTheWire(gvr schema.GroupVersionResource, fields []watchcache.Field, encod
 			if !known {
 				break
 			}
-			if wire, ok := watchcache.NewWirePath(message, path); ok {
+			if wire, ok := object.NewWirePath(message, path); ok {
 				fields[i].Wire = append(fields[i].Wire, wire)
 			}
 		}
 	}
-	return slices.DeleteFunc(fields, func(f watchcache.Field) bool { return len(f.Paths) > 0 && len(f.Wire) == 0 })
+	return slices.DeleteFunc(fields, func(f object.Field) bool { return len(f.Paths) > 0 && len(f.Wire) == 0 })
 }

@@ -1,4 +1,4 @@
-package watchcache
+package object
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 
 // protoPods are pods as a feed in protobuf has them.
 var protoPods = func() *Resource {
-	r := *Pods
+	r := *pods
 	r.Encoding, r.Fields = Protobuf, nil
 	for i, name := range []string{"spec.nodeName", "spec.hostNetwork", "spec.terminationGracePeriodSeconds", "status.phase"} {
 		path, ok := NewWirePath(reflect.TypeFor[corev1.Pod](), name)
@@ -141,15 +141,15 @@ func TestMalformedProtoObjects(t *testing.T) {
 		src  []byte
 		want error
 	}{
-		"nothing":             {nil, ErrMalformedObject},
-		"cut":                 {good[:len(good)-1], ErrMalformedObject},
-		"not protobuf":        {[]byte("{}"), ErrMalformedObject},
-		"metadata twice":      {append(bytes.Clone(good), good...), ErrMalformedObject},
-		"no name":             {marshal(t, unnamed), ErrMalformedObject},
-		"no namespace":        {marshal(t, elsewhere), ErrMalformedObject},
+		"nothing":             {nil, ErrMalformed},
+		"cut":                 {good[:len(good)-1], ErrMalformed},
+		"not protobuf":        {[]byte("{}"), ErrMalformed},
+		"metadata twice":      {append(bytes.Clone(good), good...), ErrMalformed},
+		"no name":             {marshal(t, unnamed), ErrMalformed},
+		"no namespace":        {marshal(t, elsewhere), ErrMalformed},
 		"a resourceVersion":   {marshal(t, opaque), ErrOpaqueResourceVersion},
 		"no resourceVersion":  {appendMetadata(nil, nil), ErrOpaqueResourceVersion},
-		"metadata of a group": {protowire.AppendTag(nil, metadataNumber, protowire.StartGroupType), ErrMalformedObject},
+		"metadata of a group": {protowire.AppendTag(nil, metadataNumber, protowire.StartGroupType), ErrMalformed},
 	} {
 		if _, err := protoPods.ParseObject(tc.src); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)

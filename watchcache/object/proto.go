@@ -1,4 +1,4 @@
-package watchcache
+package object
 
 import (
 	"fmt"
@@ -108,7 +108,7 @@ func eachField(message []byte, visit func(protoField) bool) error {
 		var n int
 		f.number, f.kind, n = protowire.ConsumeTag(message[at:])
 		if n < 0 {
-			return fmt.Errorf("%w: byte %d is no protobuf tag: %w", ErrMalformedObject, at, protowire.ParseError(n))
+			return fmt.Errorf("%w: byte %d is no protobuf tag: %w", ErrMalformed, at, protowire.ParseError(n))
 		}
 		at += n
 		switch f.kind {
@@ -120,7 +120,7 @@ func eachField(message []byte, visit func(protoField) bool) error {
 			n = protowire.ConsumeFieldValue(f.number, f.kind, message[at:])
 		}
 		if n < 0 {
-			return fmt.Errorf("%w: protobuf field %d is cut or broken: %w", ErrMalformedObject, f.number, protowire.ParseError(n))
+			return fmt.Errorf("%w: protobuf field %d is cut or broken: %w", ErrMalformed, f.number, protowire.ParseError(n))
 		}
 		at += n
 		f.end = at
@@ -207,7 +207,7 @@ func metadataOf(object []byte) (meta protoField, err error) {
 		return true
 	})
 	if err == nil && found != 1 {
-		err = fmt.Errorf("%w: %d times metadata", ErrMalformedObject, found)
+		err = fmt.Errorf("%w: %d times metadata", ErrMalformed, found)
 	}
 	return meta, err
 }

@@ -1,4 +1,4 @@
-package watchcache
+package object
 
 import (
 	"bytes"
@@ -16,9 +16,9 @@ var (
 	// ErrOpaqueResourceVersion says that a resourceVersion is not a plain
 	// decimal integer, so that it cannot be compared and must not be cached.
 	ErrOpaqueResourceVersion = errors.New("resourceVersion is not a plain decimal integer")
-	// ErrMalformedObject says that bytes are not a Kubernetes object of the
+	// ErrMalformed says that bytes are not a Kubernetes object of the
 	// expected resource.
-	ErrMalformedObject = errors.New("malformed object")
+	ErrMalformed = errors.New("malformed object")
 )
 
 // Object is one version of one API object: the bytes that upstream sent and
@@ -112,7 +112,7 @@ func (o *Object) At(rv uint64) *Object {
 
 // ParseObject reads one object of r. In JSON, as it stands in a watch event, a get
 // or a list item; in protobuf, the bare message. It copies what it keeps; src may
-// be reused. Errors wrap [ErrMalformedObject] or [ErrOpaqueResourceVersion].
+// be reused. Errors wrap [ErrMalformed] or [ErrOpaqueResourceVersion].
 func (r *Resource) ParseObject(src []byte) (*Object, error) {
 	if r.Encoding == Protobuf {
 		return r.parseProto(src)
@@ -123,7 +123,7 @@ func (r *Resource) ParseObject(src []byte) (*Object, error) {
 func (r *Resource) parseJSON(src []byte) (*Object, error) {
 	src = bytes.TrimSpace(src)
 	if !gjson.ValidBytes(src) || len(src) == 0 || src[0] != '{' {
-		return nil, fmt.Errorf("%w: not a JSON object", ErrMalformedObject)
+		return nil, fmt.Errorf("%w: not a JSON object", ErrMalformed)
 	}
 	o := &Object{raw: r.itemForm(src)}
 	meta, err := o.readTop(r)
@@ -143,11 +143,11 @@ func (r *Resource) parseJSON(src []byte) (*Object, error) {
 // place gives the object its key.
 func (o *Object) place(r *Resource, namespace, name string) error {
 	if name == "" {
-		return fmt.Errorf("%w: no metadata.name", ErrMalformedObject)
+		return fmt.Errorf("%w: no metadata.name", ErrMalformed)
 	}
 	if r.Namespaced != (namespace != "") {
 		return fmt.Errorf("%w: %s %q in namespace %q, but namespaced is %t",
-			ErrMalformedObject, r.GVR.Resource, name, namespace, r.Namespaced)
+			ErrMalformed, r.GVR.Resource, name, namespace, r.Namespaced)
 	}
 	o.key, o.nsLen = r.Key(namespace, name), int32(len(namespace))
 	return nil
@@ -184,15 +184,15 @@ func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 			meta = v
 		case "kind":
 			if v.Str != r.Kind {
-				err = fmt.Errorf("%w: kind %q instead of %q", ErrMalformedObject, v.Str, r.Kind)
+				err = fmt.Errorf("%w: kind %q instead of %q", ErrMalformed, v.Str, r.Kind)
 			} else if !r.SelfDescribing {
-				err = fmt.Errorf("%w: kind is not the first key of a %s", ErrMalformedObject, r.Kind)
+				err = fmt.Errorf("%w: kind is not the first key of a %s", ErrMalformed, r.Kind)
 			}
 		case "apiVersion":
 			if v.Str != r.APIVersion() {
-				err = fmt.Errorf("%w: apiVersion %q instead of %q", ErrMalformedObject, v.Str, r.APIVersion())
+				err = fmt.Errorf("%w: apiVersion %q instead of %q", ErrMalformed, v.Str, r.APIVersion())
 			} else if !r.SelfDescribing {
-				err = fmt.Errorf("%w: apiVersion does not follow the kind of a %s", ErrMalformedObject, r.Kind)
+				err = fmt.Errorf("%w: apiVersion does not follow the kind of a %s", ErrMalformed, r.Kind)
 			}
 		}
 		return err == nil
@@ -201,7 +201,7 @@ func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 		return meta, err
 	}
 	if !meta.IsObject() {
-		return meta, fmt.Errorf("%w: no metadata", ErrMalformedObject)
+		return meta, fmt.Errorf("%w: no metadata", ErrMalformed)
 	}
 	o.keepFields(r)
 	return meta, nil
@@ -227,7 +227,7 @@ func (o *Object) readMetadata(meta gjson.Result) (namespace, name string, err er
 		return true
 	})
 	if !labelled {
-		return "", "", fmt.Errorf("%w: metadata.labels of %q is not a map of strings", ErrMalformedObject, name)
+		return "", "", fmt.Errorf("%w: metadata.labels of %q is not a map of strings", ErrMalformed, name)
 	}
 	if o.rv, err = ParseResourceVersion(rv.Str); err != nil || rv.Type != gjson.String {
 		return "", "", fmt.Errorf("%w: metadata.resourceVersion of %q is %s", ErrOpaqueResourceVersion, name, rv.Raw)

@@ -1,4 +1,4 @@
-package watchcache
+package object
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package watchcache
+package object
 
 import (
 	"bytes"
@@ -70,7 +70,7 @@ func parseProtoBookmark(object []byte) (*Bookmark, uint64, error) {
 	}
 	plain := bytes.Replace(meta.bytes, initialEventsEndField, nil, 1)
 	if protoInitialEventsEnd(appendMetadata(nil, plain)) {
-		return nil, 0, fmt.Errorf("%w: bookmark with further annotations", ErrMalformedObject)
+		return nil, 0, fmt.Errorf("%w: bookmark with further annotations", ErrMalformed)
 	}
 	shape, rv, err := protoPunch(plain)
 	if err != nil {

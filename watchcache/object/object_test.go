@@ -1,4 +1,4 @@
-package watchcache
+package object
 
 import (
 	"bytes"
@@ -47,84 +47,84 @@ func TestParseObject(t *testing.T) {
 		want parsed
 	}{
 		"pod of a list": {
-			Pods, `{"metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7","labels":{"app":"web"}},"spec":{"nodeName":"n1"}}`,
+			pods, `{"metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7","labels":{"app":"web"}},"spec":{"nodeName":"n1"}}`,
 			"",
 			parsed{"a", "web", "u1", 7, "app=web", "n1"},
 		},
 		"pod of a watch": {
-			Pods, `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7"}}`,
+			pods, `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7"}}`,
 			`{"metadata":{"name":"web","namespace":"a","uid":"u1","resourceVersion":"7"}}`,
 			parsed{"a", "web", "u1", 7, "", ""},
 		},
 		"white space around": {
-			Pods, " \n\t{\"metadata\":{\"name\":\"web\",\"namespace\":\"a\",\"resourceVersion\":\"7\"}}\r\n",
+			pods, " \n\t{\"metadata\":{\"name\":\"web\",\"namespace\":\"a\",\"resourceVersion\":\"7\"}}\r\n",
 			`{"metadata":{"name":"web","namespace":"a","resourceVersion":"7"}}`,
 			parsed{"a", "web", "", 7, "", ""},
 		},
 		"white space inside": {
-			Pods, `{ "metadata" : { "name" : "web" , "namespace":"a", "resourceVersion"   :   "7" } }`,
+			pods, `{ "metadata" : { "name" : "web" , "namespace":"a", "resourceVersion"   :   "7" } }`,
 			"",
 			parsed{"a", "web", "", 7, "", ""},
 		},
 		"custom resource with sorted keys": {
-			Widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"z":"1","a":"2"},"name":"w","namespace":"a","resourceVersion":"9","uid":"u"},"spec":{"color":"red"}}`,
+			widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"labels":{"z":"1","a":"2"},"name":"w","namespace":"a","resourceVersion":"9","uid":"u"},"spec":{"color":"red"}}`,
 			"",
 			parsed{"a", "w", "u", 9, "a=2,z=1", "red"},
 		},
 		"cluster-scoped": {
-			Nodes, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1","uid":"u","resourceVersion":"1"},"spec":{},"status":{}}`,
+			nodes, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1","uid":"u","resourceVersion":"1"},"spec":{},"status":{}}`,
 			`{"metadata":{"name":"n1","uid":"u","resourceVersion":"1"},"spec":{},"status":{}}`,
 			parsed{"", "n1", "u", 1, "", ""},
 		},
 		"metadata last": {
-			Pods, `{"spec":{"nodeName":"n1"},"status":{},"metadata":{"resourceVersion":"7","namespace":"a","name":"web"}}`,
+			pods, `{"spec":{"nodeName":"n1"},"status":{},"metadata":{"resourceVersion":"7","namespace":"a","name":"web"}}`,
 			"",
 			parsed{"a", "web", "", 7, "", "n1"},
 		},
 		"decoys": {
-			Pods, `{"spec":{"metadata":{"name":"no","resourceVersion":"1"},"resourceVersion":"2","nodeName":"n1","template":{"metadata":{"labels":{"no":"no"}}}},` +
+			pods, `{"spec":{"metadata":{"name":"no","resourceVersion":"1"},"resourceVersion":"2","nodeName":"n1","template":{"metadata":{"labels":{"no":"no"}}}},` +
 				`"metadata":{"ownerReferences":[{"name":"no","uid":"no","resourceVersion":"3"}],"annotations":{"name":"no","uid":"no","resourceVersion":"4","metadata":"no"},` +
 				`"name":"web","namespace":"a","uid":"u","resourceVersion":"7","managedFields":[{"name":"no","labels":{"no":"no"}}]},"spec.nodeName":"no","x":{"spec":{"nodeName":"no"}}}`,
 			"",
 			parsed{"a", "web", "u", 7, "", "n1"},
 		},
 		"decoys in strings": {
-			Pods, `{"x":"\"metadata\":{\"name\":\"no\"}","metadata":{"x":"\\","name":"web","namespace":"a","y":"\",\"resourceVersion\":\"1\"","resourceVersion":"7"}}`,
+			pods, `{"x":"\"metadata\":{\"name\":\"no\"}","metadata":{"x":"\\","name":"web","namespace":"a","y":"\",\"resourceVersion\":\"1\"","resourceVersion":"7"}}`,
 			"",
 			parsed{"a", "web", "", 7, "", ""},
 		},
 		"other case is another key": {
-			Pods, `{"Metadata":{"name":"no"},"metadata":{"Name":"no","NAME":"no","name":"web","namespace":"a","ResourceVersion":"1","resourceVersion":"7","resourceversion":"8"}}`,
+			pods, `{"Metadata":{"name":"no"},"metadata":{"Name":"no","NAME":"no","name":"web","namespace":"a","ResourceVersion":"1","resourceVersion":"7","resourceversion":"8"}}`,
 			"",
 			parsed{"a", "web", "", 7, "", ""},
 		},
 		"unicode and escapes": {
-			Pods, `{"metadata":{"name":"wéb","namespace":"ä","uid":"\u0075\"\\","resourceVersion":"7","labels":{"\u0061pp":"\u003cb\u003e","日":"本","e":"\ud83d\ude00"}},"spec":{"nodeName":"n\u0031"}}`,
+			pods, `{"metadata":{"name":"wéb","namespace":"ä","uid":"\u0075\"\\","resourceVersion":"7","labels":{"\u0061pp":"\u003cb\u003e","日":"本","e":"\ud83d\ude00"}},"spec":{"nodeName":"n\u0031"}}`,
 			"",
 			parsed{"ä", "wéb", "u\"\\", 7, "app=<b>,e=😀,日=本", "n1"},
 		},
 		"escaped keys": {
-			Pods, `{"\u006detadata":{"n\u0061me":"web","namespace":"a","resource\u0056ersion":"7"},"spe\u0063":{"nodeNam\u0065":"n1"}}`,
+			pods, `{"\u006detadata":{"n\u0061me":"web","namespace":"a","resource\u0056ersion":"7"},"spe\u0063":{"nodeNam\u0065":"n1"}}`,
 			"",
 			parsed{"a", "web", "", 7, "", "n1"},
 		},
 		"nulls": {
-			Pods, `{"metadata":{"name":"web","namespace":"a","creationTimestamp":null,"uid":null,"resourceVersion":"7","labels":null},"spec":{"nodeName":null},"status":null}`,
+			pods, `{"metadata":{"name":"web","namespace":"a","creationTimestamp":null,"uid":null,"resourceVersion":"7","labels":null},"spec":{"nodeName":null},"status":null}`,
 			"",
 			parsed{"a", "web", "", 7, "", ""},
 		},
 		"empty containers": {
-			Pods, `{"metadata":{"name":"web","namespace":"a","resourceVersion":"7","labels":{},"ownerReferences":[]},"spec":{},"status":[]}`,
+			pods, `{"metadata":{"name":"web","namespace":"a","resourceVersion":"7","labels":{},"ownerReferences":[]},"spec":{},"status":[]}`,
 			"",
 			parsed{"a", "web", "", 7, "", ""},
 		},
 		"largest resourceVersion": {
-			Pods, `{"metadata":{"name":"web","namespace":"a","resourceVersion":"18446744073709551615"}}`,
+			pods, `{"metadata":{"name":"web","namespace":"a","resourceVersion":"18446744073709551615"}}`,
 			"",
 			parsed{"a", "web", "", 18446744073709551615, "", ""},
 		},
 		"kind as a field of a custom resource": {
-			Widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w","namespace":"a","resourceVersion":"9"},"spec":{"kind":"Pod","color":"r\u0065d"}}`,
+			widgets, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w","namespace":"a","resourceVersion":"9"},"spec":{"kind":"Pod","color":"r\u0065d"}}`,
 			"",
 			parsed{"a", "w", "", 9, "", "red"},
 		},
@@ -159,47 +159,47 @@ func TestParseObjectRefuses(t *testing.T) {
 		src  string
 		want error
 	}{
-		"nothing":                   {Pods, ``, ErrMalformedObject},
-		"white space":               {Pods, "  \n", ErrMalformedObject},
-		"array":                     {Pods, `[]`, ErrMalformedObject},
-		"null":                      {Pods, `null`, ErrMalformedObject},
-		"string":                    {Pods, `"{}"`, ErrMalformedObject},
-		"cut off":                   {Pods, `{"metadata":{"name":"web"`, ErrMalformedObject},
-		"two objects":               {Pods, `{}{}`, ErrMalformedObject},
-		"trailing comma":            {Pods, `{"metadata":{"name":"web",}}`, ErrMalformedObject},
-		"no metadata":               {Pods, `{}`, ErrMalformedObject},
-		"metadata is null":          {Pods, `{"metadata":null}`, ErrMalformedObject},
-		"metadata is an array":      {Pods, `{"metadata":[]}`, ErrMalformedObject},
-		"metadata is a string":      {Pods, `{"metadata":"x"}`, ErrMalformedObject},
-		"no name":                   {Pods, pod(`"namespace":"a","resourceVersion":"1"`), ErrMalformedObject},
-		"empty name":                {Pods, pod(`"name":"","namespace":"a","resourceVersion":"1"`), ErrMalformedObject},
-		"name is a number":          {Pods, pod(`"name":5,"namespace":"a","resourceVersion":"1"`), ErrMalformedObject},
-		"no namespace":              {Pods, pod(`"name":"web","resourceVersion":"1"`), ErrMalformedObject},
-		"namespace of a node":       {Nodes, pod(named + `,"resourceVersion":"1"`), ErrMalformedObject},
-		"labels are a string":       {Pods, pod(named + `,"resourceVersion":"1","labels":"app"`), ErrMalformedObject},
-		"labels are an array":       {Pods, pod(named + `,"resourceVersion":"1","labels":["app"]`), ErrMalformedObject},
-		"a label is a number":       {Pods, pod(named + `,"resourceVersion":"1","labels":{"app":1}`), ErrMalformedObject},
-		"no resourceVersion":        {Pods, pod(named), ErrOpaqueResourceVersion},
-		"empty resourceVersion":     {Pods, pod(named + `,"resourceVersion":""`), ErrOpaqueResourceVersion},
-		"null resourceVersion":      {Pods, pod(named + `,"resourceVersion":null`), ErrOpaqueResourceVersion},
-		"resourceVersion a number":  {Pods, pod(named + `,"resourceVersion":7`), ErrOpaqueResourceVersion},
-		"leading zero":              {Pods, pod(named + `,"resourceVersion":"07"`), ErrOpaqueResourceVersion},
-		"negative":                  {Pods, pod(named + `,"resourceVersion":"-7"`), ErrOpaqueResourceVersion},
-		"plus":                      {Pods, pod(named + `,"resourceVersion":"+7"`), ErrOpaqueResourceVersion},
-		"underscore":                {Pods, pod(named + `,"resourceVersion":"1_000"`), ErrOpaqueResourceVersion},
-		"hexadecimal":               {Pods, pod(named + `,"resourceVersion":"0x10"`), ErrOpaqueResourceVersion},
-		"white space in it":         {Pods, pod(named + `,"resourceVersion":" 7"`), ErrOpaqueResourceVersion},
-		"other digits":              {Pods, pod(named + `,"resourceVersion":"٧"`), ErrOpaqueResourceVersion},
-		"escaped digit":             {Pods, pod(named + `,"resourceVersion":"\u0037"`), ErrOpaqueResourceVersion},
-		"65 bits":                   {Pods, pod(named + `,"resourceVersion":"18446744073709551616"`), ErrOpaqueResourceVersion},
-		"opaque":                    {Pods, pod(named + `,"resourceVersion":"abc-1"`), ErrOpaqueResourceVersion},
-		"other kind":                {Pods, `{"kind":"Node","apiVersion":"v1","metadata":{` + named + `,"resourceVersion":"7"}}`, ErrMalformedObject},
-		"status":                    {Pods, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","code":410}`, ErrMalformedObject},
-		"other version":             {Widgets, `{"apiVersion":"example.com/v2","kind":"Widget","metadata":{` + named + `,"resourceVersion":"7"}}`, ErrMalformedObject},
-		"kind last of a built-in":   {Pods, `{"metadata":{` + named + `,"resourceVersion":"7"},"kind":"Pod"}`, ErrMalformedObject},
-		"apiVersion of a list item": {Pods, `{"apiVersion":"v1","metadata":{` + named + `,"resourceVersion":"7"}}`, ErrMalformedObject},
-		"kind twice":                {Pods, `{"kind":"Pod","apiVersion":"v1","kind":"Pod","metadata":{` + named + `,"resourceVersion":"7"}}`, ErrMalformedObject},
-		"only kind":                 {Pods, `{"kind":"Pod","apiVersion":"v1"}`, ErrMalformedObject},
+		"nothing":                   {pods, ``, ErrMalformed},
+		"white space":               {pods, "  \n", ErrMalformed},
+		"array":                     {pods, `[]`, ErrMalformed},
+		"null":                      {pods, `null`, ErrMalformed},
+		"string":                    {pods, `"{}"`, ErrMalformed},
+		"cut off":                   {pods, `{"metadata":{"name":"web"`, ErrMalformed},
+		"two objects":               {pods, `{}{}`, ErrMalformed},
+		"trailing comma":            {pods, `{"metadata":{"name":"web",}}`, ErrMalformed},
+		"no metadata":               {pods, `{}`, ErrMalformed},
+		"metadata is null":          {pods, `{"metadata":null}`, ErrMalformed},
+		"metadata is an array":      {pods, `{"metadata":[]}`, ErrMalformed},
+		"metadata is a string":      {pods, `{"metadata":"x"}`, ErrMalformed},
+		"no name":                   {pods, pod(`"namespace":"a","resourceVersion":"1"`), ErrMalformed},
+		"empty name":                {pods, pod(`"name":"","namespace":"a","resourceVersion":"1"`), ErrMalformed},
+		"name is a number":          {pods, pod(`"name":5,"namespace":"a","resourceVersion":"1"`), ErrMalformed},
+		"no namespace":              {pods, pod(`"name":"web","resourceVersion":"1"`), ErrMalformed},
+		"namespace of a node":       {nodes, pod(named + `,"resourceVersion":"1"`), ErrMalformed},
+		"labels are a string":       {pods, pod(named + `,"resourceVersion":"1","labels":"app"`), ErrMalformed},
+		"labels are an array":       {pods, pod(named + `,"resourceVersion":"1","labels":["app"]`), ErrMalformed},
+		"a label is a number":       {pods, pod(named + `,"resourceVersion":"1","labels":{"app":1}`), ErrMalformed},
+		"no resourceVersion":        {pods, pod(named), ErrOpaqueResourceVersion},
+		"empty resourceVersion":     {pods, pod(named + `,"resourceVersion":""`), ErrOpaqueResourceVersion},
+		"null resourceVersion":      {pods, pod(named + `,"resourceVersion":null`), ErrOpaqueResourceVersion},
+		"resourceVersion a number":  {pods, pod(named + `,"resourceVersion":7`), ErrOpaqueResourceVersion},
+		"leading zero":              {pods, pod(named + `,"resourceVersion":"07"`), ErrOpaqueResourceVersion},
+		"negative":                  {pods, pod(named + `,"resourceVersion":"-7"`), ErrOpaqueResourceVersion},
+		"plus":                      {pods, pod(named + `,"resourceVersion":"+7"`), ErrOpaqueResourceVersion},
+		"underscore":                {pods, pod(named + `,"resourceVersion":"1_000"`), ErrOpaqueResourceVersion},
+		"hexadecimal":               {pods, pod(named + `,"resourceVersion":"0x10"`), ErrOpaqueResourceVersion},
+		"white space in it":         {pods, pod(named + `,"resourceVersion":" 7"`), ErrOpaqueResourceVersion},
+		"other digits":              {pods, pod(named + `,"resourceVersion":"٧"`), ErrOpaqueResourceVersion},
+		"escaped digit":             {pods, pod(named + `,"resourceVersion":"\u0037"`), ErrOpaqueResourceVersion},
+		"65 bits":                   {pods, pod(named + `,"resourceVersion":"18446744073709551616"`), ErrOpaqueResourceVersion},
+		"opaque":                    {pods, pod(named + `,"resourceVersion":"abc-1"`), ErrOpaqueResourceVersion},
+		"other kind":                {pods, `{"kind":"Node","apiVersion":"v1","metadata":{` + named + `,"resourceVersion":"7"}}`, ErrMalformed},
+		"status":                    {pods, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","code":410}`, ErrMalformed},
+		"other version":             {widgets, `{"apiVersion":"example.com/v2","kind":"Widget","metadata":{` + named + `,"resourceVersion":"7"}}`, ErrMalformed},
+		"kind last of a built-in":   {pods, `{"metadata":{` + named + `,"resourceVersion":"7"},"kind":"Pod"}`, ErrMalformed},
+		"apiVersion of a list item": {pods, `{"apiVersion":"v1","metadata":{` + named + `,"resourceVersion":"7"}}`, ErrMalformed},
+		"kind twice":                {pods, `{"kind":"Pod","apiVersion":"v1","kind":"Pod","metadata":{` + named + `,"resourceVersion":"7"}}`, ErrMalformed},
+		"only kind":                 {pods, `{"kind":"Pod","apiVersion":"v1"}`, ErrMalformed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := test.r.ParseObject([]byte(test.src)); !errors.Is(err, test.want) {
@@ -248,28 +248,32 @@ func sameObject(a, b *Object) bool {
 }
 
 func TestParseHugeObject(t *testing.T) {
-	p := Pod{Namespace: "a", Name: "web", UID: "u", RV: 7, Pad: 3 << 20, Labels: map[string]string{}}
+	var many []string
 	for i := range 1000 {
-		p.Labels[fmt.Sprint("label-", i)] = fmt.Sprint(i)
+		many = append(many, fmt.Sprintf(`"label-%d":"%d"`, i, i))
 	}
-	o := p.Object()
-	checkObject(t, Pods, o)
+	o, err := pods.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"web","namespace":"a","uid":"u","resourceVersion":"7","labels":{%s},"annotations":{"pad":"%s"}}}`,
+		strings.Join(many, ","), strings.Repeat("x", 3<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkObject(t, pods, o)
 	if v := o.labels.Get("label-512"); v != "512" || o.labels.Has("label-1000") {
 		t.Errorf("label is %q", v)
 	}
 	deep := strings.Repeat(`{"x":[`, 4000) + strings.Repeat(`]}`, 4000)
-	o, err := Pods.ParseObject([]byte(`{"metadata":{"name":"web","namespace":"a","resourceVersion":"7"},"spec":` + deep + `}`))
+	o, err = pods.ParseObject([]byte(`{"metadata":{"name":"web","namespace":"a","resourceVersion":"7"},"spec":` + deep + `}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkObject(t, Pods, o)
+	checkObject(t, pods, o)
 }
 
 // An object's strings lie in its own bytes or in memory of their own, never in
 // the buffer that it was read from.
 func TestObjectPinsNothing(t *testing.T) {
-	src := Pod{Namespace: "a", Name: "web", UID: "u", RV: 7, Labels: map[string]string{"app": "web"}, Node: "n1"}.JSON()
-	o, err := Pods.ParseObject(src)
+	src := []byte(`{"metadata":{"name":"web","namespace":"a","uid":"u","resourceVersion":"7","labels":{"app":"web"}},"spec":{"nodeName":"n1"}}`)
+	o, err := pods.ParseObject(src)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,16 +295,16 @@ func TestObjectPinsNothing(t *testing.T) {
 }
 
 func TestKeyRange(t *testing.T) {
-	from, to := Pods.KeyRange("a")
+	from, to := pods.KeyRange("a")
 	for key, inside := range map[string]bool{"a/x": true, "a/": true, "a/\xff": true, "a": false, "a-b/x": false, "a.b/x": false, "a0/x": false, "b/x": false, "aa/x": false} {
 		if got := from <= key && key < to; got != inside {
 			t.Errorf("%q in [%q, %q): %t", key, from, to, got)
 		}
 	}
-	if from, to := Pods.KeyRange(""); from != "" || to != "" {
+	if from, to := pods.KeyRange(""); from != "" || to != "" {
 		t.Errorf("all namespaces are [%q, %q)", from, to)
 	}
-	if from, to := Nodes.KeyRange("a"); from != "" || to != "" {
+	if from, to := nodes.KeyRange("a"); from != "" || to != "" {
 		t.Errorf("nodes are [%q, %q)", from, to)
 	}
 }
@@ -380,10 +384,10 @@ func FuzzParseObject(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {
-		for _, r := range []*Resource{Pods, Widgets, Nodes} {
+		for _, r := range []*Resource{pods, widgets, nodes} {
 			o, err := r.ParseObject(src)
 			if err != nil {
-				if !errors.Is(err, ErrMalformedObject) && !errors.Is(err, ErrOpaqueResourceVersion) {
+				if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrOpaqueResourceVersion) {
 					t.Fatalf("neither malformed nor opaque: %v", err)
 				}
 				continue

@@ -1,4 +1,4 @@
-package watchcache
+package object
 
 import (
 	"errors"
@@ -48,8 +48,8 @@ func TestBookmarksThatAreNotUnderstoodAreRefused(t *testing.T) {
 	for object, want := range map[string]error{
 		`{"metadata":{"resourceVersion":"opaque"}}`: ErrOpaqueResourceVersion,
 		`{"metadata":{}}`: ErrOpaqueResourceVersion,
-		`{"metadata":`:    ErrMalformedObject,
-		`{"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true","other":"thing"}}}`: ErrMalformedObject,
+		`{"metadata":`:    ErrMalformed,
+		`{"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true","other":"thing"}}}`: ErrMalformed,
 	} {
 		if _, _, err := pods.ParseBookmark([]byte(object)); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", object, err, want)

@@ -1,4 +1,4 @@
-package watchcache
+package object
 
 import (
 	"bytes"
@@ -62,13 +62,13 @@ func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
 	}
 	object = bytes.TrimSpace(object)
 	if !gjson.ValidBytes(object) {
-		return nil, 0, fmt.Errorf("%w: bookmark is not JSON", ErrMalformedObject)
+		return nil, 0, fmt.Errorf("%w: bookmark is not JSON", ErrMalformed)
 	}
 	plain := bytes.Clone(object)
 	if r.IsInitialEventsEnd(object) {
 		plain = cutMember(object, []byte(initialEventsEnd))
 		if r.IsInitialEventsEnd(plain) {
-			return nil, 0, fmt.Errorf("%w: bookmark with further annotations: %s", ErrMalformedObject, object)
+			return nil, 0, fmt.Errorf("%w: bookmark with further annotations: %s", ErrMalformed, object)
 		}
 	}
 	shape, rv, err := punch(plain)
