@@ -127,7 +127,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	if err != nil {
 		return err
 	}
-	feeds := upstream.NewFeeds(client, feedOptions(c.Cache), log)
+	feeds := upstream.NewFeeds(client, behind.servers, metrics, feedOptions(c.Cache), log)
 	defer feeds.Stop()
 	registry.MustRegister(upstream.NewCollector(feeds))
 	save, err := persist(ctx, c.Cache.Persistence, feeds, client, metrics, log)

@@ -58,7 +58,7 @@ func connect(ctx context.Context, u config.Upstream, listen string, window int, 
 			return nil, err
 		}
 	}
-	if a.servers, err = upstream.NewServers(ctx, servers, metrics, log); err != nil {
+	if a.servers, err = upstream.NewServers(ctx, servers, metrics.Servers, metrics.Client, log); err != nil {
 		return nil, fmt.Errorf("none of the upstream servers can be asked: %w", err)
 	}
 	return a, nil
@@ -101,7 +101,7 @@ func (a *apiserver) forwarding() *rest.Config {
 // client is the feeds' way, as the proxy.
 func (a *apiserver) client(metrics *upstream.Metrics) (*upstream.Client, error) {
 	transport, err := a.transport(rest.CopyConfig)
-	return a.servers.Client(transport, metrics), err
+	return a.servers.Client(transport, metrics.Client), err
 }
 
 // host is the address of the server that is asked.

@@ -75,7 +75,7 @@ func (s *Servers) rest() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turn = max(s.turn, watchcache.Moment(time.Now())) + int64(awayLeast+rand.N(awayMost-awayLeast))
-	return -sinceMoment(s.turn)
+	return -watchcache.SinceMoment(s.turn)
 }
 
 // interval is when a server that nobody suspects is checked after that.

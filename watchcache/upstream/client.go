@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,25 +22,12 @@ import (
 type Client struct {
 	base    *url.URL
 	http    *http.Client
-	metrics *Metrics
-	servers *Servers // tell whether they are there
+	metrics *clientMetrics
 }
 
-// NewClient returns a client for the server at base, whose path, if any, is
-// put in front of every request path.
-func NewClient(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
-	return newServers([]Server{{base, transport}}, metrics, zap.NewNop()).Client(transport, metrics)
-}
-
-// Client returns a client for whichever server is asked at the time. Transport is the way there
-// (see [Servers.Transport]).
-func (s *Servers) Client(transport http.RoundTripper, metrics *Metrics) *Client {
-	c := newClient(s.servers[0].Base, transport, metrics)
-	c.servers = s
-	return c
-}
-
-func newClient(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
+// newClient returns a client for the server at base, whose path, if any, is put in front of
+// every request path.
+func newClient(base *url.URL, transport http.RoundTripper, metrics *clientMetrics) *Client {
 	return &Client{base: base, http: &http.Client{Transport: transport}, metrics: metrics}
 }
 
@@ -144,4 +130,21 @@ func resourcePath(gvr schema.GroupVersionResource, namespace string) string {
 		path += "/namespaces/" + namespace
 	}
 	return path + "/" + gvr.Resource
+}
+
+var namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+
+// cluster is what no two clusters have in common, the uid of the namespace kube-system; empty if the
+// proxy may not look for it.
+func (c *Client) cluster(ctx context.Context) (uid string, err error) {
+	var system struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+	}
+	err = c.read(ctx, namespaces, resourcePath(namespaces, "")+"/kube-system", &system)
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	return system.Metadata.UID, err
 }

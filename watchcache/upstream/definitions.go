@@ -25,6 +25,7 @@ import (
 // under the old definition is not served any more.
 type definitions struct {
 	client *Client
+	health *health
 	log    *zap.Logger
 	// changed is called with the name and the present version, which is zero if
 	// there is no such definition any more.
@@ -55,10 +56,9 @@ func (d *definitions) outdated(name string, read definitionVersion) bool {
 // run follows until ctx ends. Where upstream forbids it, custom resources are
 // followed by their own watches alone; that may change.
 func (d *definitions) run(ctx context.Context) {
-	health := d.client.servers.health
-	again := newRetry(health)
+	again := newRetry(d.health)
 	for {
-		end, err := health.turns.wait(ctx, first)
+		end, err := d.health.turns.wait(ctx, first)
 		if err != nil {
 			return
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,9 +68,8 @@ func TestMadeUpNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
 		registry := prometheus.NewRegistry()
-		client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, upstream, NewMetrics(registry))
 		core, logs := observer.New(zap.DebugLevel)
-		feeds := NewFeeds(client, Options{}, zap.New(core))
+		feeds := newFeeds(t, upstream, registry, Options{}, zap.New(core))
 		defer feeds.Stop()
 		const each, rounds = 300, 4
 		long := strings.Repeat("a", 16<<10)
@@ -148,8 +146,7 @@ func TestDiscoveryFails(t *testing.T) {
 		upstream := newSlowDiscovery()
 		upstream.fails = true
 		core, logs := observer.New(zap.WarnLevel)
-		client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, upstream, NewMetrics(prometheus.NewRegistry()))
-		feeds := NewFeeds(client, Options{}, zap.New(core))
+		feeds := newFeeds(t, upstream, prometheus.NewRegistry(), Options{}, zap.New(core))
 		defer feeds.Stop()
 		const rounds, each = 5, 20
 		for range rounds {

@@ -8,13 +8,11 @@ import (
 	"io"
 	"math/rand"
 	"net/http"
-	"net/url"
 	"reflect"
 	"strings"
 	"testing"
 	"testing/iotest"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -215,9 +213,9 @@ func TestStatusErrors(t *testing.T) {
 // Only upstream's own word is taken for it that a resource has no protobuf form.
 func TestOtherContentTypes(t *testing.T) {
 	for kind, none := range map[string]bool{"application/json": true, "text/html": false, "": false} {
-		client := NewClient(&url.URL{Scheme: "http", Host: "upstream"}, roundTrip(func(*http.Request) (*http.Response, error) {
+		client := clientOf(roundTrip(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
-		}), NewMetrics(prometheus.NewRegistry()))
+		}))
 		if _, err := client.probe(t.Context(), protoConfigMaps); errors.Is(err, ErrNoEncoding) != none || err == nil {
 			t.Errorf("a probe that is answered with %q: %v", kind, err)
 		}

@@ -9,13 +9,17 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -496,4 +500,21 @@ func metadataFrame(rev uint64) []byte {
 		panic(err)
 	}
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)
+}
+
+// newFeeds returns feeds from a single server.
+func newFeeds(t *testing.T, way http.RoundTripper, registry prometheus.Registerer, options Options, log *zap.Logger) *Feeds {
+	t.Helper()
+	metrics := NewMetrics(registry)
+	alone, err := NewServers(t.Context(), []Server{{fakeURL, way}}, metrics.Servers, metrics.Client, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewFeeds(alone.Client(way, metrics.Client), alone, metrics, options, log)
+}
+
+var fakeURL = &url.URL{Scheme: "https", Host: "fake"}
+
+func clientOf(way http.RoundTripper) *Client {
+	return newClient(fakeURL, way, newClientMetrics(prometheus.NewRegistry()))
 }

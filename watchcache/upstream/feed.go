@@ -389,20 +389,5 @@ func (f *Feed) alive() {
 
 func (f *Feed) touch() { f.lastSign.Store(watchcache.Moment(time.Now())) }
 
-// sleep waits, and tells whether it was not interrupted.
-func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // String names the feed.
 func (f *Feed) String() string { return fmt.Sprintf("%s feed of %s", f.encoding, f.gvr) }

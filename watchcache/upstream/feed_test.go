@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -36,8 +35,7 @@ func start(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Feeds {
 	for _, c := range change {
 		c(&options)
 	}
-	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
-	feeds := NewFeeds(client, options, zaptest.NewLogger(t))
+	feeds := newFeeds(t, f, prometheus.NewRegistry(), options, zaptest.NewLogger(t))
 	t.Cleanup(feeds.Stop)
 	return feeds
 }

@@ -64,6 +64,7 @@ var (
 // for its resource.
 type Feeds struct {
 	client  *Client
+	servers *Servers
 	options atomic.Pointer[Options]
 	log     *zap.Logger
 	metrics *Metrics
@@ -120,8 +121,8 @@ func (k feedKey) sorted() []string {
 }
 
 // NewFeeds returns an empty set. Stop ends it.
-func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
-	fs := &Feeds{client: client, log: log, metrics: client.metrics, probes: rate.NewLimiter(rate.Inf, 0), early: rate.NewLimiter(earlyRate, earlyBurst)}
+func NewFeeds(client *Client, servers *Servers, metrics *Metrics, options Options, log *zap.Logger) *Feeds {
+	fs := &Feeds{client: client, servers: servers, log: log, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0), early: rate.NewLimiter(earlyRate, earlyBurst)}
 	fs.options.Store(&options)
 	fs.setBudget(options.MaxProbes)
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
@@ -129,8 +130,8 @@ func NewFeeds(client *Client, options Options, log *zap.Logger) *Feeds {
 	fs.mu.feeds = map[feedKey]*Feed{}
 	fs.mu.refused = map[feedKey]refusal{}
 	fs.mu.forbidden = map[schema.GroupVersionResource]struct{}{}
-	fs.definitions.client, fs.definitions.log, fs.definitions.changed = client, log, fs.redefined
-	fs.running.Go(func() { client.servers.run(fs.ctx) })
+	fs.definitions.client, fs.definitions.health, fs.definitions.log, fs.definitions.changed = client, servers.health, log, fs.redefined
+	fs.running.Go(func() { servers.run(fs.ctx) })
 	fs.running.Go(fs.retireIdle)
 	fs.keeper = newKeeper(fs)
 	fs.running.Go(func() { fs.keeper.run(fs.ctx) })
@@ -304,7 +305,7 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 	gvr, options := key.gvr, fs.options.Load()
 	f := &Feed{
 		gvr: gvr, encoding: key.encoding,
-		client: fs.client, names: fs.names, health: fs.client.servers.health, probes: fs.probes, early: fs.early, keeper: fs.keeper, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
+		client: fs.client, names: fs.names, health: fs.servers.health, probes: fs.probes, early: fs.early, keeper: fs.keeper, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
 		log: fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
 			zap.Stringer("encoding", key.encoding)),
 		defined: fs.defined,
@@ -402,7 +403,7 @@ func (fs *Feeds) retireIdle() {
 			if f.cache == nil || f.cache.Stats().Cursors > 0 {
 				f.lastUsed.Store(watchcache.Moment(time.Now()))
 			}
-			if sinceMoment(f.lastUsed.Load()) > idle {
+			if watchcache.SinceMoment(f.lastUsed.Load()) > idle {
 				f.log.Info("stopping idle feed")
 				fs.mu.Lock()
 				f.stop()

@@ -17,9 +17,6 @@ import (
 // The request is for upstream to answer.
 var ErrNotFresh = errors.New("cache could not be brought up to date")
 
-// errPartial says that upstream cut a list that was asked for as a whole.
-var errPartial = errors.New("upstream gave a page instead of the whole list")
-
 const (
 	// tinyObjects and tinyBytes bound a collection whose list costs upstream no
 	// more than a probe: it is listed instead.
@@ -104,7 +101,7 @@ type freshRun struct {
 // busy tells whether more readers are to be expected.
 func (s *freshness) busy() bool {
 	read := s.read.Load()
-	return read != 0 && sinceMoment(read) < readersLast
+	return read != 0 && watchcache.SinceMoment(read) < readersLast
 }
 
 func (s *freshness) init(ctx context.Context) {

@@ -1,13 +1,8 @@
 package upstream
 
 import (
-	"context"
-	"errors"
 	"sync"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // health is whether upstream is there to be asked. All feeds share it, so that an upstream that
@@ -104,65 +99,4 @@ func (h *health) nextReturn() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.back
-}
-
-// retry is when somebody who follows upstream goes on after failures in a row.
-type retry struct {
-	health  *health
-	backoff wait.Backoff
-	broke   bool // a request or a stream has ended without an answer
-	told    bool // upstream has said to read anew
-}
-
-// reconnect is how long to leave a resource alone after failures in a row.
-var reconnect = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 5 * time.Second}
-
-// steady is how long a stream must have lived for failures before it to be forgotten.
-const steady = 5 * time.Second
-
-func newRetry(h *health) retry { return retry{health: h, backoff: reconnect} }
-
-// after waits as long as is called for by an attempt that took some time and ended with err. The first
-// stream that breaks is resumed at once, and one whose state upstream says is to be read anew is read
-// at once the first time. Whether upstream is there is for the turns to wait for. It is false
-// if ctx ends.
-func (r *retry) after(ctx context.Context, took time.Duration, err error, do action) bool {
-	if took > steady {
-		*r = newRetry(r.health)
-	}
-	back := r.health.nextReturn()
-	if doubtful(err) {
-		r.health.doubt()
-	}
-	pause := retryAfter(err)
-	switch {
-	case do == relist && answered(err) && !r.told:
-		r.told = true
-	case do == resume && !answered(err) && !r.broke:
-		r.broke = true
-	default:
-		pause = max(pause, r.backoff.Step())
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-back: // the failures before were not the resource's
-		*r = newRetry(r.health)
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
-}
-
-// answered tells that an error is what upstream said.
-func answered(err error) bool {
-	_, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok
-}
-
-// doubtful tells that upstream may be away, or about to: it gave no answer, or one that a server
-// gives while it starts or ends.
-func doubtful(err error) bool {
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return !ok || status.ErrStatus.Code >= 500
 }

@@ -276,7 +276,7 @@ func (k *keeper) ended(w *ledgerWatch) (early bool) {
 // watch follows one watch from the present on.
 func (k *keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration, err error) {
 	client, gvr := k.feeds.client, w.resource.GVR
-	end, err := client.servers.health.turns.wait(ctx, func() urgency { return urgency{} })
+	end, err := k.feeds.servers.health.turns.wait(ctx, func() urgency { return urgency{} })
 	if err != nil {
 		return 0, err
 	}

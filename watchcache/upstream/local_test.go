@@ -3,7 +3,6 @@ package upstream
 import (
 	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -90,8 +89,7 @@ func TestOnlyLocalResourcesAreCached(t *testing.T) {
 			})
 			synctest.Test(t, func(t *testing.T) {
 				core, logs := observer.New(zap.WarnLevel)
-				client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, upstream, NewMetrics(prometheus.NewRegistry()))
-				feeds := NewFeeds(client, Options{Resources: map[schema.GroupResource]ResourceOptions{
+				feeds := newFeeds(t, upstream, prometheus.NewRegistry(), Options{Resources: map[schema.GroupResource]ResourceOptions{
 					tc.gvr.GroupResource(): {Aggregated: tc.aggregated},
 				}}, zap.New(core))
 				defer feeds.Stop()

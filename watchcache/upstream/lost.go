@@ -3,7 +3,6 @@ package upstream
 import (
 	"context"
 	"errors"
-	"net/url"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -37,15 +36,10 @@ func (f *Feed) unreachable() (age time.Duration) {
 func (f *Feed) Lost() (age time.Duration, lost bool) {
 	for _, since := range []int64{f.lost.Load(), f.unanswered.Load()} {
 		if since != 0 {
-			age, lost = max(age, sinceMoment(since)), true
+			age, lost = max(age, watchcache.SinceMoment(since)), true
 		}
 	}
 	return age, lost
-}
-
-// sinceMoment is how long ago a moment was.
-func sinceMoment(at int64) time.Duration {
-	return time.Duration(watchcache.Moment(time.Now()) - at)
 }
 
 // answered notes what came of asking upstream where it stands. If nobody answered, reads
@@ -58,12 +52,6 @@ func (f *Feed) answered(ctx context.Context, began time.Time, err error) {
 		f.health.doubt()
 		f.fresh.running.Go(func() { f.awaitAnswer(ctx) })
 	}
-}
-
-// noAnswer tells that upstream said nothing.
-func noAnswer(err error) bool {
-	_, ok := errors.AsType[*url.Error](err)
-	return ok || errors.Is(err, context.DeadlineExceeded)
 }
 
 // awaitAnswer probes until upstream answers, whatever it says, or ctx ends. While upstream is away

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,7 +9,6 @@ import (
 
 // Metrics count what feeds ask of upstream.
 type Metrics struct {
-	requests *prometheus.CounterVec
 	relists  *prometheus.CounterVec
 	runs     *prometheus.CounterVec
 	readers  *prometheus.HistogramVec
@@ -20,7 +18,9 @@ type Metrics struct {
 	saves    *prometheus.CounterVec
 	restores *prometheus.CounterVec
 	checks   *prometheus.CounterVec
-	servers  serverMetrics
+	// Client counts requests, Servers are about the servers of upstream.
+	Client  *clientMetrics
+	Servers *serverMetrics
 }
 
 var resourceLabels = []string{"group", "version", "resource"}
@@ -28,10 +28,8 @@ var resourceLabels = []string{"group", "version", "resource"}
 // NewMetrics registers the feeds' counters.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_feed_requests_total",
-			Help: "Requests that feeds sent upstream, by verb (discover, probe, list, watch, metadata, definitions, side-watch, ledger) and status code; code 0 means no answer.",
-		}, append([]string{"verb", "code"}, resourceLabels...)),
+		Client:  newClientMetrics(r),
+		Servers: newServerMetrics(r),
 		relists: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_relists_total",
 			Help: "Times that a feed had to read its whole state again, by reason.",
@@ -73,32 +71,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		Name: "watchproxy_self_checks_total",
 		Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (it was read anew), inconclusive.",
 	}, append(resourceLabels, "outcome"))
-	m.servers = serverMetrics{
-		usable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "watchproxy_upstream_server_usable",
-			Help: "1 if the upstream server may be asked by its last check, else 0.",
-		}, []string{"server"}),
-		failovers: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watchproxy_upstream_failovers_total",
-			Help: "Times that another upstream server was asked from then on, as the one before was not fit to be.",
-		}),
-	}
-	r.MustRegister(m.servers.usable, m.servers.failovers, m.checks, m.saves, m.restores, m.requests, m.relists, m.runs, m.readers, m.seconds, m.cost, m.saved)
+	r.MustRegister(m.checks, m.saves, m.restores, m.relists, m.runs, m.readers, m.seconds, m.cost, m.saved)
 	return m
-}
-
-// serverMetrics are about several upstream servers.
-type serverMetrics struct {
-	usable    *prometheus.GaugeVec
-	failovers prometheus.Counter
-}
-
-func (m *serverMetrics) note(server string, usable bool) {
-	value := 0.0
-	if usable {
-		value = 1
-	}
-	m.usable.WithLabelValues(server).Set(value)
 }
 
 func (m *Metrics) freshRun(gvr schema.GroupVersionResource, outcome string, readers int) {
@@ -119,10 +93,6 @@ func (m *Metrics) spent(by string, took time.Duration) {
 func (m *Metrics) spend(by string) (answered func()) {
 	began := time.Now()
 	return func() { m.spent(by, time.Since(began)) }
-}
-
-func (m *Metrics) request(verb string, gvr schema.GroupVersionResource, code int) {
-	m.requests.WithLabelValues(verb, strconv.Itoa(code), gvr.Group, gvr.Version, gvr.Resource).Inc()
 }
 
 // ExpectSaves has the outcomes of saves start at 0: an increase from nothing is none.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -67,8 +66,7 @@ func (b *slowBody) Read(p []byte) (int, error) {
 
 func startWith(t *testing.T, upstream http.RoundTripper) *Feeds {
 	t.Helper()
-	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, upstream, NewMetrics(prometheus.NewRegistry()))
-	feeds := NewFeeds(client, Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}, zaptest.NewLogger(t))
+	feeds := newFeeds(t, upstream, prometheus.NewRegistry(), Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}, zaptest.NewLogger(t))
 	t.Cleanup(feeds.Stop)
 	return feeds
 }

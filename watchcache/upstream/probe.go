@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
 
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -97,4 +98,12 @@ func readProtoProbe(body []byte) (p probe, apiVersion string, err error) {
 	p.listKind = kind.Kind
 	p.rv, err = object.ParseResourceVersion(meta.ResourceVersion)
 	return p, kind.APIVersion, err
+}
+
+// nothing is a path and a query that no object matches.
+func nothing(r *object.Resource) (path string, query url.Values) {
+	if r.Namespaced {
+		return resourcePath(r.GVR, noSuchNamespace), url.Values{}
+	}
+	return resourcePath(r.GVR, ""), url.Values{"fieldSelector": {"metadata.name=" + noSuchName}}
 }

@@ -29,17 +29,12 @@ const (
 	asksPerSecond = 4
 )
 
+var manyOptions = Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
+
 // startMany returns feeds and one for each resource.
 func startMany(t *testing.T, way http.RoundTripper) (*Feeds, []*Feed) {
 	t.Helper()
-	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, way, NewMetrics(prometheus.NewRegistry()))
-	return startManyOf(t, client)
-}
-
-func startManyOf(t *testing.T, client *Client) (*Feeds, []*Feed) {
-	t.Helper()
-	options := Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
-	feeds := NewFeeds(client, options, zap.NewNop())
+	feeds := newFeeds(t, way, prometheus.NewRegistry(), manyOptions, zap.NewNop())
 	t.Cleanup(feeds.Stop)
 	return feeds, openMany(t, feeds)
 }
@@ -326,11 +321,13 @@ func TestFeedsGoOnAtAnotherServer(t *testing.T) {
 			ways = append(ways, m)
 		}
 		metrics := NewMetrics(prometheus.NewRegistry())
-		s, err := NewServers(t.Context(), servers, metrics, zap.NewNop())
+		s, err := NewServers(t.Context(), servers, metrics.Servers, metrics.Client, zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, all := startManyOf(t, s.Client(s.Transport(ways), metrics))
+		feeds := NewFeeds(s.Client(s.Transport(ways), metrics.Client), s, metrics, manyOptions, zap.NewNop())
+		t.Cleanup(feeds.Stop)
+		all := openMany(t, feeds)
 		time.Sleep(time.Minute)
 		members[0].away.Store(true)
 		f.cutStreams(false)

@@ -92,8 +92,8 @@ const (
 
 // NewServers asks each server once, all at the same time, if there are several. It fails if none of
 // them is fit to be asked.
-func NewServers(ctx context.Context, servers []Server, metrics *Metrics, log *zap.Logger) (*Servers, error) {
-	s := newServers(servers, metrics, log)
+func NewServers(ctx context.Context, servers []Server, metrics *serverMetrics, requests *clientMetrics, log *zap.Logger) (*Servers, error) {
+	s := newServers(servers, metrics, requests, log)
 	if s.alone() {
 		return s, nil
 	}
@@ -110,17 +110,23 @@ func NewServers(ctx context.Context, servers []Server, metrics *Metrics, log *za
 	return nil, errors.Join(reasons...)
 }
 
-func newServers(servers []Server, metrics *Metrics, log *zap.Logger) *Servers {
-	s := &Servers{log: log, metrics: &metrics.servers}
+func newServers(servers []Server, metrics *serverMetrics, requests *clientMetrics, log *zap.Logger) *Servers {
+	s := &Servers{log: log, metrics: metrics}
 	s.health = newHealth(func() { s.suspect(s.servers[s.current.Load()]) })
 	for _, each := range servers {
-		one := &server{Server: each, client: newClient(each.Base, each.Transport, metrics), check: make(chan struct{}, 1)}
+		one := &server{Server: each, client: newClient(each.Base, each.Transport, requests), check: make(chan struct{}, 1)}
 		one.life.Store(newLife())
 		one.mu.ready = true
 		s.metrics.note(one.Base.Host, true)
 		s.servers = append(s.servers, one)
 	}
 	return s
+}
+
+// Client returns a client for whichever server is asked at the time. Transport is the way there
+// (see [Servers.Transport]).
+func (s *Servers) Client(transport http.RoundTripper, requests *clientMetrics) *Client {
+	return newClient(s.servers[0].Base, transport, requests)
 }
 
 func (s *Servers) alone() bool { return len(s.servers) == 1 }

@@ -113,7 +113,8 @@ func openServers(t *testing.T, of ...*apiserver) (*Servers, error) {
 		t.Cleanup(transport.CloseIdleConnections)
 		servers = append(servers, Server{Base: base, Transport: transport})
 	}
-	return NewServers(t.Context(), servers, NewMetrics(prometheus.NewRegistry()), zap.NewNop())
+	registry := prometheus.NewRegistry()
+	return NewServers(t.Context(), servers, newServerMetrics(registry), newClientMetrics(registry), zap.NewNop())
 }
 
 // says asks and returns which server answered.

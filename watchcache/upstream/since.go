@@ -3,7 +3,6 @@ package upstream
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -144,7 +144,7 @@ func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 func (f *Feed) catchUp(ctx context.Context, rv uint64) {
 	backoff := reconnect
 	for try := 1; ctx.Err() == nil; try++ {
-		for opened := f.past.opened.Load(); opened == 0 || sinceMoment(opened) < refusalTime; opened = f.past.opened.Load() {
+		for opened := f.past.opened.Load(); opened == 0 || watchcache.SinceMoment(opened) < refusalTime; opened = f.past.opened.Load() {
 			if !sleep(ctx, refusalTime/10) {
 				return
 			}
@@ -200,12 +200,4 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	}
 	_, err = f.bookmark(e)
 	return err
-}
-
-// nothing is a path and a query that no object matches.
-func nothing(r *object.Resource) (path string, query url.Values) {
-	if r.Namespaced {
-		return resourcePath(r.GVR, noSuchNamespace), url.Values{}
-	}
-	return resourcePath(r.GVR, ""), url.Values{"fieldSelector": {"metadata.name=" + noSuchName}}
 }

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -135,23 +134,6 @@ func (c *Client) origin(ctx context.Context) (o origin, err error) {
 		cluster = c.base.String()
 	}
 	return origin{cluster, version.GitVersion}, nil
-}
-
-var namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-
-// cluster is what no two clusters have in common, the uid of the namespace kube-system; empty if the
-// proxy may not look for it.
-func (c *Client) cluster(ctx context.Context) (uid string, err error) {
-	var system struct {
-		Metadata struct {
-			UID string `json:"uid"`
-		} `json:"metadata"`
-	}
-	err = c.read(ctx, namespaces, resourcePath(namespaces, "")+"/kube-system", &system)
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-		return "", nil
-	}
-	return system.Metadata.UID, err
 }
 
 // header is that of a feed's file. A feed is not saved if nobody could tell later whether its

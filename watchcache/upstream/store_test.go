@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,7 +23,7 @@ import (
 // startSaved is start with a directory of saved caches.
 func startSaved(t *testing.T, f *fakeUpstream, dir string) *Feeds {
 	t.Helper()
-	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
+	client := clientOf(f)
 	store, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
@@ -188,12 +187,12 @@ func TestFilesGoAway(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
+		client := clientOf(f)
 		store, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		excluding := NewFeeds(client, Options{Excluded: []schema.GroupResource{configmaps.GroupResource()}}, zaptest.NewLogger(t))
+		excluding := newFeeds(t, f, prometheus.NewRegistry(), Options{Excluded: []schema.GroupResource{configmaps.GroupResource()}}, zaptest.NewLogger(t))
 		defer excluding.Stop()
 		if err := excluding.Restore(store); err != nil {
 			t.Fatal(err)
@@ -209,7 +208,7 @@ func TestRestoreWithoutUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
 		saved(t, f, dir)
-		client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
+		client := clientOf(f)
 		f.locked(func() { f.mu.down = errDown })
 		if _, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t)); !errors.Is(err, errDown) {
 			t.Errorf("%v", err)
@@ -279,12 +278,12 @@ func TestRestoredFeedMayNotWatch(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
 		saved(t, f, dir)
 		f.elsewhere()
-		client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, watchless{f}, NewMetrics(prometheus.NewRegistry()))
+		client := clientOf(watchless{f})
 		store, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		feeds := NewFeeds(client, Options{}, zaptest.NewLogger(t))
+		feeds := newFeeds(t, watchless{f}, prometheus.NewRegistry(), Options{}, zaptest.NewLogger(t))
 		defer feeds.Stop()
 		if err := feeds.Restore(store); err != nil {
 			t.Fatal(err)
@@ -300,7 +299,7 @@ func TestRestoredFeedMayNotWatch(t *testing.T) {
 // Nobody else may have written what is believed, and no two processes write to one directory.
 func TestDirectoryOfOthers(t *testing.T) {
 	f := newFake()
-	client := NewClient(&url.URL{Scheme: "https", Host: "fake"}, f, NewMetrics(prometheus.NewRegistry()))
+	client := clientOf(f)
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)

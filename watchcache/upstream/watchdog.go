@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 const (
@@ -30,7 +32,7 @@ func (f *Feed) guard(ctx context.Context, cut context.CancelCauseFunc) {
 }
 
 // quiet is the time since upstream's last sign of life.
-func (f *Feed) quiet() time.Duration { return sinceMoment(f.lastSign.Load()) }
+func (f *Feed) quiet() time.Duration { return watchcache.SinceMoment(f.lastSign.Load()) }
 
 func (f *Feed) check(ctx context.Context) error {
 	probing, cancel := context.WithTimeout(ctx, probeTimeout)
