@@ -11,12 +11,13 @@ import (
 
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // persist restores the caches and saves them from time to time. The returned function saves
 // them a last time. A directory that cannot be used is a failed save each time, so that it is noticed.
 func persist(
-	ctx context.Context, p config.Persistence, feeds *upstream.Feeds, client *upstream.Client, metrics *upstream.Metrics, log *zap.Logger,
+	ctx context.Context, p config.Persistence, feeds *upstream.Feeds, client *client.Client, metrics *upstream.Metrics, log *zap.Logger,
 ) (save func(), err error) {
 	if p.Directory == "" {
 		return func() {}, nil

@@ -22,6 +22,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // serveFlags are the flags of serve; what is set takes precedence over the file.
@@ -287,7 +288,7 @@ func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encod
 	switch {
 	case errors.Is(err, upstream.ErrUnavailable):
 		err = fmt.Errorf("%w: %w", proxy.ErrNotReady, err)
-	case errors.Is(err, upstream.ErrNoEncoding):
+	case errors.Is(err, client.ErrNoEncoding):
 		err = fmt.Errorf("%w: %w", proxy.ErrNoEncoding, err)
 	}
 	return f, err

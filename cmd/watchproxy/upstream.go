@@ -18,13 +18,15 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // apiserver is upstream: one server or several of the same cluster.
 type apiserver struct {
 	configs []*rest.Config // of each server
 	bases   []*url.URL
-	servers *upstream.Servers
+	servers *servers.Set
 	window  int // of HTTP/2 streams, see streamWindow
 }
 
@@ -51,14 +53,14 @@ func connect(ctx context.Context, u config.Upstream, listen string, window int, 
 			return nil, err
 		}
 	}
-	servers := make([]upstream.Server, len(configs))
+	several := make([]servers.Server, len(configs))
 	for i, rc := range configs {
-		servers[i].Base = a.bases[i]
-		if servers[i].Transport, err = transportFor(rc, window); err != nil {
+		several[i].Base = a.bases[i]
+		if several[i].Transport, err = transportFor(rc, window); err != nil {
 			return nil, err
 		}
 	}
-	if a.servers, err = upstream.NewServers(ctx, servers, metrics.Servers, metrics.Client, log); err != nil {
+	if a.servers, err = servers.New(ctx, several, metrics.Servers, metrics.Client, log); err != nil {
 		return nil, fmt.Errorf("none of the upstream servers can be asked: %w", err)
 	}
 	return a, nil
@@ -99,7 +101,7 @@ func (a *apiserver) forwarding() *rest.Config {
 }
 
 // client is the feeds' way, as the proxy.
-func (a *apiserver) client(metrics *upstream.Metrics) (*upstream.Client, error) {
+func (a *apiserver) client(metrics *upstream.Metrics) (*client.Client, error) {
 	transport, err := a.transport(rest.CopyConfig)
 	return a.servers.Client(transport, metrics.Client), err
 }

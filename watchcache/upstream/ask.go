@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // This file asks upstream where it stands.
@@ -70,9 +71,9 @@ func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) 
 			q.rv, q.aside = f.keeper.askAside(ctx, max(before.Newest, noted))
 		}
 		if !q.aside {
-			var p probe
+			var p client.Probe
 			p, err = f.probe(ctx)
-			q.rv = p.rv
+			q.rv = p.RV
 		}
 	}
 	if before := max(before.Newest, noted); err == nil && q.rv < before {
@@ -83,7 +84,7 @@ func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) 
 	return q, outcome, err
 }
 
-func (f *Feed) probe(ctx context.Context) (probe, error) {
+func (f *Feed) probe(ctx context.Context) (client.Probe, error) {
 	defer f.metrics.spend("probe")()
-	return f.client.probe(ctx, f.cache.Resource())
+	return f.client.Probe(ctx, f.cache.Resource())
 }

@@ -8,13 +8,13 @@ import "context"
 func (f *Feed) confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	_, epoch := f.standing()
 	done := f.metrics.spend("metadata")
-	list, err := f.client.metadata(ctx, f.cache.Resource(), rv)
+	list, err := f.client.Metadata(ctx, f.cache.Resource(), rv)
 	done()
 	if err != nil {
 		return false, err
 	}
 	err = f.write(epoch, func() error {
-		same = f.cache.Confirm(list.states, list.rv)
+		same = f.cache.Confirm(list.States, list.RV)
 		return nil
 	})
 	return same, err

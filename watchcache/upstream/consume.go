@@ -2,18 +2,15 @@ package upstream
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // batchMax bounds the events that are published at once. Events that arrived
@@ -23,25 +20,25 @@ const batchMax = 256
 // consumeInitial reads the state that a stream with sendInitialEvents begins
 // with, up to the bookmark that ends it. It returns the epoch that the state begins
 // or goes on with.
-func (f *Feed) consumeInitial(s stream) (epoch uint64, err error) {
+func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 	var changes []watchcache.Change
 	for {
-		e, err := s.next()
+		e, err := s.Next()
 		if err != nil {
 			return 0, ended(err, true)
 		}
 		f.alive()
-		switch e.kind {
+		switch e.Kind {
 		case "BOOKMARK":
 			rv, err := f.bookmark(e)
 			if err != nil {
 				return 0, err
 			}
-			if f.cache.Resource().IsInitialEventsEnd(e.object) {
+			if f.cache.Resource().IsInitialEventsEnd(e.Object) {
 				return f.adopt(changes, rv)
 			}
 		case "ERROR":
-			return 0, eventError(e, f.encoding)
+			return 0, client.EventError(e, f.encoding)
 		default:
 			change, err := f.change(e)
 			if err != nil {
@@ -54,7 +51,7 @@ func (f *Feed) consumeInitial(s stream) (epoch uint64, err error) {
 
 // consume applies a stream's events to one epoch of the cache until the stream
 // ends; a clean end is nil. It calls alive with every event.
-func (f *Feed) consume(s stream, epoch uint64, alive func()) error {
+func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	var batch []watchcache.Change
 	at, _ := f.standing()
 	used := uses{at: at}
@@ -66,12 +63,12 @@ func (f *Feed) consume(s stream, epoch uint64, alive func()) error {
 		return err
 	}
 	for {
-		e, err := s.next()
+		e, err := s.Next()
 		if err != nil {
 			return errors.Join(apply(), ended(err, false))
 		}
 		alive()
-		switch e.kind {
+		switch e.Kind {
 		case "BOOKMARK":
 			if err := apply(); err != nil {
 				return err
@@ -89,7 +86,7 @@ func (f *Feed) consume(s stream, epoch uint64, alive func()) error {
 				return err
 			}
 		case "ERROR":
-			return errors.Join(apply(), eventError(e, f.encoding))
+			return errors.Join(apply(), client.EventError(e, f.encoding))
 		default:
 			change, err := f.change(e)
 			if err != nil {
@@ -98,7 +95,7 @@ func (f *Feed) consume(s stream, epoch uint64, alive func()) error {
 			batch = append(batch, change)
 			used.event(change.Object.ResourceVersion())
 		}
-		if len(batch) == batchMax || !s.buffered() {
+		if len(batch) == batchMax || !s.Buffered() {
 			if err := apply(); err != nil {
 				return err
 			}
@@ -106,19 +103,19 @@ func (f *Feed) consume(s stream, epoch uint64, alive func()) error {
 	}
 }
 
-func (f *Feed) change(e event) (watchcache.Change, error) {
-	switch e.kind {
+func (f *Feed) change(e client.Event) (watchcache.Change, error) {
+	switch e.Kind {
 	case "ADDED", "MODIFIED", "DELETED":
 	default:
-		return watchcache.Change{}, fmt.Errorf("%w: watch event of type %q", object.ErrMalformed, e.kind)
+		return watchcache.Change{}, fmt.Errorf("%w: watch event of type %q", object.ErrMalformed, e.Kind)
 	}
-	o, err := f.cache.Resource().ParseObject(e.object)
-	return watchcache.Change{Deleted: e.kind == "DELETED", Object: o}, err
+	o, err := f.cache.Resource().ParseObject(e.Object)
+	return watchcache.Change{Deleted: e.Kind == "DELETED", Object: o}, err
 }
 
 // bookmark learns the shape of upstream's bookmarks from the first.
-func (f *Feed) bookmark(e event) (uint64, error) {
-	b, rv, err := f.cache.Resource().ParseBookmark(e.object)
+func (f *Feed) bookmark(e client.Event) (uint64, error) {
+	b, rv, err := f.cache.Resource().ParseBookmark(e.Object)
 	if err == nil && f.cache.Bookmark() == nil {
 		f.cache.SetBookmark(b)
 	}
@@ -135,19 +132,6 @@ func ended(err error, early bool) error {
 		return nil
 	}
 	return fmt.Errorf("read watch: %w", err)
-}
-
-// eventError is the Status of an ERROR event.
-func eventError(e event, encoding object.Encoding) error {
-	var status metav1.Status
-	unmarshal := func() error { return json.Unmarshal(e.object, &status) }
-	if encoding == object.Protobuf {
-		unmarshal = func() error { return status.Unmarshal(e.object) }
-	}
-	if err := unmarshal(); err != nil {
-		return fmt.Errorf("%w: ERROR event without a Status", object.ErrMalformed)
-	}
-	return &apierrors.StatusError{ErrStatus: status}
 }
 
 // compact makes a state of the changes that were read while it was listed: the

@@ -11,6 +11,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // changes is a stream of so many changes to pods, each of some 4.5 KB.
@@ -51,7 +52,7 @@ func BenchmarkConsume(b *testing.B) {
 	f := &Feed{cache: cache}
 	b.ReportAllocs()
 	b.ResetTimer()
-	if err := f.consume(newJSONStream(&changes{from: 1, to: 1 + uint64(b.N), spec: spec}), 0, func() {}); err != nil {
+	if err := f.consume(client.NewJSONStream(&changes{from: 1, to: 1 + uint64(b.N), spec: spec}), 0, func() {}); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")

@@ -6,6 +6,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 var definitionResource = schema.GroupVersionResource{
@@ -47,9 +49,9 @@ type customResourceDefinition struct {
 // define reads the definition of a custom resource. Who may not look, or finds
 // none, follows the resource without: upstream ends its watches when the
 // definition changes.
-func (c *Client) define(ctx context.Context, gvr schema.GroupVersionResource) (definition, error) {
+func define(ctx context.Context, c *client.Client, gvr schema.GroupVersionResource) (definition, error) {
 	var crd customResourceDefinition
-	err := c.read(ctx, definitionResource, resourcePath(definitionResource, "")+"/"+definitionName(gvr), &crd)
+	err := c.Read(ctx, definitionResource, client.ResourcePath(definitionResource, "")+"/"+definitionName(gvr), &crd)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return definition{}, nil

@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // definitions follows the CustomResourceDefinitions, by their metadata alone:
@@ -24,8 +26,8 @@ import (
 // custom resources end then, as upstream's own watches do, and what was cached
 // under the old definition is not served any more.
 type definitions struct {
-	client *Client
-	health *health
+	client *client.Client
+	health *servers.Health
 	log    *zap.Logger
 	// changed is called with the name and the present version, which is zero if
 	// there is no such definition any more.
@@ -58,7 +60,7 @@ func (d *definitions) outdated(name string, read definitionVersion) bool {
 func (d *definitions) run(ctx context.Context) {
 	again := newRetry(d.health)
 	for {
-		end, err := d.health.turns.wait(ctx, first)
+		end, err := d.health.Turns.Wait(ctx, first)
 		if err != nil {
 			return
 		}
@@ -75,7 +77,7 @@ func (d *definitions) run(ctx context.Context) {
 		} else if err != nil {
 			d.log.Warn("following customresourcedefinitions broke", zap.Error(err))
 		}
-		if (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) && !sleep(ctx, forbiddenPause) {
+		if (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) && !client.Sleep(ctx, forbiddenPause) {
 			return
 		}
 		if !again.after(ctx, time.Since(began), err, do) {
@@ -86,7 +88,7 @@ func (d *definitions) run(ctx context.Context) {
 
 // first is more urgent than any feed: without the definitions nobody knows whether what a feed reads
 // is what it should be.
-func first() urgency { return urgency{watched: true, used: math.MaxInt64} }
+func first() servers.Urgency { return servers.Urgency{Watched: true, Used: math.MaxInt64} }
 
 // forbiddenPause is how long upstream is left alone after it forbade to look.
 const forbiddenPause = time.Minute
@@ -100,7 +102,7 @@ func (d *definitions) setFollowing(on bool) {
 // follow lists and watches until the watch ends. It calls opened when that is open.
 func (d *definitions) follow(ctx context.Context, opened func()) error {
 	var list metav1.PartialObjectMetadataList
-	resp, err := d.client.getAs(ctx, acceptMetadataList, "definitions", definitionResource, resourcePath(definitionResource, ""), nil)
+	resp, err := d.client.GetAs(ctx, acceptMetadataList, "definitions", definitionResource, client.ResourcePath(definitionResource, ""), nil)
 	if err != nil {
 		return err
 	}
@@ -111,7 +113,7 @@ func (d *definitions) follow(ctx context.Context, opened func()) error {
 	}
 	d.replace(list.Items)
 
-	resp, err = d.client.getAs(ctx, acceptMetadata, "definitions", definitionResource, resourcePath(definitionResource, ""), url.Values{
+	resp, err = d.client.GetAs(ctx, acceptMetadata, "definitions", definitionResource, client.ResourcePath(definitionResource, ""), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {list.ResourceVersion},
 		"timeoutSeconds": {strconv.Itoa(int(definitionsLife.Seconds()))},
 	})
@@ -120,9 +122,9 @@ func (d *definitions) follow(ctx context.Context, opened func()) error {
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end, or broken
 	opened()
-	s := newJSONStream(resp.Body)
+	s := client.NewJSONStream(resp.Body)
 	for {
-		e, err := s.next()
+		e, err := s.Next()
 		if err != nil {
 			return ended(err, false)
 		}
@@ -139,19 +141,19 @@ const (
 	definitionsLife = 5 * time.Minute
 )
 
-func (d *definitions) apply(e event) error {
-	switch e.kind {
+func (d *definitions) apply(e client.Event) error {
+	switch e.Kind {
 	case "BOOKMARK":
 		return nil
 	case "ERROR":
-		return eventError(e, object.JSON)
+		return client.EventError(e, object.JSON)
 	}
 	var o metav1.PartialObjectMetadata
-	if err := json.Unmarshal(e.object, &o); err != nil || o.Name == "" {
+	if err := json.Unmarshal(e.Object, &o); err != nil || o.Name == "" {
 		return errors.Join(errors.New("watch event without metadata"), err)
 	}
 	now := definitionVersion{o.UID, o.Generation}
-	if e.kind == "DELETED" {
+	if e.Kind == "DELETED" {
 		now = definitionVersion{}
 	}
 	d.set(o.Name, now)

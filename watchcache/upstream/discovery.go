@@ -13,6 +13,8 @@ import (
 	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // ErrNotCacheable says that a resource cannot be cached by its nature. Requests
@@ -42,7 +44,7 @@ const (
 // document of a kind in askedAgain, and none of these names is kept: documents are those
 // of groups and versions that upstream itself has listed.
 type discovery struct {
-	client  *Client
+	client  *client.Client
 	log     *zap.Logger
 	ctx     context.Context // ends with the feeds
 	running *sync.WaitGroup
@@ -64,7 +66,7 @@ type document struct {
 	err       error
 }
 
-func newDiscovery(ctx context.Context, client *Client, running *sync.WaitGroup, log *zap.Logger) *discovery {
+func newDiscovery(ctx context.Context, client *client.Client, running *sync.WaitGroup, log *zap.Logger) *discovery {
 	d := &discovery{client: client, log: log, ctx: ctx, running: running, places: make(chan struct{}, discoverMax)}
 	d.mu.documents = map[schema.GroupVersion]*document{}
 	return d
@@ -172,8 +174,8 @@ func (d *discovery) fetch(gv schema.GroupVersion, doc *document) error {
 		return d.fetchGroups(ctx, doc)
 	}
 	var list metav1.APIResourceList
-	path := resourcePath(gv.WithResource(""), "")
-	if err := d.client.read(ctx, gv.WithResource(""), strings.TrimSuffix(path, "/"), &list); err != nil {
+	path := client.ResourcePath(gv.WithResource(""), "")
+	if err := d.client.Read(ctx, gv.WithResource(""), strings.TrimSuffix(path, "/"), &list); err != nil {
 		return err
 	}
 	doc.resources = list.APIResources
@@ -183,7 +185,7 @@ func (d *discovery) fetch(gv schema.GroupVersion, doc *document) error {
 // fetchGroups reads the list of groups and forgets the documents of those that are gone.
 func (d *discovery) fetchGroups(ctx context.Context, doc *document) error {
 	var list metav1.APIGroupList
-	if err := d.client.read(ctx, schema.GroupVersionResource{}, "/apis", &list); err != nil {
+	if err := d.client.Read(ctx, schema.GroupVersionResource{}, "/apis", &list); err != nil {
 		return err
 	}
 	doc.versions = map[schema.GroupVersion]struct{}{}

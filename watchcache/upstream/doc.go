@@ -95,7 +95,7 @@
 //
 // # Several servers
 //
-// [Servers] is below all that: a way to whichever apiserver of the cluster is asked at the time. kube-apiserver's
+// [servers.Set] is below all that: a way to whichever apiserver of the cluster is asked at the time. kube-apiserver's
 // resourceVersions are etcd's, so a feed whose stream breaks resumes at another server as it would at the same one. What
 // must not be believed is a server that is of another etcd, or whose etcd has other things to tell than it had; a
 // consistent read below what any server has said shows that. A watch cache that lags behind is no danger: the

@@ -22,6 +22,9 @@ import (
 	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // fakeUpstream is an apiserver of one resource, configmaps, behind an
@@ -193,11 +196,11 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		verb = "groups"
 	case req.Header.Get("Accept") == acceptMetadataEvents:
 		verb = "ledger"
-	case strings.Contains(req.URL.Path, noSuchNamespace) && q.Get("watch") != "":
+	case strings.Contains(req.URL.Path, client.NoSuchNamespace) && q.Get("watch") != "":
 		verb = "nothing"
-	case strings.Contains(req.URL.Path, noSuchNamespace), strings.Contains(q.Get("fieldSelector"), noSuchName):
+	case strings.Contains(req.URL.Path, client.NoSuchNamespace), strings.Contains(q.Get("fieldSelector"), client.NoSuchName):
 		verb = "probe"
-	case req.Header.Get("Accept") == acceptProtobufMetadata:
+	case req.Header.Get("Accept") == client.AcceptProtobufMetadata:
 		verb = "metadata"
 	case q.Get("timeoutSeconds") != "":
 		verb = "side-watch"
@@ -333,7 +336,7 @@ func (f *fakeUpstream) metadataLocked() (*http.Response, error) {
 		return nil, err
 	}
 	body, err := (&runtime.Unknown{Raw: raw}).Marshal()
-	return reply(200, string(protobufPrefix)+string(body)), err
+	return reply(200, string(client.ProtobufPrefix)+string(body)), err
 }
 
 // sideWatchLocked answers a watch with a timeout of three seconds: what there is
@@ -364,7 +367,7 @@ func (f *fakeUpstream) sideWatchLocked(ctx context.Context, rv string) *http.Res
 			_, err := io.WriteString(w, lines.String())
 			return err == nil
 		}
-		_ = send(false) && sleep(ctx, time.Second) && send(true) && sleep(ctx, 2*time.Second)
+		_ = send(false) && client.Sleep(ctx, time.Second) && send(true) && client.Sleep(ctx, 2*time.Second)
 	}()
 	return resp
 }
@@ -437,7 +440,7 @@ var errDown = errors.New("connection refused")
 
 const longEnough = 5 * time.Minute
 
-func jsonHeader() http.Header { return http.Header{"Content-Type": {mimeJSON}} }
+func jsonHeader() http.Header { return http.Header{"Content-Type": {client.MimeJSON}} }
 
 // revLocked is the revision of the etcd that a resource is stored in.
 func (f *fakeUpstream) revLocked(collection string) uint64 {
@@ -495,7 +498,7 @@ func metadataFrame(rev uint64) []byte {
 	if err != nil {
 		panic(err)
 	}
-	event, err := (&metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: append(slices.Clone(protobufPrefix), object...)}}).Marshal()
+	event, err := (&metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: append(slices.Clone(client.ProtobufPrefix), object...)}}).Marshal()
 	if err != nil {
 		panic(err)
 	}
@@ -506,7 +509,7 @@ func metadataFrame(rev uint64) []byte {
 func newFeeds(t *testing.T, way http.RoundTripper, registry prometheus.Registerer, options Options, log *zap.Logger) *Feeds {
 	t.Helper()
 	metrics := NewMetrics(registry)
-	alone, err := NewServers(t.Context(), []Server{{fakeURL, way}}, metrics.Servers, metrics.Client, zap.NewNop())
+	alone, err := servers.New(t.Context(), []servers.Server{{Base: fakeURL, Transport: way}}, metrics.Servers, metrics.Client, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -515,6 +518,6 @@ func newFeeds(t *testing.T, way http.RoundTripper, registry prometheus.Registere
 
 var fakeURL = &url.URL{Scheme: "https", Host: "fake"}
 
-func clientOf(way http.RoundTripper) *Client {
-	return newClient(fakeURL, way, newClientMetrics(prometheus.NewRegistry()))
+func clientOf(way http.RoundTripper) *client.Client {
+	return client.New(fakeURL, way, client.NewMetrics(prometheus.NewRegistry()))
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 var (
@@ -42,10 +44,10 @@ type Feed struct {
 	gvr      schema.GroupVersionResource
 	encoding object.Encoding
 	options  atomic.Pointer[ResourceOptions]
-	client   *Client
+	client   *client.Client
 	asked    time.Time // since when it is wanted: what it builds on is not older
 	names    *discovery
-	health   *health
+	health   *servers.Health
 	probes   *rate.Limiter // what all feeds together may ask for consistent reads
 	early    *rate.Limiter // how many reads may leave for upstream that have waited long
 	keeper   *keeper
@@ -171,29 +173,29 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 	}
 	r := object.Resource{
 		GVR: f.gvr, Kind: found.Kind, Namespaced: found.Namespaced,
-		Fields: onTheWire(f.gvr, builtinFields(f.gvr), f.encoding), NoNamespaceField: noNamespaceField(f.gvr), NoWatchCache: noWatchCache(f.gvr),
+		Fields: client.OnTheWire(f.gvr, client.BuiltinFields(f.gvr), f.encoding), NoNamespaceField: client.NoNamespaceField(f.gvr), NoWatchCache: client.NoWatchCache(f.gvr),
 		Encoding: f.encoding,
 	}
-	p, err := f.client.probe(ctx, &r)
+	p, err := f.client.Probe(ctx, &r)
 	if err != nil {
 		return nil, 0, err
 	}
-	if custom && !p.selfDescribing {
+	if custom && !p.SelfDescribing {
 		return nil, 0, fmt.Errorf("%w: %s is defined as a custom resource and is none", ErrNotCacheable, f.gvr)
 	}
-	r.ListKind, r.SelfDescribing = p.listKind, p.selfDescribing
-	f.warnings = p.warnings
+	r.ListKind, r.SelfDescribing = p.ListKind, p.SelfDescribing
+	f.warnings = p.Warnings
 	f.alive()
-	if p.selfDescribing {
+	if p.SelfDescribing {
 		// Before its first object is read: what is read later is not older.
-		d, err := f.client.define(ctx, f.gvr)
+		d, err := define(ctx, f.client, f.gvr)
 		if err != nil {
 			return nil, 0, err
 		}
 		f.definition = d.definitionVersion
-		r.Fields = append(r.Fields, customFields(d.selectable)...)
+		r.Fields = append(r.Fields, client.CustomFields(d.selectable)...)
 	}
-	return watchcache.New(r, f.limits), p.rv, nil
+	return watchcache.New(r, f.limits), p.RV, nil
 }
 
 // custom tells whether the feed is of a custom resource whose definition is known.
@@ -205,7 +207,7 @@ const watchLife = 30 * time.Minute
 // follow syncs and watches until ctx ends or there is nothing to follow.
 func (f *Feed) follow(ctx context.Context) error {
 	for again := newRetry(f.health); ; {
-		end, err := f.health.turns.wait(ctx, f.urgency)
+		end, err := f.health.Turns.Wait(ctx, f.urgency)
 		if err != nil {
 			return err
 		}
@@ -228,7 +230,7 @@ func (f *Feed) follow(ctx context.Context) error {
 		}
 		took := time.Since(began)
 		action, reason := f.verdict(ctx, err)
-		if action == giveUp && f.cache.Stats().Ready && answered(err) && f.health.isReturning() {
+		if action == giveUp && f.cache.Stats().Ready && client.Answered(err) && f.health.IsReturning() {
 			action = resume
 		}
 		switch action {
@@ -254,8 +256,8 @@ func (f *Feed) follow(ctx context.Context) error {
 }
 
 // urgency is how much depends on the feed.
-func (f *Feed) urgency() urgency {
-	return urgency{f.cache.Stats().Cursors > 0, f.lastUsed.Load()}
+func (f *Feed) urgency() servers.Urgency {
+	return servers.Urgency{Watched: f.cache.Stats().Cursors > 0, Used: f.lastUsed.Load()}
 }
 
 // sync reads the whole state and, where that came by a stream, watches on. It calls read when
@@ -266,7 +268,7 @@ func (f *Feed) sync(ctx context.Context, read func()) error {
 		notOlderThan = s.ResourceVersion()
 	}
 	if f.paged {
-		changes, rv, err := f.client.list(ctx, f.cache.Resource(), notOlderThan)
+		changes, rv, err := f.client.List(ctx, f.cache.Resource(), notOlderThan)
 		if err != nil {
 			return err
 		}
@@ -310,18 +312,18 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
 	opened := time.Now()
-	resp, err := f.client.getAs(ctx, mimeOf(f.encoding), "watch", f.gvr, resourcePath(f.gvr, ""), query)
+	resp, err := f.client.GetAs(ctx, client.MimeOf(f.encoding), "watch", f.gvr, client.ResourcePath(f.gvr, ""), query)
 	if err != nil {
 		return causeOf(ctx, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
 	f.alive()
-	if err := checkEncoding(resp, f.encoding); err != nil {
+	if err := client.CheckEncoding(resp, f.encoding); err != nil {
 		return err
 	}
 	f.past.opened.Store(watchcache.Moment(time.Now()))
 	defer f.past.opened.Store(0)
-	s := newStream(resp.Body, f.cache.Resource())
+	s := client.NewStream(resp.Body, f.cache.Resource())
 	if epoch == 0 {
 		if epoch, err = f.consumeInitial(s); err != nil {
 			return causeOf(ctx, err)

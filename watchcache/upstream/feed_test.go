@@ -20,6 +20,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes the time")
@@ -119,7 +120,7 @@ func TestFeedListsByPagesWhereStreamingIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.mu.noStream = true
-		for i := range 2*pageSize + 1 {
+		for i := range 2*client.PageSize + 1 {
 			f.set(fmt.Sprintf("c%04d", i), "1")
 		}
 		cache := open(t, start(t, f))

@@ -17,6 +17,8 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // Options say what is cached and how much of it is kept.
@@ -63,8 +65,8 @@ var (
 // Feeds is the set of running feeds. A feed is started by the first request
 // for its resource.
 type Feeds struct {
-	client  *Client
-	servers *Servers
+	client  *client.Client
+	servers *servers.Set
 	options atomic.Pointer[Options]
 	log     *zap.Logger
 	metrics *Metrics
@@ -121,7 +123,7 @@ func (k feedKey) sorted() []string {
 }
 
 // NewFeeds returns an empty set. Stop ends it.
-func NewFeeds(client *Client, servers *Servers, metrics *Metrics, options Options, log *zap.Logger) *Feeds {
+func NewFeeds(client *client.Client, servers *servers.Set, metrics *Metrics, options Options, log *zap.Logger) *Feeds {
 	fs := &Feeds{client: client, servers: servers, log: log, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0), early: rate.NewLimiter(earlyRate, earlyBurst)}
 	fs.options.Store(&options)
 	fs.setBudget(options.MaxProbes)
@@ -130,8 +132,8 @@ func NewFeeds(client *Client, servers *Servers, metrics *Metrics, options Option
 	fs.mu.feeds = map[feedKey]*Feed{}
 	fs.mu.refused = map[feedKey]refusal{}
 	fs.mu.forbidden = map[schema.GroupVersionResource]struct{}{}
-	fs.definitions.client, fs.definitions.health, fs.definitions.log, fs.definitions.changed = client, servers.health, log, fs.redefined
-	fs.running.Go(func() { servers.run(fs.ctx) })
+	fs.definitions.client, fs.definitions.health, fs.definitions.log, fs.definitions.changed = client, servers.Health, log, fs.redefined
+	fs.running.Go(func() { servers.Run(fs.ctx) })
 	fs.running.Go(fs.retireIdle)
 	fs.keeper = newKeeper(fs)
 	fs.running.Go(func() { fs.keeper.run(fs.ctx) })
@@ -163,7 +165,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 	if errors.Is(err, errRedefined) {
 		// All its watches have just ended and come back at once: forwarded, they
 		// would stay with upstream.
-		if !sleep(ctx, settling) {
+		if !client.Sleep(ctx, settling) {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		f, err = fs.enter(ctx, key)
@@ -290,7 +292,7 @@ func (fs *Feeds) lookLocked(key feedKey) (*Feed, error) {
 		return nil, errStopped
 	}
 	if key.encoding == object.Protobuf && fs.mu.feeds[feedKey{gvr: key.gvr}].isCustom() {
-		return nil, fmt.Errorf("%w: %s is a custom one", ErrNoEncoding, key.gvr) // without asking
+		return nil, fmt.Errorf("%w: %s is a custom one", client.ErrNoEncoding, key.gvr) // without asking
 	}
 	if r, ok := fs.mu.refused[key]; ok && time.Now().Before(r.until) {
 		return nil, r.err
@@ -305,7 +307,7 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 	gvr, options := key.gvr, fs.options.Load()
 	f := &Feed{
 		gvr: gvr, encoding: key.encoding,
-		client: fs.client, names: fs.names, health: fs.servers.health, probes: fs.probes, early: fs.early, keeper: fs.keeper, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
+		client: fs.client, names: fs.names, health: fs.servers.Health, probes: fs.probes, early: fs.early, keeper: fs.keeper, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
 		log: fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
 			zap.Stringer("encoding", key.encoding)),
 		defined: fs.defined,
@@ -393,7 +395,7 @@ func (fs *Feeds) retireIdle() {
 		if idle > 0 {
 			pause = min(often, idle/10)
 		}
-		if !sleep(fs.ctx, pause) {
+		if !client.Sleep(fs.ctx, pause) {
 			return
 		}
 		if idle <= 0 {

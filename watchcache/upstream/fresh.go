@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // ErrNotFresh says that the cache could not be shown to be as new as upstream.
@@ -286,7 +287,7 @@ func (s *freshness) probe(f *Feed) {
 			r.rv, r.outcome, r.err = q.rv, outcome, err
 			close(r.done)
 		})
-		sleep(s.ctx, time.Until(until))
+		client.Sleep(s.ctx, time.Until(until))
 	}
 }
 

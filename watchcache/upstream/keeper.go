@@ -16,6 +16,8 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 const (
@@ -142,14 +144,14 @@ func (k *keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool
 		return 0, false
 	}
 	done := k.feeds.metrics.spend("probe")
-	p, err := k.feeds.client.probe(ctx, w.resource)
+	p, err := k.feeds.client.Probe(ctx, w.resource)
 	done()
-	if err != nil || p.rv < known {
+	if err != nil || p.RV < known {
 		k.uncached.CompareAndSwap(w, nil)
 		k.ledger.forget() // it may not be in the same etcd any more
 		return 0, false
 	}
-	return p.rv, true
+	return p.RV, true
 }
 
 // run keeps the ledger whenever it is wanted, until ctx ends.
@@ -200,7 +202,7 @@ func (k *keeper) keep(ctx context.Context) {
 			pause = linkEvery
 		}
 		k.choose()
-		if !sleep(ctx, pause) {
+		if !client.Sleep(ctx, pause) {
 			return
 		}
 	}
@@ -263,7 +265,7 @@ func (k *keeper) ended(w *ledgerWatch) (early bool) {
 	}
 	pause := min(max(2*k.resting[w.owner].pause, ledgerAgain), ledgerAgainMost)
 	switch {
-	case answered(w.err) && !doubtful(w.err) && !apierrors.IsTooManyRequests(w.err) && !apierrors.IsResourceExpired(w.err):
+	case client.Answered(w.err) && !client.Doubtful(w.err) && !apierrors.IsTooManyRequests(w.err) && !apierrors.IsResourceExpired(w.err):
 		pause = ledgerRefused
 	case w.lived > ledgerAgainMost:
 		pause = ledgerAgain
@@ -275,8 +277,8 @@ func (k *keeper) ended(w *ledgerWatch) (early bool) {
 
 // watch follows one watch from the present on.
 func (k *keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration, err error) {
-	client, gvr := k.feeds.client, w.resource.GVR
-	end, err := k.feeds.servers.health.turns.wait(ctx, func() urgency { return urgency{} })
+	c, gvr := k.feeds.client, w.resource.GVR
+	end, err := k.feeds.servers.Health.Turns.Wait(ctx, func() servers.Urgency { return servers.Urgency{} })
 	if err != nil {
 		return 0, err
 	}
@@ -285,13 +287,13 @@ func (k *keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration
 		return 0, err
 	}
 	asking, cancel := context.WithTimeout(ctx, askTimeout)
-	p, err := client.probeAs(asking, ledgerVerb, w.resource)
+	p, err := c.ProbeAs(asking, ledgerVerb, w.resource)
 	cancel()
 	if err != nil {
 		return 0, err
 	}
-	resp, err := client.getAs(ctx, acceptMetadataEvents, ledgerVerb, gvr, resourcePath(gvr, ""), url.Values{
-		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {strconv.FormatUint(p.rv, 10)},
+	resp, err := c.GetAs(ctx, acceptMetadataEvents, ledgerVerb, gvr, client.ResourcePath(gvr, ""), url.Values{
+		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {strconv.FormatUint(p.RV, 10)},
 	})
 	if err != nil {
 		return 0, err
@@ -299,27 +301,27 @@ func (k *keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration
 	defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
 	end()
 	opened := time.Now()
-	err = k.read(newProtoStream(resp.Body, &metadataOnly, ledgerBuffer), w.owner, p.rv)
+	err = k.read(client.NewProtoStream(resp.Body, &metadataOnly, ledgerBuffer), w.owner, p.RV)
 	return max(time.Since(opened), 1), err
 }
 
 // read notes what a watch from a revision on shows, until its end.
-func (k *keeper) read(s stream, o owner, from uint64) error {
+func (k *keeper) read(s client.Stream, o owner, from uint64) error {
 	for used := (uses{at: from}); ; {
-		e, err := s.next()
+		e, err := s.Next()
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return err
-		case e.kind == "ERROR":
-			return eventError(e, object.Protobuf)
+		case e.Kind == "ERROR":
+			return client.EventError(e, object.Protobuf)
 		}
-		rv, err := object.ParseVersion(e.object)
+		rv, err := object.ParseVersion(e.Object)
 		switch {
 		case err != nil:
 			return err
-		case e.kind == "BOOKMARK":
+		case e.Kind == "BOOKMARK":
 			used.reached(rv)
 		default:
 			used.event(rv)
@@ -332,7 +334,7 @@ func (k *keeper) read(s stream, o owner, from uint64) error {
 const ledgerVerb = "ledger"
 
 // acceptMetadataEvents asks for no more than the metadata of what a watch shows.
-const acceptMetadataEvents = mimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+const acceptMetadataEvents = client.MimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // metadataOnly is what every object is when only its metadata is asked for.
 var metadataOnly = object.Resource{
@@ -353,7 +355,7 @@ func (fs *Feeds) uses(o owner, rvs ...uint64) {
 // closeHoles has upstream show the state of caches for which nothing is proved, before a reader has to wait for
 // that: those before a revision that nobody shows, and all in a new era.
 func (k *keeper) closeHoles(ctx context.Context) {
-	for sleep(ctx, holeLooks) {
+	for client.Sleep(ctx, holeLooks) {
 		for _, f := range k.feeds.list() {
 			at, unproved := k.unproved(f)
 			if !unproved || !f.fresh.busy() || watchcache.Moment(time.Now()) < f.fresh.rested.Load() {
@@ -362,7 +364,7 @@ func (k *keeper) closeHoles(ctx context.Context) {
 			if f.fresh.closing.CompareAndSwap(false, true) {
 				k.running.Go(func() {
 					defer f.fresh.closing.Store(false)
-					sleep(ctx, holeLooks) // it may be on its way
+					client.Sleep(ctx, holeLooks) // it may be on its way
 					if now, unproved := k.unproved(f); unproved && now == at {
 						began := time.Now()
 						_, _ = f.shareRun(ctx, 0) // as a reader would

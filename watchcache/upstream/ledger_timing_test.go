@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // revisions is a watch whose events use one revision after the other.
@@ -60,7 +62,7 @@ func BenchmarkLedger(b *testing.B) {
 	k.feeds.ledger.mu.members, k.feeds.ledger.mu.entries = l.mu.members, l.mu.entries
 	const from = 1_000_000_000
 	b.ReportAllocs()
-	if err := k.read(newProtoStream(newRevisions(from, b.N), &metadataOnly, ledgerBuffer), 1, from-1); err == nil {
+	if err := k.read(client.NewProtoStream(newRevisions(from, b.N), &metadataOnly, ledgerBuffer), 1, from-1); err == nil {
 		b.Fatal("there is no end")
 	}
 	if _, highest := k.feeds.ledger.standing(1); highest != from+uint64(b.N)-1 {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
@@ -62,7 +63,7 @@ func (d *discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResou
 			Service *struct{ Name string } `json:"service"`
 		} `json:"spec"`
 	}
-	unknown := d.client.read(ctx, apiservices, resourcePath(apiservices, "")+"/"+gvr.Version+"."+gvr.Group, &service)
+	unknown := d.client.Read(ctx, apiservices, client.ResourcePath(apiservices, "")+"/"+gvr.Version+"."+gvr.Group, &service)
 	switch {
 	case unknown == nil && service.Spec.Service != nil:
 		return false, fmt.Errorf("%w: %s is served by the aggregated API %s", ErrNotCacheable, gvr, service.Spec.Service.Name)
@@ -79,7 +80,7 @@ func (d *discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResou
 	if scheme.Scheme.IsVersionRegistered(gvr.GroupVersion()) {
 		return false, nil
 	}
-	crd, err := d.client.define(ctx, gvr)
+	crd, err := define(ctx, d.client, gvr)
 	switch {
 	case err != nil:
 		return false, err

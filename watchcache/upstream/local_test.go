@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // Only what the apiserver serves itself is cached. Where the proxy may not look who serves
@@ -82,7 +83,7 @@ func TestOnlyLocalResourcesAreCached(t *testing.T) {
 				case path == "/apis/apps/v1":
 					req = req.Clone(req.Context())
 					req.URL.Path = "/apis/example.com/v1"
-				case strings.Contains(path, noSuchNamespace) && tc.list != "":
+				case strings.Contains(path, client.NoSuchNamespace) && tc.list != "":
 					return reply(200, tc.list), nil
 				}
 				return widget(req)

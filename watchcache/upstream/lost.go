@@ -9,6 +9,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // failed notes that the stream was lost. If it had been silent, that has been so for as long.
@@ -17,7 +18,7 @@ func (f *Feed) failed(err error) {
 	if errors.Is(err, errSilent) {
 		since = f.lastSign.Load()
 	}
-	f.refused.Store(answered(err))
+	f.refused.Store(client.Answered(err))
 	f.lost.CompareAndSwap(0, since)
 }
 
@@ -48,8 +49,8 @@ func (f *Feed) answered(ctx context.Context, began time.Time, err error) {
 	switch {
 	case err == nil:
 		f.unanswered.Store(0)
-	case noAnswer(err) && ctx.Err() == nil && f.unanswered.CompareAndSwap(0, watchcache.Moment(began)):
-		f.health.doubt()
+	case client.NoAnswer(err) && ctx.Err() == nil && f.unanswered.CompareAndSwap(0, watchcache.Moment(began)):
+		f.health.Doubt()
 		f.fresh.running.Go(func() { f.awaitAnswer(ctx) })
 	}
 }
@@ -58,17 +59,17 @@ func (f *Feed) answered(ctx context.Context, began time.Time, err error) {
 // it waits for that with all the others.
 func (f *Feed) awaitAnswer(ctx context.Context) {
 	for again := newRetry(f.health); ; {
-		end, err := f.health.turns.wait(ctx, f.urgency)
+		end, err := f.health.Turns.Wait(ctx, f.urgency)
 		if err != nil {
 			return
 		}
 		if f.unanswered.Load() != 0 { // by the stream, meanwhile
 			probing, cancel := context.WithTimeout(ctx, askTimeout)
-			_, err = f.client.probe(probing, f.cache.Resource())
+			_, err = f.client.Probe(probing, f.cache.Resource())
 			cancel()
 		}
 		end()
-		if !noAnswer(err) {
+		if !client.NoAnswer(err) {
 			f.unanswered.Store(0)
 			return
 		}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // This file establishes whose revisions are of one etcd. kube-apiserver may keep some resources in
@@ -111,7 +112,7 @@ func (k *keeper) shown() map[owner]*object.Resource {
 // choose looks for a resource to ask for upstream's revision.
 func (k *keeper) choose() {
 	for o, r := range k.shown() {
-		if noWatchCache(r.GVR) && k.ledger.has(o) {
+		if client.NoWatchCache(r.GVR) && k.ledger.has(o) {
 			k.uncached.Store(&ledgerWatch{resource: r, owner: o})
 			return
 		}
@@ -137,14 +138,14 @@ func (k *keeper) link(ctx context.Context) (missing bool) {
 		if err := k.feeds.probes.Wait(ctx); err != nil {
 			return true
 		}
-		p, err := k.feeds.client.probeAs(ctx, ledgerVerb, all[o])
+		p, err := k.feeds.client.ProbeAs(ctx, ledgerVerb, all[o])
 		switch {
 		case err == nil:
-			readings = append(readings, reading{o, p.rv})
+			readings = append(readings, reading{o, p.RV})
 		case i == 0 || i > len(order):
 			return true
 		}
-		if i == 0 && p.rv == k.linked {
+		if i == 0 && p.RV == k.linked {
 			return true
 		}
 	}

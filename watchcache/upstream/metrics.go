@@ -5,6 +5,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // Metrics count what feeds ask of upstream.
@@ -19,8 +22,8 @@ type Metrics struct {
 	restores *prometheus.CounterVec
 	checks   *prometheus.CounterVec
 	// Client counts requests, Servers are about the servers of upstream.
-	Client  *clientMetrics
-	Servers *serverMetrics
+	Client  *client.Metrics
+	Servers *servers.Metrics
 }
 
 var resourceLabels = []string{"group", "version", "resource"}
@@ -28,8 +31,8 @@ var resourceLabels = []string{"group", "version", "resource"}
 // NewMetrics registers the feeds' counters.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		Client:  newClientMetrics(r),
-		Servers: newServerMetrics(r),
+		Client:  client.NewMetrics(r),
+		Servers: servers.NewMetrics(r),
 		relists: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_relists_total",
 			Help: "Times that a feed had to read its whole state again, by reason.",

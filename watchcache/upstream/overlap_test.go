@@ -18,6 +18,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // What happens while a state is being read: freshness runs, changed definitions, restores.
@@ -58,7 +59,7 @@ type slowBody struct {
 func (b *slowBody) Read(p []byte) (int, error) {
 	delay := b.delay
 	b.delay = 0
-	if !sleep(b.ctx, delay) {
+	if !client.Sleep(b.ctx, delay) {
 		return 0, b.ctx.Err()
 	}
 	return b.ReadCloser.Read(p)
@@ -199,7 +200,7 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 			return reply(200, `{"kind":"APIGroupList","groups":[{"name":"example.com","versions":[{"version":"v1"}]}]}`), nil
 		case path == "/apis/example.com/v1":
 			return reply(200, `{"kind":"APIResourceList","resources":[{"name":"widgets","namespaced":true,"kind":"Widget","verbs":["get","list","watch"]}]}`), nil
-		case strings.Contains(path, noSuchNamespace):
+		case strings.Contains(path, client.NoSuchNamespace):
 			return reply(200, `{"apiVersion":"example.com/v1","items":[],"kind":"WidgetList","metadata":{"resourceVersion":"100"}}`), nil
 		case q.Get("sendInitialEvents") == "true":
 			body := fmt.Sprintf(`{"type":"ADDED","object":{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"a","namespace":"ns","resourceVersion":"50","uid":"u"},"spec":{"v":%q}}}`+"\n"+

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // This file ties feeds to the files of their caches.
@@ -127,14 +129,14 @@ func (f *Feed) settle(ctx context.Context, rv uint64) {
 		if errors.Is(err, errDiffers) || try >= settleTries {
 			f.interrupt(errDiffers)
 		}
-		sleep(ctx, max(backoff.Step(), retryAfter(err)))
+		client.Sleep(ctx, max(backoff.Step(), client.RetryAfter(err)))
 	}
 }
 
 // compareRestored has the cache get to rv, and compares it with upstream at rv or later.
 func (f *Feed) compareRestored(ctx context.Context, rv uint64) (at uint64, err error) {
 	if !f.reaches(ctx, rv, settleStream) {
-		end, err := f.health.turns.wait(ctx, f.urgency)
+		end, err := f.health.Turns.Wait(ctx, f.urgency)
 		if err != nil {
 			return rv, err
 		}
@@ -143,11 +145,11 @@ func (f *Feed) compareRestored(ctx context.Context, rv uint64) (at uint64, err e
 			return rv, err
 		}
 	}
-	list, err := f.client.metadata(ctx, f.cache.Resource(), rv)
+	list, err := f.client.Metadata(ctx, f.cache.Resource(), rv)
 	if err != nil {
 		return rv, err
 	}
-	at = list.rv
+	at = list.RV
 	if !f.reaches(ctx, at, settleStream) {
 		return at, fmt.Errorf("%w: it is not at %d", errInconclusive, at)
 	}
@@ -155,8 +157,8 @@ func (f *Feed) compareRestored(ctx context.Context, rv uint64) (at uint64, err e
 	if err != nil {
 		return at, fmt.Errorf("%w: %w", errInconclusive, err)
 	}
-	same := ours.Len() == len(list.states)
-	for _, is := range list.states {
+	same := ours.Len() == len(list.States)
+	for _, is := range list.States {
 		o := ours.Get(is.Key)
 		same = same && o != nil && o.UID() == is.UID && o.ResourceVersion() == is.ResourceVersion
 	}

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // This file brings a cache to where upstream said that it stands.
@@ -58,15 +59,15 @@ func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome strin
 		if err != nil {
 			return "", err
 		}
-		if p.rv < q.rv {
+		if p.RV < q.rv {
 			f.keeper.ledger.forget() // they are not in the same etcd
 		}
-		if p.rv < stats.Newest {
-			err = fmt.Errorf("%w: from %d to %d", errWentBack, stats.Newest, p.rv)
+		if p.RV < stats.Newest {
+			err = fmt.Errorf("%w: from %d to %d", errWentBack, stats.Newest, p.RV)
 			f.interrupt(err)
 			return "", err
 		}
-		q.rv, q.aside = p.rv, false
+		q.rv, q.aside = p.RV, false
 		if f.reaches(ctx, q.rv, patience) {
 			return "stream", nil
 		}
@@ -160,23 +161,23 @@ func (f *Feed) fastForward(ctx context.Context, rv uint64) (at uint64, err error
 		query = url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}}
 	}
 	done := f.metrics.spend("list")
-	p, err := f.client.page(ctx, f.cache.Resource(), query)
+	p, err := f.client.Page(ctx, f.cache.Resource(), query)
 	done()
 	switch {
 	case err != nil:
 		return 0, err
-	case p.rv < rv:
-		return 0, fmt.Errorf("upstream listed at %d, asked for %d", p.rv, rv)
-	case p.next != "":
-		return 0, errPartial
+	case p.RV < rv:
+		return 0, fmt.Errorf("upstream listed at %d, asked for %d", p.RV, rv)
+	case p.Next != "":
+		return 0, client.ErrPartial
 	}
-	f.fresh.quiet.Store(p.rv > before.Newest && len(p.changes) == before.Objects &&
-		!slices.ContainsFunc(p.changes, func(c watchcache.Change) bool { return c.Object.ResourceVersion() > before.Newest }))
-	err = f.write(epoch, func() error { return f.cache.FastForward(compact(p.changes), p.rv) })
+	f.fresh.quiet.Store(p.RV > before.Newest && len(p.Changes) == before.Objects &&
+		!slices.ContainsFunc(p.Changes, func(c watchcache.Change) bool { return c.Object.ResourceVersion() > before.Newest }))
+	err = f.write(epoch, func() error { return f.cache.FastForward(compact(p.Changes), p.RV) })
 	if errors.Is(err, watchcache.ErrDiverged) {
 		f.interrupt(err) // for a relist
 	}
-	return p.rv, err
+	return p.RV, err
 }
 
 // sideWatch watches from where the log stands and applies what comes: all that
@@ -195,14 +196,14 @@ func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 		cancel()
 		<-waited
 	}()
-	resp, err := f.client.getAs(ctx, mimeOf(f.encoding), "side-watch", f.gvr, resourcePath(f.gvr, ""), url.Values{
+	resp, err := f.client.GetAs(ctx, client.MimeOf(f.encoding), "side-watch", f.gvr, client.ResourcePath(f.gvr, ""), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"},
 		"resourceVersion": {strconv.FormatUint(from, 10)},
 		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},
 	})
 	if err == nil {
 		defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
-		err = f.consume(newStream(resp.Body, f.cache.Resource()), epoch, func() {})
+		err = f.consume(client.NewStream(resp.Body, f.cache.Resource()), epoch, func() {})
 	}
 	if f.reaches(ctx, rv, 0) {
 		return nil

@@ -17,6 +17,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 const (
@@ -215,7 +216,7 @@ func TestUnwellUpstreamIsAsked(t *testing.T) {
 		f.leave()
 		time.Sleep(time.Second)
 		f.turn(unwell)
-		time.Sleep(unreadyPatience + soon)
+		time.Sleep(servers.UnreadyPatience + soon)
 		wantFresh(t, f, all)
 		f.elsewhere()
 		f.cutStreams(true)
@@ -314,14 +315,14 @@ func TestFeedsGoOnAtAnotherServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
 		members := []*member{{frail: f}, {frail: f}, {frail: f}}
-		var servers []Server
+		var several []servers.Server
 		var ways []http.RoundTripper
 		for i, m := range members {
-			servers = append(servers, Server{&url.URL{Scheme: "https", Host: fmt.Sprint(i)}, m})
+			several = append(several, servers.Server{Base: &url.URL{Scheme: "https", Host: fmt.Sprint(i)}, Transport: m})
 			ways = append(ways, m)
 		}
 		metrics := NewMetrics(prometheus.NewRegistry())
-		s, err := NewServers(t.Context(), servers, metrics.Servers, metrics.Client, zap.NewNop())
+		s, err := servers.New(t.Context(), several, metrics.Servers, metrics.Client, zap.NewNop())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // refusal remembers for a while why a resource has no feed.
@@ -46,17 +47,17 @@ func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden
 // pauseAfter is how long a refusal holds before it is tried again.
 func pauseAfter(err error) time.Duration {
 	switch {
-	case errors.Is(err, ErrNotCacheable), errors.Is(err, ErrNoEncoding), errors.Is(err, object.ErrMalformed),
+	case errors.Is(err, ErrNotCacheable), errors.Is(err, client.ErrNoEncoding), errors.Is(err, object.ErrMalformed),
 		errors.Is(err, object.ErrOpaqueResourceVersion):
 		return time.Minute
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return 30 * time.Second
 	}
-	return max(2*time.Second, retryAfter(err))
+	return max(2*time.Second, client.RetryAfter(err))
 }
 
 // notForUs tells that a feed ended because its resource cannot or must not be cached, and not
 // because upstream was away.
 func notForUs(err error) bool {
-	return errors.Is(err, ErrNotCacheable) || errors.Is(err, ErrNoEncoding)
+	return errors.Is(err, ErrNotCacheable) || errors.Is(err, client.ErrNoEncoding)
 }

@@ -5,11 +5,14 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // retry is when somebody who follows upstream goes on after failures in a row.
 type retry struct {
-	health  *health
+	health  *servers.Health
 	backoff wait.Backoff
 	broke   bool // a request or a stream has ended without an answer
 	told    bool // upstream has said to read anew
@@ -21,7 +24,7 @@ var reconnect = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter:
 // steady is how long a stream must have lived for failures before it to be forgotten.
 const steady = 5 * time.Second
 
-func newRetry(h *health) retry { return retry{health: h, backoff: reconnect} }
+func newRetry(h *servers.Health) retry { return retry{health: h, backoff: reconnect} }
 
 // after waits as long as is called for by an attempt that took some time and ended with err. The first
 // stream that breaks is resumed at once, and one whose state upstream says is to be read anew is read
@@ -31,15 +34,15 @@ func (r *retry) after(ctx context.Context, took time.Duration, err error, do act
 	if took > steady {
 		*r = newRetry(r.health)
 	}
-	back := r.health.nextReturn()
-	if doubtful(err) {
-		r.health.doubt()
+	back := r.health.NextReturn()
+	if client.Doubtful(err) {
+		r.health.Doubt()
 	}
-	pause := retryAfter(err)
+	pause := client.RetryAfter(err)
 	switch {
-	case do == relist && answered(err) && !r.told:
+	case do == relist && client.Answered(err) && !r.told:
 		r.told = true
-	case do == resume && !answered(err) && !r.broke:
+	case do == resume && !client.Answered(err) && !r.broke:
 		r.broke = true
 	default:
 		pause = max(pause, r.backoff.Step())

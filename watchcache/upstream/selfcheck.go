@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 const (
@@ -72,20 +73,20 @@ func (f *Feed) statesAt(ctx context.Context, rv uint64) (map[string]object.State
 		"limit": {strconv.Itoa(checkPage)}, "resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"Exact"},
 	}
 	for {
-		list, err := f.client.metadataBy(ctx, f.cache.Resource(), query)
+		list, err := f.client.MetadataBy(ctx, f.cache.Resource(), query)
 		switch {
 		case err != nil:
 			return nil, err
-		case list.rv != rv:
-			return nil, fmt.Errorf("%w: asked for %d, got %d", errInconclusive, rv, list.rv)
+		case list.RV != rv:
+			return nil, fmt.Errorf("%w: asked for %d, got %d", errInconclusive, rv, list.RV)
 		}
-		for _, state := range list.states {
+		for _, state := range list.States {
 			states[state.Key] = state
 		}
-		if list.next == "" {
+		if list.Next == "" {
 			return states, nil
 		}
-		query = url.Values{"limit": {strconv.Itoa(checkPage)}, "continue": {list.next}}
+		query = url.Values{"limit": {strconv.Itoa(checkPage)}, "continue": {list.Next}}
 	}
 }
 
@@ -94,12 +95,12 @@ func (fs *Feeds) checkAll(interval time.Duration) {
 	for {
 		feeds := fs.list()
 		pause := interval / time.Duration(len(feeds)+1)
-		if !sleep(fs.ctx, pause/2+rand.N(pause+1)) {
+		if !client.Sleep(fs.ctx, pause/2+rand.N(pause+1)) {
 			return
 		}
 		for _, f := range feeds {
 			fs.check(f)
-			if !sleep(fs.ctx, pause/2+rand.N(pause+1)) {
+			if !client.Sleep(fs.ctx, pause/2+rand.N(pause+1)) {
 				return
 			}
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // past is where a feed could begin that clients go on from an earlier state than upstream's:
@@ -127,12 +128,12 @@ const (
 func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, readAtTimeout)
 	defer cancel()
-	end, err := f.health.turns.wait(ctx, f.urgency)
+	end, err := f.health.Turns.Wait(ctx, f.urgency)
 	if err != nil {
 		return err
 	}
 	defer end()
-	changes, err := f.client.listAt(ctx, f.cache.Resource(), rv)
+	changes, err := f.client.ListAt(ctx, f.cache.Resource(), rv)
 	if err == nil {
 		_, err = f.adopt(changes, rv)
 	}
@@ -145,7 +146,7 @@ func (f *Feed) catchUp(ctx context.Context, rv uint64) {
 	backoff := reconnect
 	for try := 1; ctx.Err() == nil; try++ {
 		for opened := f.past.opened.Load(); opened == 0 || watchcache.SinceMoment(opened) < refusalTime; opened = f.past.opened.Load() {
-			if !sleep(ctx, refusalTime/10) {
+			if !client.Sleep(ctx, refusalTime/10) {
 				return
 			}
 		}
@@ -163,7 +164,7 @@ func (f *Feed) catchUp(ctx context.Context, rv uint64) {
 		if try == catchUpTries {
 			f.interrupt(errDiffers)
 		}
-		sleep(ctx, max(backoff.Step(), retryAfter(err)))
+		client.Sleep(ctx, max(backoff.Step(), client.RetryAfter(err)))
 	}
 }
 
@@ -172,16 +173,16 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	if f.cache.Bookmark() != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
-	path, query := nothing(f.cache.Resource())
+	path, query := client.Nothing(f.cache.Resource())
 	for name, value := range map[string]string{
 		"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true",
 		"timeoutSeconds": strconv.Itoa(sideWatchSeconds),
 	} {
 		query.Set(name, value)
 	}
-	resp, err := f.client.getAs(ctx, mimeOf(f.encoding), "probe", f.gvr, path, query)
+	resp, err := f.client.GetAs(ctx, client.MimeOf(f.encoding), "probe", f.gvr, path, query)
 	if apierrors.IsInvalid(err) {
 		return nil // upstream does not stream states, and it is known by its bookmarks only
 	}
@@ -189,14 +190,14 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 		return err
 	}
 	defer resp.Body.Close() //nolint:errcheck // what matters was read
-	e, err := newStream(resp.Body, f.cache.Resource()).next()
+	e, err := client.NewStream(resp.Body, f.cache.Resource()).Next()
 	switch {
 	case err != nil:
 		return ended(err, true)
-	case e.kind == "ERROR":
-		return eventError(e, f.encoding)
-	case e.kind != "BOOKMARK":
-		return fmt.Errorf("%w: watch of nothing shows %s", object.ErrMalformed, e.kind)
+	case e.Kind == "ERROR":
+		return client.EventError(e, f.encoding)
+	case e.Kind != "BOOKMARK":
+		return fmt.Errorf("%w: watch of nothing shows %s", object.ErrMalformed, e.Kind)
 	}
 	_, err = f.bookmark(e)
 	return err

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // starter is an upstream that can answer late, and that can be one which starts: not ready by its
@@ -69,7 +71,7 @@ func TestSlowUpstreamIsFollowed(t *testing.T) {
 		s := &starter{frail: newFrail()}
 		_, all := startMany(t, s)
 		time.Sleep(time.Minute)
-		s.takes.Store(int64(checkTimeout + time.Second/2))
+		s.takes.Store(int64(servers.CheckTimeout + time.Second/2))
 		s.cutStreams(false)
 		time.Sleep(10 * time.Minute)
 		for _, f := range all {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // Store keeps caches in a directory, a file for each, so that a proxy that starts again goes
@@ -66,7 +67,7 @@ const (
 var errUseless = errors.New("saved cache is of no use")
 
 // OpenStore makes the directory if need be, and asks upstream who it is.
-func OpenStore(ctx context.Context, dir string, client *Client, log *zap.Logger) (*Store, error) {
+func OpenStore(ctx context.Context, dir string, client *client.Client, log *zap.Logger) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of saved caches: %w", err)
 	}
@@ -99,7 +100,7 @@ const othersWrite = 0o022
 // Close lets another process have the directory.
 func (s *Store) Close() error { return s.lock.Close() }
 
-func (s *Store) prepare(ctx context.Context, client *Client) error {
+func (s *Store) prepare(ctx context.Context, client *client.Client) error {
 	entries, err := os.ReadDir(s.dir)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), storeSuffix+"-") { // of somebody who was killed
@@ -111,27 +112,27 @@ func (s *Store) prepare(ctx context.Context, client *Client) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeLimit)
 	defer cancel()
-	if s.origin, err = client.origin(ctx); err != nil {
+	if s.origin, err = originOf(ctx, client); err != nil {
 		return fmt.Errorf("who is upstream: %w", err)
 	}
 	return nil
 }
 
-// origin asks who upstream is. Where the proxy may not look for what no two clusters have in
+// originOf asks who upstream is. Where the proxy may not look for what no two clusters have in
 // common, the address has to do.
-func (c *Client) origin(ctx context.Context) (o origin, err error) {
+func originOf(ctx context.Context, c *client.Client) (o origin, err error) {
 	var version struct {
 		GitVersion string `json:"gitVersion"`
 	}
-	if err := c.read(ctx, schema.GroupVersionResource{}, "/version", &version); err != nil {
+	if err := c.Read(ctx, schema.GroupVersionResource{}, "/version", &version); err != nil {
 		return o, err
 	}
-	cluster, err := c.cluster(ctx)
+	cluster, err := c.Cluster(ctx)
 	if err != nil {
 		return o, err
 	}
 	if cluster == "" {
-		cluster = c.base.String()
+		cluster = c.Base.String()
 	}
 	return origin{cluster, version.GitVersion}, nil
 }

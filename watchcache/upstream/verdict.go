@@ -8,6 +8,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 type action int
@@ -43,7 +44,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
 		return relist, "no-streaming"
 	case apierrors.IsTooManyRequests(err):
 		return resume, ""
-	case hasTooLarge(err):
+	case client.IsTooLarge(err):
 		// Upstream lags behind us, or was restored to an earlier state. Only
 		// a consistent read can tell.
 		if f.wentBack(ctx) {
@@ -53,14 +54,10 @@ func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
 		return resume, ""
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
 		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
-		errors.Is(err, ErrNoEncoding), errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
+		errors.Is(err, client.ErrNoEncoding), errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
 		return giveUp, ""
 	}
 	return resume, ""
-}
-
-func hasTooLarge(err error) bool {
-	return apierrors.HasStatusCause(err, "ResourceVersionTooLarge")
 }
 
 // wentBack asks for upstream's revision.
@@ -69,8 +66,8 @@ func (f *Feed) wentBack(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
-	p, err := f.client.probe(ctx, f.cache.Resource())
-	return err == nil && p.rv < s.ResourceVersion()
+	p, err := f.client.Probe(ctx, f.cache.Resource())
+	return err == nil && p.RV < s.ResourceVersion()
 }

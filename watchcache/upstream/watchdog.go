@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 const (
@@ -13,14 +14,13 @@ const (
 	// about once a minute.
 	silence = 90 * time.Second
 	// grace is how long a stream may take to follow once upstream was seen ahead.
-	grace        = 5 * time.Second
-	probeTimeout = 10 * time.Second
+	grace = 5 * time.Second
 )
 
 // guard watches over an open stream and cuts it, with the reason as the cause,
 // if upstream moves on and the stream does not. It returns when ctx ends.
 func (f *Feed) guard(ctx context.Context, cut context.CancelCauseFunc) {
-	for sleep(ctx, silence-f.quiet()) {
+	for client.Sleep(ctx, silence-f.quiet()) {
 		if f.quiet() < silence {
 			continue
 		}
@@ -35,9 +35,9 @@ func (f *Feed) guard(ctx context.Context, cut context.CancelCauseFunc) {
 func (f *Feed) quiet() time.Duration { return watchcache.SinceMoment(f.lastSign.Load()) }
 
 func (f *Feed) check(ctx context.Context) error {
-	probing, cancel := context.WithTimeout(ctx, probeTimeout)
+	probing, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
-	p, err := f.client.probe(probing, f.cache.Resource())
+	p, err := f.client.Probe(probing, f.cache.Resource())
 	if err != nil {
 		return fmt.Errorf("%w and upstream does not answer: %w", errSilent, err)
 	}
@@ -45,23 +45,23 @@ func (f *Feed) check(ctx context.Context) error {
 	switch {
 	case err != nil: // still reading the initial state
 		return fmt.Errorf("%w before the initial state was complete", errSilent)
-	case p.rv < s.ResourceVersion():
-		return fmt.Errorf("%w: from %d to %d", errWentBack, s.ResourceVersion(), p.rv)
+	case p.RV < s.ResourceVersion():
+		return fmt.Errorf("%w: from %d to %d", errWentBack, s.ResourceVersion(), p.RV)
 	}
 	at, _ := f.standing()
-	if p.rv == at {
+	if p.RV == at {
 		f.touch()
 		return nil
 	}
 	if f.cache.Resource().NoWatchCache {
 		// No bookmark will tell that nothing has happened.
-		if same, err := f.confirm(probing, p.rv); err == nil && same {
+		if same, err := f.confirm(probing, p.RV); err == nil && same {
 			f.touch()
 			return f.forget()
 		}
 	}
-	if sleep(ctx, grace) && f.quiet() > silence {
-		return fmt.Errorf("%w at %d while upstream is at %d", errSilent, at, p.rv)
+	if client.Sleep(ctx, grace) && f.quiet() > silence {
+		return fmt.Errorf("%w at %d while upstream is at %d", errSilent, at, p.RV)
 	}
 	return nil
 }

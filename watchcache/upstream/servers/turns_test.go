@@ -1,4 +1,4 @@
-package upstream
+package servers
 
 import (
 	"context"
@@ -13,22 +13,22 @@ import (
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newTurns(2)
-		first, _ := all.wait(t.Context(), idle)
-		if _, err := all.wait(t.Context(), idle); err != nil { // it never ends by itself
+		first, _ := all.Wait(t.Context(), idle)
+		if _, err := all.Wait(t.Context(), idle); err != nil { // it never ends by itself
 			t.Fatal(err)
 		}
 		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := all.wait(impatient, idle); err == nil {
+		if _, err := all.Wait(impatient, idle); err == nil {
 			t.Error("a third has its turn at once")
 		}
 		began := time.Now()
 		time.AfterFunc(time.Second, first)
-		third, err := all.wait(t.Context(), idle)
+		third, err := all.Wait(t.Context(), idle)
 		if err != nil || time.Since(began) != time.Second {
 			t.Errorf("the third had its turn after %v, %v", time.Since(began), err)
 		}
-		fourth, err := all.wait(t.Context(), idle) // when the second has taken too long
+		fourth, err := all.Wait(t.Context(), idle) // when the second has taken too long
 		if took := time.Since(began); err != nil || took > turnMax {
 			t.Errorf("the fourth had its turn after %v, %v", took, err)
 		}
@@ -43,7 +43,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-func idle() urgency { return urgency{} }
+func idle() Urgency { return Urgency{} }
 
 // While turns are shut nobody has one. Then those come first whose clients watch, and of them those
 // that were read last.
@@ -51,11 +51,11 @@ func TestMostUrgentComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newTurns(1)
 		all.shut(true)
-		var order []urgency
+		var order []Urgency
 		var running sync.WaitGroup
-		for _, u := range []urgency{{false, 9}, {true, 1}, {false, 3}, {true, 7}, {false, 5}} {
+		for _, u := range []Urgency{{false, 9}, {true, 1}, {false, 3}, {true, 7}, {false, 5}} {
 			running.Go(func() {
-				end, err := all.wait(t.Context(), func() urgency { return u })
+				end, err := all.Wait(t.Context(), func() Urgency { return u })
 				if err == nil {
 					order = append(order, u)
 					end()
@@ -64,7 +64,7 @@ func TestMostUrgentComesFirst(t *testing.T) {
 		}
 		left, leave := context.WithCancel(t.Context())
 		running.Go(func() {
-			if _, err := all.wait(left, func() urgency { return urgency{true, 99} }); err == nil {
+			if _, err := all.Wait(left, func() Urgency { return Urgency{true, 99} }); err == nil {
 				t.Error("somebody who has left has a turn")
 			}
 		})
@@ -76,7 +76,7 @@ func TestMostUrgentComesFirst(t *testing.T) {
 		synctest.Wait()
 		all.shut(false)
 		running.Wait()
-		if want := []urgency{{true, 7}, {true, 1}, {false, 9}, {false, 5}, {false, 3}}; !slices.Equal(order, want) {
+		if want := []Urgency{{true, 7}, {true, 1}, {false, 9}, {false, 5}, {false, 3}}; !slices.Equal(order, want) {
 			t.Errorf("they came in the order %v, want %v", order, want)
 		}
 	})

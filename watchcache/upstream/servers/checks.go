@@ -1,4 +1,4 @@
-package upstream
+package servers
 
 import (
 	"context"
@@ -14,27 +14,29 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // This file checks servers: when, how, and what feeds are told of it.
 
 const (
 	// checkEvery is how often servers are checked, checkAgain how soon after one did not answer.
-	checkEvery   = 3 * time.Second
-	checkAgain   = 500 * time.Millisecond
-	checkRest    = 100 * time.Millisecond // between two checks, however often they are asked for
-	checkTimeout = 2 * time.Second
+	checkEvery = 3 * time.Second
+	checkAgain = 500 * time.Millisecond
+	checkRest  = 100 * time.Millisecond // between two checks, however often they are asked for
+	// CheckTimeout is how long a server may take to answer a check.
+	CheckTimeout = 2 * time.Second
 	// awayLeast and awayMost are how far apart checks are while upstream is away: it is asked no
 	// more than four times a second, all servers together.
 	awayLeast = 260 * time.Millisecond
 	awayMost  = 340 * time.Millisecond
-	// unreadyPatience is how long a server that says it is not ready is believed. One that answers
+	// UnreadyPatience is how long a server that says it is not ready is believed. One that answers
 	// reads after that has a health check which fails for ever.
-	unreadyPatience = 30 * time.Second
+	UnreadyPatience = 30 * time.Second
 )
 
-// run follows how the servers are until ctx ends.
-func (s *Servers) run(ctx context.Context) {
+// Run follows how the servers are until ctx ends.
+func (s *Set) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, one := range s.servers {
 		all.Go(func() { s.follow(ctx, one) })
@@ -43,7 +45,7 @@ func (s *Servers) run(ctx context.Context) {
 }
 
 // follow checks a server now and then, and when it is suspected.
-func (s *Servers) follow(ctx context.Context, one *server) {
+func (s *Set) follow(ctx context.Context, one *server) {
 	next := checkEvery
 	if s.alone() {
 		next = 0 // it was not checked yet
@@ -55,21 +57,21 @@ func (s *Servers) follow(ctx context.Context, one *server) {
 		case <-ctx.Done():
 			return
 		}
-		raised := s.health.raised()
+		raised := s.Health.raised()
 		found := s.ask(ctx, one)
 		if ctx.Err() != nil {
 			return
 		}
 		s.conclude(one, found, raised)
-		sleep(ctx, s.rest())
+		client.Sleep(ctx, s.rest())
 		next = s.interval(found.err)
 	}
 }
 
 // rest is how long a server is left alone after a check, whoever suspects it. While upstream is away
 // servers are checked by turns.
-func (s *Servers) rest() time.Duration {
-	if !s.health.isAway() {
+func (s *Set) rest() time.Duration {
+	if !s.Health.isAway() {
 		return checkRest
 	}
 	s.mu.Lock()
@@ -79,11 +81,11 @@ func (s *Servers) rest() time.Duration {
 }
 
 // interval is when a server that nobody suspects is checked after that.
-func (s *Servers) interval(err error) time.Duration {
+func (s *Set) interval(err error) time.Duration {
 	switch {
-	case s.health.isAway():
+	case s.Health.isAway():
 		return 0
-	case noAnswer(err):
+	case client.NoAnswer(err):
 		return checkAgain
 	case s.alone() && err == nil:
 		return math.MaxInt64
@@ -92,7 +94,7 @@ func (s *Servers) interval(err error) time.Duration {
 }
 
 // conclude notes what a check found, and what it says to the doubts that were raised before it.
-func (s *Servers) conclude(one *server, found standingAt, raised uint64) {
+func (s *Set) conclude(one *server, found standingAt, raised uint64) {
 	asked := s.servers[s.current.Load()]
 	s.note(one, found)
 	s.mu.Lock()
@@ -102,7 +104,7 @@ func (s *Servers) conclude(one *server, found standingAt, raised uint64) {
 	if one != asked && one != now {
 		raised = 0 // it says nothing about the server that feeds ask
 	}
-	if s.health.checked(raised, ready) {
+	if s.Health.checked(raised, ready) {
 		s.suspect(now)
 	}
 }
@@ -121,32 +123,32 @@ type standingAt struct {
 }
 
 // ask checks a server.
-func (s *Servers) ask(ctx context.Context, one *server) (found standingAt) {
+func (s *Set) ask(ctx context.Context, one *server) (found standingAt) {
 	found.before = s.before()
-	within, cancel := context.WithTimeout(ctx, checkTimeout)
+	within, cancel := context.WithTimeout(ctx, CheckTimeout)
 	defer cancel()
 	readable, unreadyFor := s.known(one)
 	if found.readable, found.err = one.sayReady(within, readable); found.err != nil {
-		found.unready, found.silent = true, noAnswer(found.err)
-		found.serves = unreadyFor > unreadyPatience && sleep(ctx, s.rest()) && one.serves(ctx, readable)
+		found.unready, found.silent = true, client.NoAnswer(found.err)
+		found.serves = unreadyFor > UnreadyPatience && client.Sleep(ctx, s.rest()) && one.serves(ctx, readable)
 		return found
 	}
 	if s.alone() {
 		return found
 	}
-	if found.cluster, found.err = one.client.cluster(within); found.err != nil {
+	if found.cluster, found.err = one.client.Cluster(within); found.err != nil {
 		return found
 	}
-	p, err := one.client.probe(within, aProbe)
+	p, err := one.client.Probe(within, aProbe)
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return found
 	}
-	found.rv, found.err = p.rv, err
+	found.rv, found.err = p.RV, err
 	return found
 }
 
 // aProbe is of a resource that every cluster has.
-var aProbe = &object.Resource{GVR: namespaces, Encoding: object.JSON}
+var aProbe = &object.Resource{GVR: client.Namespaces, Encoding: object.JSON}
 
 // sayReady asks a server whether it wants to be asked. Any answer but a 5xx says so: /readyz need not
 // be there, nor be for everybody to read. But where it was readable before, a refusal means that a
@@ -156,13 +158,13 @@ func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err 
 	if err != nil {
 		return false, fmt.Errorf("request /readyz: %w", err)
 	}
-	req.Header.Set("User-Agent", userAgent)
-	resp, err := one.client.http.Do(req)
+	req.Header.Set("User-Agent", client.UserAgent)
+	resp, err := one.client.HTTP.Do(req)
 	if err != nil {
 		return false, fmt.Errorf("ask /readyz: %w", err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only the status matters
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody))
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, client.MaxErrorBody))
 	refused := resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden
 	if resp.StatusCode >= http.StatusInternalServerError || refused && readable {
 		return false, fmt.Errorf("/readyz: %s", resp.Status)
@@ -174,18 +176,18 @@ func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err 
 // refusal is an answer, too, unless it asks to come back later, or the server has told more before
 // and may not know yet who may read what.
 func (one *server) serves(ctx context.Context, readable bool) bool {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
-	_, err := one.client.probe(ctx, aProbe)
+	_, err := one.client.Probe(ctx, aProbe)
 	if readable && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) {
 		return false
 	}
-	return err == nil || !doubtful(err) && !apierrors.IsTooManyRequests(err)
+	return err == nil || !client.Doubtful(err) && !apierrors.IsTooManyRequests(err)
 }
 
 // known is what a server has said before: whether /readyz could be read, and for how long it has not
 // been ready.
-func (s *Servers) known(one *server) (readable bool, unreadyFor time.Duration) {
+func (s *Set) known(one *server) (readable bool, unreadyFor time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !one.mu.unready.IsZero() {

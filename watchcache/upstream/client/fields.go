@@ -1,4 +1,4 @@
-package upstream
+package client
 
 import (
 	"strings"
@@ -9,11 +9,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// builtinFields are the field labels of built-in resources beside metadata.name
+// BuiltinFields are the field labels of built-in resources beside metadata.name
 // and metadata.namespace, as their registries in kube-apiserver 1.36 know them
 // (k8s.io/kubernetes/pkg/registry, SelectableFields and the conversions of field
 // labels in pkg/apis). Discovery does not tell them.
-func builtinFields(gvr schema.GroupVersionResource) []object.Field {
+func BuiltinFields(gvr schema.GroupVersionResource) []object.Field {
 	switch (schema.GroupResource{Group: gvr.Group, Resource: gvr.Resource}) {
 	case schema.GroupResource{Resource: "pods"}:
 		return []object.Field{
@@ -77,21 +77,21 @@ func eventFields(about, controller string, more ...object.Field) []object.Field 
 	return fields
 }
 
-// noNamespaceField tells the one namespaced resource that does not know
+// NoNamespaceField tells the one namespaced resource that does not know
 // metadata.namespace as a field label.
-func noNamespaceField(gvr schema.GroupVersionResource) bool {
+func NoNamespaceField(gvr schema.GroupVersionResource) bool {
 	return gvr.Group == "certificates.k8s.io" && gvr.Resource == "podcertificaterequests"
 }
 
-// noWatchCache tells resources that kube-apiserver serves straight from etcd:
+// NoWatchCache tells resources that kube-apiserver serves straight from etcd:
 // their watches have no bookmarks but the one that ends the initial state.
-func noWatchCache(gvr schema.GroupVersionResource) bool {
+func NoWatchCache(gvr schema.GroupVersionResource) bool {
 	return gvr.Resource == "events" && (gvr.Group == "" || gvr.Group == "events.k8s.io")
 }
 
-// customFields are the selectable fields of a custom resource's version. Their
+// CustomFields are the selectable fields of a custom resource's version. Their
 // paths are written ".spec.color".
-func customFields(jsonPaths []string) (fields []object.Field) {
+func CustomFields(jsonPaths []string) (fields []object.Field) {
 	for _, path := range jsonPaths {
 		name := strings.TrimPrefix(path, ".")
 		var escaped []string

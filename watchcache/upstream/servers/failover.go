@@ -1,4 +1,4 @@
-package upstream
+package servers
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 // Transport returns a way to whichever server is asked at the time. The ways to each of them
 // are in the order of the servers; they are given requests for the address of any.
-func (s *Servers) Transport(ways []http.RoundTripper) http.RoundTripper {
+func (s *Set) Transport(ways []http.RoundTripper) http.RoundTripper {
 	if s.alone() {
 		return ways[0]
 	}
@@ -26,7 +26,7 @@ func (s *Servers) Transport(ways []http.RoundTripper) http.RoundTripper {
 // failover sends requests to the server of the moment, and once more to another if the first
 // cannot be connected to.
 type failover struct {
-	servers *Servers
+	servers *Set
 	ways    map[*server]http.RoundTripper
 }
 

@@ -1,4 +1,4 @@
-package upstream
+package client
 
 import (
 	"bytes"
@@ -18,37 +18,39 @@ import (
 // custom resources have no protobuf form.
 var ErrNoEncoding = errors.New("resource has no such encoding")
 
+// The media types of both encodings.
 const (
-	mimeJSON     = "application/json"
-	mimeProtobuf = "application/vnd.kubernetes.protobuf"
+	MimeJSON     = "application/json"
+	MimeProtobuf = "application/vnd.kubernetes.protobuf"
 )
 
-// mimeOf is what to accept for objects in an encoding.
-func mimeOf(e object.Encoding) string {
+// MimeOf is what to accept for objects in an encoding.
+func MimeOf(e object.Encoding) string {
 	if e == object.Protobuf {
-		return mimeProtobuf
+		return MimeProtobuf
 	}
-	return mimeJSON
+	return MimeJSON
 }
 
 // errOtherEncoding says that an answer is not written as it was asked for. It may
 // not even be upstream's.
 var errOtherEncoding = errors.New("answer in another encoding")
 
-// checkEncoding tells whether an answer is in the encoding that was asked for.
-func checkEncoding(resp *http.Response, e object.Encoding) error {
-	if got := resp.Header.Get("Content-Type"); !strings.HasPrefix(got, mimeOf(e)) {
-		return fmt.Errorf("%w: %q instead of %q", errOtherEncoding, got, mimeOf(e))
+// CheckEncoding tells whether an answer is in the encoding that was asked for.
+func CheckEncoding(resp *http.Response, e object.Encoding) error {
+	if got := resp.Header.Get("Content-Type"); !strings.HasPrefix(got, MimeOf(e)) {
+		return fmt.Errorf("%w: %q instead of %q", errOtherEncoding, got, MimeOf(e))
 	}
 	return nil
 }
 
-var protobufPrefix = []byte("k8s\x00")
+// ProtobufPrefix begins every answer in protobuf.
+var ProtobufPrefix = []byte("k8s\x00")
 
 // readEnvelope opens what every protobuf message of the API comes in: a prefix and
 // a runtime.Unknown, which names the type. The memory of into is used again.
 func readEnvelope(body []byte, into *runtime.Unknown) error {
-	raw, ok := bytes.CutPrefix(body, protobufPrefix)
+	raw, ok := bytes.CutPrefix(body, ProtobufPrefix)
 	if !ok {
 		return fmt.Errorf("%w: not protobuf: %.20q", object.ErrMalformed, body)
 	}
@@ -87,31 +89,32 @@ type protoStream struct {
 	want     runtime.TypeMeta // of what is shown
 }
 
-func newProtoStream(body io.Reader, r *object.Resource, buffer int) *protoStream {
+// NewProtoStream reads watch events in protobuf, through a buffer of so many bytes.
+func NewProtoStream(body io.Reader, r *object.Resource, buffer int) Stream {
 	return &protoStream{r: newFrameReader(body, buffer), want: runtime.TypeMeta{Kind: r.Kind, APIVersion: r.APIVersion()}}
 }
 
-// next implements stream.
-func (s *protoStream) next() (event, error) {
-	frame, err := s.r.next()
+// Next implements stream.
+func (s *protoStream) Next() (Event, error) {
+	frame, err := s.r.Next()
 	if err != nil {
-		return event{}, err
+		return Event{}, err
 	}
 	s.event = metav1.WatchEvent{Object: runtime.RawExtension{Raw: kept(s.event.Object.Raw)}}
 	s.envelope.Raw = kept(s.envelope.Raw)
 	if err := s.event.Unmarshal(frame); err != nil {
-		return event{}, fmt.Errorf("%w: watch event: %w", object.ErrMalformed, err)
+		return Event{}, fmt.Errorf("%w: watch event: %w", object.ErrMalformed, err)
 	}
 	if err := readEnvelope(s.event.Object.Raw, &s.envelope); err != nil {
-		return event{}, err
+		return Event{}, err
 	}
-	e := event{kind: s.event.Type, object: s.envelope.Raw}
+	e := Event{Kind: s.event.Type, Object: s.envelope.Raw}
 	want := s.want
-	if e.kind == "ERROR" {
+	if e.Kind == "ERROR" {
 		want = runtime.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	}
 	if s.envelope.TypeMeta != want {
-		return event{}, fmt.Errorf("%w: watch event with a %v instead of a %v", object.ErrMalformed, s.envelope.TypeMeta, want)
+		return Event{}, fmt.Errorf("%w: watch event with a %v instead of a %v", object.ErrMalformed, s.envelope.TypeMeta, want)
 	}
 	return e, nil
 }
@@ -124,5 +127,5 @@ func kept(buf []byte) []byte {
 	return buf[:0]
 }
 
-// buffered implements stream.
-func (s *protoStream) buffered() bool { return s.r.buffered() }
+// Buffered implements stream.
+func (s *protoStream) Buffered() bool { return s.r.Buffered() }

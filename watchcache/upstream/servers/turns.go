@@ -1,4 +1,4 @@
-package upstream
+package servers
 
 import (
 	"context"
@@ -29,29 +29,29 @@ type turns struct {
 
 // waiter is somebody who waits for a turn.
 type waiter struct {
-	urgency func() urgency // asked for when a turn is free
+	urgency func() Urgency // asked for when a turn is free
 	turn    chan struct{}  // closed when the waiter has one
 }
 
-// urgency decides whose turn is next: clients that watch lose most by waiting, then those that
+// Urgency decides whose turn is next: clients that watch lose most by waiting, then those that
 // have read last.
-type urgency struct {
-	watched bool
-	used    int64 // moment of the last read
+type Urgency struct {
+	Watched bool
+	Used    int64 // moment of the last read
 }
 
-func (u urgency) exceeds(v urgency) bool {
-	if u.watched != v.watched {
-		return u.watched
+func (u Urgency) exceeds(v Urgency) bool {
+	if u.Watched != v.Watched {
+		return u.Watched
 	}
-	return u.used > v.used
+	return u.Used > v.Used
 }
 
 func newTurns(most int) *turns { return &turns{max: most} }
 
 // wait waits for a turn and returns what ends it. A turn that takes long does not keep others
 // from theirs: it may be one resource that upstream is slow with.
-func (t *turns) wait(ctx context.Context, urgency func() urgency) (end func(), err error) {
+func (t *turns) Wait(ctx context.Context, urgency func() Urgency) (end func(), err error) {
 	w := &waiter{urgency, make(chan struct{})}
 	t.mu.Lock()
 	t.mu.waiting = append(t.mu.waiting, w)

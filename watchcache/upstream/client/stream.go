@@ -1,4 +1,4 @@
-package upstream
+package client
 
 import (
 	"bufio"
@@ -17,22 +17,23 @@ import (
 // default, JSON may write them larger, and nothing legitimate comes near this.
 const maxEvent = 64 << 20
 
-// stream reads watch events.
-type stream interface {
-	// next waits for an event. It returns io.EOF at a clean end.
-	next() (event, error)
-	// buffered tells whether next would return without waiting.
-	buffered() bool
+// Stream reads watch events.
+type Stream interface {
+	// Next waits for an event. It returns io.EOF at a clean end.
+	Next() (Event, error)
+	// Buffered tells whether next would return without waiting.
+	Buffered() bool
 }
 
 // streamBuffer is how much of a stream is read at once, in bytes.
 const streamBuffer = 64 << 10
 
-func newStream(body io.Reader, r *object.Resource) stream {
+// NewStream reads watch events in the encoding of the resource.
+func NewStream(body io.Reader, r *object.Resource) Stream {
 	if r.Encoding == object.Protobuf {
-		return newProtoStream(body, r, streamBuffer)
+		return NewProtoStream(body, r, streamBuffer)
 	}
-	return newJSONStream(body)
+	return NewJSONStream(body)
 }
 
 // jsonStream reads watch events in JSON: one document a line.
@@ -41,22 +42,23 @@ type jsonStream struct {
 	long []byte // a line longer than the reader's buffer
 }
 
-func newJSONStream(body io.Reader) *jsonStream {
+// NewJSONStream reads watch events in JSON.
+func NewJSONStream(body io.Reader) Stream {
 	return &jsonStream{r: bufio.NewReaderSize(body, streamBuffer)}
 }
 
-// event is a watch event, valid until the next read.
-type event struct {
-	kind   string
-	object []byte
+// Event is a watch event, valid until the next read.
+type Event struct {
+	Kind   string
+	Object []byte
 }
 
-// next implements stream.
-func (s *jsonStream) next() (event, error) {
+// Next implements stream.
+func (s *jsonStream) Next() (Event, error) {
 	for {
 		line, err := s.line()
 		if err != nil {
-			return event{}, err
+			return Event{}, err
 		}
 		if line = bytes.TrimSpace(line); len(line) > 0 {
 			return parseEvent(line)
@@ -64,8 +66,8 @@ func (s *jsonStream) next() (event, error) {
 	}
 }
 
-// buffered implements stream.
-func (s *jsonStream) buffered() bool {
+// Buffered implements stream.
+func (s *jsonStream) Buffered() bool {
 	b, _ := s.r.Peek(s.r.Buffered())
 	return bytes.IndexByte(b, '\n') >= 0
 }
@@ -92,20 +94,20 @@ func (s *jsonStream) line() ([]byte, error) {
 	}
 }
 
-func parseEvent(line []byte) (event, error) {
-	var e event
+func parseEvent(line []byte) (Event, error) {
+	var e Event
 	// The object is validated by whoever reads it.
 	gjson.Parse(unsafe.String(unsafe.SliceData(line), len(line))).ForEach(func(k, v gjson.Result) bool {
 		switch k.Str {
 		case "type":
-			e.kind = v.Str
+			e.Kind = v.Str
 		case "object":
-			e.object = line[v.Index : v.Index+len(v.Raw)]
+			e.Object = line[v.Index : v.Index+len(v.Raw)]
 		}
 		return true
 	})
-	if e.kind == "" || len(e.object) == 0 {
-		return event{}, fmt.Errorf("%w: watch event without type or object", object.ErrMalformed)
+	if e.Kind == "" || len(e.Object) == 0 {
+		return Event{}, fmt.Errorf("%w: watch event without type or object", object.ErrMalformed)
 	}
 	return e, nil
 }

@@ -1,4 +1,4 @@
-package upstream
+package servers
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // apiserver is one of several, as far as checks look at it.
@@ -79,7 +81,7 @@ func newAPIServer(t *testing.T, name string) *apiserver {
 }
 
 // serversOf follows some servers until the test ends.
-func serversOf(t *testing.T, of ...*apiserver) (*Servers, http.RoundTripper) {
+func serversOf(t *testing.T, of ...*apiserver) (*Set, http.RoundTripper) {
 	t.Helper()
 	s, err := openServers(t, of...)
 	if err != nil {
@@ -89,7 +91,7 @@ func serversOf(t *testing.T, of ...*apiserver) (*Servers, http.RoundTripper) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.run(ctx)
+		s.Run(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
 	ways := make([]http.RoundTripper, len(of))
@@ -101,7 +103,7 @@ func serversOf(t *testing.T, of ...*apiserver) (*Servers, http.RoundTripper) {
 	return s, s.Transport(ways)
 }
 
-func openServers(t *testing.T, of ...*apiserver) (*Servers, error) {
+func openServers(t *testing.T, of ...*apiserver) (*Set, error) {
 	t.Helper()
 	var servers []Server
 	for _, a := range of {
@@ -114,7 +116,7 @@ func openServers(t *testing.T, of ...*apiserver) (*Servers, error) {
 		servers = append(servers, Server{Base: base, Transport: transport})
 	}
 	registry := prometheus.NewRegistry()
-	return NewServers(t.Context(), servers, newServerMetrics(registry), newClientMetrics(registry), zap.NewNop())
+	return New(t.Context(), servers, NewMetrics(registry), client.NewMetrics(registry), zap.NewNop())
 }
 
 // says asks and returns which server answered.
@@ -144,11 +146,11 @@ func wantAnswer(t *testing.T, way http.RoundTripper, want string) {
 }
 
 // checked has a server checked until a condition holds.
-func checked(t *testing.T, s *Servers, i int, holds func() bool) {
+func checked(t *testing.T, s *Set, i int, holds func() bool) {
 	t.Helper()
 	for began := time.Now(); !holds(); time.Sleep(time.Millisecond) {
 		s.suspect(s.servers[i])
-		if time.Since(began) > longEnough {
+		if time.Since(began) > 5*time.Minute {
 			t.Fatal("no check came to what was wanted")
 		}
 	}

@@ -1,4 +1,4 @@
-package upstream
+package servers
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // Server is an apiserver of a cluster.
@@ -20,7 +22,7 @@ type Server struct {
 	Transport http.RoundTripper // brings the proxy's credentials
 }
 
-// Servers are the apiservers of one cluster, of which one at a time is asked: the first until
+// Set are the apiservers of one cluster, of which one at a time is asked: the first until
 // it fails, then the next, and that one until it fails in turn. Going back would cost all streams
 // anew. Their checks also tell all feeds whether upstream is there (see [health]).
 //
@@ -32,11 +34,11 @@ type Server struct {
 // them has said before: a server that lags behind its etcd, or whose etcd was cut off or restored, is
 // waited for while there is another. If there is none it is asked all the same, as if it were alone;
 // feeds find out for themselves then. Only a server of another cluster never is.
-type Servers struct {
+type Set struct {
 	servers []*server
 	log     *zap.Logger
-	metrics *serverMetrics
-	health  *health
+	metrics *Metrics
+	Health  *Health
 	current atomic.Int32
 	mu      sync.Mutex // held by whoever changes what is known of the servers
 	cluster string     // the uid of kube-system, empty if it may not be read
@@ -47,7 +49,7 @@ type Servers struct {
 // server is what is known of one.
 type server struct {
 	Server
-	client *Client
+	client *client.Client
 	check  chan struct{} // asks for a check now
 
 	mu struct { // guarded by Servers.mu
@@ -90,9 +92,9 @@ const (
 	waitBehind = 3 * checkEvery
 )
 
-// NewServers asks each server once, all at the same time, if there are several. It fails if none of
+// New asks each server once, all at the same time, if there are several. It fails if none of
 // them is fit to be asked.
-func NewServers(ctx context.Context, servers []Server, metrics *serverMetrics, requests *clientMetrics, log *zap.Logger) (*Servers, error) {
+func New(ctx context.Context, servers []Server, metrics *Metrics, requests *client.Metrics, log *zap.Logger) (*Set, error) {
 	s := newServers(servers, metrics, requests, log)
 	if s.alone() {
 		return s, nil
@@ -110,11 +112,11 @@ func NewServers(ctx context.Context, servers []Server, metrics *serverMetrics, r
 	return nil, errors.Join(reasons...)
 }
 
-func newServers(servers []Server, metrics *serverMetrics, requests *clientMetrics, log *zap.Logger) *Servers {
-	s := &Servers{log: log, metrics: metrics}
-	s.health = newHealth(func() { s.suspect(s.servers[s.current.Load()]) })
+func newServers(servers []Server, metrics *Metrics, requests *client.Metrics, log *zap.Logger) *Set {
+	s := &Set{log: log, metrics: metrics}
+	s.Health = newHealth(func() { s.suspect(s.servers[s.current.Load()]) })
 	for _, each := range servers {
-		one := &server{Server: each, client: newClient(each.Base, each.Transport, requests), check: make(chan struct{}, 1)}
+		one := &server{Server: each, client: client.New(each.Base, each.Transport, requests), check: make(chan struct{}, 1)}
 		one.life.Store(newLife())
 		one.mu.ready = true
 		s.metrics.note(one.Base.Host, true)
@@ -124,16 +126,16 @@ func newServers(servers []Server, metrics *serverMetrics, requests *clientMetric
 }
 
 // Client returns a client for whichever server is asked at the time. Transport is the way there
-// (see [Servers.Transport]).
-func (s *Servers) Client(transport http.RoundTripper, requests *clientMetrics) *Client {
-	return newClient(s.servers[0].Base, transport, requests)
+// (see [Set.Transport]).
+func (s *Set) Client(transport http.RoundTripper, requests *client.Metrics) *client.Client {
+	return client.New(s.servers[0].Base, transport, requests)
 }
 
-func (s *Servers) alone() bool { return len(s.servers) == 1 }
+func (s *Set) alone() bool { return len(s.servers) == 1 }
 
 // askAll checks all at the same time, and draws the conclusions in their order: the first that
 // answers says which cluster it is.
-func (s *Servers) askAll(ctx context.Context) {
+func (s *Set) askAll(ctx context.Context) {
 	found := make([]standingAt, len(s.servers))
 	var all sync.WaitGroup
 	for i, one := range s.servers {
@@ -146,17 +148,17 @@ func (s *Servers) askAll(ctx context.Context) {
 }
 
 // before is the resourceVersion that no consistent read which begins now can be below.
-func (s *Servers) before() uint64 {
+func (s *Set) before() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newest
 }
 
 // Current is the address of the server that is asked, as host:port.
-func (s *Servers) Current() string { return s.servers[s.current.Load()].Base.Host }
+func (s *Set) Current() string { return s.servers[s.current.Load()].Base.Host }
 
 // note draws the conclusions from a check.
-func (s *Servers) note(one *server, found standingAt) {
+func (s *Set) note(one *server, found standingAt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	reason := found.err
@@ -205,13 +207,13 @@ func (s *Servers) note(one *server, found standingAt) {
 }
 
 // usable tells whether there is a server that may be asked. Whoever calls it holds mu.
-func (s *Servers) usable() bool {
+func (s *Set) usable() bool {
 	return slices.ContainsFunc(s.servers, func(one *server) bool { return one.mu.reason == nil })
 }
 
 // failed notes that a server could not be connected to, and returns which one to ask instead, if
 // there is one.
-func (s *Servers) failed(one *server, err error) (instead *server, ok bool) {
+func (s *Set) failed(one *server, err error) (instead *server, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if one.mu.reason == nil {
@@ -222,7 +224,7 @@ func (s *Servers) failed(one *server, err error) (instead *server, ok bool) {
 }
 
 // suspect has a server checked now.
-func (s *Servers) suspect(one *server) {
+func (s *Set) suspect(one *server) {
 	select {
 	case one.check <- struct{}{}:
 	default:
@@ -231,7 +233,7 @@ func (s *Servers) suspect(one *server) {
 
 // judge notes why a server is not to be asked, or nil, and chooses another if need be. Whoever
 // calls it holds mu.
-func (s *Servers) judge(one *server, reason error) {
+func (s *Set) judge(one *server, reason error) {
 	if (one.mu.reason == nil) != (reason == nil) {
 		if reason != nil {
 			s.log.Warn("upstream server is not asked any more", zap.String("server", one.Base.Host), zap.Error(reason))

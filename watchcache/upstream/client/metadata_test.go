@@ -1,4 +1,4 @@
-package upstream
+package client
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 )
 
 // decodeMetadata reads a list of metadata by the API's own types.
-func decodeMetadata(r *object.Resource, body []byte) (list metadataList, err error) {
+func decodeMetadata(r *object.Resource, body []byte) (list MetadataList, err error) {
 	var envelope runtime.Unknown
 	if err := readEnvelope(body, &envelope); err != nil {
 		return list, err
@@ -32,15 +32,15 @@ func decodeMetadata(r *object.Resource, body []byte) (list metadataList, err err
 		if err != nil {
 			return list, err
 		}
-		list.states = append(list.states, object.State{Key: r.Key(o.Namespace, o.Name), UID: string(o.UID), ResourceVersion: rv})
+		list.States = append(list.States, object.State{Key: r.Key(o.Namespace, o.Name), UID: string(o.UID), ResourceVersion: rv})
 	}
-	list.next = l.Continue
-	list.rv, err = object.ParseResourceVersion(l.ResourceVersion)
+	list.Next = l.Continue
+	list.RV, err = object.ParseResourceVersion(l.ResourceVersion)
 	return list, err
 }
 
-func (l metadataList) equal(m metadataList) bool {
-	return l.rv == m.rv && l.next == m.next && slices.Equal(l.states, m.states)
+func (l MetadataList) equal(m MetadataList) bool {
+	return l.RV == m.RV && l.Next == m.Next && slices.Equal(l.States, m.States)
 }
 
 // A list of metadata is read as the API's own types read it, however its bytes arrive; cut anywhere, it is none.

@@ -1,4 +1,4 @@
-package upstream
+package client
 
 import (
 	"bufio"
@@ -16,36 +16,36 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// acceptProtobufMetadata asks for no more than the metadata of a list's items, in the
+// AcceptProtobufMetadata asks for no more than the metadata of a list's items, in the
 // shortest of forms. Of six thousand objects that was a megabyte in some 25 ms.
-const acceptProtobufMetadata = mimeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+const AcceptProtobufMetadata = MimeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// metadataList is what a list of metadata tells.
-type metadataList struct {
-	states []object.State
-	rv     uint64
-	next   string // the continue token
+// MetadataList is what a list of metadata tells.
+type MetadataList struct {
+	States []object.State
+	RV     uint64
+	Next   string // the continue token
 }
 
-// metadata lists the versions of a collection's objects in a state that is not older than rv, all
+// Metadata lists the versions of a collection's objects in a state that is not older than rv, all
 // at once.
-func (c *Client) metadata(ctx context.Context, r *object.Resource, rv uint64) (metadataList, error) {
-	list, err := c.metadataBy(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}})
+func (c *Client) Metadata(ctx context.Context, r *object.Resource, rv uint64) (MetadataList, error) {
+	list, err := c.MetadataBy(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}})
 	switch {
 	case err != nil:
-	case list.next != "":
-		err = errPartial
-	case list.rv < rv:
-		err = fmt.Errorf("upstream listed at %d, asked for %d", list.rv, rv)
+	case list.Next != "":
+		err = ErrPartial
+	case list.RV < rv:
+		err = fmt.Errorf("upstream listed at %d, asked for %d", list.RV, rv)
 	}
 	return list, err
 }
 
-// metadataBy lists metadata.
-func (c *Client) metadataBy(ctx context.Context, r *object.Resource, query url.Values) (metadataList, error) {
-	resp, err := c.getAs(ctx, acceptProtobufMetadata, "metadata", r.GVR, resourcePath(r.GVR, ""), query)
+// MetadataBy lists metadata.
+func (c *Client) MetadataBy(ctx context.Context, r *object.Resource, query url.Values) (MetadataList, error) {
+	resp, err := c.GetAs(ctx, AcceptProtobufMetadata, "metadata", r.GVR, ResourcePath(r.GVR, ""), query)
 	if err != nil {
-		return metadataList{}, err
+		return MetadataList{}, err
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end, or does not matter
 	list, err := readMetadata(r, resp.Body)
@@ -67,10 +67,10 @@ const (
 // readMetadata reads a list of metadata in protobuf while it arrives, one item at a time. To have
 // the whole body in memory and decode it took megabytes, and the goroutine that wanted them while
 // the garbage collector was at work held up all others for up to 20 ms.
-func readMetadata(r *object.Resource, body io.Reader) (list metadataList, err error) {
+func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err error) {
 	in := &protoReader{r: bufio.NewReaderSize(body, 16<<10)}
-	prefix := make([]byte, len(protobufPrefix))
-	if _, err := io.ReadFull(in.r, prefix); err != nil || string(prefix) != string(protobufPrefix) {
+	prefix := make([]byte, len(ProtobufPrefix))
+	if _, err := io.ReadFull(in.r, prefix); err != nil || string(prefix) != string(ProtobufPrefix) {
 		return list, fmt.Errorf("%w: not protobuf: %.20q", object.ErrMalformed, prefix)
 	}
 	var meta metav1.ListMeta
@@ -78,8 +78,8 @@ func readMetadata(r *object.Resource, body io.Reader) (list metadataList, err er
 		number, size, err := in.field()
 		switch {
 		case errors.Is(err, io.EOF):
-			list.next = meta.Continue
-			list.rv, err = object.ParseResourceVersion(meta.ResourceVersion)
+			list.Next = meta.Continue
+			list.RV, err = object.ParseResourceVersion(meta.ResourceVersion)
 			return list, err
 		case err != nil:
 		case number == envelopeEncoding && size > 0:
@@ -96,7 +96,7 @@ func readMetadata(r *object.Resource, body io.Reader) (list metadataList, err er
 }
 
 // read reads the message of the list, which goes up to end.
-func (l *metadataList) read(r *object.Resource, in *protoReader, end int, meta *metav1.ListMeta) error {
+func (l *MetadataList) read(r *object.Resource, in *protoReader, end int, meta *metav1.ListMeta) error {
 	for in.at < end {
 		number, size, err := in.field()
 		if err != nil {
@@ -115,7 +115,7 @@ func (l *metadataList) read(r *object.Resource, in *protoReader, end int, meta *
 			if err != nil {
 				return err
 			}
-			l.states = append(l.states, state)
+			l.States = append(l.States, state)
 		}
 	}
 	if in.at != end {

@@ -1,16 +1,16 @@
-package upstream
+package servers
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// serverMetrics are about the servers of upstream.
-type serverMetrics struct {
+// Metrics are about the servers of upstream.
+type Metrics struct {
 	usable    *prometheus.GaugeVec
 	failovers prometheus.Counter
 }
 
-// newServerMetrics registers the metrics.
-func newServerMetrics(r prometheus.Registerer) *serverMetrics {
-	m := &serverMetrics{
+// NewMetrics registers the metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
 		usable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_upstream_server_usable",
 			Help: "1 if the upstream server may be asked by its last check, else 0.",
@@ -24,7 +24,7 @@ func newServerMetrics(r prometheus.Registerer) *serverMetrics {
 	return m
 }
 
-func (m *serverMetrics) note(server string, usable bool) {
+func (m *Metrics) note(server string, usable bool) {
 	value := 0.0
 	if usable {
 		value = 1

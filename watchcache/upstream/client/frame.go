@@ -1,4 +1,4 @@
-package upstream
+package client
 
 import (
 	"bufio"
@@ -27,7 +27,7 @@ func newFrameReader(body io.Reader, size int) *frameReader {
 }
 
 // next returns a frame, valid until the next call, or io.EOF at a clean end.
-func (f *frameReader) next() ([]byte, error) {
+func (f *frameReader) Next() ([]byte, error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(f.r, head[:]); err != nil {
 		return nil, err
@@ -55,8 +55,8 @@ func readPart(r io.Reader, buf []byte, size int) ([]byte, error) {
 	return buf, nil
 }
 
-// buffered tells whether next would return without waiting.
-func (f *frameReader) buffered() bool {
+// Buffered tells whether next would return without waiting.
+func (f *frameReader) Buffered() bool {
 	head, err := f.r.Peek(min(frameHead, f.r.Buffered()))
 	if err != nil || len(head) < frameHead {
 		return false

@@ -1,4 +1,4 @@
-package upstream
+package client
 
 import (
 	"context"
@@ -20,29 +20,29 @@ import (
 // Client asks one upstream apiserver. The transport brings
 // credentials, TLS and HTTP/2; it is client-go's.
 type Client struct {
-	base    *url.URL
-	http    *http.Client
-	metrics *clientMetrics
+	Base    *url.URL
+	HTTP    *http.Client
+	metrics *Metrics
 }
 
-// newClient returns a client for the server at base, whose path, if any, is put in front of
+// New returns a client for the server at base, whose path, if any, is put in front of
 // every request path.
-func newClient(base *url.URL, transport http.RoundTripper, metrics *clientMetrics) *Client {
-	return &Client{base: base, http: &http.Client{Transport: transport}, metrics: metrics}
+func New(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
+	return &Client{Base: base, HTTP: &http.Client{Transport: transport}, metrics: metrics}
 }
 
-// maxErrorBody bounds how much of an error's body is read, in bytes.
-const maxErrorBody = 64 << 10
+// MaxErrorBody bounds how much of an error's body is read, in bytes.
+const MaxErrorBody = 64 << 10
 
 // get sends one GET request. A response other than 200 is returned as an error
 // of apimachinery's api/errors. The caller closes the body.
 func (c *Client) get(ctx context.Context, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
-	return c.getAs(ctx, mimeJSON, verb, gvr, path, query)
+	return c.GetAs(ctx, MimeJSON, verb, gvr, path, query)
 }
 
-// getAs is get in another form than plain JSON.
-func (c *Client) getAs(ctx context.Context, accept, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
-	u := *c.base
+// GetAs is get in another form than plain JSON.
+func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
+	u := *c.Base
 	u.Path = strings.TrimSuffix(u.Path, "/") + path
 	u.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
@@ -50,8 +50,8 @@ func (c *Client) getAs(ctx context.Context, accept, verb string, gvr schema.Grou
 		return nil, fmt.Errorf("request upstream %s: %w", path, err)
 	}
 	req.Header.Set("Accept", accept)
-	req.Header.Set("User-Agent", userAgent)
-	resp, err := c.http.Do(req)
+	req.Header.Set("User-Agent", UserAgent)
+	resp, err := c.HTTP.Do(req)
 	if err != nil {
 		c.metrics.request(verb, gvr, 0)
 		return nil, fmt.Errorf("%s upstream: %w", verb, err)
@@ -63,8 +63,8 @@ func (c *Client) getAs(ctx context.Context, accept, verb string, gvr schema.Grou
 	return resp, nil
 }
 
-// read reads a JSON document.
-func (c *Client) read(ctx context.Context, gvr schema.GroupVersionResource, path string, into any) error {
+// Read reads a JSON document.
+func (c *Client) Read(ctx context.Context, gvr schema.GroupVersionResource, path string, into any) error {
 	resp, err := c.get(ctx, "discover", gvr, path, nil)
 	if err != nil {
 		return err
@@ -76,15 +76,15 @@ func (c *Client) read(ctx context.Context, gvr schema.GroupVersionResource, path
 	return nil
 }
 
-// userAgent tells a proxy in front of this one that what it answers is kept for others: see
+// UserAgent tells a proxy in front of this one that what it answers is kept for others: see
 // watchcache.Cursor.WholeHistory.
-const userAgent = "watchproxy"
+const UserAgent = "watchproxy"
 
 // statusError reads the Status that kube-apiserver sends with an error, or
 // makes one of what came instead.
 func statusError(resp *http.Response) error {
 	defer resp.Body.Close() //nolint:errcheck // the error is the answer
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, MaxErrorBody))
 	status, ok := readStatus(body)
 	if !ok {
 		status = metav1.Status{
@@ -112,16 +112,16 @@ func readStatus(body []byte) (status metav1.Status, ok bool) {
 	return status, json.Unmarshal(body, &status) == nil && status.Kind == "Status"
 }
 
-// retryAfter is how long upstream asked to be left alone, or 0.
-func retryAfter(err error) time.Duration {
+// RetryAfter is how long upstream asked to be left alone, or 0.
+func RetryAfter(err error) time.Duration {
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		return time.Duration(seconds) * time.Second
 	}
 	return 0
 }
 
-// resourcePath is the path of a collection; namespace "" means all namespaces.
-func resourcePath(gvr schema.GroupVersionResource, namespace string) string {
+// ResourcePath is the path of a collection; namespace "" means all namespaces.
+func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 	path := "/apis/" + gvr.Group + "/" + gvr.Version
 	if gvr.Group == "" {
 		path = "/api/" + gvr.Version
@@ -132,17 +132,18 @@ func resourcePath(gvr schema.GroupVersionResource, namespace string) string {
 	return path + "/" + gvr.Resource
 }
 
-var namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+// Namespaces is the resource of namespaces, which every cluster has.
+var Namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 
-// cluster is what no two clusters have in common, the uid of the namespace kube-system; empty if the
+// Cluster is what no two clusters have in common, the uid of the namespace kube-system; empty if the
 // proxy may not look for it.
-func (c *Client) cluster(ctx context.Context) (uid string, err error) {
+func (c *Client) Cluster(ctx context.Context) (uid string, err error) {
 	var system struct {
 		Metadata struct {
 			UID string `json:"uid"`
 		} `json:"metadata"`
 	}
-	err = c.read(ctx, namespaces, resourcePath(namespaces, "")+"/kube-system", &system)
+	err = c.Read(ctx, Namespaces, ResourcePath(Namespaces, "")+"/kube-system", &system)
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		return "", nil
 	}

@@ -1,4 +1,4 @@
-package upstream
+package client
 
 import (
 	"reflect"
@@ -40,9 +40,9 @@ var messages = map[schema.GroupVersionResource]reflect.Type{
 	resourcev1beta2.SchemeGroupVersion.WithResource("resourceslices"):             reflect.TypeFor[resourcev1beta2.ResourceSlice](),
 }
 
-// onTheWire adds to field labels where their values stand in protobuf. A feed in
+// OnTheWire adds to field labels where their values stand in protobuf. A feed in
 // protobuf does without those that it cannot find: upstream selects by them.
-func onTheWire(gvr schema.GroupVersionResource, fields []object.Field, encoding object.Encoding) []object.Field {
+func OnTheWire(gvr schema.GroupVersionResource, fields []object.Field, encoding object.Encoding) []object.Field {
 	if encoding != object.Protobuf {
 		return fields
 	}

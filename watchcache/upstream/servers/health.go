@@ -1,15 +1,15 @@
-package upstream
+package servers
 
 import (
 	"sync"
 	"time"
 )
 
-// health is whether upstream is there to be asked. All feeds share it, so that an upstream that
+// Health is whether upstream is there to be asked. All feeds share it, so that an upstream that
 // is away is asked by one goroutine, and all of them go on when it is back.
 //
 // A feed whose request or stream fails does not know why. It doubts upstream, which shuts the turns
-// until a check that began after that doubt has found a server ready (see [Servers]). A resource
+// until a check that began after that doubt has found a server ready (see [Set]). A resource
 // that fails while upstream is ready is that feed's own matter: the feed backs off.
 //
 //	no answer, a broken or ended stream, 5xx ─► doubt ─► ready ─────► go on; from the second failure
@@ -20,8 +20,8 @@ import (
 // A server that vanishes without a word is not noticed at once. client-go's transport pings a
 // connection that has been silent for 30 s and gives up after 15 s more, and a consistent read
 // gives up after askTimeout.
-type health struct {
-	turns *turns
+type Health struct {
+	Turns *turns
 	check func() // asks for a check soon
 
 	mu struct {
@@ -34,23 +34,23 @@ type health struct {
 	}
 }
 
-func newHealth(check func()) *health {
-	h := &health{turns: newTurns(openingMax), check: check}
+func newHealth(check func()) *Health {
+	h := &Health{Turns: newTurns(openingMax), check: check}
 	h.mu.back = make(chan struct{})
 	return h
 }
 
-// doubt keeps all feeds from upstream until a check that begins from now on has found it ready.
-func (h *health) doubt() {
+// Doubt keeps all feeds from upstream until a check that begins from now on has found it ready.
+func (h *Health) Doubt() {
 	h.mu.Lock()
 	h.mu.doubts++
-	h.turns.shut(true)
+	h.Turns.shut(true)
 	h.mu.Unlock()
 	h.check()
 }
 
 // raised is how many doubts there are that a check which begins now can dispel.
-func (h *health) raised() uint64 {
+func (h *Health) raised() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.doubts
@@ -58,7 +58,7 @@ func (h *health) raised() uint64 {
 
 // checked notes what came of a check that began when some doubts had been raised. It tells whether
 // there are others, or still those, so that another check has to follow.
-func (h *health) checked(raised uint64, ready bool) (doubted bool) {
+func (h *Health) checked(raised uint64, ready bool) (doubted bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -73,12 +73,12 @@ func (h *health) checked(raised uint64, ready bool) (doubted bool) {
 		}
 	}
 	doubted = h.mu.doubts > h.mu.solved
-	h.turns.shut(doubted)
+	h.Turns.shut(doubted)
 	return doubted
 }
 
 // isAway tells whether upstream was not ready when it was last asked.
-func (h *health) isAway() bool {
+func (h *Health) isAway() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.away
@@ -88,14 +88,15 @@ func (h *health) isAway() bool {
 // not know all rights and resources yet.
 const returning = 10 * time.Second
 
-// isReturning tells whether upstream has just come back.
-func (h *health) isReturning() bool {
+// IsReturning tells whether upstream has just come back.
+func (h *Health) IsReturning() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Since(h.mu.since) < returning
 }
 
-func (h *health) nextReturn() <-chan struct{} {
+// NextReturn returns a channel that is closed when upstream comes back the next time.
+func (h *Health) NextReturn() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.back

@@ -1,4 +1,4 @@
-package upstream
+package client
 
 import (
 	"bytes"
@@ -41,7 +41,7 @@ func message(t testing.TB, m interface{ Marshal() ([]byte, error) }) []byte {
 
 func enveloped(t testing.TB, kind string, m interface{ Marshal() ([]byte, error) }) []byte {
 	t.Helper()
-	return append(bytes.Clone(protobufPrefix), message(t, &runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: kind}, Raw: message(t, m)})...)
+	return append(bytes.Clone(ProtobufPrefix), message(t, &runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: kind}, Raw: message(t, m)})...)
 }
 
 func protoFrame(t testing.TB, kind string, object []byte) []byte {
@@ -58,24 +58,24 @@ func configMap(name, rv string) *corev1.ConfigMap {
 func TestProtoStream(t *testing.T) {
 	one, gone := configMap("a", "7"), &metav1.Status{Code: 410, Reason: "Expired", Message: "too old"}
 	body := append(protoFrame(t, "ADDED", enveloped(t, "ConfigMap", one)), protoFrame(t, "ERROR", enveloped(t, "Status", gone))...)
-	s := newStream(iotest.OneByteReader(bytes.NewReader(body)), protoConfigMaps)
-	e, err := s.next()
-	if err != nil || e.kind != "ADDED" || !bytes.Equal(e.object, message(t, one)) {
-		t.Fatalf("%s %q, %v", e.kind, e.object, err)
+	s := NewStream(iotest.OneByteReader(bytes.NewReader(body)), protoConfigMaps)
+	e, err := s.Next()
+	if err != nil || e.Kind != "ADDED" || !bytes.Equal(e.Object, message(t, one)) {
+		t.Fatalf("%s %q, %v", e.Kind, e.Object, err)
 	}
-	if e, err = s.next(); err != nil || e.kind != "ERROR" {
-		t.Fatalf("%s, %v", e.kind, err)
+	if e, err = s.Next(); err != nil || e.Kind != "ERROR" {
+		t.Fatalf("%s, %v", e.Kind, err)
 	}
-	if err := eventError(e, object.Protobuf); err == nil || err.Error() != "too old" {
+	if err := EventError(e, object.Protobuf); err == nil || err.Error() != "too old" {
 		t.Errorf("error event: %v", err)
 	}
-	if _, err := s.next(); !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := s.Next(); !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("at the end: %v", err)
 	}
 	for cut := 1; cut < len(body); cut++ {
-		s := newStream(bytes.NewReader(body[:cut]), protoConfigMaps)
+		s := NewStream(bytes.NewReader(body[:cut]), protoConfigMaps)
 		for err = nil; err == nil; {
-			_, err = s.next()
+			_, err = s.Next()
 		}
 		if whole := cut == len(protoFrame(t, "ADDED", enveloped(t, "ConfigMap", one))); !whole && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("cut at %d: %v", cut, err)
@@ -85,17 +85,17 @@ func TestProtoStream(t *testing.T) {
 
 func TestProtoStreamBuffered(t *testing.T) {
 	frame := protoFrame(t, "ADDED", enveloped(t, "ConfigMap", configMap("a", "7")))
-	s := newStream(bytes.NewReader(append(bytes.Clone(frame), frame...)), protoConfigMaps)
+	s := NewStream(bytes.NewReader(append(bytes.Clone(frame), frame...)), protoConfigMaps)
 	for _, want := range []bool{true, false} {
-		if _, err := s.next(); err != nil || s.buffered() != want {
-			t.Errorf("buffered is %t, want %t; %v", s.buffered(), want, err)
+		if _, err := s.Next(); err != nil || s.Buffered() != want {
+			t.Errorf("buffered is %t, want %t; %v", s.Buffered(), want, err)
 		}
 	}
 }
 
 func TestMalformedProtoStreams(t *testing.T) {
 	good := enveloped(t, "ConfigMap", configMap("a", "7"))
-	compressed := append(bytes.Clone(protobufPrefix), message(t, &runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ContentEncoding: "gzip"})...)
+	compressed := append(bytes.Clone(ProtobufPrefix), message(t, &runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ContentEncoding: "gzip"})...)
 	for name, body := range map[string][]byte{
 		"JSON":           []byte(`{"type":"ADDED","object":{}}`),
 		"a huge frame":   {0xff, 0xff, 0xff, 0xff},
@@ -106,8 +106,8 @@ func TestMalformedProtoStreams(t *testing.T) {
 		"it is encoded":  protoFrame(t, "ADDED", compressed),
 		"an empty frame": {0, 0, 0, 0},
 	} {
-		if e, err := newStream(bytes.NewReader(body), protoConfigMaps).next(); !errors.Is(err, object.ErrMalformed) {
-			t.Errorf("%s: %s, %v", name, e.kind, err)
+		if e, err := NewStream(bytes.NewReader(body), protoConfigMaps).Next(); !errors.Is(err, object.ErrMalformed) {
+			t.Errorf("%s: %s, %v", name, e.Kind, err)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func TestMalformedProtoStreams(t *testing.T) {
 func TestProtoPage(t *testing.T) {
 	list := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "tok"}, Items: []corev1.ConfigMap{*configMap("a", "7"), *configMap("b", "8")}}
 	p, err := protoPage(protoConfigMaps, enveloped(t, "ConfigMapList", list))
-	if err != nil || p.rv != 9 || p.next != "tok" || len(p.changes) != 2 || p.changes[1].Object.Key() != "ns/b" {
+	if err != nil || p.RV != 9 || p.Next != "tok" || len(p.Changes) != 2 || p.Changes[1].Object.Key() != "ns/b" {
 		t.Errorf("%+v, %v", p, err)
 	}
 	for name, body := range map[string][]byte{
@@ -136,8 +136,8 @@ func TestWireFields(t *testing.T) {
 	fill := randfill.NewWithSeed(seed).NilChance(0.2).NumElements(0, 2).MaxDepth(12).Funcs(func(*metav1.FieldsV1, randfill.Continue) {})
 	selected := 0
 	for gvr, kind := range messages {
-		written := &object.Resource{GVR: gvr, Kind: kind.Name(), Fields: builtinFields(gvr)}
-		onWire := &object.Resource{GVR: gvr, Kind: kind.Name(), Encoding: object.Protobuf, Fields: onTheWire(gvr, builtinFields(gvr), object.Protobuf)}
+		written := &object.Resource{GVR: gvr, Kind: kind.Name(), Fields: BuiltinFields(gvr)}
+		onWire := &object.Resource{GVR: gvr, Kind: kind.Name(), Encoding: object.Protobuf, Fields: OnTheWire(gvr, BuiltinFields(gvr), object.Protobuf)}
 		if len(written.Fields) == 0 || len(onWire.Fields) != len(written.Fields) {
 			t.Errorf("%s: %d of %d fields are found in %s", gvr, len(onWire.Fields), len(written.Fields), kind)
 		}
@@ -200,12 +200,12 @@ func TestStatusErrors(t *testing.T) {
 	}
 	for name, body := range map[string][]byte{"JSON": text, "protobuf": enveloped(t, "Status", &status)} {
 		err := statusError(&http.Response{StatusCode: 504, Status: "504", Body: io.NopCloser(bytes.NewReader(body))})
-		if !hasTooLarge(err) {
+		if !IsTooLarge(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	html := statusError(&http.Response{StatusCode: 502, Status: "502 Bad Gateway", Body: io.NopCloser(strings.NewReader("<html>"))})
-	if hasTooLarge(html) || !strings.Contains(html.Error(), "<html>") {
+	if IsTooLarge(html) || !strings.Contains(html.Error(), "<html>") {
 		t.Errorf("a page of a load balancer: %v", html)
 	}
 }
@@ -213,13 +213,13 @@ func TestStatusErrors(t *testing.T) {
 // Only upstream's own word is taken for it that a resource has no protobuf form.
 func TestOtherContentTypes(t *testing.T) {
 	for kind, none := range map[string]bool{"application/json": true, "text/html": false, "": false} {
-		client := clientOf(roundTrip(func(*http.Request) (*http.Response, error) {
+		c := of(roundTrip(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
 		}))
-		if _, err := client.probe(t.Context(), protoConfigMaps); errors.Is(err, ErrNoEncoding) != none || err == nil {
+		if _, err := c.Probe(t.Context(), protoConfigMaps); errors.Is(err, ErrNoEncoding) != none || err == nil {
 			t.Errorf("a probe that is answered with %q: %v", kind, err)
 		}
-		if _, err := client.page(t.Context(), protoConfigMaps, nil); errors.Is(err, ErrNoEncoding) || err == nil {
+		if _, err := c.Page(t.Context(), protoConfigMaps, nil); errors.Is(err, ErrNoEncoding) || err == nil {
 			t.Errorf("a list that is answered with %q: %v", kind, err)
 		}
 	}
@@ -234,18 +234,18 @@ func FuzzStreams(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0})
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, r := range []*object.Resource{protoConfigMaps, jsonConfigMaps} {
-			s := newStream(bytes.NewReader(body), r)
+			s := NewStream(bytes.NewReader(body), r)
 			for events := 0; ; events++ {
-				e, err := s.next()
+				e, err := s.Next()
 				if err != nil {
 					break
 				}
 				if events > len(body) {
 					t.Fatalf("%d events of %d bytes", events, len(body))
 				}
-				_, _ = r.ParseObject(e.object)
-				_ = eventError(e, r.Encoding)
-				_ = s.buffered()
+				_, _ = r.ParseObject(e.Object)
+				_ = EventError(e, r.Encoding)
+				_ = s.Buffered()
 			}
 		}
 	})
@@ -255,11 +255,11 @@ func FuzzPages(f *testing.F) {
 	f.Add(enveloped(f, "ConfigMapList", &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []corev1.ConfigMap{*configMap("a", "7")}}))
 	f.Add([]byte(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a","namespace":"ns","resourceVersion":"7"}}]}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for r, read := range map[*object.Resource]func(*object.Resource, []byte) (page, error){
+		for r, read := range map[*object.Resource]func(*object.Resource, []byte) (ListPage, error){
 			protoConfigMaps: protoPage, jsonConfigMaps: jsonPage,
 		} {
-			if p, err := read(r, body); err == nil && len(p.changes) > len(body) {
-				t.Errorf("%d items of %d bytes", len(p.changes), len(body))
+			if p, err := read(r, body); err == nil && len(p.Changes) > len(body) {
+				t.Errorf("%d items of %d bytes", len(p.Changes), len(body))
 			}
 		}
 		_, _, _ = readProtoProbe(body)

@@ -1,0 +1,124 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// PageSize is how many objects a paged list asks for at once, so that memory
+// stays flat while a large collection is read.
+const PageSize = 500
+
+// List reads a collection page by page: the fallback where upstream cannot
+// stream its state. A notOlderThan of 0 asks for the most recent state.
+func (c *Client) List(ctx context.Context, r *object.Resource, notOlderThan uint64) (changes []watchcache.Change, rv uint64, err error) {
+	if notOlderThan == 0 {
+		return c.pages(ctx, r, url.Values{})
+	}
+	return c.pages(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(notOlderThan, 10)}, "resourceVersionMatch": {"NotOlderThan"}})
+}
+
+// ListAt reads a collection as it was at a resourceVersion.
+func (c *Client) ListAt(ctx context.Context, r *object.Resource, rv uint64) ([]watchcache.Change, error) {
+	changes, at, err := c.pages(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"Exact"}})
+	if err == nil && at != rv {
+		err = fmt.Errorf("upstream listed at %d, asked for %d", at, rv)
+	}
+	return changes, err
+}
+
+// pages reads all pages of a list.
+func (c *Client) pages(ctx context.Context, r *object.Resource, query url.Values) (changes []watchcache.Change, rv uint64, err error) {
+	query.Set("limit", strconv.Itoa(PageSize))
+	for {
+		page, err := c.Page(ctx, r, query)
+		if err != nil {
+			return nil, 0, err
+		}
+		changes = append(changes, page.Changes...)
+		if page.Next == "" {
+			return changes, page.RV, nil
+		}
+		query = url.Values{"limit": {strconv.Itoa(PageSize)}, "continue": {page.Next}}
+	}
+}
+
+// ListPage is a page of a list.
+type ListPage struct {
+	Changes []watchcache.Change
+	RV      uint64
+	Next    string // the continue token
+}
+
+// Page reads a page of a list, or the whole of it if the query sets no limit.
+func (c *Client) Page(ctx context.Context, r *object.Resource, query url.Values) (ListPage, error) {
+	resp, err := c.GetAs(ctx, MimeOf(r.Encoding), "list", r.GVR, ResourcePath(r.GVR, ""), query)
+	if err != nil {
+		return ListPage{}, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return ListPage{}, fmt.Errorf("list upstream: %w", err)
+	}
+	if err := CheckEncoding(resp, r.Encoding); err != nil {
+		return ListPage{}, err
+	}
+	if r.Encoding == object.Protobuf {
+		return protoPage(r, body)
+	}
+	return jsonPage(r, body)
+}
+
+func protoPage(r *object.Resource, body []byte) (p ListPage, err error) {
+	kind, meta, items, err := readProtoList(body)
+	if err != nil {
+		return ListPage{}, err
+	}
+	if kind.APIVersion != r.APIVersion() || r.ListKind != "" && kind.Kind != r.ListKind {
+		return ListPage{}, fmt.Errorf("%w: %v is no %s", object.ErrMalformed, kind, r.ListKind)
+	}
+	p.Next = meta.Continue
+	if p.RV, err = object.ParseResourceVersion(meta.ResourceVersion); err != nil {
+		return ListPage{}, err
+	}
+	for _, item := range items {
+		o, err := r.ParseObject(item)
+		if err != nil {
+			return ListPage{}, err
+		}
+		p.Changes = append(p.Changes, watchcache.Change{Object: o})
+	}
+	return p, nil
+}
+
+func jsonPage(r *object.Resource, body []byte) (p ListPage, err error) {
+	if !gjson.ValidBytes(body) {
+		return ListPage{}, fmt.Errorf("%w: list of %s is not JSON", object.ErrMalformed, r.GVR.Resource)
+	}
+	list := gjson.ParseBytes(body)
+	p.Next = list.Get("metadata.continue").Str
+	if p.RV, err = object.ParseResourceVersion(list.Get("metadata.resourceVersion").Str); err != nil {
+		return ListPage{}, err
+	}
+	items := list.Get("items")
+	if !items.IsArray() && items.Type != gjson.Null || list.Get("apiVersion").Str != r.APIVersion() || r.ListKind != "" && list.Get("kind").Str != r.ListKind {
+		return ListPage{}, fmt.Errorf("%w: %.200s is no %s", object.ErrMalformed, body, r.ListKind)
+	}
+	items.ForEach(func(_, item gjson.Result) bool {
+		var o *object.Object
+		if o, err = r.ParseObject([]byte(item.Raw)); err == nil {
+			p.Changes = append(p.Changes, watchcache.Change{Object: o})
+		}
+		return err == nil
+	})
+	return p, err
+}

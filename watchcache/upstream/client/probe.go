@@ -1,0 +1,113 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"github.com/tidwall/gjson"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+const (
+	// NoSuchNamespace cannot exist: namespaces have no dots.
+	NoSuchNamespace = "watchproxy.none"
+	// NoSuchName exists nowhere: it is valid as a path segment, so the
+	// apiserver looks up one key, and nobody names an object so.
+	NoSuchName = "watchproxy.dev:none"
+)
+
+// Probe is the cheapest consistent read there is: a list that matches nothing.
+type Probe struct {
+	RV       uint64 // upstream's current revision as this resource sees it
+	ListKind string
+	// selfDescribing tells custom resources from built-in types: these put
+	// kind first, those sort their keys.
+	SelfDescribing bool
+	Warnings       []string // Warning headers, which come with every request
+}
+
+// maxProbeBody bounds an empty list, in bytes.
+const maxProbeBody = 1 << 20
+
+// Probe asks upstream for its revision and learns how it writes this resource.
+func (c *Client) Probe(ctx context.Context, r *object.Resource) (Probe, error) {
+	return c.ProbeAs(ctx, "probe", r)
+}
+
+// ProbeAs is probe, counted as another verb.
+func (c *Client) ProbeAs(ctx context.Context, verb string, r *object.Resource) (Probe, error) {
+	path, query := Nothing(r)
+	query.Set("limit", "1")
+	resp, err := c.GetAs(ctx, MimeOf(r.Encoding), verb, r.GVR, path, query)
+	if apierrors.IsNotAcceptable(err) {
+		return Probe{}, fmt.Errorf("%w: %w", ErrNoEncoding, err)
+	}
+	if err != nil {
+		return Probe{}, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
+	if err != nil {
+		return Probe{}, fmt.Errorf("probe upstream: %w", err)
+	}
+	if err := CheckEncoding(resp, r.Encoding); err != nil {
+		if CheckEncoding(resp, object.JSON) == nil {
+			err = fmt.Errorf("%w: %w", ErrNoEncoding, err)
+		}
+		return Probe{}, err
+	}
+	read := readJSONProbe
+	if r.Encoding == object.Protobuf {
+		read = readProtoProbe
+	}
+	p, version, err := read(body)
+	if err != nil {
+		return Probe{}, fmt.Errorf("list of %s: %w", r.GVR.Resource, err)
+	}
+	if p.ListKind == "" || version != r.APIVersion() {
+		return Probe{}, fmt.Errorf("%w: list of %s has kind %q, apiVersion %q",
+			object.ErrMalformed, r.GVR.Resource, p.ListKind, version)
+	}
+	p.Warnings = resp.Header.Values("Warning")
+	return p, nil
+}
+
+func readJSONProbe(body []byte) (p Probe, apiVersion string, err error) {
+	if !gjson.ValidBytes(body) {
+		return p, "", fmt.Errorf("%w: not JSON", object.ErrMalformed)
+	}
+	list := gjson.ParseBytes(body)
+	p.ListKind = list.Get("kind").Str
+	list.ForEach(func(k, _ gjson.Result) bool {
+		p.SelfDescribing = k.Str != "kind"
+		return false
+	})
+	p.RV, err = object.ParseResourceVersion(list.Get("metadata.resourceVersion").Str)
+	return p, list.Get("apiVersion").Str, err
+}
+
+func readProtoProbe(body []byte) (p Probe, apiVersion string, err error) {
+	kind, meta, _, err := readProtoList(body)
+	if err != nil {
+		return p, "", err
+	}
+	p.ListKind = kind.Kind
+	p.RV, err = object.ParseResourceVersion(meta.ResourceVersion)
+	return p, kind.APIVersion, err
+}
+
+// Nothing is a path and a query that no object matches.
+func Nothing(r *object.Resource) (path string, query url.Values) {
+	if r.Namespaced {
+		return ResourcePath(r.GVR, NoSuchNamespace), url.Values{}
+	}
+	return ResourcePath(r.GVR, ""), url.Values{"fieldSelector": {"metadata.name=" + NoSuchName}}
+}
+
+// ProbeTimeout is how long a probe may take that no reader waits for.
+const ProbeTimeout = 10 * time.Second
