@@ -23,12 +23,12 @@ func (f *Feed) askCost() int {
 // seen by other means first: the stream may still be of another history. Events never: etcd deletes
 // many of them at one revision, and the cache may show a part of that.
 func (f *Feed) carries(era uint64) bool {
-	return !f.cache.Resource().NoWatchCache && f.fresh.era.Load() == era+1 && f.keeper.ledger.has(f.owner)
+	return !f.cache.Resource().NoWatchCache && f.fresh.era.Load() == era+1 && f.keeper.ledger.Has(f.owner)
 }
 
 // lists tells whether a list costs upstream no more than what else it would be asked.
 func (f *Feed) lists(s watchcache.Stats) bool {
-	era, _ := f.keeper.ledger.standing(f.owner)
+	era, _ := f.keeper.ledger.Standing(f.owner)
 	return !f.carries(era) && (isTiny(s) || isSmall(s) && f.fresh.quiet.Load())
 }
 
@@ -61,7 +61,7 @@ func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) 
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	before := f.cache.Stats()
-	era, noted := f.keeper.ledger.standing(f.owner)
+	era, noted := f.keeper.ledger.Standing(f.owner)
 	q.era = era
 	if f.lists(before) {
 		outcome = "list"
@@ -78,7 +78,7 @@ func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) 
 	}
 	if before := max(before.Newest, noted); err == nil && q.rv < before {
 		err = fmt.Errorf("%w: from %d to %d", errWentBack, before, q.rv)
-		f.keeper.ledger.forget()
+		f.keeper.ledger.Forget()
 		f.interrupt(err)
 	}
 	return q, outcome, err

@@ -11,6 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // batchMax bounds the events that are published at once. Events that arrived
@@ -54,10 +55,10 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	var batch []watchcache.Change
 	at, _ := f.standing()
-	used := uses{at: at}
+	used := ledger.Uses{At: at}
 	apply := func() error {
 		err := f.write(epoch, func() error { return f.cache.Apply(batch, time.Now()) })
-		f.keeper.feeds.uses(f.owner, used.take()...)
+		f.keeper.feeds.uses(f.owner, used.Take()...)
 		clear(batch)
 		batch = batch[:0]
 		return err
@@ -77,7 +78,7 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 			if err != nil {
 				return err
 			}
-			used.reached(rv)
+			used.Reached(rv)
 			err = f.write(epoch, func() error {
 				f.cache.Advance(rv, time.Now())
 				return nil
@@ -93,7 +94,7 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 				return errors.Join(apply(), err)
 			}
 			batch = append(batch, change)
-			used.event(change.Object.ResourceVersion())
+			used.Event(change.Object.ResourceVersion())
 		}
 		if len(batch) == batchMax || !s.Buffered() {
 			if err := apply(); err != nil {

@@ -151,7 +151,7 @@ func (f *Feed) Leaves(s watchcache.Scope) bool {
 		return false
 	}
 	_, sooner := f.roads.compare(s, len(f.fresh.helping) > 0)
-	if era, _ := f.keeper.ledger.standing(f.owner); !sooner || f.carries(era) {
+	if era, _ := f.keeper.ledger.Standing(f.owner); !sooner || f.carries(era) {
 		return false
 	}
 	f.fresh.read.Store(watchcache.Moment(time.Now()))
@@ -256,7 +256,7 @@ func (f *Feed) joins(allowed func() bool) bool {
 	if !gathered || f.probes.Limit() != rate.Inf && f.probes.Tokens() < 1 {
 		return false
 	}
-	era, _ := f.keeper.ledger.standing(f.owner)
+	era, _ := f.keeper.ledger.Standing(f.owner)
 	return f.carries(era) && allowed()
 }
 

@@ -339,7 +339,7 @@ func TestGetsJoin(t *testing.T) {
 			t.Error("upstream has to be asked whether a get is allowed")
 		}
 		may = true
-		feed.keeper.ledger.forget()
+		feed.keeper.ledger.Forget()
 		if joins() {
 			t.Error("a get joins without proof")
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
@@ -51,7 +52,7 @@ type Feed struct {
 	probes   *rate.Limiter // what all feeds together may ask for consistent reads
 	early    *rate.Limiter // how many reads may leave for upstream that have waited long
 	keeper   *keeper
-	owner    owner // 0 if the ledger has nothing to do with it
+	owner    ledger.Owner // 0 if the ledger has nothing to do with it
 	limits   watchcache.Limits
 	log      *zap.Logger
 	metrics  *Metrics
@@ -335,7 +336,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	defer f.interruptible(nil)
 	err = f.consume(s, epoch, f.alive)
 	if wanted.Err() == nil && (err != nil || time.Since(opened) < watchLife) {
-		f.keeper.ledger.forget() // what comes next may be of a restored etcd
+		f.keeper.ledger.Forget() // what comes next may be of a restored etcd
 	}
 	if err == nil && f.cache.Resource().SelfDescribing && time.Since(opened) < watchLife {
 		err = errCutShort

@@ -18,6 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
@@ -79,8 +80,8 @@ type Feeds struct {
 
 	probes *rate.Limiter
 	early  *rate.Limiter
-	ledger ledger
-	owners owners
+	ledger *ledger.Ledger
+	owners ledger.Owners
 	keeper *keeper
 
 	definitions definitions
@@ -124,7 +125,7 @@ func (k feedKey) sorted() []string {
 
 // NewFeeds returns an empty set. Stop ends it.
 func NewFeeds(client *client.Client, servers *servers.Set, metrics *Metrics, options Options, log *zap.Logger) *Feeds {
-	fs := &Feeds{client: client, servers: servers, log: log, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0), early: rate.NewLimiter(earlyRate, earlyBurst)}
+	fs := &Feeds{ledger: &ledger.Ledger{}, client: client, servers: servers, log: log, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0), early: rate.NewLimiter(earlyRate, earlyBurst)}
 	fs.options.Store(&options)
 	fs.setBudget(options.MaxProbes)
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
@@ -316,7 +317,7 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 	}
 	f.setOptions(options.Resources[gvr.GroupResource()])
 	if !f.options.Load().Aggregated { // such an API may show the objects of another
-		f.owner = fs.owners.of(gvr.GroupResource())
+		f.owner = fs.owners.Of(gvr.GroupResource())
 	}
 	f.lastUsed.Store(watchcache.Moment(time.Now()))
 	return f

@@ -17,6 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
@@ -55,7 +56,7 @@ const (
 // alone. So a quiet cache is proved to be the present state though others write.
 type keeper struct {
 	feeds  *Feeds
-	ledger *ledger
+	ledger *ledger.Ledger
 	log    *zap.Logger
 	wanted chan struct{}
 	// uncached is a resource that upstream keeps no cache of, if it is in the ledger, else nil. Asked for
@@ -73,9 +74,9 @@ type keeper struct {
 	}
 
 	// What its own goroutine knows.
-	watches map[owner]*ledgerWatch
-	resting map[owner]rest // those that could not be watched
-	linked  uint64         // the reference's revision of the last evidence
+	watches map[ledger.Owner]*ledgerWatch
+	resting map[ledger.Owner]rest // those that could not be watched
+	linked  uint64                // the reference's revision of the last evidence
 	running sync.WaitGroup
 }
 
@@ -88,7 +89,7 @@ type rest struct {
 // ledgerWatch is a watch that is kept for the revisions alone.
 type ledgerWatch struct {
 	resource *object.Resource
-	owner    owner
+	owner    ledger.Owner
 	stop     context.CancelFunc
 	over     chan struct{} // closed when it has ended, for err
 	err      error
@@ -96,7 +97,7 @@ type ledgerWatch struct {
 }
 
 func newKeeper(feeds *Feeds) *keeper {
-	return &keeper{feeds: feeds, ledger: &feeds.ledger, log: feeds.log, wanted: make(chan struct{}, 1), resting: map[owner]rest{}}
+	return &keeper{feeds: feeds, ledger: feeds.ledger, log: feeds.log, wanted: make(chan struct{}, 1), resting: map[ledger.Owner]rest{}}
 }
 
 // want notes that a reader had to wait for more than a probe, and whether the ledger spared it more.
@@ -140,7 +141,7 @@ func (k *keeper) over() bool {
 // is none, and if the answer is not above what is known: then the feed's own resource has to tell.
 func (k *keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool) {
 	w := k.uncached.Load()
-	if w == nil || !k.ledger.has(w.owner) {
+	if w == nil || !k.ledger.Has(w.owner) {
 		return 0, false
 	}
 	done := k.feeds.metrics.spend("probe")
@@ -148,7 +149,7 @@ func (k *keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool
 	done()
 	if err != nil || p.RV < known {
 		k.uncached.CompareAndSwap(w, nil)
-		k.ledger.forget() // it may not be in the same etcd any more
+		k.ledger.Forget() // it may not be in the same etcd any more
 		return 0, false
 	}
 	return p.RV, true
@@ -169,8 +170,8 @@ func (k *keeper) run(ctx context.Context) {
 // keep keeps the ledger until nobody has wanted it for a while.
 func (k *keeper) keep(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
-	k.watches = map[owner]*ledgerWatch{}
-	k.ledger.begin()
+	k.watches = map[ledger.Owner]*ledgerWatch{}
+	k.ledger.Begin()
 	k.mu.Lock()
 	k.mu.proved = time.Now()
 	k.mu.Unlock()
@@ -178,7 +179,7 @@ func (k *keeper) keep(ctx context.Context) {
 		cancel()
 		k.running.Wait()
 		k.uncached.Store(nil)
-		k.ledger.end()
+		k.ledger.End()
 	}()
 	k.running.Go(func() { k.closeHoles(ctx) })
 	var resources []object.Resource
@@ -218,16 +219,16 @@ func (k *keeper) fit(ctx context.Context, resources []object.Resource) (early bo
 		default:
 		}
 	}
-	fed := map[owner]bool{}
+	fed := map[ledger.Owner]bool{}
 	for _, f := range k.feeds.list() {
 		if f.cache.Stats().Ready {
 			fed[f.owner] = true
 		}
 	}
-	wanted := map[owner]bool{}
+	wanted := map[ledger.Owner]bool{}
 	for i := range resources {
 		r := &resources[i]
-		o := k.feeds.owners.of(r.GVR.GroupResource())
+		o := k.feeds.owners.Of(r.GVR.GroupResource())
 		if o == 0 || fed[o] || k.feeds.options.Load().excludes(feedKey{gvr: r.GVR}) {
 			continue
 		}
@@ -261,7 +262,7 @@ func (k *keeper) ended(w *ledgerWatch) (early bool) {
 		return false
 	}
 	if opened {
-		k.ledger.forget() // what comes next may be of a restored etcd
+		k.ledger.Forget() // what comes next may be of a restored etcd
 	}
 	pause := min(max(2*k.resting[w.owner].pause, ledgerAgain), ledgerAgainMost)
 	switch {
@@ -306,8 +307,8 @@ func (k *keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration
 }
 
 // read notes what a watch from a revision on shows, until its end.
-func (k *keeper) read(s client.Stream, o owner, from uint64) error {
-	for used := (uses{at: from}); ; {
+func (k *keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
+	for used := (ledger.Uses{At: from}); ; {
 		e, err := s.Next()
 		switch {
 		case errors.Is(err, io.EOF):
@@ -322,10 +323,10 @@ func (k *keeper) read(s client.Stream, o owner, from uint64) error {
 		case err != nil:
 			return err
 		case e.Kind == "BOOKMARK":
-			used.reached(rv)
+			used.Reached(rv)
 		default:
-			used.event(rv)
-			k.feeds.uses(o, used.take()...)
+			used.Event(rv)
+			k.feeds.uses(o, used.Take()...)
 		}
 	}
 }
@@ -343,13 +344,13 @@ var metadataOnly = object.Resource{
 }
 
 // uses notes that a resource has used revisions.
-func (fs *Feeds) uses(o owner, rvs ...uint64) {
-	shared := fs.ledger.note(o, rvs...)
+func (fs *Feeds) uses(o ledger.Owner, rvs ...uint64) {
+	shared := fs.ledger.Note(o, rvs...)
 	if shared == nil {
 		return
 	}
 	fs.log.Warn("two resources have used one revision, so the ledger begins anew; after the second time they stay out of it",
-		zap.Stringers("resources", fs.owners.names(shared.one, shared.other)), zap.Uint64("resourceVersion", shared.rv))
+		zap.Stringers("resources", fs.owners.Names(shared.One, shared.Other)), zap.Uint64("resourceVersion", shared.RV))
 }
 
 // closeHoles has upstream show the state of caches for which nothing is proved, before a reader has to wait for
@@ -379,13 +380,13 @@ func (k *keeper) closeHoles(ctx context.Context) {
 // unproved tells whether the ledger cannot prove that a cache is up to date, though it may: the cache is at a
 // state before a revision that nobody shows, or 0 if it is all of the era's.
 func (k *keeper) unproved(f *Feed) (at uint64, unproved bool) {
-	if f.cache.Resource().NoWatchCache || !k.ledger.has(f.owner) {
+	if f.cache.Resource().NoWatchCache || !k.ledger.Has(f.owner) {
 		return 0, false
 	}
-	era, highest := k.ledger.standing(f.owner)
+	era, highest := k.ledger.Standing(f.owner)
 	if !f.carries(era) {
 		return 0, true
 	}
 	at = f.cache.Stats().Newest
-	return at, at < highest && !k.ledger.proves(era, f.owner, at, highest)
+	return at, at < highest && !k.ledger.Proves(era, f.owner, at, highest)
 }

@@ -26,7 +26,7 @@ func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Fe
 		same(t, f, fresh(t, f, feed))
 		time.Sleep(100 * time.Millisecond)
 	}
-	if !feed.keeper.ledger.has(feed.owner) {
+	if !feed.keeper.ledger.Has(feed.owner) {
 		t.Fatal("no ledger")
 	}
 	return feed
@@ -75,10 +75,10 @@ func TestLedgerWhileReadsAreLeft(t *testing.T) {
 		f := newFake()
 		feed := feedWithLedger(t, f, allowDirect)
 		f.delays(probeTakes, metadataTakes)
-		feed.keeper.ledger.forget() // as when one of its watches breaks
+		feed.keeper.ledger.Forget() // as when one of its watches breaks
 		feed.roads.ran("metadata", metadataTakes, 0)
 		few := watchcache.Scope{Objects: 10}
-		for !feed.keeper.ledger.has(feed.owner) {
+		for !feed.keeper.ledger.Has(feed.owner) {
 			if !feed.Leaves(few) {
 				t.Fatal("a read is not left to upstream")
 			}
@@ -101,7 +101,7 @@ func TestLedgerEnds(t *testing.T) {
 		f := newFake()
 		feed := feedWithLedger(t, f)
 		time.Sleep(ledgerIdle + 2*ledgerEvery)
-		if feed.keeper.ledger.has(feed.owner) {
+		if feed.keeper.ledger.Has(feed.owner) {
 			t.Error("it is kept for nobody")
 		}
 		before := f.count("ledger")
@@ -125,9 +125,9 @@ func TestResourcesApart(t *testing.T) {
 			same(t, f, fresh(t, f, feed))
 			time.Sleep(100 * time.Millisecond)
 		}
-		o := feed.keeper.feeds.owners.of(schema.GroupResource{Resource: "leases"})
-		if !feed.keeper.ledger.has(feed.owner) || feed.keeper.ledger.has(o) {
-			t.Errorf("configmaps are in the ledger: %t, leases: %t", feed.keeper.ledger.has(feed.owner), feed.keeper.ledger.has(o))
+		o := feed.keeper.feeds.owners.Of(schema.GroupResource{Resource: "leases"})
+		if !feed.keeper.ledger.Has(feed.owner) || feed.keeper.ledger.Has(o) {
+			t.Errorf("configmaps are in the ledger: %t, leases: %t", feed.keeper.ledger.Has(feed.owner), feed.keeper.ledger.Has(o))
 		}
 	})
 }
@@ -192,7 +192,7 @@ func TestEventsAreNotCarried(t *testing.T) {
 			time.Sleep(ledgerEvery)
 		}
 		fresh(t, f, feed)
-		if era, _ := feed.keeper.ledger.standing(feed.owner); !feed.carries(era) || events.carries(era) {
+		if era, _ := feed.keeper.ledger.Standing(feed.owner); !feed.carries(era) || events.carries(era) {
 			t.Errorf("config maps: %t, events: %t", feed.carries(era), events.carries(era))
 		}
 	})
@@ -216,7 +216,7 @@ func TestEventsMoveAway(t *testing.T) {
 				if now := feed.cache.Stats().Epoch; now != epoch {
 					t.Errorf("epoch %d instead of %d", now, epoch)
 				}
-				if !feed.keeper.ledger.has(feed.owner) {
+				if !feed.keeper.ledger.Has(feed.owner) {
 					t.Error("the ledger is of no use any more")
 				}
 			})

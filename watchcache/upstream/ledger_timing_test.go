@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // revisions is a watch whose events use one revision after the other.
@@ -46,26 +47,21 @@ func (r *revisions) Read(p []byte) (n int, err error) {
 
 var errEnd = fmt.Errorf("the end")
 
-// provedLedger is one that two resources are known to be in.
-func provedLedger(tb testing.TB) *ledger {
-	tb.Helper()
-	l := &ledger{}
-	l.begin()
-	l.mu.members = map[owner]*membership{1: {evidence: evidenceEnough}, 2: {evidence: evidenceEnough}}
-	return l
-}
-
 // BenchmarkLedger is what an event costs that a watch brings for the ledger, from the bytes on.
 func BenchmarkLedger(b *testing.B) {
-	l := provedLedger(b)
-	k := &keeper{ledger: l, feeds: &Feeds{}}
-	k.feeds.ledger.mu.members, k.feeds.ledger.mu.entries = l.mu.members, l.mu.entries
+	l := &ledger.Ledger{}
+	l.Begin()
+	for rv := range uint64(ledger.EvidenceEnough) {
+		l.Attest([]ledger.Reading{{Of: 1, RV: rv}, {Of: 2, RV: rv}, {Of: 1, RV: rv}})
+	}
+	feeds := &Feeds{ledger: l}
+	k := &keeper{ledger: l, feeds: feeds}
 	const from = 1_000_000_000
 	b.ReportAllocs()
 	if err := k.read(client.NewProtoStream(newRevisions(from, b.N), &metadataOnly, ledgerBuffer), 1, from-1); err == nil {
 		b.Fatal("there is no end")
 	}
-	if _, highest := k.feeds.ledger.standing(1); highest != from+uint64(b.N)-1 {
+	if _, highest := l.Standing(1); highest != from+uint64(b.N)-1 {
 		b.Fatalf("noted up to %d of %d", highest-from, b.N)
 	}
 }

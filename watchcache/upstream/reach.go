@@ -60,7 +60,7 @@ func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome strin
 			return "", err
 		}
 		if p.RV < q.rv {
-			f.keeper.ledger.forget() // they are not in the same etcd
+			f.keeper.ledger.Forget() // they are not in the same etcd
 		}
 		if p.RV < stats.Newest {
 			err = fmt.Errorf("%w: from %d to %d", errWentBack, stats.Newest, p.RV)
@@ -108,7 +108,7 @@ func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) 
 	defer waiting.Wait()
 	defer cancel()
 	for first := true; ; first = false {
-		noted := f.keeper.ledger.wait()
+		noted := f.keeper.ledger.Wait()
 		if f.proved(q) {
 			return proved
 		}
@@ -133,7 +133,7 @@ func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) 
 func (f *Feed) proved(q question) bool {
 	_, epoch := f.standing()
 	newest := f.cache.Stats().Newest
-	if newest >= q.rv || !f.carries(q.era) || !f.keeper.ledger.proves(q.era, f.owner, newest, q.rv) {
+	if newest >= q.rv || !f.carries(q.era) || !f.keeper.ledger.Proves(q.era, f.owner, newest, q.rv) {
 		return false
 	}
 	carried := false

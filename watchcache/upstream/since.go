@@ -15,6 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // past is where a feed could begin that clients go on from an earlier state than upstream's:
@@ -152,7 +153,7 @@ func (f *Feed) catchUp(ctx context.Context, rv uint64) {
 		}
 		var err error
 		if !f.reaches(ctx, rv, settleStream) {
-			_, err = f.reach(ctx, &question{rv: rv, era: noEra}, true)
+			_, err = f.reach(ctx, &question{rv: rv, era: ledger.NoEra}, true)
 		}
 		if err == nil {
 			err = f.learnBookmark(ctx)

@@ -1,4 +1,4 @@
-package upstream
+package ledger
 
 import (
 	"math"
@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ledger tells which resource has used each of etcd's revisions, as far as watches have shown it.
+// Ledger tells which resource has used each of etcd's revisions, as far as watches have shown it.
 //
 // Every write takes one revision, and every revision is of one resource: kube-apiserver writes a
 // single object at a time, and where etcd itself deletes several keys at once, as a lease expires,
@@ -22,14 +22,14 @@ import (
 // A revision may be noted before its resource's own caches show it, or after:
 // a revision of its own proves nothing for a cache. So it makes no difference how far behind a feed
 // is, or that a resource has two.
-type ledger struct {
+type Ledger struct {
 	mu struct {
 		sync.Mutex
 		// entries has revision r at r % ledgerSize. It is nil while nobody needs proofs.
 		entries []ledgerEntry
 		highest uint64
 		era     uint64 // counts what was forgotten
-		members map[owner]*membership
+		members map[Owner]*membership
 		moved   chan struct{} // closed when something is noted next; nil if nobody waits
 	}
 }
@@ -43,18 +43,18 @@ type ledgerEntry uint64
 
 const ownerBits = 16
 
-// owner stands for a resource, in all its versions: they show the same objects. 0 is nobody.
-type owner uint16
+// Owner stands for a resource, in all its versions: they show the same objects. 0 is nobody.
+type Owner uint16
 
-func entryOf(rv uint64, o owner) ledgerEntry { return ledgerEntry(rv<<ownerBits | uint64(o)) }
+func entryOf(rv uint64, o Owner) ledgerEntry { return ledgerEntry(rv<<ownerBits | uint64(o)) }
 
-func (e ledgerEntry) split() (rv uint64, o owner) { return uint64(e) >> ownerBits, owner(e) }
+func (e ledgerEntry) split() (rv uint64, o Owner) { return uint64(e) >> ownerBits, Owner(e) }
 
-// noEra is one in which nothing is proved.
-const noEra = math.MaxUint64
+// NoEra is one in which nothing is proved.
+const NoEra = math.MaxUint64
 
-// begin has the ledger know what is noted from now on.
-func (l *ledger) begin() {
+// Begin has the ledger know what is noted from now on.
+func (l *Ledger) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.entries == nil {
@@ -62,15 +62,15 @@ func (l *ledger) begin() {
 	}
 }
 
-// forget makes the ledger know nothing of any revision, nor who is in one etcd. It is called when
+// Forget makes the ledger know nothing of any revision, nor who is in one etcd. It is called when
 // that may have changed, as after a restore of etcd.
-func (l *ledger) forget() {
+func (l *Ledger) Forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgetLocked()
 }
 
-func (l *ledger) forgetLocked() {
+func (l *Ledger) forgetLocked() {
 	clear(l.mu.entries)
 	l.mu.highest = 0
 	l.mu.era++
@@ -79,24 +79,24 @@ func (l *ledger) forgetLocked() {
 	}
 }
 
-// end is forget until the ledger begins again.
-func (l *ledger) end() {
+// End is forget until the ledger begins again.
+func (l *Ledger) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgetLocked()
 	l.mu.entries = nil
 }
 
-// sharedRevision is a revision that two resources have used. They are not in one etcd, or they are the
+// SharedRevision is a revision that two resources have used. They are not in one etcd, or they are the
 // same objects by two names. Either way nothing is proved by them.
-type sharedRevision struct {
-	rv         uint64
-	one, other owner
+type SharedRevision struct {
+	RV         uint64
+	One, Other Owner
 }
 
-// note records that a resource has used revisions. Of those that are not known to be in the same etcd
+// Note records that a resource has used revisions. Of those that are not known to be in the same etcd
 // it records nothing.
-func (l *ledger) note(o owner, rvs ...uint64) *sharedRevision {
+func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.entries == nil || len(rvs) == 0 || !l.mu.members[o].proved() {
@@ -110,7 +110,7 @@ func (l *ledger) note(o owner, rvs ...uint64) *sharedRevision {
 			l.mu.members[o].collided()
 			l.mu.members[was].collided()
 			l.forgetLocked()
-			return &sharedRevision{rv, was, o}
+			return &SharedRevision{rv, was, o}
 		default:
 			*at = entryOf(rv, o)
 		}
@@ -123,9 +123,9 @@ func (l *ledger) note(o owner, rvs ...uint64) *sharedRevision {
 	return nil
 }
 
-// proves tells whether each revision after one and up to another was used by a resource other than
+// Proves tells whether each revision after one and up to another was used by a resource other than
 // o, so that nothing of o has changed in between. The latter must have been read in an era that lasts.
-func (l *ledger) proves(era uint64, o owner, after, upTo uint64) bool {
+func (l *Ledger) Proves(era uint64, o Owner, after, upTo uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.entries == nil || l.mu.era != era || !l.mu.members[o].proved() || upTo-after > ledgerSize {
@@ -139,8 +139,8 @@ func (l *ledger) proves(era uint64, o owner, after, upTo uint64) bool {
 	return true
 }
 
-// wait returns a channel that is closed when something is noted next.
-func (l *ledger) wait() <-chan struct{} {
+// Wait returns a channel that is closed when something is noted next.
+func (l *Ledger) Wait() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.moved == nil {
@@ -149,9 +149,9 @@ func (l *ledger) wait() <-chan struct{} {
 	return l.mu.moved
 }
 
-// standing is the era, and the highest revision that was noted in it if the resource is in the same
+// Standing is the era, and the highest revision that was noted in it if the resource is in the same
 // etcd: a consistent read that returns less is of an etcd that was restored.
-func (l *ledger) standing(o owner) (era, highest uint64) {
+func (l *Ledger) Standing(o Owner) (era, highest uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.members[o].proved() {
@@ -160,36 +160,37 @@ func (l *ledger) standing(o owner) (era, highest uint64) {
 	return l.mu.era, highest
 }
 
-// uses are the revisions that a watch shows a resource to have used. If upstream is itself a proxy that
+// Uses are the revisions that a watch shows a resource to have used. If upstream is itself a proxy that
 // has read its state anew, it tells deletions at the last revision that it knew before, which may be
 // anybody's. So only what is beyond all that the watch has told counts.
-type uses struct {
-	at  uint64 // up to where it has told everything
+type Uses struct {
+	At  uint64 // up to where it has told everything
 	rvs []uint64
 }
 
-// event takes an event of the watch, reached a bookmark.
-func (u *uses) event(rv uint64) {
-	if rv > u.at {
+// Event takes an event of the watch.
+func (u *Uses) Event(rv uint64) {
+	if rv > u.At {
 		u.rvs = append(u.rvs, rv)
 	}
-	u.reached(rv)
+	u.Reached(rv)
 }
 
-func (u *uses) reached(rv uint64) { u.at = max(u.at, rv) }
+// Reached takes a bookmark.
+func (u *Uses) Reached(rv uint64) { u.At = max(u.At, rv) }
 
-// take returns what has come since the last time. It is valid until the next event.
-func (u *uses) take() []uint64 {
+// Take returns what has come since the last time. It is valid until the next event.
+func (u *Uses) Take() []uint64 {
 	rvs := u.rvs
 	u.rvs = u.rvs[:0]
 	return rvs
 }
 
-// owners numbers resources.
-type owners struct {
+// Owners numbers resources.
+type Owners struct {
 	mu struct {
 		sync.Mutex
-		numbers map[schema.GroupResource]owner
+		numbers map[schema.GroupResource]Owner
 	}
 }
 
@@ -198,26 +199,26 @@ var sameObjects = map[schema.GroupResource]schema.GroupResource{
 	{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"},
 }
 
-// of is the number of a resource, 0 if there are too many.
-func (n *owners) of(r schema.GroupResource) owner {
+// Of is the number of a resource, 0 if there are too many.
+func (n *Owners) Of(r schema.GroupResource) Owner {
 	if same, ok := sameObjects[r]; ok {
 		r = same
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.mu.numbers == nil {
-		n.mu.numbers = map[schema.GroupResource]owner{}
+		n.mu.numbers = map[schema.GroupResource]Owner{}
 	}
 	o, ok := n.mu.numbers[r]
 	if !ok && len(n.mu.numbers) < 1<<ownerBits-1 {
-		o = owner(len(n.mu.numbers) + 1)
+		o = Owner(len(n.mu.numbers) + 1)
 		n.mu.numbers[r] = o
 	}
 	return o
 }
 
-// names are the resources that numbers stand for.
-func (n *owners) names(numbers ...owner) (names []schema.GroupResource) {
+// Names are the resources that numbers stand for.
+func (n *Owners) Names(numbers ...Owner) (names []schema.GroupResource) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for r, o := range n.mu.numbers {

@@ -1,4 +1,4 @@
-package upstream
+package ledger
 
 import (
 	"math/rand/v2"
@@ -14,17 +14,17 @@ func TestLedgerAgainstAModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	for range 200 {
 		const resources = 5
-		var l ledger
-		l.begin()
+		var l Ledger
+		l.Begin()
 		members(&l, 5)
-		var uses []owner // of revision i+1; the last resource is watched by nobody
+		var uses []Owner // of revision i+1; the last resource is watched by nobody
 		var told []bool
 		var queues [resources][]uint64
 		proved, could := 0, 0
 		for range 2000 {
 			switch random.IntN(4) {
 			case 0: // somebody writes
-				o := owner(1 + random.IntN(resources))
+				o := Owner(1 + random.IntN(resources))
 				if o == resources && random.IntN(20) > 0 {
 					o = 1
 				}
@@ -33,7 +33,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 			case 1, 2: // a watch tells some of it
 				o := random.IntN(resources - 1)
 				n := random.IntN(len(queues[o]) + 1)
-				if err := l.note(owner(o+1), queues[o][:n]...); err != nil {
+				if err := l.Note(Owner(o+1), queues[o][:n]...); err != nil {
 					t.Fatal(err)
 				}
 				for _, rv := range queues[o][:n] {
@@ -44,7 +44,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 				if len(uses) == 0 {
 					continue
 				}
-				o, upTo := owner(1+random.IntN(resources)), uint64(1+random.IntN(len(uses)))
+				o, upTo := Owner(1+random.IntN(resources)), uint64(1+random.IntN(len(uses)))
 				after := upTo - min(upTo, uint64(random.IntN(6)))
 				want := true
 				for rv := after + 1; rv <= upTo; rv++ {
@@ -53,7 +53,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 				if want {
 					could++
 				}
-				if got := l.proves(0, o, after, upTo); got != want {
+				if got := l.Proves(0, o, after, upTo); got != want {
 					t.Fatalf("proves that %d has used nothing in (%d, %d]: %t, want %t: %v, told %v", o, after, upTo, got, want, uses[after:upTo], told[after:upTo])
 				} else if got && after < upTo {
 					proved++
@@ -68,14 +68,14 @@ func TestLedgerAgainstAModel(t *testing.T) {
 
 // A ledger forgets what is long ago, and does not take it for what has come in its place.
 func TestLedgerIsBounded(t *testing.T) {
-	var l ledger
-	if l.note(1, 5); l.proves(0, 2, 4, 5) {
+	var l Ledger
+	if l.Note(1, 5); l.Proves(0, 2, 4, 5) {
 		t.Error("a ledger that has not begun proves something")
 	}
-	l.begin()
+	l.Begin()
 	members(&l, 2)
 	for rv := uint64(1); rv <= 2*ledgerSize; rv++ {
-		if err := l.note(1, rv); err != nil {
+		if err := l.Note(1, rv); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,72 +90,72 @@ func TestLedgerIsBounded(t *testing.T) {
 		{2 * ledgerSize, 2*ledgerSize + 1, false},
 		{0, 1 << 40, false},
 	} {
-		if got := l.proves(0, 2, c.after, c.upTo); got != c.want {
+		if got := l.Proves(0, 2, c.after, c.upTo); got != c.want {
 			t.Errorf("(%d, %d]: %t", c.after, c.upTo, got)
 		}
 	}
-	if err := l.note(2, 7); err != nil || l.proves(0, 1, 6, 7) {
+	if err := l.Note(2, 7); err != nil || l.Proves(0, 1, 6, 7) {
 		t.Errorf("what came too late counts (%v)", err)
 	}
-	l.forget()
-	if l.proves(1, 2, 2*ledgerSize-1, 2*ledgerSize) {
+	l.Forget()
+	if l.Proves(1, 2, 2*ledgerSize-1, 2*ledgerSize) {
 		t.Error("it has forgotten nothing")
 	}
 }
 
 func TestSharedRevision(t *testing.T) {
-	var l ledger
-	l.begin()
+	var l Ledger
+	l.Begin()
 	members(&l, 5)
-	if err := l.note(1, 5, 6); err != nil {
+	if err := l.Note(1, 5, 6); err != nil {
 		t.Fatal(err)
 	}
-	shared := l.note(2, 6)
-	if shared == nil || shared.rv != 6 || shared.one != 1 || shared.other != 2 {
+	shared := l.Note(2, 6)
+	if shared == nil || shared.RV != 6 || shared.One != 1 || shared.Other != 2 {
 		t.Errorf("got %+v", shared)
 	}
 }
 
 // members makes owners members.
-func members(l *ledger, n int) {
-	for at := uint64(1); at <= evidenceEnough; at++ {
-		var readings []reading
+func members(l *Ledger, n int) {
+	for at := uint64(1); at <= EvidenceEnough; at++ {
+		var readings []Reading
 		for o := range n {
-			readings = append(readings, reading{owner(o + 1), at})
+			readings = append(readings, Reading{Owner(o + 1), at})
 		}
-		l.attest(readings)
+		l.Attest(readings)
 	}
 }
 
 // An event may be made up if its revision is not above all events and bookmarks before it.
 func TestUses(t *testing.T) {
-	u := uses{at: 5}
-	u.event(5)
-	u.event(7)
-	u.event(7)
-	u.reached(9)
-	u.event(8)
-	u.event(9)
-	u.event(10)
-	if got := u.take(); !slices.Equal(got, []uint64{7, 10}) {
+	u := Uses{At: 5}
+	u.Event(5)
+	u.Event(7)
+	u.Event(7)
+	u.Reached(9)
+	u.Event(8)
+	u.Event(9)
+	u.Event(10)
+	if got := u.Take(); !slices.Equal(got, []uint64{7, 10}) {
 		t.Errorf("got %v", got)
 	}
-	if got := u.take(); len(got) != 0 {
+	if got := u.Take(); len(got) != 0 {
 		t.Errorf("got %v again", got)
 	}
 }
 
 // After a ledger has forgotten, nobody is known to be in one etcd until there is evidence again.
 func TestLedgerForgetsEvidence(t *testing.T) {
-	var l ledger
-	l.begin()
+	var l Ledger
+	l.Begin()
 	members(&l, 2)
-	l.forget()
-	if l.note(1, 5); l.has(1) || l.proves(1, 2, 4, 5) {
+	l.Forget()
+	if l.Note(1, 5); l.Has(1) || l.Proves(1, 2, 4, 5) {
 		t.Error("it goes by the evidence from before")
 	}
 	members(&l, 2)
-	if l.note(1, 6); !l.has(1) || !l.proves(1, 2, 5, 6) {
+	if l.Note(1, 6); !l.Has(1) || !l.Proves(1, 2, 5, 6) {
 		t.Error("new evidence does not count")
 	}
 }

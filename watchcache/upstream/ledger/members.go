@@ -1,0 +1,84 @@
+package ledger
+
+// This file establishes whose revisions are of one etcd. kube-apiserver may keep some resources in
+// another (--etcd-servers-overrides), whose revisions mean something else.
+
+const (
+	// EvidenceEnough is how many times a resource's revision has to lie between two of the reference,
+	// at another revision each time.
+	EvidenceEnough = 3
+	// evidenceWidth is how far apart those two may be: the closer, the less it is by chance.
+	evidenceWidth = 1000
+)
+
+// membership is what is known of whether a resource is in the reference's etcd.
+type membership struct {
+	evidence int
+	at       uint64 // the revision of the last piece of it
+	apart    bool   // for good
+	// collisions are revisions that another has used as well. One may be an event from before etcd was
+	// restored.
+	collisions int
+}
+
+func (m *membership) collided() {
+	m.collisions++
+	m.apart = m.apart || m.collisions > 1
+}
+
+func (m *membership) proved() bool { return m != nil && !m.apart && m.evidence >= EvidenceEnough }
+
+// Reading is what a consistent read has returned as the revision.
+type Reading struct {
+	Of Owner
+	RV uint64
+}
+
+// Attest takes readings that were made one after the other, the first and the last of the
+// reference. In one etcd, revisions never go back. It returns who was found to be apart.
+func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
+	first, last := readings[0], readings[len(readings)-1]
+	if last.RV < first.RV || last.RV-first.RV > evidenceWidth {
+		return nil // restored meanwhile, or too much happens
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.members == nil {
+		l.mu.members = map[Owner]*membership{}
+	}
+	for _, r := range readings {
+		m := l.mu.members[r.Of]
+		if m == nil {
+			m = &membership{}
+			l.mu.members[r.Of] = m
+		}
+		switch {
+		case m.apart:
+		case r.RV < first.RV || r.RV > last.RV:
+			m.apart = true
+			apart = append(apart, r.Of)
+		case r.RV != m.at:
+			m.evidence++
+			m.at = r.RV
+		}
+	}
+	if len(apart) > 0 {
+		l.forgetLocked() // they may have been members
+	}
+	return apart
+}
+
+// Undecided tells whether more evidence is wanted of a resource.
+func (l *Ledger) Undecided(o Owner) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.mu.members[o]
+	return m == nil || !m.apart && m.evidence < EvidenceEnough
+}
+
+// Has tells whether a resource is in the ledger.
+func (l *Ledger) Has(o Owner) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.entries != nil && l.mu.members[o].proved()
+}
