@@ -1,15 +1,23 @@
 package proxy
 
 import (
+	"net/http"
 	"net/url"
 	"strings"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// route is what a path means, after kube-apiserver's RequestInfo
-// (semantics: k8s.io/apiserver/pkg/endpoints/request).
+// requestInfos reads paths as kube-apiserver does.
+var requestInfos = apirequest.RequestInfoFactory{
+	APIPrefixes:          sets.NewString("api", "apis"),
+	GrouplessAPIPrefixes: sets.NewString("api"),
+}
+
+// route is what a method and a path mean.
 type route struct {
 	gvr         schema.GroupVersionResource
 	namespace   string
@@ -18,10 +26,9 @@ type route struct {
 	verb        string
 	// resource is false for paths that name no resource, such as /version.
 	resource bool
-	// plain tells that the path is written in the one canonical way: no empty
-	// segments, no escapes, nothing behind the name, no namespace in a
-	// namespace. Only such paths are answered from the cache; others are
-	// upstream's to understand.
+	// plain tells that the path is the canonical one of a collection or an object: no empty
+	// segments, no escapes, nothing behind the name, no namespace in a namespace, no verb. Only
+	// such paths are answered from the cache; upstream interprets all others.
 	plain bool
 }
 
@@ -29,61 +36,48 @@ var verbs = map[string]string{
 	"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete",
 }
 
-// parseRoute reads a method and an escaped path. Whether a get without a name is
-// a watch stands in the query and is decided later.
+// parseRoute reads a method and an escaped path. RequestInfo gets no method: it would decode the
+// query of a get, which isWatch reads later.
 func parseRoute(method, path string) route {
-	written := path
-	if unescaped, err := url.PathUnescape(path); err == nil {
-		path = unescaped
+	unescaped, err := url.PathUnescape(path)
+	if err != nil {
+		unescaped = path
 	}
-	segments := strings.Split(strings.Trim(path, "/"), "/")
-	rt := route{verb: "other"}
-	if _, ok := verbs[method]; ok || method == "OPTIONS" {
-		rt.verb = strings.ToLower(method)
+	// An error means that a path ends at watch or proxy, which is not plain.
+	info, _ := requestInfos.NewRequestInfo(&http.Request{URL: &url.URL{Path: unescaped}})
+	rt := route{
+		gvr:       schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource},
+		namespace: info.Namespace, name: info.Name, subresource: info.Subresource,
+		verb: info.Verb, resource: info.IsResourceRequest,
 	}
-	switch {
-	case segments[0] == "api" && len(segments) >= 3:
-		rt.gvr.Version, segments = segments[1], segments[2:]
-	case segments[0] == "apis" && len(segments) >= 4:
-		rt.gvr.Group, rt.gvr.Version, segments = segments[1], segments[2], segments[3:]
-	default:
-		return rt
+	if rt.verb == "" { // else the path names it: watch, proxy
+		rt.verb = verbOf(method, &rt)
 	}
-	rt.resource = true
-	if verb, ok := verbs[method]; ok {
-		rt.verb = verb
+	segments := 2 + len(info.Parts) // of the canonical path
+	if rt.gvr.Group != "" {
+		segments++
 	}
-	legacyWatch, legacyProxy := segments[0] == "watch", segments[0] == "proxy"
-	if legacyWatch {
-		rt.verb = "watch"
-		segments = append(segments[1:], "")[:max(len(segments)-1, 1)]
+	if rt.namespace != "" && rt.gvr.Resource != "namespaces" {
+		segments += 2
 	}
-	nested := false
-	if segments[0] == "namespaces" && len(segments) > 1 {
-		rt.namespace = segments[1]
-		// A namespace's own subresources are no resources inside it.
-		if len(segments) > 2 && segments[2] != "status" && segments[2] != "finalize" {
-			segments = segments[2:]
-			nested = segments[0] == "namespaces"
-		}
-	}
-	rt.gvr.Resource = segments[0]
-	if len(segments) > 1 {
-		rt.name = segments[1]
-	}
-	if len(segments) > 2 {
-		rt.subresource = segments[2]
-	}
-	if rt.name == "" && !legacyWatch {
-		switch rt.verb {
-		case "get":
-			rt.verb = "list"
-		case "delete":
-			rt.verb = "deletecollection"
-		}
-	}
-	rt.plain = !legacyWatch && !legacyProxy && !nested && len(segments) <= 2 && rt.subresource == "" && canonical(written)
+	rt.plain = rt.resource && rt.subresource == "" && strings.Count(path, "/") == segments && canonical(path)
 	return rt
+}
+
+// verbOf names what a method does, as kube-apiserver names it. Clients cannot invent verbs.
+func verbOf(method string, rt *route) string {
+	verb, known := verbs[method]
+	switch {
+	case !known && method != http.MethodOptions:
+		return "other"
+	case !known || !rt.resource:
+		return strings.ToLower(method)
+	case rt.name == "" && verb == "get":
+		return "list"
+	case rt.name == "" && verb == "delete":
+		return "deletecollection"
+	}
+	return verb
 }
 
 // isWatch tells a watch from a list. Of a malformed query counts what can be read,
