@@ -14,7 +14,7 @@ import (
 var flagValues = map[string]cobra.CompletionFunc{
 	"authentication": cobra.FixedCompletions([]string{"delegated", "none"}, cobra.ShellCompDirectiveNoFileComp),
 	"log-level":      cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp),
-	"output":         cobra.FixedCompletions([]string{outputJSON}, cobra.ShellCompDirectiveNoFileComp),
+	"output":         cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp),
 	"config":         cobra.FixedCompletions([]string{"yaml", "yml", "json"}, cobra.ShellCompDirectiveFilterFileExt),
 	"context":        contextNames,
 

@@ -2,33 +2,21 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
-
-// withFiles is the limit of open files that the test's binary has as watchproxy.
-const withFiles = "WATCHPROXY_TEST_FILES"
-
-func limitFiles(to string) error {
-	n, err := strconv.ParseUint(to, 10, 31)
-	if err != nil {
-		return err
-	}
-	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n})
-}
 
 // Some descriptors are always left for all but clients.
 func TestForClients(t *testing.T) {
@@ -41,17 +29,17 @@ func TestForClients(t *testing.T) {
 
 // flooded is a proxy with few file descriptors.
 type flooded struct {
-	t              *testing.T
-	address, admin string
-	log            string      // a file
-	events         chan string // upstream's of a watch
+	t          *testing.T
+	url, admin string
+	log        *os.File
+	events     chan string // upstream's of a watch
 }
 
 // A flood of connections to a proxy with few file descriptors ends neither it nor its watches, its
 // operators still get an answer, and afterwards so does everybody.
 func TestFlood(t *testing.T) {
 	f := startFlooded(t)
-	watch := f.get("http://" + f.address + "/api/v1/configmaps?watch=1")
+	watch := f.get(f.url + "/api/v1/configmaps?watch=1")
 	defer watch.Body.Close()
 	events := bufio.NewReader(watch.Body)
 	f.next(events, "before")
@@ -63,7 +51,7 @@ func TestFlood(t *testing.T) {
 		places <- struct{}{}
 		held.Go(func() {
 			defer func() { <-places }()
-			c, err := net.DialTimeout("tcp", f.address, 10*time.Second)
+			c, err := net.DialTimeout("tcp", strings.TrimPrefix(f.url, "http://"), 10*time.Second)
 			if err != nil {
 				return
 			}
@@ -85,7 +73,7 @@ func TestFlood(t *testing.T) {
 	until := time.Now().Add(30 * time.Second)
 	for {
 		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-		resp, err := c.Get("http://" + f.address + "/version") //nolint:noctx // the program's end ends it
+		resp, err := c.Get(f.url + "/version") //nolint:noctx // the program's end ends it
 		if err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
@@ -97,7 +85,7 @@ func TestFlood(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	log, err := os.ReadFile(f.log)
+	log, err := os.ReadFile(f.log.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,14 +122,13 @@ func (f *flooded) metric() (n float64) {
 	f.t.Helper()
 	resp := f.get(f.admin + "/metrics")
 	defer resp.Body.Close()
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if name, value, _ := strings.Cut(lines.Text(), " "); strings.HasPrefix(name, "watchproxy_connections_refused_total{") {
-			v, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				f.t.Fatal(err)
-			}
-			n += v
-		}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(resp.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, m := range families["watchproxy_connections_refused_total"].GetMetric() {
+		n += m.GetCounter().GetValue()
 	}
 	return n
 }
@@ -165,38 +152,11 @@ func startFlooded(t *testing.T) *flooded {
 		}
 	}))
 	t.Cleanup(api.Close)
-	kubeconfig := writeFile(t, filepath.Join(t.TempDir(), "config"), fmt.Sprintf(
-		`{current-context: a, contexts: [{name: a, context: {cluster: b}}], clusters: [{name: b, cluster: {server: %q}}]}`, api.URL))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
-	program := exec.CommandContext(ctx, os.Args[0], "serve", "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
-	program.Env = append(os.Environ(), asProgram+"=1", withFiles+"=256")
-	stdout, err := program.StdoutPipe()
-	if err != nil {
+	var err error
+	if f.log, err = os.Create(filepath.Join(t.TempDir(), "log")); err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	program.Stderr, f.log = log, log.Name()
-	if err := program.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = program.Process.Signal(syscall.SIGTERM)
-		if err := program.Wait(); err != nil {
-			t.Errorf("it ended with %v", err)
-		}
-		cancel()
-		log.Close()
-	})
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, line, _ = strings.Cut(line, "http://")
-	f.address, line, _ = strings.Cut(line, " ")
-	_, line, _ = strings.Cut(line, "admin ")
-	f.admin, _, _ = strings.Cut(line, ")")
+	t.Cleanup(func() { f.log.Close() })
+	f.url, f.admin = start(t, api.URL, f.log, withFiles+"=256").ready(t)
 	return f
 }

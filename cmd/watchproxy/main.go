@@ -9,6 +9,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/kubeconfig"
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 )
 
 func main() {
@@ -47,7 +50,7 @@ as if it were the apiserver. Everything else is forwarded unchanged.`,
 		Args:          cobra.NoArgs,
 		RunE:          help,
 	}
-	root.AddCommand(newServe(), newKubeconfig(), newStatus(), newConfig(), newVersion())
+	root.AddCommand(newServe(), kubeconfig.Command(), status.Command(), newConfig(), newVersion())
 	completeFlags(root)
 	return root
 }

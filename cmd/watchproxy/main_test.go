@@ -1,19 +1,34 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
 
-// asProgram makes the test's binary be watchproxy.
-const asProgram = "WATCHPROXY_TEST_AS_PROGRAM"
+// The test's binary is watchproxy if the environment has asProgram, with withFiles open files at
+// most.
+const (
+	asProgram = "WATCHPROXY_TEST_AS_PROGRAM"
+	withFiles = "WATCHPROXY_TEST_FILES"
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		if files := os.Getenv(withFiles); files != "" {
-			if err := limitFiles(files); err != nil {
+		if n, err := strconv.ParseUint(os.Getenv(withFiles), 10, 31); err == nil {
+			if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}); err != nil {
 				panic(err)
 			}
 		}
@@ -22,4 +37,73 @@ func TestMain(m *testing.M) {
 	}
 	// klog, which client-go brings along, flushes for as long as the process lives.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+}
+
+// execute runs a command.
+func execute(args ...string) (stdout string, err error) {
+	var out bytes.Buffer
+	cmd := newCommand()
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(io.Discard)
+	err = cmd.Execute()
+	return out.String(), err
+}
+
+// kubeconfigFor writes a kubeconfig of a server, with the contexts a and b.
+func kubeconfigFor(t *testing.T, server string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "config")
+	content := fmt.Sprintf(`{current-context: a, contexts: [{name: a, context: {cluster: c}}, {name: b, context: {cluster: c}}],
+clusters: [{name: c, cluster: {server: %q}}]}`, server)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// program is serve in a process of its own.
+type program struct {
+	*exec.Cmd
+	stdout *bufio.Reader
+}
+
+func start(t *testing.T, upstream string, stderr io.Writer, env ...string) *program {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
+	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], "serve", "--kubeconfig", kubeconfigFor(t, upstream), "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")}
+	p.Env = append(append(os.Environ(), asProgram+"=1"), env...)
+	p.Stderr = stderr
+	stdout, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stdout = bufio.NewReader(stdout)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		defer cancel()
+		if p.ProcessState != nil { // the test has waited for its end
+			return
+		}
+		_ = p.Process.Signal(syscall.SIGTERM) // if it has ended, Wait tells
+		if err := p.Wait(); err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+	return p
+}
+
+// ready waits until the program serves, and returns its URLs.
+func (p *program) ready(t *testing.T) (url, admin string) {
+	t.Helper()
+	line, err := p.stdout.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(line, "watchproxy ready: %s (admin %s", &url, &admin); err != nil {
+		t.Fatalf("%v in %s", err, line)
+	}
+	return url, strings.TrimSuffix(admin, ")")
 }

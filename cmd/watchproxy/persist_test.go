@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -23,17 +24,18 @@ func TestRefusedDirectoryIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		metrics := upstream.NewMetrics(registry)
-		counts := func() (of []float64) {
-			all, err := gather(registry)
+		counts := func() map[string]float64 {
+			of := map[string]float64{}
+			all, err := registry.Gather()
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, outcome := range []string{"saved", "failed"} {
-				is := func(label func(string) string) bool { return label("outcome") == outcome }
-				of = append(of, all.sum("watchproxy_cache_saves_total", is))
-			}
-			if series := len(all["watchproxy_cache_saves_total"].GetMetric()); series != 2 {
-				t.Errorf("%d series", series)
+			for _, family := range all {
+				for _, m := range family.GetMetric() {
+					if family.GetName() == "watchproxy_cache_saves_total" {
+						of[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+					}
+				}
 			}
 			return of
 		}
@@ -42,15 +44,15 @@ func TestRefusedDirectoryIsCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := counts(); got[0] != 0 || got[1] != 0 {
+		if got := counts(); !maps.Equal(got, map[string]float64{"saved": 0, "failed": 0}) {
 			t.Errorf("at the start: %v", got)
 		}
 		time.Sleep(3*time.Minute + time.Second)
-		if got := counts(); got[0] != 0 || got[1] != 3 {
+		if got := counts(); got["saved"] != 0 || got["failed"] != 3 {
 			t.Errorf("after three intervals: %v", got)
 		}
 		save()
-		if got := counts(); got[1] != 4 {
+		if got := counts(); got["failed"] != 4 {
 			t.Errorf("at the end: %v", got)
 		}
 	})

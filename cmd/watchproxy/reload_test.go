@@ -2,17 +2,13 @@ package main
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // SIGHUP never ends a proxy: neither while it waits for upstream at its start, nor while it drains.
@@ -29,26 +25,15 @@ func TestHangups(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "{}")
 	}))
-	defer api.Close()
-	kubeconfig := writeFile(t, filepath.Join(t.TempDir(), "config"), fmt.Sprintf(
-		`{current-context: a, contexts: [{name: a, context: {cluster: b}}], clusters: [{name: b, cluster: {server: %q}}]}`, api.URL))
-
-	program := exec.CommandContext(t.Context(), os.Args[0], "serve", "--kubeconfig", kubeconfig, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
-	program.Env = append(os.Environ(), asProgram+"=1")
-	stdout, err := program.StdoutPipe()
+	t.Cleanup(api.Close)
+	log, stderr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	stderr, err := program.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := program.Start(); err != nil {
-		t.Fatal(err)
-	}
-	bound := time.AfterFunc(time.Minute, func() { _ = program.Process.Kill() })
-	defer bound.Stop()
-	said, logged := bufio.NewScanner(stdout), bufio.NewScanner(stderr)
+	defer log.Close()
+	program := start(t, api.URL, stderr)
+	stderr.Close()
+	logged := bufio.NewScanner(log)
 	send := func(s os.Signal) {
 		t.Helper()
 		if err := program.Process.Signal(s); err != nil {
@@ -70,11 +55,7 @@ func TestHangups(t *testing.T) {
 	}
 	send(syscall.SIGHUP)
 	answer <- struct{}{}
-	if !said.Scan() {
-		t.Fatalf("it ended: %v", program.Wait())
-	}
-	_, address, _ := strings.Cut(said.Text(), "ready: ")
-	address, _, _ = strings.Cut(address, " ")
+	address, _ := program.ready(t)
 	until("there is no configuration file to read again")
 
 	got := make(chan error, 1)

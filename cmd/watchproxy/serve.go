@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -166,7 +167,9 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	defer inBackground(ctx, reloads.run)()
 	began := time.Now()
-	admin := proxy.NewAdmin(registry, served, func() (any, error) { return statusOf(behind.host(), began, feeds.Status(), registry) }, c.Profiling)
+	admin := proxy.NewAdmin(registry, served, func() (any, error) {
+		return status.Of(buildOf().Version, behind.host(), began, feeds.Status(), registry)
+	}, c.Profiling)
 	return run(ctx, c, server, admin, log)
 }
 

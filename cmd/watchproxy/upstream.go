@@ -13,8 +13,8 @@ import (
 
 	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/watchproxy/watchproxy/cmd/watchproxy/kubeconfig"
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
@@ -146,11 +146,10 @@ func restConfigs(u config.Upstream, listen string) ([]*rest.Config, error) {
 	return configs, nil
 }
 
-// restConfig is that of a context of the given kubeconfig, else of the pod's service account, else of
-// the usual kubeconfig. One that leads to the proxy's own address is read as it was before 'watchproxy kubeconfig' made
-// it do so.
-func restConfig(kubeconfig, name, listen string) (*rest.Config, error) {
-	if kubeconfig == "" && name == "" {
+// restConfig finds the configuration of one server: a context of the given kubeconfig, else the pod's service account, else the
+// usual kubeconfig.
+func restConfig(file, name, listen string) (*rest.Config, error) {
+	if file == "" && name == "" {
 		rc, err := rest.InClusterConfig()
 		if err == nil {
 			return rc, nil
@@ -159,22 +158,7 @@ func restConfig(kubeconfig, name, listen string) (*rest.Config, error) {
 			return nil, fmt.Errorf("upstream: service account of the pod: %w", err)
 		}
 	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	all, err := rules.Load()
-	if err != nil {
-		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)
-	}
-	for name, c := range all.Clusters {
-		if !isSelf(c.Server, listen) {
-			continue
-		}
-		if err := revert(c, true); err != nil && !errors.Is(err, errNotRedirected) {
-			return nil, fmt.Errorf("upstream.kubeconfig: cluster %q: %w", name, err)
-		}
-	}
-	overrides := &clientcmd.ConfigOverrides{CurrentContext: name}
-	rc, err := clientcmd.NewNonInteractiveClientConfig(*all, name, overrides, rules).ClientConfig()
+	rc, err := kubeconfig.ClientConfig(file, name, func(server string) bool { return isSelf(server, listen) })
 	if err != nil {
 		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)
 	}

@@ -3,8 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-
-	"github.com/watchproxy/watchproxy/config"
 )
 
 func TestIsSelf(t *testing.T) {
@@ -33,14 +31,16 @@ func TestIsSelf(t *testing.T) {
 
 // A kubeconfig that was made to lead to the proxy still tells the proxy where upstream is; other proxies are upstream.
 func TestRestConfigOfRedirected(t *testing.T) {
-	path := writeConfiguration(t)
-	inPlace(t, path, "--in-place", "--server", proxyServer, "--context", "lax")
-	upstream := config.Upstream{Kubeconfig: path, Context: "lax"}
+	const own, original = "http://127.0.0.1:8001", "https://a.example:6443"
+	path := kubeconfigFor(t, original)
+	if _, err := execute("kubeconfig", "--kubeconfig", path, "--in-place", "--server", own); err != nil {
+		t.Fatal(err)
+	}
 	for listen, want := range map[string]string{
-		"127.0.0.1:8001": "https://lax.example:6443",
-		"127.0.0.1:9001": proxyServer,
+		"127.0.0.1:8001": original,
+		"127.0.0.1:9001": own,
 	} {
-		rc, err := restConfig(upstream.Kubeconfig, upstream.Context, listen)
+		rc, err := restConfig(path, "", listen)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,8 +49,7 @@ func TestRestConfigOfRedirected(t *testing.T) {
 		}
 	}
 
-	self := writeFile(t, path, `{current-context: a, contexts: [{name: a, context: {cluster: b}}], clusters: [{name: b, cluster: {server: "http://127.0.0.1:8001"}}]}`)
-	_, err := restConfig(self, "", "127.0.0.1:8001")
+	_, err := restConfig(kubeconfigFor(t, own), "", "127.0.0.1:8001")
 	if err == nil || !strings.Contains(err.Error(), "listens on") {
 		t.Errorf("got %v", err)
 	}

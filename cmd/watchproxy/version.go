@@ -73,7 +73,7 @@ func newVersion() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b := buildOf()
 			switch output {
-			case outputJSON:
+			case "json":
 				e := json.NewEncoder(cmd.OutOrStdout())
 				e.SetIndent("", "  ")
 				return e.Encode(b)
@@ -85,20 +85,9 @@ func newVersion() *cobra.Command {
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "watchproxy %s (%s%s, %s)\n", b.Version, known, b.Go, b.Platform)
 				return err
 			}
-			return unknownOutput(output)
+			return fmt.Errorf("--output %q: must be json, or not given", output)
 		},
 	}
-	outputFlag(cmd, &output)
+	cmd.Flags().StringVarP(&output, "output", "o", "", "`FORMAT`: json, or text if not given")
 	return cmd
-}
-
-const outputJSON = "json"
-
-// outputFlag adds -o.
-func outputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "", "`FORMAT`: json, or text if not given")
-}
-
-func unknownOutput(output string) error {
-	return fmt.Errorf("--output %q: must be json, or not given", output)
 }

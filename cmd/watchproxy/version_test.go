@@ -28,7 +28,7 @@ func TestDescribe(t *testing.T) {
 }
 
 func TestVersionJSON(t *testing.T) {
-	out, _, err := execute("version", "-o", "json")
+	out, err := execute("version", "-o", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestVersionJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &b); err != nil || b != buildOf() {
 		t.Errorf("%v in %s", err, out)
 	}
-	if _, _, err := execute("version", "-o", "yaml"); err == nil || !strings.Contains(err.Error(), `"yaml"`) {
+	if _, err := execute("version", "-o", "yaml"); err == nil || !strings.Contains(err.Error(), `"yaml"`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,10 +1,11 @@
-package main
+package kubeconfig
 
 import (
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -30,9 +31,9 @@ func serverOf(t *testing.T, path, cluster string) string {
 	return c.Clusters[cluster].Server
 }
 
-func inPlace(t *testing.T, path string, args ...string) string {
+func run(t *testing.T, path string, args ...string) string {
 	t.Helper()
-	stdout, _, err := execute(append([]string{"kubeconfig", "--kubeconfig", path}, args...)...)
+	stdout, _, err := execute(append([]string{"--kubeconfig", path}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,18 +51,18 @@ func TestInPlaceAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if out := inPlace(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "a copy is in "+kept+backupSuffix+"\n") {
+	if out := run(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "a copy is in "+kept+backupSuffix+"\n") {
 		t.Errorf("the copy is not where it says: %s", out)
 	}
 	once := content(t, kept)
-	if out := inPlace(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "already") {
+	if out := run(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "already") {
 		t.Errorf("the second time: %s", out)
 	}
 	if content(t, kept) != once {
 		t.Error("the second time changes it")
 	}
-	inPlace(t, path, "--in-place", "--server", "https://proxy.example")
-	inPlace(t, path, "--in-place", "--server", "https://proxy.example", "--context", "two")
+	run(t, path, "--in-place", "--server", "https://proxy.example")
+	run(t, path, "--in-place", "--server", "https://proxy.example", "--context", "two")
 
 	for file, mode := range map[string]fs.FileMode{kept: 0o640, kept + backupSuffix: 0o600} {
 		info, err := os.Stat(file)
@@ -86,17 +87,17 @@ func TestInPlaceAndBack(t *testing.T) {
 		t.Errorf("the rest of the file changed: %q, %d contexts", got, len(c.Contexts))
 	}
 
-	inPlace(t, path, "--undo")
+	run(t, path, "--undo")
 	if got := serverOf(t, kept, "one"); got != "https://one.example:6443" {
 		t.Errorf("one leads to %s", got)
 	}
 	if got := serverOf(t, kept, "two"); got != "https://proxy.example" {
 		t.Errorf("two leads to %s", got)
 	}
-	if _, _, err := execute("kubeconfig", "--kubeconfig", path, "--undo"); !errors.Is(err, errNotRedirected) || !strings.Contains(err.Error(), `"two"`) {
+	if _, _, err := execute("--kubeconfig", path, "--undo"); !errors.Is(err, errNotRedirected) || !strings.Contains(err.Error(), `"two"`) {
 		t.Errorf("undone twice: %v", err)
 	}
-	inPlace(t, path, "--undo", "--context", "two")
+	run(t, path, "--undo", "--context", "two")
 	if content(t, kept) != was {
 		t.Errorf("it is not what it was:\n%s", content(t, kept))
 	}
@@ -110,9 +111,9 @@ func TestInPlaceAndBack(t *testing.T) {
 func TestUndoKeepsLaterEdits(t *testing.T) {
 	path := writeConfiguration(t)
 	was := content(t, path)
-	inPlace(t, path, "--in-place", "--server", proxyServer)
+	run(t, path, "--in-place", "--server", proxyServer)
 	writeFile(t, path, strings.ReplaceAll(content(t, path), "namespace: team", "namespace: other"))
-	if out := inPlace(t, path, "--undo"); !strings.Contains(out, path+backupSuffix+" stays") {
+	if out := run(t, path, "--undo"); !strings.Contains(out, path+backupSuffix+" stays") {
 		t.Errorf("it says %s", out)
 	}
 	c, err := clientcmd.LoadFromFile(path)
@@ -120,10 +121,10 @@ func TestUndoKeepsLaterEdits(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := endpoint{
-		Server: "https://one.example:6443", CertificateAuthority: "pki/ca.crt", TLSServerName: "apiserver",
+		LocationOfOrigin: path, Server: "https://one.example:6443", CertificateAuthority: "pki/ca.crt", TLSServerName: "apiserver",
 		ProxyURL: "socks5://bastion.example:1080",
 	}
-	if got := endpointOf(c.Clusters["one"]); !got.equal(want) || c.Contexts["dev"].Namespace != "other" || len(redirectedClusters(c)) != 0 {
+	if got := endpointOf(c.Clusters["one"]); !reflect.DeepEqual(got, want) || c.Contexts["dev"].Namespace != "other" || len(redirected(c)) != 0 {
 		t.Errorf("got %+v, %+v", got, c.Contexts["dev"])
 	}
 	if content(t, path+backupSuffix) != was {
@@ -135,20 +136,20 @@ func TestUndoKeepsLaterEdits(t *testing.T) {
 func TestUndoRefusesToLoseEdits(t *testing.T) {
 	path := writeConfiguration(t)
 	was := content(t, path)
-	inPlace(t, path, "--in-place", "--server", proxyServer)
+	run(t, path, "--in-place", "--server", proxyServer)
 	edited := strings.Replace(content(t, path), "    server: "+proxyServer+"\n  name: one", "    server: https://new.example\n  name: one", 1)
 	if edited == content(t, path) {
 		t.Fatalf("no server to edit in\n%s", edited)
 	}
 	writeFile(t, path, edited)
-	_, _, err := execute("kubeconfig", "--kubeconfig", path, "--undo")
+	_, _, err := execute("--kubeconfig", path, "--undo")
 	if !errors.Is(err, errChangedSince) || !strings.Contains(err.Error(), "https://new.example") || !strings.Contains(err.Error(), "--force") {
 		t.Fatalf("got %v", err)
 	}
 	if content(t, path) != edited {
 		t.Fatal("it changed all the same")
 	}
-	inPlace(t, path, "--undo", "--force")
+	run(t, path, "--undo", "--force")
 	if content(t, path) != was {
 		t.Errorf("it is not what it was:\n%s", content(t, path))
 	}
@@ -157,14 +158,14 @@ func TestUndoRefusesToLoseEdits(t *testing.T) {
 // A redirection that follows an edit goes back to the edit.
 func TestRedirectAfterEdit(t *testing.T) {
 	path := writeConfiguration(t)
-	inPlace(t, path, "--in-place", "--server", proxyServer, "--context", "lax")
+	run(t, path, "--in-place", "--server", proxyServer, "--context", "lax")
 	edited := strings.Replace(content(t, path), "    server: "+proxyServer+"\n  name: lax", "    server: https://new.example\n  name: lax", 1)
 	writeFile(t, path, edited)
-	inPlace(t, path, "--in-place", "--server", proxyServer, "--context", "lax")
+	run(t, path, "--in-place", "--server", proxyServer, "--context", "lax")
 	if got := serverOf(t, path, "lax"); got != proxyServer {
 		t.Errorf("it leads to %s", got)
 	}
-	inPlace(t, path, "--undo", "--context", "lax")
+	run(t, path, "--undo", "--context", "lax")
 	if got := serverOf(t, path, "lax"); got != "https://new.example" {
 		t.Errorf("back, it leads to %s", got)
 	}
@@ -175,7 +176,7 @@ func TestInPlaceRespectsLock(t *testing.T) {
 	path := writeConfiguration(t)
 	was := content(t, path)
 	lock := writeFile(t, path+".lock", "")
-	_, _, err := execute("kubeconfig", "--kubeconfig", path, "--in-place", "--server", proxyServer)
+	_, _, err := execute("--kubeconfig", path, "--in-place", "--server", proxyServer)
 	if err == nil || !strings.Contains(err.Error(), lock) {
 		t.Errorf("got %v", err)
 	}
@@ -187,9 +188,9 @@ func TestInPlaceRespectsLock(t *testing.T) {
 // A kubeconfig can be made of one that was changed in its place: it goes back to the same, by its own paths.
 func TestCopyOfRedirected(t *testing.T) {
 	path := writeConfiguration(t)
-	inPlace(t, path, "--in-place", "--server", "https://proxy.example")
-	copied := writeFile(t, filepath.Join(t.TempDir(), "copy"), inPlace(t, path, "--server", "https://other.example"))
-	inPlace(t, copied, "--undo")
+	run(t, path, "--in-place", "--server", "https://proxy.example")
+	copied := writeFile(t, filepath.Join(t.TempDir(), "copy"), run(t, path, "--server", "https://other.example"))
+	run(t, copied, "--undo")
 	c, err := clientcmd.LoadFromFile(copied)
 	if err != nil {
 		t.Fatal(err)
@@ -202,15 +203,15 @@ func TestCopyOfRedirected(t *testing.T) {
 
 // What a copy is said to be of is there, also of a file that led to a proxy from its beginning.
 func TestInPlaceOfWritten(t *testing.T) {
-	path := writeFile(t, filepath.Join(t.TempDir(), "written"), inPlace(t, writeConfiguration(t), "--server", "https://proxy.example"))
+	path := writeFile(t, filepath.Join(t.TempDir(), "written"), run(t, writeConfiguration(t), "--server", "https://proxy.example"))
 	was := content(t, path)
-	if out := inPlace(t, path, "--in-place", "--server", "https://proxy.example"); !strings.Contains(out, "already") {
+	if out := run(t, path, "--in-place", "--server", "https://proxy.example"); !strings.Contains(out, "already") {
 		t.Errorf("it says %s", out)
 	}
 	if _, err := os.Stat(path + backupSuffix); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a copy of what was not changed: %v", err)
 	}
-	if out := inPlace(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "a copy is in "+path+backupSuffix) {
+	if out := run(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "a copy is in "+path+backupSuffix) {
 		t.Errorf("it says %s", out)
 	}
 	if content(t, path+backupSuffix) != was {
@@ -222,22 +223,22 @@ func TestInPlaceOfWritten(t *testing.T) {
 func TestCopiesStay(t *testing.T) {
 	path := writeConfiguration(t)
 	was := content(t, path)
-	inPlace(t, path, "--in-place", "--server", proxyServer)
+	run(t, path, "--in-place", "--server", proxyServer)
 	writeFile(t, path, strings.ReplaceAll(content(t, path), "namespace: team", "namespace: other"))
-	inPlace(t, path, "--undo")
+	run(t, path, "--undo")
 	edited := content(t, path)
 
-	out := inPlace(t, path, "--in-place", "--server", proxyServer)
+	out := run(t, path, "--in-place", "--server", proxyServer)
 	if !strings.Contains(out, "a copy is in "+path+backupSuffix+".1; older copies stay: "+path+backupSuffix+"\n") {
 		t.Errorf("it says %s", out)
 	}
 	if content(t, path+backupSuffix) != was || content(t, path+backupSuffix+".1") != edited {
 		t.Error("the copies are not of what they were")
 	}
-	if out := inPlace(t, path, "--in-place", "--server", "https://proxy.example"); !strings.Contains(out, "a copy is in "+path+backupSuffix+".1;") {
+	if out := run(t, path, "--in-place", "--server", "https://proxy.example"); !strings.Contains(out, "a copy is in "+path+backupSuffix+".1;") {
 		t.Errorf("changed further, it says %s", out)
 	}
-	inPlace(t, path, "--undo")
+	run(t, path, "--undo")
 	if content(t, path) != edited || content(t, path+backupSuffix) != was {
 		t.Error("it is not what it was")
 	}
@@ -246,7 +247,7 @@ func TestCopiesStay(t *testing.T) {
 	}
 
 	writeFile(t, path, was) // as the copy has it
-	inPlace(t, path, "--in-place", "--server", proxyServer)
+	run(t, path, "--in-place", "--server", proxyServer)
 	if _, err := os.Stat(path + backupSuffix + ".1"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a second copy of the same: %v", err)
 	}
@@ -256,11 +257,11 @@ func TestCopiesStay(t *testing.T) {
 func TestWrittenTo(t *testing.T) {
 	source := writeConfiguration(t)
 	was := content(t, source)
-	want := inPlace(t, source, "--server", proxyServer)
+	want := run(t, source, "--server", proxyServer)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "proxy.kubeconfig")
 	for range 2 { // new, then over a file that others can read
-		if out := inPlace(t, source, "--server", proxyServer, "--to", path); out != "" || content(t, path) != want {
+		if out := run(t, source, "--server", proxyServer, "--to", path); out != "" || content(t, path) != want {
 			t.Errorf("it says %q and writes\n%s", out, content(t, path))
 		}
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
@@ -277,7 +278,7 @@ func TestWrittenTo(t *testing.T) {
 	for to, says := range map[string]string{
 		source: "--in-place", link: "--in-place", dir: "is no file", filepath.Join(dir, "none", "x"): "no such file",
 	} {
-		_, _, err := execute("kubeconfig", "--kubeconfig", source, "--server", proxyServer, "--to", to)
+		_, _, err := execute("--kubeconfig", source, "--server", proxyServer, "--to", to)
 		if err == nil || !strings.Contains(err.Error(), "--to") || !strings.Contains(err.Error(), says) {
 			t.Errorf("to %s: %v", to, err)
 		}

@@ -1,4 +1,6 @@
-package main
+// Package status tells what a running proxy caches, and what that saves: it makes what the admin address
+// serves at /status, and has the command that asks for it and prints it.
+package status
 
 import (
 	"math"
@@ -10,8 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// status is what /status shows. What it counts, it counts since the proxy's start.
-type status struct {
+// Status is what /status shows. What it counts, it counts since the proxy's start.
+type Status struct {
 	Version       string       `json:"version"`
 	Upstream      string       `json:"upstream"`
 	UptimeSeconds float64      `json:"uptimeSeconds"`
@@ -87,8 +89,9 @@ type feedStatus struct {
 	Delivered       uint64  `json:"eventsDelivered"`
 }
 
-func statusOf(host string, began time.Time, feeds []upstream.FeedStatus, metrics prometheus.Gatherer) (status, error) {
-	s := status{Version: buildOf().Version, Upstream: host, UptimeSeconds: time.Since(began).Seconds(), Feeds: []feedStatus{}}
+// Of returns the status of a proxy of a version, which began to serve at some time.
+func Of(version, host string, began time.Time, feeds []upstream.FeedStatus, metrics prometheus.Gatherer) (*Status, error) {
+	s := &Status{Version: version, Upstream: host, UptimeSeconds: time.Since(began).Seconds(), Feeds: []feedStatus{}}
 	for _, f := range feeds {
 		s.Watches += f.Cursors
 		s.Memory.Objects += f.Bytes
@@ -105,7 +108,7 @@ func statusOf(host string, began time.Time, feeds []upstream.FeedStatus, metrics
 	}
 	m, err := gather(metrics)
 	if err != nil {
-		return status{}, err
+		return nil, err
 	}
 	s.CPUSeconds = m.sum("process_cpu_seconds_total")
 	s.Memory.Resident = int64(m.sum("process_resident_memory_bytes"))
@@ -122,17 +125,25 @@ func statusOf(host string, began time.Time, feeds []upstream.FeedStatus, metrics
 	return s, nil
 }
 
-// count fills in the requests, on both sides.
-func (s *status) count(m families) {
-	r, u := &s.Requests, &s.ToUpstream
+// count fills in the requests of clients, and those to upstream.
+func (s *Status) count(m families) {
 	const total = "watchproxy_requests_total"
-	r.Cache = int64(m.sum(total, source("cache")))
-	r.Forwarded = int64(m.sum(total, source("upstream")))
-	r.Refused = int64(m.sum(total, source("proxy")))
+	sources := m.by(total, "source")
+	var hits, misses, tooOld float64
+	for l, n := range m.series(total) {
+		switch {
+		case !l.isRead():
+		case l["source"] == "upstream":
+			misses += n
+		case l["source"] == "cache" && l["code"] == "410": // the client has to list again
+			tooOld += n
+		case l["source"] == "cache":
+			hits += n
+		}
+	}
+	r, u := &s.Requests, &s.ToUpstream
+	r.Cache, r.Forwarded, r.Refused = int64(sources["cache"]), int64(sources["upstream"]), int64(sources["proxy"])
 	r.Shared = int64(m.sum("watchproxy_forwards_shared_total"))
-	// Who is told that its resourceVersion is too old has to ask again.
-	tooOld := m.sum(total, source("cache"), read, tooOld)
-	hits, misses := m.sum(total, source("cache"), read)-tooOld, m.sum(total, source("upstream"), read)
 	if reads := hits + misses; reads > 0 {
 		ratio := hits / reads
 		r.HitRatio = &ratio

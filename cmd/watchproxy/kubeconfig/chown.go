@@ -1,4 +1,4 @@
-package main
+package kubeconfig
 
 import (
 	"io/fs"
@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// keepOwner gives a new file the owner of the one that it replaces: root may change somebody else's.
-func keepOwner(f *os.File, like fs.FileInfo) error {
+// chown gives a new file the owner of the one that it replaces: root may change somebody else's.
+func chown(f *os.File, like fs.FileInfo) error {
 	was, ok := like.Sys().(*syscall.Stat_t)
 	if !ok {
 		return nil

@@ -1,4 +1,4 @@
-package main
+package status
 
 import (
 	"context"
@@ -14,24 +14,25 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/watchproxy/watchproxy/config"
 )
 
 const (
-	statusTimeout = 10 * time.Second
-	statusMax     = 64 << 20 // bytes; a feed takes some 500
-	statusEvery   = time.Second
+	timeout  = 10 * time.Second
+	maxBytes = 64 << 20 // a feed takes some 500
+	interval = time.Second
 )
 
-// statusFlags are the flags of status.
-type statusFlags struct {
+type flags struct {
 	admin, output string
 	watch         bool
 }
 
-func newStatus() *cobra.Command {
-	var f statusFlags
+// Command returns the command status.
+func Command() *cobra.Command {
+	var f flags
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what a running proxy caches, and what that saves",
@@ -41,8 +42,8 @@ the requests that upstream would have got without the proxy, less those that it
 got from the proxy. All is counted since the proxy's start.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.output != "" && f.output != outputJSON {
-				return unknownOutput(f.output)
+			if f.output != "" && f.output != "json" {
+				return fmt.Errorf("--output %q: must be json, or not given", f.output)
 			}
 			base, err := adminURL(f.admin)
 			if err != nil {
@@ -52,17 +53,17 @@ got from the proxy. All is counted since the proxy's start.`,
 				f.follow(cmd.Context(), base, cmd.OutOrStdout(), cmd.ErrOrStderr())
 				return nil
 			}
-			s, err := fetchStatus(cmd.Context(), base)
+			s, err := fetch(cmd.Context(), base)
 			if err != nil {
 				return err
 			}
 			return f.print(cmd.OutOrStdout(), s)
 		},
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&f.admin, "admin", "http://"+config.Default().AdminListen, "`URL` of the proxy's admin address")
-	flags.BoolVarP(&f.watch, "watch", "w", false, "go on once a second, until interrupted")
-	outputFlag(cmd, &f.output)
+	set := cmd.Flags()
+	set.StringVar(&f.admin, "admin", "http://"+config.Default().AdminListen, "`URL` of the proxy's admin address")
+	set.BoolVarP(&f.watch, "watch", "w", false, "go on once a second, until interrupted")
+	set.StringVarP(&f.output, "output", "o", "", "`FORMAT`: json, or text if not given")
 	return cmd
 }
 
@@ -78,9 +79,9 @@ func adminURL(admin string) (string, error) {
 	return strings.TrimSuffix(u.String(), "/"), nil
 }
 
-// fetchStatus asks a proxy. Errors say what to check.
-func fetchStatus(ctx context.Context, base string) (*status, error) {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+// fetch asks a proxy. Errors say what to check.
+func fetch(ctx context.Context, base string) (*Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/status", http.NoBody)
 	if err != nil {
@@ -90,29 +91,29 @@ func fetchStatus(ctx context.Context, base string) (*status, error) {
 	if err != nil {
 		var why net.Error
 		if errors.As(err, &why) && why.Timeout() {
-			err = fmt.Errorf("no answer within %s", statusTimeout)
+			err = fmt.Errorf("no answer within %s", timeout)
 		}
 		return nil, fmt.Errorf("admin address %s cannot be reached: %w; check that the proxy runs, and that --admin names its adminListen, which it prints at start (in a cluster: kubectl port-forward)", base, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read
-	var s status
-	err = json.NewDecoder(io.LimitReader(resp.Body, statusMax)).Decode(&s)
+	var s Status
+	err = json.NewDecoder(io.LimitReader(resp.Body, maxBytes)).Decode(&s)
 	if resp.StatusCode != http.StatusOK || err != nil || s.Upstream == "" {
 		return nil, fmt.Errorf("%s answers %s, but not as the admin address of a proxy; check that --admin names adminListen and not listen", base, resp.Status)
 	}
 	return &s, nil
 }
 
-// follow prints until ctx ends. A proxy that does not answer is told of, and asked again.
-func (f *statusFlags) follow(ctx context.Context, base string, stdout, stderr io.Writer) {
+// follow prints until ctx ends. It reports a proxy that does not answer, and asks again.
+func (f *flags) follow(ctx context.Context, base string, stdout, stderr io.Writer) {
 	wipe := ""
 	if f.output == "" && isTerminal(stdout) {
 		wipe = "\x1b[H\x1b[2J"
 	}
-	ticks := time.NewTicker(statusEvery)
+	ticks := time.NewTicker(interval)
 	defer ticks.Stop()
 	for {
-		s, err := fetchStatus(ctx, base)
+		s, err := fetch(ctx, base)
 		if ctx.Err() != nil {
 			return
 		}
@@ -134,10 +135,9 @@ func (f *statusFlags) follow(ctx context.Context, base string, stdout, stderr io
 	}
 }
 
-func (f *statusFlags) print(w io.Writer, s *status) error {
+func (f *flags) print(w io.Writer, s *Status) error {
 	if f.output == "" {
-		_, err := io.WriteString(w, statusText(s))
-		return err
+		return s.writeText(w)
 	}
 	e := json.NewEncoder(w)
 	if !f.watch { // a line for each second otherwise
@@ -148,9 +148,5 @@ func (f *statusFlags) print(w io.Writer, s *status) error {
 
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	stat, err := f.Stat()
-	return err == nil && stat.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
 }

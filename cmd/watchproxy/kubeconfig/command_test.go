@@ -1,10 +1,11 @@
-package main
+package kubeconfig
 
 import (
 	"bytes"
 	"encoding/base64"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -77,10 +78,11 @@ func writeConfiguration(t *testing.T) string {
 	return writeFile(t, filepath.Join(dir, "config"), strings.ReplaceAll(configuration, "%CA%", data))
 }
 
-// execute runs a command of watchproxy.
+// execute runs the command as the root command has it.
 func execute(args ...string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
-	cmd := newCommand()
+	cmd := Command()
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	cmd.SetArgs(args)
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)
@@ -88,10 +90,10 @@ func execute(args ...string) (stdout, stderr string, err error) {
 	return out.String(), errs.String(), err
 }
 
-// redirected runs watchproxy kubeconfig and reads what it writes.
-func redirected(t *testing.T, args ...string) (*clientcmdapi.Config, string) {
+// written reads what the command writes.
+func written(t *testing.T, args ...string) (*clientcmdapi.Config, string) {
 	t.Helper()
-	stdout, stderr, err := execute(append([]string{"kubeconfig"}, args...)...)
+	stdout, stderr, err := execute(args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,16 +104,16 @@ func redirected(t *testing.T, args ...string) (*clientcmdapi.Config, string) {
 	return c, stderr
 }
 
-func TestKubeconfigOverHTTP(t *testing.T) {
+func TestOverHTTP(t *testing.T) {
 	path := writeConfiguration(t)
 	dir := filepath.Dir(path)
-	c, stderr := redirected(t, "--kubeconfig", path, "--server", "http://127.0.0.1:8001")
+	c, stderr := written(t, "--kubeconfig", path, "--server", "http://127.0.0.1:8001")
 
 	if len(c.Clusters) != 1 || len(c.Contexts) != 2 || len(c.AuthInfos) != 2 || c.CurrentContext != "dev" {
 		t.Fatalf("clusters %v, contexts %v, users %v, current %q", c.Clusters, c.Contexts, c.AuthInfos, c.CurrentContext)
 	}
 	one := c.Clusters["one"]
-	if got, want := endpointOf(one), (endpoint{Server: "http://127.0.0.1:8001"}); !got.equal(want) {
+	if got, want := endpointOf(one), (endpoint{Server: "http://127.0.0.1:8001"}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if !one.DisableCompression || one.Extensions["client.authentication.k8s.io/exec"] == nil {
@@ -136,7 +138,7 @@ func TestKubeconfigOverHTTP(t *testing.T) {
 	}
 }
 
-func TestKubeconfigOverTLS(t *testing.T) {
+func TestOverTLS(t *testing.T) {
 	path := writeConfiguration(t)
 	pem := certificate(t)
 	ca := writeFile(t, filepath.Join(t.TempDir(), "ca.crt"), string(pem))
@@ -182,9 +184,9 @@ func TestKubeconfigOverTLS(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, stderr := redirected(t, append([]string{"--kubeconfig", path, "--server", server}, test.args...)...)
+			c, stderr := written(t, append([]string{"--kubeconfig", path, "--server", server}, test.args...)...)
 			for _, cluster := range c.Clusters {
-				if got := endpointOf(cluster); !got.equal(test.want) {
+				if got := endpointOf(cluster); !reflect.DeepEqual(got, test.want) {
 					t.Errorf("got %+v, want %+v", got, test.want)
 				}
 			}
@@ -200,11 +202,11 @@ func TestKubeconfigOverTLS(t *testing.T) {
 }
 
 // $KUBECONFIG lists are merged: what comes first holds.
-func TestKubeconfigList(t *testing.T) {
+func TestList(t *testing.T) {
 	first, second := writeConfiguration(t), writeConfiguration(t)
 	writeFile(t, first, `{apiVersion: v1, kind: Config, current-context: two, contexts: [{name: mine, context: {cluster: two, user: token}}]}`)
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "missing")+string(filepath.ListSeparator)+first+string(filepath.ListSeparator)+second)
-	c, _ := redirected(t, "--server", "http://localhost:8001")
+	c, _ := written(t, "--server", "http://localhost:8001")
 	if c.CurrentContext != "two" || c.Contexts["mine"] == nil || c.Contexts["two"] == nil || c.Contexts["dev"] != nil || c.AuthInfos["token"].Token != "secret" {
 		t.Errorf("%+v", c)
 	}
@@ -214,7 +216,7 @@ func TestKubeconfigList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := execute("kubeconfig", "--in-place", "--server", "http://localhost:8001"); err != nil {
+	if _, _, err := execute("--in-place", "--server", "http://localhost:8001"); err != nil {
 		t.Fatal(err)
 	}
 	after, err := os.ReadFile(first)
@@ -230,7 +232,7 @@ func TestKubeconfigList(t *testing.T) {
 	}
 }
 
-func TestKubeconfigRefuses(t *testing.T) {
+func TestRefuses(t *testing.T) {
 	path := writeConfiguration(t)
 	dir := t.TempDir()
 	noPEM := writeFile(t, filepath.Join(dir, "no.pem"), "nonsense")
@@ -266,7 +268,7 @@ clusters: [{name: b, cluster: {server: "http://a", extensions: [{name: watchprox
 		"force alone":          {[]string{"--force", "--server", local}, []string{"--force", "--undo"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			args := append([]string{"kubeconfig"}, test.args...)
+			args := test.args
 			if !strings.Contains(strings.Join(args, " "), "--kubeconfig") {
 				args = append(args, "--kubeconfig", path)
 			}

@@ -1,0 +1,70 @@
+package status
+
+import (
+	"fmt"
+	"iter"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// families are metrics by name.
+type families map[string]*dto.MetricFamily
+
+func gather(from prometheus.Gatherer) (families, error) {
+	all, err := from.Gather()
+	if err != nil {
+		return nil, fmt.Errorf("gather metrics: %w", err)
+	}
+	m := families{}
+	for _, f := range all {
+		m[f.GetName()] = f
+	}
+	return m, nil
+}
+
+type labels map[string]string
+
+// series are the labels and values of a metric. A histogram's value is the number of observations.
+func (m families) series(name string) iter.Seq2[labels, float64] {
+	return func(yield func(labels, float64) bool) {
+		for _, metric := range m[name].GetMetric() {
+			l := labels{}
+			for _, pair := range metric.GetLabel() {
+				l[pair.GetName()] = pair.GetValue()
+			}
+			value := metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			if !yield(l, value) {
+				return
+			}
+		}
+	}
+}
+
+// sum adds up a metric's series. A metric that does not exist is 0.
+func (m families) sum(name string) (sum float64) {
+	for _, value := range m.series(name) {
+		sum += value
+	}
+	return sum
+}
+
+// by adds up a metric's series for each value of a label.
+func (m families) by(name, label string) map[string]float64 {
+	sums := map[string]float64{}
+	for l, value := range m.series(name) {
+		sums[l[label]] += value
+	}
+	return sums
+}
+
+// isRead tells whether a request got, listed or watched a resource that a cache could have. A
+// subresource is none, and without a name nothing is known of the resource.
+func (l labels) isRead() bool {
+	switch l["verb"] {
+	case "get", "list", "watch":
+		return l["resource"] != "" && !strings.Contains(l["resource"], "/")
+	}
+	return false
+}

@@ -1,0 +1,126 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// writeText writes a status for people.
+func (s *Status) writeText(to io.Writer) error {
+	r, u, m := s.Requests, s.ToUpstream, s.Memory
+	ratio, limit := "-", ""
+	if r.HitRatio != nil {
+		ratio = percent(*r.HitRatio)
+	}
+	if m.Limit > 0 {
+		limit = " of " + size(m.Limit)
+	}
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "watchproxy %s, up %s, in front of %s\n\n", s.Version, age(s.UptimeSeconds), s.Upstream)
+	fmt.Fprintf(w, "memory\t%s%s resident: objects %s, event logs %s, derived %s\n", size(m.Resident), limit, size(m.Objects), size(m.Log), size(m.Derived))
+	fmt.Fprintf(w, "requests\t%s from the cache, %s forwarded (%s shared), %s refused\n", count(r.Cache), count(r.Forwarded), count(r.Shared), count(r.Refused))
+	fmt.Fprintf(w, "hit ratio\t%s\n", ratio)
+	fmt.Fprintf(w, "upstream\t%s requests: %s forwarded, %s of feeds, %s reviews\n", count(u.Total), count(u.Forwarded), count(u.Feeds), count(u.Reviews))
+	fmt.Fprintf(w, "saved\t%s requests\n", count(u.Saved))
+	fmt.Fprintf(w, "fresh\t%s\n", s.MostRecent.text())
+	fmt.Fprintf(w, "watches\t%s\n\n", count(s.Watches))
+	if len(s.Feeds) == 0 {
+		fmt.Fprintln(w, "no feeds: the first request for a resource starts one")
+		return w.Flush()
+	}
+	fmt.Fprintln(w, "RESOURCE\tENCODING\tSTATE\tOBJECTS\tSIZE\tLOG\tRESOURCEVERSION\tAGE\tWATCHES\tEVENTS\tDELIVERED")
+	for _, f := range s.Feeds {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", f.name(), f.Encoding, f.state(), count(f.Objects), size(f.ObjectBytes),
+			count(f.LogEvents), f.ResourceVersion, age(f.LastSignSeconds), count(f.Watches), count(f.Events), count(f.Delivered))
+	}
+	return w.Flush()
+}
+
+// text tells what showed most often that the cache was up to date, and at what cost.
+func (r mostRecent) text() string {
+	all, upstream := 0.0, 0.0
+	for _, n := range r.Reads {
+		all += n
+	}
+	for by, seconds := range r.UpstreamSeconds {
+		if by != "direct" { // upstream would have answered those without the proxy, too
+			upstream += seconds
+		}
+	}
+	outcomes := slices.SortedFunc(maps.Keys(r.Reads), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r.Reads[b], r.Reads[a]), cmp.Compare(a, b))
+	})
+	for i, outcome := range outcomes {
+		outcomes[i] = percent(r.Reads[outcome]/all) + " " + outcome
+	}
+	how := ""
+	if len(outcomes) > 0 {
+		how = " (" + strings.Join(outcomes, ", ") + ")"
+	}
+	return fmt.Sprintf("%s reads of the most recent state%s: upstream took %.1f s for them, and would have taken %.1f s for the lists among them",
+		count(int(all)), how, upstream, r.SavedSeconds)
+}
+
+// percent rounds down, as the page does: 100.0 % is all.
+func percent(ratio float64) string {
+	const perMille = 1000
+	return fmt.Sprintf("%.1f %%", math.Floor(ratio*perMille)/10)
+}
+
+// name is a feed's resource as kubectl writes it, with its version.
+func (f *feedStatus) name() string {
+	return strings.TrimSuffix(f.Resource+"."+f.Version+"."+f.Group, ".")
+}
+
+func (f *feedStatus) state() string {
+	switch {
+	case f.Failing:
+		return "lost " + age(f.LostSeconds)
+	case !f.Synced:
+		return "syncing"
+	}
+	return "synced"
+}
+
+// size writes bytes in binary units.
+func size(n int64) string {
+	const unit = 1 << 10
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, units := float64(n)/unit, "KMGTPE"
+	for value >= unit {
+		value, units = value/unit, units[1:]
+	}
+	if value < 10 {
+		return fmt.Sprintf("%.1f %ciB", value, units[0])
+	}
+	return fmt.Sprintf("%.0f %ciB", value, units[0])
+}
+
+// count writes a number with its thousands apart.
+func count[N int | int64 | uint64](n N) string {
+	digits := strconv.FormatInt(int64(n), 10)
+	sign := ""
+	if n < 0 {
+		sign, digits = "-", digits[1:]
+	}
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+	return sign + digits
+}
+
+func age(seconds float64) string {
+	return duration.HumanDuration(time.Duration(seconds * float64(time.Second)))
+}
