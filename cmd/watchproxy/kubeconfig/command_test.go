@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -14,15 +15,17 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// certificate is one in PEM, its own authority.
-func certificate(t *testing.T) []byte {
-	t.Helper()
+// newCertificate makes a certificate in PEM, its own authority.
+func newCertificate() []byte {
 	pem, _, err := cert.GenerateSelfSignedCertKey("proxy.example", nil, nil)
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return pem
 }
+
+// clusterCertificate is the one of the clusters.
+var clusterCertificate = sync.OnceValue(newCertificate)
 
 // configuration is a kubeconfig with several clusters and every kind of user. %CA% is a certificate.
 const configuration = `# kept by hand
@@ -68,7 +71,7 @@ func writeFile(t *testing.T, path, content string) string {
 
 func writeConfiguration(t *testing.T) string {
 	t.Helper()
-	pem := certificate(t)
+	pem := clusterCertificate()
 	data := base64.StdEncoding.EncodeToString(pem)
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "pki"), 0o755); err != nil {
@@ -140,13 +143,9 @@ func TestOverHTTP(t *testing.T) {
 
 func TestOverTLS(t *testing.T) {
 	path := writeConfiguration(t)
-	pem := certificate(t)
+	pem := newCertificate()
 	ca := writeFile(t, filepath.Join(t.TempDir(), "ca.crt"), string(pem))
 	const server = "https://proxy.example:6443"
-	two, err := clientcmd.LoadFromFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, test := range map[string]struct {
 		args []string
 		want endpoint
@@ -159,7 +158,7 @@ func TestOverTLS(t *testing.T) {
 		},
 		"the cluster's authority": {
 			[]string{"--context", "two"},
-			endpoint{Server: server, CertificateAuthorityData: two.Clusters["two"].CertificateAuthorityData},
+			endpoint{Server: server, CertificateAuthorityData: clusterCertificate()},
 			"verified by the cluster's",
 		},
 		"the cluster's in a file, its proxy-url, another name": {
@@ -211,24 +210,15 @@ func TestList(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 
-	// The file that has the cluster is the one to change.
-	before, err := os.ReadFile(first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	// The command changes the file that has the cluster.
+	before := content(t, first)
 	if _, _, err := execute("--in-place", "--server", "http://localhost:8001"); err != nil {
 		t.Fatal(err)
 	}
-	after, err := os.ReadFile(first)
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed, err := clientcmd.LoadFromFile(second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(before, after) || changed.Clusters["two"].Server != "http://localhost:8001" || changed.CurrentContext != "dev" {
-		t.Errorf("the first is now\n%s, the second %+v", after, changed)
+	holds(t, first, before)
+	leads(t, second, "two", "http://localhost:8001")
+	if current := load(t, second).CurrentContext; current != "dev" {
+		t.Errorf("the second's current context is %s", current)
 	}
 }
 

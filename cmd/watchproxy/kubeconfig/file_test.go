@@ -10,7 +10,10 @@ import (
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
+
+const proxyServer, otherServer, newServer = "http://127.0.0.1:8001", "https://proxy.example", "https://new.example"
 
 func content(t *testing.T, path string) string {
 	t.Helper()
@@ -21,28 +24,61 @@ func content(t *testing.T, path string) string {
 	return string(b)
 }
 
-// serverOf is where a cluster of a kubeconfig file leads.
-func serverOf(t *testing.T, path, cluster string) string {
+// holds checks the bytes of a file.
+func holds(t *testing.T, path, want string) {
+	t.Helper()
+	if got := content(t, path); got != want {
+		t.Errorf("%s holds\n%s\nwant\n%s", path, got, want)
+	}
+}
+
+// missing checks that there is no file.
+func missing(t *testing.T, path string) {
+	t.Helper()
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is there: %v", path, err)
+	}
+}
+
+// replace edits a file, and returns what it holds then.
+func replace(t *testing.T, path, text, with string) string {
+	t.Helper()
+	before := content(t, path)
+	after := strings.Replace(before, text, with, 1)
+	if after == before {
+		t.Fatalf("no %q in\n%s", text, before)
+	}
+	return content(t, writeFile(t, path, after))
+}
+
+func load(t *testing.T, path string) *clientcmdapi.Config {
 	t.Helper()
 	c, err := clientcmd.LoadFromFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.Clusters[cluster].Server
+	return c
 }
 
-func run(t *testing.T, path string, args ...string) string {
+// leads checks which server a cluster leads to.
+func leads(t *testing.T, path, cluster, want string) {
+	t.Helper()
+	if got := load(t, path).Clusters[cluster].Server; got != want {
+		t.Errorf("%s leads to %s, want %s", cluster, got, want)
+	}
+}
+
+// run runs the command on a kubeconfig and checks that it says something.
+func run(t *testing.T, path, says string, args ...string) (stdout string) {
 	t.Helper()
 	stdout, _, err := execute(append([]string{"--kubeconfig", path}, args...)...)
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || !strings.Contains(stdout, says) {
+		t.Fatalf("%v, no %q in %s", err, says, stdout)
 	}
 	return stdout
 }
 
-const proxyServer = "http://127.0.0.1:8001"
-
-// A kubeconfig is changed in its place, however often, and becomes again what it was to the byte.
+// A kubeconfig can be redirected again and again. Reverted, it has its original bytes.
 func TestInPlaceAndBack(t *testing.T) {
 	kept := writeConfiguration(t)
 	was := content(t, kept)
@@ -51,75 +87,46 @@ func TestInPlaceAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if out := run(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "a copy is in "+kept+backupSuffix+"\n") {
-		t.Errorf("the copy is not where it says: %s", out)
-	}
+	run(t, path, "a copy is in "+kept+backupSuffix+"\n", "--in-place", "--server", proxyServer)
 	once := content(t, kept)
-	if out := run(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "already") {
-		t.Errorf("the second time: %s", out)
-	}
-	if content(t, kept) != once {
-		t.Error("the second time changes it")
-	}
-	run(t, path, "--in-place", "--server", "https://proxy.example")
-	run(t, path, "--in-place", "--server", "https://proxy.example", "--context", "two")
+	run(t, path, "already", "--in-place", "--server", proxyServer)
+	holds(t, kept, once)
+	run(t, path, "", "--in-place", "--server", otherServer)
+	run(t, path, "", "--in-place", "--server", otherServer, "--context", "two")
 
-	for file, mode := range map[string]fs.FileMode{kept: 0o640, kept + backupSuffix: 0o600} {
-		info, err := os.Stat(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if info.Mode().Perm() != mode {
-			t.Errorf("%s has mode %v, want %v", file, info.Mode(), mode)
+	for file, mode := range map[string]fs.FileMode{kept: 0o640, kept + backupSuffix: 0o600, path: fs.ModeSymlink | fs.ModePerm} {
+		if info, err := os.Lstat(file); err != nil || info.Mode() != mode {
+			t.Errorf("%s has mode %v, want %v: %v", file, info.Mode(), mode, err)
 		}
 	}
-	if info, err := os.Lstat(path); err != nil || info.Mode()&fs.ModeSymlink == 0 {
-		t.Errorf("the link is none any more: %v", err)
-	}
-	if content(t, kept+backupSuffix) != was {
-		t.Error("the copy is not of the file as it was at first")
-	}
-	c, err := clientcmd.LoadFromFile(kept)
-	if err != nil {
-		t.Fatal(err)
-	}
+	holds(t, kept+backupSuffix, was)
+	c := load(t, kept)
 	if got := c.AuthInfos["certificate"].ClientKey; got != "pki/user.key" || len(c.Contexts) != 5 {
 		t.Errorf("the rest of the file changed: %q, %d contexts", got, len(c.Contexts))
 	}
 
-	run(t, path, "--undo")
-	if got := serverOf(t, kept, "one"); got != "https://one.example:6443" {
-		t.Errorf("one leads to %s", got)
-	}
-	if got := serverOf(t, kept, "two"); got != "https://proxy.example" {
-		t.Errorf("two leads to %s", got)
-	}
+	run(t, path, "", "--undo")
+	leads(t, kept, "one", "https://one.example:6443")
+	leads(t, kept, "two", otherServer)
 	if _, _, err := execute("--kubeconfig", path, "--undo"); !errors.Is(err, errNotRedirected) || !strings.Contains(err.Error(), `"two"`) {
 		t.Errorf("undone twice: %v", err)
 	}
-	run(t, path, "--undo", "--context", "two")
-	if content(t, kept) != was {
-		t.Errorf("it is not what it was:\n%s", content(t, kept))
-	}
+	run(t, path, "", "--undo", "--context", "two")
+	holds(t, kept, was)
 	left, err := os.ReadDir(filepath.Dir(kept))
 	if err != nil || len(left) != 2 { // config and pki
 		t.Errorf("files left: %v, %v", left, err)
 	}
 }
 
-// What was changed elsewhere in the file since stays.
+// --undo keeps edits elsewhere in the file.
 func TestUndoKeepsLaterEdits(t *testing.T) {
 	path := writeConfiguration(t)
 	was := content(t, path)
-	run(t, path, "--in-place", "--server", proxyServer)
-	writeFile(t, path, strings.ReplaceAll(content(t, path), "namespace: team", "namespace: other"))
-	if out := run(t, path, "--undo"); !strings.Contains(out, path+backupSuffix+" stays") {
-		t.Errorf("it says %s", out)
-	}
-	c, err := clientcmd.LoadFromFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	run(t, path, "", "--in-place", "--server", proxyServer)
+	replace(t, path, "namespace: team", "namespace: other")
+	run(t, path, path+backupSuffix+" stays", "--undo")
+	c := load(t, path)
 	want := endpoint{
 		LocationOfOrigin: path, Server: "https://one.example:6443", CertificateAuthority: "pki/ca.crt", TLSServerName: "apiserver",
 		ProxyURL: "socks5://bastion.example:1080",
@@ -127,51 +134,36 @@ func TestUndoKeepsLaterEdits(t *testing.T) {
 	if got := endpointOf(c.Clusters["one"]); !reflect.DeepEqual(got, want) || c.Contexts["dev"].Namespace != "other" || len(redirected(c)) != 0 {
 		t.Errorf("got %+v, %+v", got, c.Contexts["dev"])
 	}
-	if content(t, path+backupSuffix) != was {
-		t.Error("the copy changed")
-	}
+	holds(t, path+backupSuffix, was)
 }
 
-// A cluster that was made to lead elsewhere since is not touched unless that is asked for.
+// --undo needs --force for a cluster that was edited.
 func TestUndoRefusesToLoseEdits(t *testing.T) {
 	path := writeConfiguration(t)
 	was := content(t, path)
-	run(t, path, "--in-place", "--server", proxyServer)
-	edited := strings.Replace(content(t, path), "    server: "+proxyServer+"\n  name: one", "    server: https://new.example\n  name: one", 1)
-	if edited == content(t, path) {
-		t.Fatalf("no server to edit in\n%s", edited)
-	}
-	writeFile(t, path, edited)
+	run(t, path, "", "--in-place", "--server", proxyServer)
+	edited := replace(t, path, proxyServer+"\n  name: one", newServer+"\n  name: one")
 	_, _, err := execute("--kubeconfig", path, "--undo")
-	if !errors.Is(err, errChangedSince) || !strings.Contains(err.Error(), "https://new.example") || !strings.Contains(err.Error(), "--force") {
+	if !errors.Is(err, errChangedSince) || !strings.Contains(err.Error(), newServer) || !strings.Contains(err.Error(), "--force") {
 		t.Fatalf("got %v", err)
 	}
-	if content(t, path) != edited {
-		t.Fatal("it changed all the same")
-	}
-	run(t, path, "--undo", "--force")
-	if content(t, path) != was {
-		t.Errorf("it is not what it was:\n%s", content(t, path))
-	}
+	holds(t, path, edited)
+	run(t, path, "", "--undo", "--force")
+	holds(t, path, was)
 }
 
 // A redirection that follows an edit goes back to the edit.
 func TestRedirectAfterEdit(t *testing.T) {
 	path := writeConfiguration(t)
-	run(t, path, "--in-place", "--server", proxyServer, "--context", "lax")
-	edited := strings.Replace(content(t, path), "    server: "+proxyServer+"\n  name: lax", "    server: https://new.example\n  name: lax", 1)
-	writeFile(t, path, edited)
-	run(t, path, "--in-place", "--server", proxyServer, "--context", "lax")
-	if got := serverOf(t, path, "lax"); got != proxyServer {
-		t.Errorf("it leads to %s", got)
-	}
-	run(t, path, "--undo", "--context", "lax")
-	if got := serverOf(t, path, "lax"); got != "https://new.example" {
-		t.Errorf("back, it leads to %s", got)
-	}
+	run(t, path, "", "--in-place", "--server", proxyServer, "--context", "lax")
+	replace(t, path, proxyServer+"\n  name: lax", newServer+"\n  name: lax")
+	run(t, path, "", "--in-place", "--server", proxyServer, "--context", "lax")
+	leads(t, path, "lax", proxyServer)
+	run(t, path, "", "--undo", "--context", "lax")
+	leads(t, path, "lax", newServer)
 }
 
-// What kubectl config holds locked is left alone.
+// The command respects the lock of kubectl config.
 func TestInPlaceRespectsLock(t *testing.T) {
 	path := writeConfiguration(t)
 	was := content(t, path)
@@ -180,110 +172,88 @@ func TestInPlaceRespectsLock(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), lock) {
 		t.Errorf("got %v", err)
 	}
-	if content(t, path) != was || content(t, lock) != "" {
-		t.Error("it changed all the same")
-	}
+	holds(t, path, was)
+	holds(t, lock, "")
 }
 
-// A kubeconfig can be made of one that was changed in its place: it goes back to the same, by its own paths.
+// A kubeconfig made of a redirected one goes back to the same server, with absolute paths.
 func TestCopyOfRedirected(t *testing.T) {
 	path := writeConfiguration(t)
-	run(t, path, "--in-place", "--server", "https://proxy.example")
-	copied := writeFile(t, filepath.Join(t.TempDir(), "copy"), run(t, path, "--server", "https://other.example"))
-	run(t, copied, "--undo")
-	c, err := clientcmd.LoadFromFile(copied)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := endpointOf(c.Clusters["one"])
+	run(t, path, "", "--in-place", "--server", otherServer)
+	copied := writeFile(t, filepath.Join(t.TempDir(), "copy"), run(t, path, "", "--server", "https://other.example"))
+	run(t, copied, "", "--undo")
+	got := load(t, copied).Clusters["one"]
 	if want := filepath.Join(filepath.Dir(path), "pki/ca.crt"); got.Server != "https://one.example:6443" || got.CertificateAuthority != want {
 		t.Errorf("got %+v", got)
 	}
 }
 
-// What a copy is said to be of is there, also of a file that led to a proxy from its beginning.
+// Only a change makes a copy, also of a file that led to a proxy from its beginning.
 func TestInPlaceOfWritten(t *testing.T) {
-	path := writeFile(t, filepath.Join(t.TempDir(), "written"), run(t, writeConfiguration(t), "--server", "https://proxy.example"))
+	path := writeFile(t, filepath.Join(t.TempDir(), "written"), run(t, writeConfiguration(t), "", "--server", otherServer))
 	was := content(t, path)
-	if out := run(t, path, "--in-place", "--server", "https://proxy.example"); !strings.Contains(out, "already") {
-		t.Errorf("it says %s", out)
-	}
-	if _, err := os.Stat(path + backupSuffix); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a copy of what was not changed: %v", err)
-	}
-	if out := run(t, path, "--in-place", "--server", proxyServer); !strings.Contains(out, "a copy is in "+path+backupSuffix) {
-		t.Errorf("it says %s", out)
-	}
-	if content(t, path+backupSuffix) != was {
-		t.Error("the copy is not of the file as it was")
-	}
+	run(t, path, "already", "--in-place", "--server", otherServer)
+	missing(t, path+backupSuffix)
+	run(t, path, "a copy is in "+path+backupSuffix, "--in-place", "--server", proxyServer)
+	holds(t, path+backupSuffix, was)
 }
 
-// A copy that --undo left there is not written over.
+// Nothing overwrites a copy that --undo left.
 func TestCopiesStay(t *testing.T) {
 	path := writeConfiguration(t)
+	first, second := path+backupSuffix, path+backupSuffix+".1"
 	was := content(t, path)
-	run(t, path, "--in-place", "--server", proxyServer)
-	writeFile(t, path, strings.ReplaceAll(content(t, path), "namespace: team", "namespace: other"))
-	run(t, path, "--undo")
+	run(t, path, "", "--in-place", "--server", proxyServer)
+	replace(t, path, "namespace: team", "namespace: other")
+	run(t, path, "", "--undo")
 	edited := content(t, path)
 
-	out := run(t, path, "--in-place", "--server", proxyServer)
-	if !strings.Contains(out, "a copy is in "+path+backupSuffix+".1; older copies stay: "+path+backupSuffix+"\n") {
-		t.Errorf("it says %s", out)
-	}
-	if content(t, path+backupSuffix) != was || content(t, path+backupSuffix+".1") != edited {
-		t.Error("the copies are not of what they were")
-	}
-	if out := run(t, path, "--in-place", "--server", "https://proxy.example"); !strings.Contains(out, "a copy is in "+path+backupSuffix+".1;") {
-		t.Errorf("changed further, it says %s", out)
-	}
-	run(t, path, "--undo")
-	if content(t, path) != edited || content(t, path+backupSuffix) != was {
-		t.Error("it is not what it was")
-	}
-	if _, err := os.Stat(path + backupSuffix + ".1"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the copy that was of use is still there: %v", err)
-	}
+	run(t, path, "a copy is in "+second+"; older copies stay: "+first+"\n", "--in-place", "--server", proxyServer)
+	holds(t, first, was)
+	holds(t, second, edited)
+	run(t, path, "a copy is in "+second+";", "--in-place", "--server", otherServer)
+	run(t, path, "", "--undo")
+	holds(t, path, edited)
+	holds(t, first, was)
+	missing(t, second)
 
-	writeFile(t, path, was) // as the copy has it
-	run(t, path, "--in-place", "--server", proxyServer)
-	if _, err := os.Stat(path + backupSuffix + ".1"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a second copy of the same: %v", err)
-	}
+	writeFile(t, path, was)
+	run(t, path, "", "--in-place", "--server", proxyServer)
+	missing(t, second) // the first copy has the same content
 }
 
-// A file that is written holds credentials: it is for its owner, and never there in part.
+// A written file holds credentials: only its owner can read it. It is written whole or not at all.
 func TestWrittenTo(t *testing.T) {
-	source := writeConfiguration(t)
-	was := content(t, source)
-	want := run(t, source, "--server", proxyServer)
-	dir := t.TempDir()
-	path := filepath.Join(dir, "proxy.kubeconfig")
+	source, dir := writeConfiguration(t), t.TempDir()
+	was, want := content(t, source), run(t, source, "", "--server", proxyServer)
+	path, link := filepath.Join(dir, "proxy.kubeconfig"), filepath.Join(dir, "link")
 	for range 2 { // new, then over a file that others can read
-		if out := run(t, source, "--server", proxyServer, "--to", path); out != "" || content(t, path) != want {
-			t.Errorf("it says %q and writes\n%s", out, content(t, path))
+		if out := run(t, source, "", "--server", proxyServer, "--to", path); out != "" {
+			t.Errorf("it says %s", out)
 		}
+		holds(t, path, want)
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%v, %v", info.Mode(), err)
 		}
-		if err := os.Chmod(path, 0o644); err != nil { //nolint:gosec // as a redirection makes it
+		if err := os.Chmod(path, 0o644); err != nil { //nolint:gosec // as a shell's redirection makes it
 			t.Fatal(err)
 		}
 	}
-	link := filepath.Join(dir, "link")
 	if err := os.Symlink(source, link); err != nil {
 		t.Fatal(err)
 	}
+	empty := writeFile(t, filepath.Join(dir, "empty"), "")
+	t.Setenv("KUBECONFIG", strings.Join([]string{empty, source}, string(filepath.ListSeparator)))
 	for to, says := range map[string]string{
-		source: "--in-place", link: "--in-place", dir: "is no file", filepath.Join(dir, "none", "x"): "no such file",
+		source: "--in-place", link: "--in-place", empty: "--in-place", dir: "is no file", filepath.Join(dir, "none", "x"): "no such file",
 	} {
-		_, _, err := execute("--kubeconfig", source, "--server", proxyServer, "--to", to)
+		_, _, err := execute("--server", proxyServer, "--to", to)
 		if err == nil || !strings.Contains(err.Error(), "--to") || !strings.Contains(err.Error(), says) {
 			t.Errorf("to %s: %v", to, err)
 		}
 	}
-	if content(t, source) != was {
-		t.Error("the kubeconfig changed")
+	holds(t, source, was)
+	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
+		t.Errorf("temporary files left: %v, %v", left, err)
 	}
 }
