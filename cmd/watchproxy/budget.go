@@ -15,9 +15,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// Of the budget, what is in use may be the part without which a quarter of garbage (gcPercent) fits as well. From
-// the first of these shares on there is less and less of what can be made again; then of the logs, so that
-// watches which come back late have to read a state anew; at the last there are no more caches.
+// Shares of the budget in use. The budget also has to hold garbage, a quarter of what is in use
+// (gcPercent). Between the first two, derived bytes shrink to nothing; they can be made again. Then
+// logs shrink, so that late watches have to list again. At feedsShut no cache begins.
 const (
 	derivedFrom, derivedTo = 0.60, 0.70
 	logsFrom, logsTo       = 0.65, 0.78
@@ -25,7 +25,7 @@ const (
 	leastLogs              = 1.0 / 16
 )
 
-// budget keeps the process's memory within bounds by doing without what can be done without.
+// budget keeps the process's memory within bounds: it gives up what the proxy can do without.
 type budget struct {
 	limit      int64 // bytes; 0 for none
 	derivedMax atomic.Int64
@@ -99,14 +99,14 @@ func (b *budget) look(inUse int64, collected time.Time) {
 	b.feeds.SetShed(upstream.Shed{Logs: logs, NoNewFeeds: shut})
 }
 
-// lookEvery is how often memory is looked at, logsRecovery how much more of their bounds logs may have then
-// than before.
+// lookEvery is the interval between looks at memory. Between two of them, the logs' share of their
+// bounds grows by logsRecovery at most.
 const (
 	lookEvery    = 250 * time.Millisecond
 	logsRecovery = 0.0025
 )
 
-// collectEvery is how long the last collection may be ago while memory is short.
+// collectEvery is the longest time between collections while memory is short.
 const collectEvery = 5 * time.Second
 
 func part(of, all int64) float64 { return float64(of) / float64(all) }
@@ -114,8 +114,8 @@ func part(of, all int64) float64 { return float64(of) / float64(all) }
 // between is how far v has come from one value to another, from 0 to 1.
 func between(v, from, to float64) float64 { return min(1, max(0, (v-from)/(to-from))) }
 
-// memoryInUse is what is in use, as of the last garbage collection, in bytes, and when that was: live objects and what Go
-// needs beside the heap.
+// memoryInUse returns the bytes in use as of the last garbage collection, and its time: live
+// objects and what Go needs beside the heap.
 func memoryInUse() (bytes int64, collected time.Time) {
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"},

@@ -22,8 +22,8 @@ func main() {
 	}
 }
 
-// untilSignal returns a context that ends with the first signal, which drains. A second one ends the process at once:
-// its goroutine lives as long as that.
+// untilSignal returns a context that ends with the first signal, which drains. A second signal ends
+// the process at once, so the goroutine lives as long as the process.
 func untilSignal() context.Context {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -55,6 +55,6 @@ as if it were the apiserver. Everything else is forwarded unchanged.`,
 	return root
 }
 
-// help is what a command does that only has commands of its own: without it, cobra takes any argument for a wish to
-// read the help.
+// help is for commands that only have subcommands. Without it, cobra accepts any argument and
+// prints the help.
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }

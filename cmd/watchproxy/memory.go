@@ -42,8 +42,8 @@ func percentFor(inUse int64) int {
 	return int(min(max(gcPercent, 100*leastGarbage/max(inUse, 1)), mostPercent))
 }
 
-// tuneMemory sets the garbage collector up for a budget in bytes. If that is nil it is the
-// container's limit, if there is one, or what GOMEMLIMIT says. It returns what the collector keeps to, 0 for no bound.
+// tuneMemory sets the garbage collector up for a budget in bytes, by default the container's limit
+// or GOMEMLIMIT. It returns the collector's limit, 0 for none.
 func tuneMemory(budget *resource.Quantity, log *zap.Logger) int64 {
 	if budget != nil {
 		if budget.IsZero() {

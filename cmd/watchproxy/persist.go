@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// persist restores the caches and saves them from time to time. The returned function saves
-// them a last time. A directory that cannot be used is a failed save each time, so that it is noticed.
+// persist restores the caches and saves them at an interval. The returned function saves them a
+// last time. With an unusable directory each save fails, so that the metric shows it.
 func persist(
 	ctx context.Context, p config.Persistence, feeds *upstream.Feeds, client *client.Client, metrics *upstream.Metrics, log *zap.Logger,
 ) (save func(), err error) {

@@ -15,7 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// Where caches cannot be saved, that is counted as often as they would be, from 0: an alert needs something to rise.
+// An unusable directory counts one failed save an interval. The counter begins at 0, because an
+// alert needs it to rise.
 func TestRefusedDirectoryIsCounted(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o770); err != nil { //nolint:gosec // that is what must be refused

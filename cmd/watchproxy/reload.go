@@ -16,8 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// reloader follows the configuration file: what can change is changed while the proxy runs. A file with
-// anything wrong in it, or with a change that needs a restart, changes nothing.
+// reloader applies changes of the configuration file while the proxy runs. It refuses a file with
+// an error or with a change that needs a restart as a whole.
 type reloader struct {
 	file    string // empty for none
 	known   []byte // what was in it when it was last read, or before
@@ -49,11 +49,12 @@ func newReloadMetrics(r prometheus.Registerer) *reloadMetrics {
 	return m
 }
 
-// lookForChanges is how often the file is read. The kubelet brings a changed ConfigMap within a minute or so.
+// lookForChanges is the interval between reads of the file. The kubelet takes about a minute to
+// update a ConfigMap.
 const lookForChanges = 5 * time.Second
 
-// hangups takes SIGHUP for as long as the process lives: while nobody reads it, at the start and at the end, it must not end
-// the process. One that comes at the start is kept.
+// hangups takes SIGHUP for as long as the process lives, so that it never ends the process. It
+// keeps one that comes at the start.
 func hangups() <-chan os.Signal {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)

@@ -255,8 +255,8 @@ func feedOptions(c config.Cache) upstream.Options {
 	return o
 }
 
-// inBackground lets something run until the returned function is called, which waits for its end. A signal does not
-// end it: there is a drain to come.
+// inBackground runs do until the returned function is called, which waits for its end. A signal
+// does not end it, because the proxy drains first.
 func inBackground(ctx context.Context, do func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup

@@ -30,8 +30,7 @@ type apiserver struct {
 	window  int // of HTTP/2 streams, see streamWindow
 }
 
-// connect finds upstream and asks it, so that a wrong address or credential is told at start and not by
-// every client.
+// connect finds upstream and asks it, so that the start fails on a wrong address or credential.
 func connect(ctx context.Context, u config.Upstream, listen string, window int, metrics *upstream.Metrics, log *zap.Logger) (*apiserver, error) {
 	configs, err := restConfigs(u, listen)
 	if err != nil {
@@ -87,8 +86,8 @@ func (a *apiserver) config() (*rest.Config, error) {
 	return &rest.Config{Host: a.bases[0].String(), Transport: transport}, err
 }
 
-// forwarding tells what forwarded requests have to know: the address, and an identity that is impersonated
-// by any of the configurations.
+// forwarding is for forwarded requests: the address, and the identity that any of the
+// configurations impersonates.
 func (a *apiserver) forwarding() *rest.Config {
 	for _, rc := range a.configs {
 		if rc.Impersonate.UserName != "" {
@@ -114,8 +113,8 @@ func (a *apiserver) host() string {
 	return a.servers.Current()
 }
 
-// restConfigs finds the servers: the contexts that are named, or the addresses with the credentials of
-// one context, or that one's own address.
+// restConfigs finds the servers: the named contexts, or the named addresses with one context's
+// credentials, or that context's own address.
 func restConfigs(u config.Upstream, listen string) ([]*rest.Config, error) {
 	if len(u.Contexts) > 0 {
 		var configs []*rest.Config
@@ -146,8 +145,8 @@ func restConfigs(u config.Upstream, listen string) ([]*rest.Config, error) {
 	return configs, nil
 }
 
-// restConfig finds the configuration of one server: a context of the given kubeconfig, else the pod's service account, else the
-// usual kubeconfig.
+// restConfig finds the configuration of one server: a context of the given kubeconfig, else the
+// pod's service account, else the usual kubeconfig.
 func restConfig(file, name, listen string) (*rest.Config, error) {
 	if file == "" && name == "" {
 		rc, err := rest.InClusterConfig()

@@ -29,7 +29,7 @@ func TestIsSelf(t *testing.T) {
 	}
 }
 
-// A kubeconfig that was made to lead to the proxy still tells the proxy where upstream is; other proxies are upstream.
+// A proxy finds upstream in a kubeconfig that was redirected to it. Other proxies are upstream.
 func TestRestConfigOfRedirected(t *testing.T) {
 	const own, original = "http://127.0.0.1:8001", "https://a.example:6443"
 	path := kubeconfigFor(t, original)

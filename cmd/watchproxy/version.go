@@ -27,7 +27,7 @@ var buildOf = sync.OnceValue(func() build {
 	return describe(version, commit, info)
 })
 
-// describe prefers what was stamped to what Go has noted: the module's version, if it was built as one, and the commit.
+// describe prefers stamps to Go's build info: the module's version, if any, and the commit.
 func describe(version, commit string, info *debug.BuildInfo) build {
 	b := build{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info != nil && b.Version == "" && info.Main.Version != "(devel)" {

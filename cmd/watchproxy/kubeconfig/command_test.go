@@ -27,7 +27,7 @@ func newCertificate() []byte {
 // clusterCertificate is the one of the clusters.
 var clusterCertificate = sync.OnceValue(newCertificate)
 
-// configuration is a kubeconfig with several clusters and every kind of user. %CA% is a certificate.
+// configuration has several clusters and every kind of user. %CA% is a certificate.
 const configuration = `# kept by hand
 apiVersion: v1
 kind: Config

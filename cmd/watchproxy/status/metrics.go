@@ -59,8 +59,8 @@ func (m families) by(name, label string) map[string]float64 {
 	return sums
 }
 
-// isRead tells whether a request got, listed or watched a resource that a cache could have. A
-// subresource is none, and without a name nothing is known of the resource.
+// isRead selects gets, lists and watches that a cache could answer: no subresources, and no request
+// whose resource is unknown.
 func (l labels) isRead() bool {
 	switch l["verb"] {
 	case "get", "list", "watch":

@@ -1,5 +1,5 @@
-// Package status tells what a running proxy caches, and what that saves: it makes what the admin address
-// serves at /status, and has the command that asks for it and prints it.
+// Package status reports what a running proxy caches, and what that saves upstream. The proxy
+// serves the report at /status of its admin address. The command status fetches and prints it.
 package status
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// Status is what /status shows. What it counts, it counts since the proxy's start.
+// Status is the report. Its counts begin with the proxy's start.
 type Status struct {
 	Version       string       `json:"version"`
 	Upstream      string       `json:"upstream"`
@@ -22,49 +22,49 @@ type Status struct {
 	Requests      requests     `json:"requests"`
 	ToUpstream    toUpstream   `json:"upstreamRequests"`
 	MostRecent    mostRecent   `json:"mostRecentReads"`
-	Watches       int          `json:"watches"` // open ones that the cache serves
+	Watches       int          `json:"watches"` // open ones, from the cache
 	Feeds         []feedStatus `json:"feeds"`
 }
 
-// memory is in bytes. The parts of the cache are within what is resident.
+// memory is in bytes. Resident includes the parts of the cache.
 type memory struct {
-	Resident int64 `json:"residentBytes"` // of the process; 0 where the system does not tell
-	Objects  int64 `json:"objectBytes"`   // of the objects in the caches, as upstream sent them
-	Log      int64 `json:"logBytes"`      // that only the event logs keep
+	Resident int64 `json:"residentBytes"` // of the process; 0 if unknown
+	Objects  int64 `json:"objectBytes"`   // of cached objects, as upstream sent them
+	Log      int64 `json:"logBytes"`      // of objects that only the event logs keep
 	Derived  int64 `json:"derivedBytes"`  // made of pages: compressed, metadata only, selected
-	Limit    int64 `json:"limitBytes"`    // that the garbage collector keeps to; 0 for none
+	Limit    int64 `json:"limitBytes"`    // of the garbage collector; 0 for none
 }
 
-// requests are those of clients, by where their answers came from. A watch is one request.
+// requests are those of clients, by the source of the answer. A watch is one request.
 type requests struct {
 	Cache     int64 `json:"cache"`
-	Forwarded int64 `json:"forwarded"` // Shared ones among them
-	Shared    int64 `json:"shared"`    // answered by another one's request upstream
+	Forwarded int64 `json:"forwarded"` // includes Shared
+	Shared    int64 `json:"shared"`    // answered by another client's request upstream
 	Refused   int64 `json:"refused"`   // by the proxy: access, limits, malformed requests
-	// HitRatio is the part of gets, lists and watches of resources that the cache has answered, from 0 to 1; null before
-	// the first of them. Subresources, writes, discovery and what upstream answered with an error are left out: no
-	// cache could have them. So are answers that a resourceVersion is too old (410).
+	// HitRatio is the share of gets, lists and watches of resources that the cache answered, from 0
+	// to 1, null before the first. It leaves out what no cache could answer: subresources, writes,
+	// discovery, upstream's errors. It also leaves out answers 410, after which clients list again.
 	HitRatio *float64 `json:"hitRatio"`
 }
 
 // toUpstream are the requests that upstream got.
 type toUpstream struct {
-	Forwarded int64 `json:"forwarded"` // those of clients, shared ones left out
-	Feeds     int64 `json:"feeds"`     // lists, watches, probes: what caching costs
-	Reviews   int64 `json:"reviews"`   // of tokens and access: what authentication and authorization cost
+	Forwarded int64 `json:"forwarded"` // of clients, without Shared
+	Feeds     int64 `json:"feeds"`     // lists, watches, probes: the cost of caching
+	Reviews   int64 `json:"reviews"`   // of tokens and access: the cost of authentication and authorization
 	Total     int64 `json:"total"`     // of the three
-	// Saved is how many more there would be if all requests that the cache or another one's request has answered had
-	// gone upstream, and there were no feeds and reviews. It is negative while these are still more than those.
+	// Saved is how many more requests upstream would have got without the proxy. It is negative while
+	// feeds and reviews outnumber the answers from the cache and the shared ones.
 	Saved int64 `json:"saved"`
 }
 
-// mostRecent are reads of the most recent state that caches are there for.
+// mostRecent counts reads of the most recent state of cached resources.
 type mostRecent struct {
-	// Reads are how many there were by what showed that the cache was up to date, as in watchproxy_freshness_seconds; direct
-	// are those that upstream answered instead.
+	// Reads are counted by what proved that the cache was up to date, as in
+	// watchproxy_freshness_seconds. Upstream answered those counted as direct.
 	Reads map[string]float64 `json:"reads"`
-	// UpstreamSeconds is how long upstream took for that, SavedSeconds how long it would have taken to answer the
-	// lists among those of the cache, by what it took for others of like size.
+	// UpstreamSeconds is upstream's time for the proofs. SavedSeconds is what upstream would have
+	// taken for the lists among the reads, by its time for lists of similar size.
 	UpstreamSeconds map[string]float64 `json:"upstreamSeconds"`
 	SavedSeconds    float64            `json:"savedSeconds"`
 }
@@ -79,7 +79,7 @@ type feedStatus struct {
 	LostSeconds     float64 `json:"lostSeconds"`
 	ResourceVersion uint64  `json:"resourceVersion"`
 	OldestVersion   uint64  `json:"oldestResourceVersion"`
-	LastSignSeconds float64 `json:"lastSignSeconds"` // since an event, a bookmark or an answer of upstream's
+	LastSignSeconds float64 `json:"lastSignSeconds"` // since upstream's last event, bookmark or answer
 	Objects         int     `json:"objects"`
 	ObjectBytes     int64   `json:"objectBytes"`
 	LogEvents       int     `json:"logEvents"`
@@ -89,7 +89,7 @@ type feedStatus struct {
 	Delivered       uint64  `json:"eventsDelivered"`
 }
 
-// Of returns the status of a proxy of a version, which began to serve at some time.
+// Of reports on a proxy of some version that serves since began and whose upstream is host.
 func Of(version, host string, began time.Time, feeds []upstream.FeedStatus, metrics prometheus.Gatherer) (*Status, error) {
 	s := &Status{Version: version, Upstream: host, UptimeSeconds: time.Since(began).Seconds(), Feeds: []feedStatus{}}
 	for _, f := range feeds {

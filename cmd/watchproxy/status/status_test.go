@@ -102,7 +102,7 @@ func TestStatusCounts(t *testing.T) {
 	}
 }
 
-// Status tells by which means caches were shown to be up to date, how long that took upstream, and how long the lists would have.
+// The text has the proofs of freshness, upstream's time for them, and for the lists without them.
 func TestStatusTellsHowReadsWereFresh(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	reads := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "watchproxy_freshness_seconds", Help: "As there."}, []string{"outcome"})

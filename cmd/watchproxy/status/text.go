@@ -46,7 +46,7 @@ func (s *Status) writeText(to io.Writer) error {
 	return w.Flush()
 }
 
-// text tells what showed most often that the cache was up to date, and at what cost.
+// text names the proofs of freshness, most frequent first, and their cost.
 func (r mostRecent) text() string {
 	all, upstream := 0.0, 0.0
 	for _, n := range r.Reads {
