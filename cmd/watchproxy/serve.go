@@ -289,7 +289,7 @@ type opener struct{ feeds *upstream.Feeds }
 func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (proxy.Feed, error) {
 	f, err := o.feeds.Open(ctx, gvr, encoding, since)
 	switch {
-	case errors.Is(err, upstream.ErrUnavailable):
+	case errors.Is(err, client.ErrUnavailable):
 		err = fmt.Errorf("%w: %w", proxy.ErrNotReady, err)
 	case errors.Is(err, client.ErrNoEncoding):
 		err = fmt.Errorf("%w: %w", proxy.ErrNoEncoding, err)

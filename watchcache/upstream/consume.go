@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
@@ -26,7 +25,7 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 	for {
 		e, err := s.Next()
 		if err != nil {
-			return 0, ended(err, true)
+			return 0, client.Ended(err, true)
 		}
 		f.alive()
 		switch e.Kind {
@@ -66,7 +65,7 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	for {
 		e, err := s.Next()
 		if err != nil {
-			return errors.Join(apply(), ended(err, false))
+			return errors.Join(apply(), client.Ended(err, false))
 		}
 		alive()
 		switch e.Kind {
@@ -121,18 +120,6 @@ func (f *Feed) bookmark(e client.Event) (uint64, error) {
 		f.cache.SetBookmark(b)
 	}
 	return rv, err
-}
-
-// ended is what the end of a stream means: a clean end is no error, unless the
-// stream had not delivered what it was opened for.
-func ended(err error, early bool) error {
-	switch {
-	case errors.Is(err, io.EOF) && early:
-		return fmt.Errorf("watch ended before the initial state was complete: %w", io.ErrUnexpectedEOF)
-	case errors.Is(err, io.EOF):
-		return nil
-	}
-	return fmt.Errorf("read watch: %w", err)
 }
 
 // compact makes a state of the changes that were read while it was listed: the

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 )
 
 // slowDiscovery serves nothing in three groups and versions, takes its time, and counts.
@@ -90,7 +92,7 @@ func TestMadeUpNames(t *testing.T) {
 			for name, shape := range shapes {
 				for i := range each {
 					all.Go(func() {
-						if _, err := feeds.Open(t.Context(), shape(i), object.Encoding(i%2), 0); !errors.Is(err, errNotServed) {
+						if _, err := feeds.Open(t.Context(), shape(i), object.Encoding(i%2), 0); !errors.Is(err, discovery.ErrNotServed) {
 							t.Errorf("%s: %v", name, err)
 						}
 						if feeds.Caches(shape(i)) {
@@ -100,7 +102,7 @@ func TestMadeUpNames(t *testing.T) {
 				}
 			}
 			all.Wait()
-			time.Sleep(askedAgain + 1)
+			time.Sleep(discovery.AskedAgain + 1)
 		}
 		upstream.mu.Lock()
 		defer upstream.mu.Unlock()
@@ -111,14 +113,14 @@ func TestMadeUpNames(t *testing.T) {
 			}
 		}
 		const known = 4 // the list of groups, the core, two groups
-		if len(upstream.asked) != known || upstream.mostSame != 1 || upstream.most > discoverMax {
+		if len(upstream.asked) != known || upstream.mostSame != 1 || upstream.most > discovery.Max {
 			t.Errorf("%d documents were asked for, %d at a time, the same %d at a time", len(upstream.asked), upstream.most, upstream.mostSame)
 		}
 		feeds.mu.Lock()
 		defer feeds.mu.Unlock()
-		if len(feeds.mu.feeds)+len(feeds.mu.refused)+len(feeds.mu.forbidden) != 0 || len(feeds.names.mu.documents) != known {
+		if len(feeds.mu.feeds)+len(feeds.mu.refused)+len(feeds.mu.forbidden) != 0 || len(feeds.names.Mu.Documents) != known {
 			t.Errorf("there are %d feeds, %d refusals, %d forbidden resources, %d documents",
-				len(feeds.mu.feeds), len(feeds.mu.refused), len(feeds.mu.forbidden), len(feeds.names.mu.documents))
+				len(feeds.mu.feeds), len(feeds.mu.refused), len(feeds.mu.forbidden), len(feeds.names.Mu.Documents))
 		}
 		families, err := registry.Gather()
 		if err != nil {
@@ -151,11 +153,11 @@ func TestDiscoveryFails(t *testing.T) {
 		const rounds, each = 5, 20
 		for range rounds {
 			for i := range each {
-				if _, err := feeds.Open(t.Context(), gvrOf("apps", "v1", fmt.Sprint("r", i)), object.JSON, 0); err == nil || errors.Is(err, errNotServed) {
+				if _, err := feeds.Open(t.Context(), gvrOf("apps", "v1", fmt.Sprint("r", i)), object.JSON, 0); err == nil || errors.Is(err, discovery.ErrNotServed) {
 					t.Errorf("got %v", err)
 				}
 			}
-			time.Sleep(askedAgain)
+			time.Sleep(discovery.AskedAgain)
 		}
 		upstream.mu.Lock()
 		delete(upstream.asked, "/readyz") // whether it is back is asked apart from that
@@ -164,7 +166,7 @@ func TestDiscoveryFails(t *testing.T) {
 		}
 		upstream.fails = false
 		upstream.mu.Unlock()
-		if err := feeds.names.serves(t.Context(), gvrOf("apps", "v1", "r")); !errors.Is(err, errNotServed) {
+		if err := feeds.names.Serves(t.Context(), gvrOf("apps", "v1", "r")); !errors.Is(err, discovery.ErrNotServed) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -184,10 +186,10 @@ func TestDiscoveryIsShared(t *testing.T) {
 			_, err := feeds.Open(t.Context(), gvrOf("", "v1", "r"), object.JSON, 0)
 			other <- err
 		}()
-		if _, err := feeds.Open(ctx, gvrOf("", "v1", "s"), object.JSON, 0); !errors.Is(err, ErrUnavailable) {
+		if _, err := feeds.Open(ctx, gvrOf("", "v1", "s"), object.JSON, 0); !errors.Is(err, client.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
-		if err := <-other; !errors.Is(err, errNotServed) {
+		if err := <-other; !errors.Is(err, discovery.ErrNotServed) {
 			t.Errorf("got %v", err)
 		}
 		if n := upstream.asked["/api/v1"]; n != 1 {
@@ -212,11 +214,11 @@ func TestNewResourceIsFound(t *testing.T) {
 			}
 			return widget(req)
 		}))
-		if _, err := feeds.Open(t.Context(), widgets, object.JSON, 0); !errors.Is(err, errNotServed) {
+		if _, err := feeds.Open(t.Context(), widgets, object.JSON, 0); !errors.Is(err, discovery.ErrNotServed) {
 			t.Fatal(err)
 		}
 		served.Store(true)
-		time.Sleep(askedAgain + 1)
+		time.Sleep(discovery.AskedAgain + 1)
 		if !feeds.Caches(widgets) {
 			t.Error("what upstream said long ago still counts")
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
@@ -47,7 +48,7 @@ type Feed struct {
 	options  atomic.Pointer[ResourceOptions]
 	client   *client.Client
 	asked    time.Time // since when it is wanted: what it builds on is not older
-	names    *discovery
+	names    *discovery.Discovery
 	health   *servers.Health
 	probes   *rate.Limiter // what all feeds together may ask for consistent reads
 	early    *rate.Limiter // how many reads may leave for upstream that have waited long
@@ -67,7 +68,7 @@ type Feed struct {
 	cache   *watchcache.Cache
 	err     error // why there is no cache, or why it ended; read after started or done
 
-	definition definitionVersion // of a custom resource
+	definition discovery.Version // of a custom resource
 	warnings   []string          // Warning headers that belong to every response
 	lost       atomic.Int64      // moment at which the stream was lost; 0 while it is there
 	refused    atomic.Bool       // upstream has said so itself
@@ -162,13 +163,13 @@ func (f *Feed) standing() (rv, epoch uint64) {
 
 // describe finds out how upstream serves the resource, and where it stands.
 func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64, err error) {
-	found, err := f.names.describe(ctx, f)
+	found, err := f.names.Describe(ctx, f.gvr, f.asked)
 	if err != nil {
 		return nil, 0, err
 	}
 	custom := false
 	if !f.options.Load().Aggregated {
-		if custom, err = f.names.checkLocal(ctx, f.gvr); err != nil {
+		if custom, err = f.names.CheckLocal(ctx, f.gvr); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -182,32 +183,32 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 		return nil, 0, err
 	}
 	if custom && !p.SelfDescribing {
-		return nil, 0, fmt.Errorf("%w: %s is defined as a custom resource and is none", ErrNotCacheable, f.gvr)
+		return nil, 0, fmt.Errorf("%w: %s is defined as a custom resource and is none", discovery.ErrNotCacheable, f.gvr)
 	}
 	r.ListKind, r.SelfDescribing = p.ListKind, p.SelfDescribing
 	f.warnings = p.Warnings
 	f.alive()
 	if p.SelfDescribing {
 		// Before its first object is read: what is read later is not older.
-		d, err := define(ctx, f.client, f.gvr)
+		d, err := discovery.Define(ctx, f.client, f.gvr)
 		if err != nil {
 			return nil, 0, err
 		}
-		f.definition = d.definitionVersion
-		r.Fields = append(r.Fields, client.CustomFields(d.selectable)...)
+		f.definition = d.Version
+		r.Fields = append(r.Fields, client.CustomFields(d.Selectable)...)
 	}
 	return watchcache.New(r, f.limits), p.RV, nil
 }
 
 // custom tells whether the feed is of a custom resource whose definition is known.
-func (f *Feed) custom() bool { return f.definition != definitionVersion{} }
+func (f *Feed) custom() bool { return f.definition != discovery.Version{} }
 
 // watchLife is the shortest life that kube-apiserver gives a watch by itself.
 const watchLife = 30 * time.Minute
 
 // follow syncs and watches until ctx ends or there is nothing to follow.
 func (f *Feed) follow(ctx context.Context) error {
-	for again := newRetry(f.health); ; {
+	for again := servers.NewRetry(f.health); ; {
 		end, err := f.health.Turns.Wait(ctx, f.urgency)
 		if err != nil {
 			return err
@@ -231,26 +232,26 @@ func (f *Feed) follow(ctx context.Context) error {
 		}
 		took := time.Since(began)
 		action, reason := f.verdict(ctx, err)
-		if action == giveUp && f.cache.Stats().Ready && client.Answered(err) && f.health.IsReturning() {
-			action = resume
+		if action == servers.GiveUp && f.cache.Stats().Ready && client.Answered(err) && f.health.IsReturning() {
+			action = servers.Resume
 		}
 		switch action {
-		case giveUp:
+		case servers.GiveUp:
 			return err
-		case relist:
+		case servers.Relist:
 			if reason == expired && f.beginElsewhere(ctx) {
 				continue
 			}
 			f.log.Info("relisting", zap.String("reason", reason), zap.Error(err))
 			f.metrics.relists.WithLabelValues(f.gvr.Group, f.gvr.Version, f.gvr.Resource, reason).Inc()
 			f.synced = false
-		case resume:
+		case servers.Resume:
 			if err != nil {
 				f.failed(err)
 				f.log.Warn("upstream watch broke", zap.Error(err))
 			}
 		}
-		if !again.after(ctx, took, err, action) {
+		if !again.After(ctx, took, err, action) {
 			return ctx.Err()
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
@@ -56,11 +57,9 @@ type ResourceOptions struct {
 
 var (
 	// ErrExcluded says that configuration keeps a resource out of the cache.
-	ErrExcluded = errors.New("resource is excluded from caching")
-	// ErrUnavailable says that a feed has not been able to sync so far.
-	ErrUnavailable = errors.New("upstream is not available")
-	errStopped     = errors.New("feeds are stopped")
-	errRedefined   = errors.New("the definition of the resource has just changed")
+	ErrExcluded  = errors.New("resource is excluded from caching")
+	errStopped   = errors.New("feeds are stopped")
+	errRedefined = errors.New("the definition of the resource has just changed")
 )
 
 // Feeds is the set of running feeds. A feed is started by the first request
@@ -84,8 +83,8 @@ type Feeds struct {
 	owners ledger.Owners
 	keeper *keeper
 
-	definitions definitions
-	names       *discovery
+	definitions discovery.Definitions
+	names       *discovery.Discovery
 
 	mu struct {
 		sync.Mutex
@@ -129,11 +128,11 @@ func NewFeeds(client *client.Client, servers *servers.Set, metrics *Metrics, opt
 	fs.options.Store(&options)
 	fs.setBudget(options.MaxProbes)
 	fs.ctx, fs.cancel = context.WithCancel(context.Background())
-	fs.names = newDiscovery(fs.ctx, client, &fs.running, log)
+	fs.names = discovery.New(fs.ctx, client, &fs.running, log)
 	fs.mu.feeds = map[feedKey]*Feed{}
 	fs.mu.refused = map[feedKey]refusal{}
 	fs.mu.forbidden = map[schema.GroupVersionResource]struct{}{}
-	fs.definitions.client, fs.definitions.health, fs.definitions.log, fs.definitions.changed = client, servers.Health, log, fs.redefined
+	fs.definitions.Client, fs.definitions.Health, fs.definitions.Log, fs.definitions.Changed = client, servers.Health, log, fs.redefined
 	fs.running.Go(func() { servers.Run(fs.ctx) })
 	fs.running.Go(fs.retireIdle)
 	fs.keeper = newKeeper(fs)
@@ -167,12 +166,12 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 		// All its watches have just ended and come back at once: forwarded, they
 		// would stay with upstream.
 		if !client.Sleep(ctx, settling) {
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return nil, fmt.Errorf("%w: %w", client.ErrUnavailable, err)
 		}
 		f, err = fs.enter(ctx, key)
 	}
 	if errors.Is(err, errRedefined) {
-		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+		err = fmt.Errorf("%w: %w", client.ErrUnavailable, err)
 	}
 	if err != nil {
 		return nil, err
@@ -182,7 +181,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 	select {
 	case <-f.started:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: start %s: %w", ErrUnavailable, f, ctx.Err())
+		return nil, fmt.Errorf("%w: start %s: %w", client.ErrUnavailable, f, ctx.Err())
 	}
 	if f.cache == nil {
 		return nil, f.err
@@ -190,19 +189,19 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 	select {
 	case <-f.settled:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: restore %s: %w", ErrUnavailable, f, ctx.Err())
+		return nil, fmt.Errorf("%w: restore %s: %w", client.ErrUnavailable, f, ctx.Err())
 	}
 	if f.fresh.ctx.Err() != nil {
-		return nil, fmt.Errorf("%w: %s ends", ErrUnavailable, f)
+		return nil, fmt.Errorf("%w: %s ends", client.ErrUnavailable, f)
 	}
 	if _, err := f.cache.Snapshot(); err == nil {
 		return f, nil
 	}
 	if _, lost := f.Lost(); lost {
-		return nil, fmt.Errorf("%w: %s", ErrUnavailable, f)
+		return nil, fmt.Errorf("%w: %s", client.ErrUnavailable, f)
 	}
 	if _, err := f.cache.WaitFresh(ctx, 0); err != nil {
-		return nil, fmt.Errorf("%w: sync %s: %w", ErrUnavailable, f, err)
+		return nil, fmt.Errorf("%w: sync %s: %w", client.ErrUnavailable, f, err)
 	}
 	return f, nil
 }
@@ -215,7 +214,7 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
 	}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if fs.mu.feeds[feedKey{gvr: gvr}] == nil && fs.names.lacks(gvr) {
+	if fs.mu.feeds[feedKey{gvr: gvr}] == nil && fs.names.Lacks(gvr) {
 		return false
 	}
 	r, ok := fs.mu.refused[feedKey{gvr: gvr}]
@@ -255,7 +254,7 @@ func (fs *Feeds) enter(ctx context.Context, key feedKey) (*Feed, error) {
 	if f != nil || err != nil {
 		return f, err
 	}
-	if err := fs.names.serves(ctx, key.gvr); err != nil {
+	if err := fs.names.Serves(ctx, key.gvr); err != nil {
 		return nil, err
 	}
 	return fs.feed(key, asked)
@@ -354,17 +353,17 @@ func (fs *Feeds) own(f *Feed) {
 // defined begins to follow the definitions for a feed of a custom resource, and
 // abandons the feed if it has changed already.
 func (fs *Feeds) defined(f *Feed) {
-	fs.definitions.begin.Do(func() { fs.running.Go(func() { fs.definitions.run(fs.ctx) }) })
-	if fs.definitions.outdated(definitionName(f.gvr), f.definition) {
+	fs.definitions.Begin.Do(func() { fs.running.Go(func() { fs.definitions.Run(fs.ctx) }) })
+	if fs.definitions.Outdated(discovery.DefinitionName(f.gvr), f.definition) {
 		fs.abandon(f)
 	}
 }
 
 // redefined abandons the feeds of a custom resource whose definition changed.
-func (fs *Feeds) redefined(name string, now definitionVersion) {
+func (fs *Feeds) redefined(name string, now discovery.Version) {
 	for _, f := range fs.list() {
-		if f.custom() && definitionName(f.gvr) == name && f.definition != now {
-			f.log.Info("definition changed", zap.Int64("generation", now.generation))
+		if f.custom() && discovery.DefinitionName(f.gvr) == name && f.definition != now {
+			f.log.Info("definition changed", zap.Int64("generation", now.Generation))
 			fs.abandon(f)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
@@ -34,8 +35,6 @@ const (
 	// evidence is looked for while some is missing.
 	ledgerEvery = 2 * time.Second
 	linkEvery   = 250 * time.Millisecond
-	// ledgerDiscovery is how old the lists of resources may be that it is made for.
-	ledgerDiscovery = time.Minute
 	// ledgerRefused is how long a resource is left alone that may not be watched.
 	ledgerRefused = 5 * time.Minute
 	// ledgerAgain and ledgerAgainMost bound the pause before a broken watch is opened again.
@@ -185,9 +184,9 @@ func (k *keeper) keep(ctx context.Context) {
 	var resources []object.Resource
 	var known time.Time
 	for !k.over() {
-		if time.Since(known) > ledgerDiscovery {
-			asking, done := context.WithTimeout(ctx, discoverTimeout)
-			now, err := k.feeds.names.local(asking, resources)
+		if time.Since(known) > discovery.LocalAge {
+			asking, done := context.WithTimeout(ctx, discovery.Timeout)
+			now, err := k.feeds.names.Local(asking, resources)
 			done()
 			if err == nil {
 				resources, known = now, time.Now()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 )
 
 // Only what the apiserver serves itself is cached. Where the proxy may not look who serves
@@ -96,7 +97,7 @@ func TestOnlyLocalResourcesAreCached(t *testing.T) {
 				defer feeds.Stop()
 				_, err := feeds.Open(t.Context(), tc.gvr, object.JSON, 0)
 				switch {
-				case tc.cached && (errors.Is(err, ErrNotCacheable) || errors.Is(err, errNotServed)), tc.later && !errors.Is(err, errNotServed), !tc.cached && !tc.later && !errors.Is(err, ErrNotCacheable):
+				case tc.cached && (errors.Is(err, discovery.ErrNotCacheable) || errors.Is(err, discovery.ErrNotServed)), tc.later && !errors.Is(err, discovery.ErrNotServed), !tc.cached && !tc.later && !errors.Is(err, discovery.ErrNotCacheable):
 					t.Errorf("got %v", err)
 				}
 				said := logs.FilterMessageSnippet("apiservices.apiregistration.k8s.io").Len()

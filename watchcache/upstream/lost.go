@@ -10,6 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // failed notes that the stream was lost. If it had been silent, that has been so for as long.
@@ -58,7 +59,7 @@ func (f *Feed) answered(ctx context.Context, began time.Time, err error) {
 // awaitAnswer probes until upstream answers, whatever it says, or ctx ends. While upstream is away
 // it waits for that with all the others.
 func (f *Feed) awaitAnswer(ctx context.Context) {
-	for again := newRetry(f.health); ; {
+	for again := servers.NewRetry(f.health); ; {
 		end, err := f.health.Turns.Wait(ctx, f.urgency)
 		if err != nil {
 			return
@@ -73,7 +74,7 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 			f.unanswered.Store(0)
 			return
 		}
-		if !again.after(ctx, 0, err, resume) {
+		if !again.After(ctx, 0, err, servers.Resume) {
 			return
 		}
 	}

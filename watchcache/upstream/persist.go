@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // This file ties feeds to the files of their caches.
@@ -118,7 +119,7 @@ const (
 // later epoch, needs no comparison.
 func (f *Feed) settle(ctx context.Context, rv uint64) {
 	defer close(f.settled)
-	backoff := reconnect
+	backoff := servers.Reconnect
 	for try := 1; ctx.Err() == nil && f.cache.Stats().Epoch == 1; try++ {
 		at, err := f.compareRestored(ctx, rv)
 		if err == nil {

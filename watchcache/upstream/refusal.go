@@ -10,6 +10,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 )
 
 // refusal remembers for a while why a resource has no feed.
@@ -47,7 +48,7 @@ func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden
 // pauseAfter is how long a refusal holds before it is tried again.
 func pauseAfter(err error) time.Duration {
 	switch {
-	case errors.Is(err, ErrNotCacheable), errors.Is(err, client.ErrNoEncoding), errors.Is(err, object.ErrMalformed),
+	case errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, client.ErrNoEncoding), errors.Is(err, object.ErrMalformed),
 		errors.Is(err, object.ErrOpaqueResourceVersion):
 		return time.Minute
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
@@ -59,5 +60,5 @@ func pauseAfter(err error) time.Duration {
 // notForUs tells that a feed ended because its resource cannot or must not be cached, and not
 // because upstream was away.
 func notForUs(err error) bool {
-	return errors.Is(err, ErrNotCacheable) || errors.Is(err, client.ErrNoEncoding)
+	return errors.Is(err, discovery.ErrNotCacheable) || errors.Is(err, client.ErrNoEncoding)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // past is where a feed could begin that clients go on from an earlier state than upstream's:
@@ -144,7 +145,7 @@ func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 // catchUp waits until a watch from the feed's beginning was accepted, the cache has got to rv,
 // and it knows what bookmarks look like: the end of a state that is streamed would have told.
 func (f *Feed) catchUp(ctx context.Context, rv uint64) {
-	backoff := reconnect
+	backoff := servers.Reconnect
 	for try := 1; ctx.Err() == nil; try++ {
 		for opened := f.past.opened.Load(); opened == 0 || watchcache.SinceMoment(opened) < refusalTime; opened = f.past.opened.Load() {
 			if !client.Sleep(ctx, refusalTime/10) {
@@ -194,7 +195,7 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	e, err := client.NewStream(resp.Body, f.cache.Resource()).Next()
 	switch {
 	case err != nil:
-		return ended(err, true)
+		return client.Ended(err, true)
 	case e.Kind == "ERROR":
 		return client.EventError(e, f.encoding)
 	case e.Kind != "BOOKMARK":

@@ -146,7 +146,7 @@ func (s *Store) header(f *Feed) (h savedHeader, ok bool) {
 		Kind: r.Kind, ListKind: r.ListKind, Namespaced: r.Namespaced,
 	}
 	if f.custom() {
-		h.Definition = fmt.Sprintf("%s/%d", f.definition.uid, f.definition.generation)
+		h.Definition = fmt.Sprintf("%s/%d", f.definition.UID, f.definition.Generation)
 	}
 	// An aggregated API has revisions and a version of its own.
 	return h, !r.NoWatchCache && r.SelfDescribing == f.custom() && !f.options.Load().Aggregated

@@ -9,55 +9,48 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
-)
-
-type action int
-
-const (
-	resume action = iota // try again what was interrupted
-	relist               // read the state again
-	giveUp
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // expired is why a state is read again whose history upstream has lost.
 const expired = "expired"
 
 // verdict decides what follows the end of a stream. A nil error is a clean end.
-func (f *Feed) verdict(ctx context.Context, err error) (action, string) {
+func (f *Feed) verdict(ctx context.Context, err error) (servers.Action, string) {
 	switch {
 	case err == nil:
-		return resume, ""
+		return servers.Resume, ""
 	case errors.Is(err, errWentBack):
 		f.newEpoch = true
-		return relist, "went-back"
+		return servers.Relist, "went-back"
 	case errors.Is(err, errDiffers):
 		f.newEpoch = true // nobody knows what its watches have missed
-		return relist, "self-check"
+		return servers.Relist, "self-check"
 	case errors.Is(err, errCutShort):
-		return relist, "cut-short"
+		return servers.Relist, "cut-short"
 	case errors.Is(err, watchcache.ErrDiverged), errors.Is(err, errOtherEpoch):
-		return relist, "diverged"
+		return servers.Relist, "diverged"
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-		return relist, expired
+		return servers.Relist, expired
 	case apierrors.IsInvalid(err) && !f.paged:
 		f.paged = true
-		return relist, "no-streaming"
+		return servers.Relist, "no-streaming"
 	case apierrors.IsTooManyRequests(err):
-		return resume, ""
+		return servers.Resume, ""
 	case client.IsTooLarge(err):
 		// Upstream lags behind us, or was restored to an earlier state. Only
 		// a consistent read can tell.
 		if f.wentBack(ctx) {
 			f.newEpoch = true
-			return relist, "went-back"
+			return servers.Relist, "went-back"
 		}
-		return resume, ""
+		return servers.Resume, ""
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
 		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
 		errors.Is(err, client.ErrNoEncoding), errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
-		return giveUp, ""
+		return servers.GiveUp, ""
 	}
-	return resume, ""
+	return servers.Resume, ""
 }
 
 // wentBack asks for upstream's revision.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 // Upstream accepts a watch from a resourceVersion that is to come, and says nothing until it is there, by another history.
@@ -28,7 +29,7 @@ func TestStreamIsNotResumedFromTheFuture(t *testing.T) {
 			f.mu.objects = map[string]string{}
 		})
 		f.cutStreams(false)
-		time.Sleep(steady)
+		time.Sleep(servers.Steady)
 		if _, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrEnded) {
 			t.Errorf("the old watch goes on: %v", err)
 		}

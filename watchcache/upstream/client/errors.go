@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"time"
 
@@ -68,3 +69,18 @@ func EventError(e Event, encoding object.Encoding) error {
 func IsTooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, "ResourceVersionTooLarge")
 }
+
+// Ended is what the end of a stream means: a clean end is no error, unless the
+// stream had not delivered what it was opened for.
+func Ended(err error, early bool) error {
+	switch {
+	case errors.Is(err, io.EOF) && early:
+		return fmt.Errorf("watch ended before the initial state was complete: %w", io.ErrUnexpectedEOF)
+	case errors.Is(err, io.EOF):
+		return nil
+	}
+	return fmt.Errorf("read watch: %w", err)
+}
+
+// ErrUnavailable says that a feed has not been able to sync so far.
+var ErrUnavailable = errors.New("upstream is not available")

@@ -1,4 +1,4 @@
-package upstream
+package discovery
 
 import (
 	"context"
@@ -21,11 +21,10 @@ import (
 
 var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
-// describe finds a resource in upstream's discovery, as of since or later, and checks that
+// Describe finds a resource in upstream's discovery, as of since or later, and checks that
 // it can be listed and watched.
-func (d *discovery) describe(ctx context.Context, f *Feed) (*metav1.APIResource, error) {
-	gvr := f.gvr
-	found, err := d.find(ctx, gvr, f.asked)
+func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
+	found, err := d.find(ctx, gvr, since)
 	if err != nil {
 		return nil, err
 	}
@@ -40,14 +39,14 @@ func (d *discovery) describe(ctx context.Context, f *Feed) (*metav1.APIResource,
 	return found, nil
 }
 
-// checkLocal returns an error unless a resource is served by the apiserver itself: an
+// CheckLocal returns an error unless a resource is served by the apiserver itself: an
 // aggregated API has resourceVersions and a history of its own.
 //
 // APIServices tell who serves a group and version. If they cannot be read, only what
 // kube-apiserver has itself and what a CustomResourceDefinition defines are taken for
 // local. Of the latter, custom is true: the resource has to look like one, too, as an
 // aggregated API may have taken the place of a definition.
-func (d *discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResource) (custom bool, err error) {
+func (d *Discovery) CheckLocal(ctx context.Context, gvr schema.GroupVersionResource) (custom bool, err error) {
 	if gvr.Group == "" {
 		return false, nil
 	}
@@ -80,7 +79,7 @@ func (d *discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResou
 	if scheme.Scheme.IsVersionRegistered(gvr.GroupVersion()) {
 		return false, nil
 	}
-	crd, err := define(ctx, d.client, gvr)
+	crd, err := Define(ctx, d.client, gvr)
 	switch {
 	case err != nil:
 		return false, err
@@ -89,12 +88,12 @@ func (d *discovery) checkLocal(ctx context.Context, gvr schema.GroupVersionResou
 	case apierrors.IsForbidden(unknown):
 		return false, fmt.Errorf("%w: %s may be served by an aggregated API: %w", ErrNotCacheable, gvr, unknown)
 	}
-	return false, fmt.Errorf("%w: %s has no APIService yet", errNotServed, gvr)
+	return false, fmt.Errorf("%w: %s has no APIService yet", ErrNotServed, gvr)
 }
 
-// local are the resources that upstream serves itself and that can be watched, each in one version.
-func (d *discovery) local(ctx context.Context, before []object.Resource) (all []object.Resource, err error) {
-	groups, err := d.read(ctx, schema.GroupVersion{}, time.Now().Add(-ledgerDiscovery))
+// Local are the resources that upstream serves itself and that can be watched, each in one version.
+func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []object.Resource, err error) {
+	groups, err := d.read(ctx, schema.GroupVersion{}, time.Now().Add(-LocalAge))
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +102,7 @@ func (d *discovery) local(ctx context.Context, before []object.Resource) (all []
 	})
 	seen := map[schema.GroupResource]bool{}
 	for _, gv := range append([]schema.GroupVersion{{Version: "v1"}}, versions...) {
-		doc, err := d.read(ctx, gv, time.Now().Add(-ledgerDiscovery))
+		doc, err := d.read(ctx, gv, time.Now().Add(-LocalAge))
 		if err != nil { // it may be an aggregated API that is away
 			all = append(all, of(before, gv)...)
 			continue
@@ -115,8 +114,8 @@ func (d *discovery) local(ctx context.Context, before []object.Resource) (all []
 				continue
 			}
 			if !checked {
-				if _, err := d.checkLocal(ctx, gvr); err != nil {
-					if !errors.Is(err, ErrNotCacheable) && !errors.Is(err, errNotServed) {
+				if _, err := d.CheckLocal(ctx, gvr); err != nil {
+					if !errors.Is(err, ErrNotCacheable) && !errors.Is(err, ErrNotServed) {
 						all = append(all, of(before, gv)...)
 					}
 					break
@@ -134,3 +133,6 @@ func (d *discovery) local(ctx context.Context, before []object.Resource) (all []
 func of(all []object.Resource, gv schema.GroupVersion) []object.Resource {
 	return slices.DeleteFunc(slices.Clone(all), func(r object.Resource) bool { return r.GVR.GroupVersion() != gv })
 }
+
+// LocalAge is how old the lists of resources may be from which the local ones are known.
+const LocalAge = time.Minute

@@ -1,4 +1,4 @@
-package upstream
+package discovery
 
 import (
 	"context"
@@ -21,29 +21,29 @@ import (
 // for it are forwarded.
 var ErrNotCacheable = errors.New("resource cannot be cached")
 
-// errNotServed may be untrue a moment later: somebody creates the CRD.
-var errNotServed = errors.New("upstream does not serve the resource")
+// ErrNotServed may be untrue a moment later: somebody creates the CRD.
+var ErrNotServed = errors.New("upstream does not serve the resource")
 
 const (
-	// askedAgain is for how long a document of discovery tells what is not served. A new
+	// AskedAgain is for how long a document of discovery tells what is not served. A new
 	// resource is forwarded for as long.
-	askedAgain = 2 * time.Second
-	// discoverMax is how many documents are read at a time, discoverTimeout how long that
-	// may take, the wait for others included.
-	discoverMax     = 4
-	discoverTimeout = 10 * time.Second
+	AskedAgain = 2 * time.Second
+	// Max is how many documents are read at a time, Timeout how long that may take, the wait
+	// for others included.
+	Max     = 4
+	Timeout = 10 * time.Second
 	// nameMost is the length of the longest name of a group, a version or a resource.
 	nameMost = 253
 )
 
-// discovery is what upstream says that it serves: the list of its groups, and for each
+// Discovery is what upstream says that it serves: the list of its groups, and for each
 // group and version that clients ask for the list of its resources. Each of these
 // documents is read by one request at a time, for all who want to know.
 //
 // Clients can make up names. However many they ask for, upstream is asked for one
 // document of a kind in askedAgain, and none of these names is kept: documents are those
 // of groups and versions that upstream itself has listed.
-type discovery struct {
+type Discovery struct {
 	client  *client.Client
 	log     *zap.Logger
 	ctx     context.Context // ends with the feeds
@@ -51,9 +51,9 @@ type discovery struct {
 	places  chan struct{}
 	unseen  sync.Once // the warning that nobody may look who serves what
 
-	mu struct {
+	Mu struct {
 		sync.Mutex
-		documents map[schema.GroupVersion]*document // the list of groups under the zero value
+		Documents map[schema.GroupVersion]*document // the list of groups under the zero value
 	}
 }
 
@@ -66,37 +66,38 @@ type document struct {
 	err       error
 }
 
-func newDiscovery(ctx context.Context, client *client.Client, running *sync.WaitGroup, log *zap.Logger) *discovery {
-	d := &discovery{client: client, log: log, ctx: ctx, running: running, places: make(chan struct{}, discoverMax)}
-	d.mu.documents = map[schema.GroupVersion]*document{}
+// New returns what finds out what upstream serves. It asks in goroutines of running.
+func New(ctx context.Context, client *client.Client, running *sync.WaitGroup, log *zap.Logger) *Discovery {
+	d := &Discovery{client: client, log: log, ctx: ctx, running: running, places: make(chan struct{}, Max)}
+	d.Mu.Documents = map[schema.GroupVersion]*document{}
 	return d
 }
 
-// serves returns an error unless upstream has just said that it serves a resource.
-func (d *discovery) serves(ctx context.Context, gvr schema.GroupVersionResource) error {
-	_, err := d.find(ctx, gvr, time.Now().Add(-askedAgain))
+// Serves returns an error unless upstream has just said that it serves a resource.
+func (d *Discovery) Serves(ctx context.Context, gvr schema.GroupVersionResource) error {
+	_, err := d.find(ctx, gvr, time.Now().Add(-AskedAgain))
 	return err
 }
 
-// lacks tells, at once, whether upstream has just said that it does not serve a resource.
-func (d *discovery) lacks(gvr schema.GroupVersionResource) bool {
+// Lacks tells, at once, whether upstream has just said that it does not serve a resource.
+func (d *Discovery) Lacks(gvr schema.GroupVersionResource) bool {
 	if !plausible(gvr) {
 		return true
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	since := time.Now().Add(-askedAgain)
-	if groups := d.mu.documents[schema.GroupVersion{}]; gvr.Group != "" && groups.tells(since) && !groups.lists(gvr.GroupVersion()) {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	since := time.Now().Add(-AskedAgain)
+	if groups := d.Mu.Documents[schema.GroupVersion{}]; gvr.Group != "" && groups.tells(since) && !groups.lists(gvr.GroupVersion()) {
 		return true
 	}
-	doc := d.mu.documents[gvr.GroupVersion()]
+	doc := d.Mu.Documents[gvr.GroupVersion()]
 	return doc.tells(since) && doc.resource(gvr.Resource) == nil
 }
 
 // find returns what upstream says of a resource, not earlier than since.
-func (d *discovery) find(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
+func (d *Discovery) find(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
 	if !plausible(gvr) {
-		return nil, fmt.Errorf("%w: no resource has such a name", errNotServed)
+		return nil, fmt.Errorf("%w: no resource has such a name", ErrNotServed)
 	}
 	gv := gvr.GroupVersion()
 	if gv.Group != "" {
@@ -105,7 +106,7 @@ func (d *discovery) find(ctx context.Context, gvr schema.GroupVersionResource, s
 			return nil, err
 		}
 		if !groups.lists(gv) {
-			return nil, fmt.Errorf("%w: %s", errNotServed, gvr)
+			return nil, fmt.Errorf("%w: %s", ErrNotServed, gvr)
 		}
 	}
 	doc, err := d.read(ctx, gv, since)
@@ -114,24 +115,24 @@ func (d *discovery) find(ctx context.Context, gvr schema.GroupVersionResource, s
 	}
 	found := doc.resource(gvr.Resource)
 	if found == nil {
-		return nil, fmt.Errorf("%w: %s", errNotServed, gvr)
+		return nil, fmt.Errorf("%w: %s", ErrNotServed, gvr)
 	}
 	return found, nil
 }
 
-func (d *discovery) groups(ctx context.Context) (*document, error) {
-	return d.read(ctx, schema.GroupVersion{}, time.Now().Add(-askedAgain))
+func (d *Discovery) groups(ctx context.Context) (*document, error) {
+	return d.read(ctx, schema.GroupVersion{}, time.Now().Add(-AskedAgain))
 }
 
 // read returns a document that was asked for at since or later, or why there is none. An
 // error is believed for a while.
-func (d *discovery) read(ctx context.Context, gv schema.GroupVersion, since time.Time) (*document, error) {
+func (d *Discovery) read(ctx context.Context, gv schema.GroupVersion, since time.Time) (*document, error) {
 	for {
 		doc := d.present(gv, since)
 		select {
 		case <-doc.done:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: discover %s: %w", ErrUnavailable, gv, ctx.Err())
+			return nil, fmt.Errorf("%w: discover %s: %w", client.ErrUnavailable, gv, ctx.Err())
 		}
 		if doc.holds(since) {
 			return doc, doc.err
@@ -140,16 +141,16 @@ func (d *discovery) read(ctx context.Context, gv schema.GroupVersion, since time
 }
 
 // present is the document that there is, or is being read, or is read from now on.
-func (d *discovery) present(gv schema.GroupVersion, since time.Time) *document {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	last := d.mu.documents[gv]
+func (d *Discovery) present(gv schema.GroupVersion, since time.Time) *document {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	last := d.Mu.Documents[gv]
 	if last != nil && (!last.over() || last.holds(since)) {
 		return last
 	}
 	doc := &document{began: time.Now(), done: make(chan struct{})}
 	gv.Group, gv.Version = strings.Clone(gv.Group), strings.Clone(gv.Version) // not the request's
-	d.mu.documents[gv] = doc
+	d.Mu.Documents[gv] = doc
 	d.running.Go(func() {
 		defer close(doc.done)
 		doc.err = d.fetch(gv, doc)
@@ -161,8 +162,8 @@ func (d *discovery) present(gv schema.GroupVersion, since time.Time) *document {
 }
 
 // fetch fills a document.
-func (d *discovery) fetch(gv schema.GroupVersion, doc *document) error {
-	ctx, cancel := context.WithTimeout(d.ctx, discoverTimeout)
+func (d *Discovery) fetch(gv schema.GroupVersion, doc *document) error {
+	ctx, cancel := context.WithTimeout(d.ctx, Timeout)
 	defer cancel()
 	select {
 	case d.places <- struct{}{}:
@@ -183,7 +184,7 @@ func (d *discovery) fetch(gv schema.GroupVersion, doc *document) error {
 }
 
 // fetchGroups reads the list of groups and forgets the documents of those that are gone.
-func (d *discovery) fetchGroups(ctx context.Context, doc *document) error {
+func (d *Discovery) fetchGroups(ctx context.Context, doc *document) error {
 	var list metav1.APIGroupList
 	if err := d.client.Read(ctx, schema.GroupVersionResource{}, "/apis", &list); err != nil {
 		return err
@@ -194,9 +195,9 @@ func (d *discovery) fetchGroups(ctx context.Context, doc *document) error {
 			doc.versions[schema.GroupVersion{Group: group.Name, Version: v.Version}] = struct{}{}
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	maps.DeleteFunc(d.mu.documents, func(gv schema.GroupVersion, _ *document) bool { return gv.Group != "" && !doc.lists(gv) })
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	maps.DeleteFunc(d.Mu.Documents, func(gv schema.GroupVersion, _ *document) bool { return gv.Group != "" && !doc.lists(gv) })
 	return nil
 }
 
@@ -212,7 +213,7 @@ func (doc *document) over() bool {
 
 // holds tells whether a document that is over answers who asks for one since then.
 func (doc *document) holds(since time.Time) bool {
-	return !doc.began.Before(since) || doc.err != nil && time.Since(doc.began) < askedAgain
+	return !doc.began.Before(since) || doc.err != nil && time.Since(doc.began) < AskedAgain
 }
 
 // tells is whether there is a document that was read since then.

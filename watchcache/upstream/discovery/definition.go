@@ -1,4 +1,4 @@
-package upstream
+package discovery
 
 import (
 	"context"
@@ -14,19 +14,19 @@ var definitionResource = schema.GroupVersionResource{
 	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
 }
 
-// definitionVersion tells one state of a CustomResourceDefinition's spec from
+// Version tells one state of a CustomResourceDefinition's spec from
 // every other: another uid is another definition of the same name, another
 // generation another schema, storage or set of versions.
-type definitionVersion struct {
-	uid        types.UID
-	generation int64
+type Version struct {
+	UID        types.UID
+	Generation int64
 }
 
-// definition is what a feed needs to know of a CustomResourceDefinition.
-type definition struct {
-	definitionVersion
+// Definition is what a feed needs to know of a CustomResourceDefinition.
+type Definition struct {
+	Version
 	served     bool     // it defines the version that was asked for
-	selectable []string // JSON paths of the version's selectable fields
+	Selectable []string // JSON paths of the version's selectable fields
 }
 
 // customResourceDefinition is the part of one that is read.
@@ -46,30 +46,30 @@ type customResourceDefinition struct {
 	}
 }
 
-// define reads the definition of a custom resource. Who may not look, or finds
+// Define reads the definition of a custom resource. Who may not look, or finds
 // none, follows the resource without: upstream ends its watches when the
 // definition changes.
-func define(ctx context.Context, c *client.Client, gvr schema.GroupVersionResource) (definition, error) {
+func Define(ctx context.Context, c *client.Client, gvr schema.GroupVersionResource) (Definition, error) {
 	var crd customResourceDefinition
-	err := c.Read(ctx, definitionResource, client.ResourcePath(definitionResource, "")+"/"+definitionName(gvr), &crd)
+	err := c.Read(ctx, definitionResource, client.ResourcePath(definitionResource, "")+"/"+DefinitionName(gvr), &crd)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return definition{}, nil
+		return Definition{}, nil
 	case err != nil:
-		return definition{}, err
+		return Definition{}, err
 	}
-	d := definition{definitionVersion: definitionVersion{crd.Metadata.UID, crd.Metadata.Generation}}
+	d := Definition{Version: Version{crd.Metadata.UID, crd.Metadata.Generation}}
 	for _, v := range crd.Spec.Versions {
 		if v.Name != gvr.Version {
 			continue
 		}
 		d.served = v.Served
 		for _, f := range v.SelectableFields {
-			d.selectable = append(d.selectable, f.JSONPath)
+			d.Selectable = append(d.Selectable, f.JSONPath)
 		}
 	}
 	return d, nil
 }
 
-// definitionName is the name of the CustomResourceDefinition of a resource.
-func definitionName(gvr schema.GroupVersionResource) string { return gvr.Resource + "." + gvr.Group }
+// DefinitionName is the name of the CustomResourceDefinition of a resource.
+func DefinitionName(gvr schema.GroupVersionResource) string { return gvr.Resource + "." + gvr.Group }

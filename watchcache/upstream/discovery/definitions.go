@@ -1,4 +1,4 @@
-package upstream
+package discovery
 
 import (
 	"context"
@@ -21,46 +21,46 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// definitions follows the CustomResourceDefinitions, by their metadata alone:
+// Definitions follows the CustomResourceDefinitions, by their metadata alone:
 // schemas can be large, and what has to be known is that one changed. Feeds of
 // custom resources end then, as upstream's own watches do, and what was cached
 // under the old definition is not served any more.
-type definitions struct {
-	client *client.Client
-	health *servers.Health
-	log    *zap.Logger
+type Definitions struct {
+	Client *client.Client
+	Health *servers.Health
+	Log    *zap.Logger
 	// changed is called with the name and the present version, which is zero if
 	// there is no such definition any more.
-	changed func(name string, now definitionVersion)
-	begin   sync.Once
+	Changed func(name string, now Version)
+	Begin   sync.Once
 
 	mu struct {
 		sync.Mutex
-		known     map[string]definitionVersion
+		known     map[string]Version
 		following bool // what is known is what there is
 	}
 }
 
-// outdated tells whether a definition is known to have changed since it was read.
-func (d *definitions) outdated(name string, read definitionVersion) bool {
+// Outdated tells whether a definition is known to have changed since it was read.
+func (d *Definitions) Outdated(name string, read Version) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, ok := d.mu.known[name]
 	switch {
 	case !d.mu.following:
 		return false
-	case ok && now.uid == read.uid:
-		return now.generation > read.generation
+	case ok && now.UID == read.UID:
+		return now.Generation > read.Generation
 	}
 	return ok // what is not listed may be newer than the list
 }
 
-// run follows until ctx ends. Where upstream forbids it, custom resources are
+// Run follows until ctx ends. Where upstream forbids it, custom resources are
 // followed by their own watches alone; that may change.
-func (d *definitions) run(ctx context.Context) {
-	again := newRetry(d.health)
+func (d *Definitions) Run(ctx context.Context) {
+	again := servers.NewRetry(d.Health)
 	for {
-		end, err := d.health.Turns.Wait(ctx, first)
+		end, err := d.Health.Turns.Wait(ctx, first)
 		if err != nil {
 			return
 		}
@@ -71,16 +71,16 @@ func (d *definitions) run(ctx context.Context) {
 			return
 		}
 		d.setFollowing(false)
-		do := resume
+		do := servers.Resume
 		if apierrors.IsResourceExpired(err) {
-			do = relist
+			do = servers.Relist
 		} else if err != nil {
-			d.log.Warn("following customresourcedefinitions broke", zap.Error(err))
+			d.Log.Warn("following customresourcedefinitions broke", zap.Error(err))
 		}
 		if (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) && !client.Sleep(ctx, forbiddenPause) {
 			return
 		}
-		if !again.after(ctx, time.Since(began), err, do) {
+		if !again.After(ctx, time.Since(began), err, do) {
 			return
 		}
 	}
@@ -93,16 +93,16 @@ func first() servers.Urgency { return servers.Urgency{Watched: true, Used: math.
 // forbiddenPause is how long upstream is left alone after it forbade to look.
 const forbiddenPause = time.Minute
 
-func (d *definitions) setFollowing(on bool) {
+func (d *Definitions) setFollowing(on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.following = on
 }
 
 // follow lists and watches until the watch ends. It calls opened when that is open.
-func (d *definitions) follow(ctx context.Context, opened func()) error {
+func (d *Definitions) follow(ctx context.Context, opened func()) error {
 	var list metav1.PartialObjectMetadataList
-	resp, err := d.client.GetAs(ctx, acceptMetadataList, "definitions", definitionResource, client.ResourcePath(definitionResource, ""), nil)
+	resp, err := d.Client.GetAs(ctx, acceptMetadataList, "definitions", definitionResource, client.ResourcePath(definitionResource, ""), nil)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (d *definitions) follow(ctx context.Context, opened func()) error {
 	}
 	d.replace(list.Items)
 
-	resp, err = d.client.GetAs(ctx, acceptMetadata, "definitions", definitionResource, client.ResourcePath(definitionResource, ""), url.Values{
+	resp, err = d.Client.GetAs(ctx, acceptMetadata, "definitions", definitionResource, client.ResourcePath(definitionResource, ""), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {list.ResourceVersion},
 		"timeoutSeconds": {strconv.Itoa(int(definitionsLife.Seconds()))},
 	})
@@ -126,7 +126,7 @@ func (d *definitions) follow(ctx context.Context, opened func()) error {
 	for {
 		e, err := s.Next()
 		if err != nil {
-			return ended(err, false)
+			return client.Ended(err, false)
 		}
 		if err := d.apply(e); err != nil {
 			return err
@@ -141,7 +141,7 @@ const (
 	definitionsLife = 5 * time.Minute
 )
 
-func (d *definitions) apply(e client.Event) error {
+func (d *Definitions) apply(e client.Event) error {
 	switch e.Kind {
 	case "BOOKMARK":
 		return nil
@@ -152,43 +152,43 @@ func (d *definitions) apply(e client.Event) error {
 	if err := json.Unmarshal(e.Object, &o); err != nil || o.Name == "" {
 		return errors.Join(errors.New("watch event without metadata"), err)
 	}
-	now := definitionVersion{o.UID, o.Generation}
+	now := Version{o.UID, o.Generation}
 	if e.Kind == "DELETED" {
-		now = definitionVersion{}
+		now = Version{}
 	}
 	d.set(o.Name, now)
 	return nil
 }
 
 // set notes a version and tells if it is another one.
-func (d *definitions) set(name string, now definitionVersion) {
+func (d *Definitions) set(name string, now Version) {
 	d.mu.Lock()
 	was := d.mu.known[name]
-	if now == (definitionVersion{}) {
+	if now == (Version{}) {
 		delete(d.mu.known, name)
 	} else {
 		d.mu.known[name] = now
 	}
 	d.mu.Unlock()
 	if was != now {
-		d.changed(name, now)
+		d.Changed(name, now)
 	}
 }
 
 // replace notes all versions at once.
-func (d *definitions) replace(items []metav1.PartialObjectMetadata) {
+func (d *Definitions) replace(items []metav1.PartialObjectMetadata) {
 	d.mu.Lock()
 	gone := maps.Clone(d.mu.known)
 	if d.mu.known == nil {
-		d.mu.known = map[string]definitionVersion{}
+		d.mu.known = map[string]Version{}
 	}
 	d.mu.Unlock()
 	for i := range items {
 		delete(gone, items[i].Name)
-		d.set(items[i].Name, definitionVersion{items[i].UID, items[i].Generation})
+		d.set(items[i].Name, Version{items[i].UID, items[i].Generation})
 	}
 	for name := range gone {
-		d.set(name, definitionVersion{})
+		d.set(name, Version{})
 	}
 	d.setFollowing(true)
 }
