@@ -28,9 +28,9 @@ const (
 	// AskedAgain is for how long a document of discovery tells what is not served. A new
 	// resource is forwarded for as long.
 	AskedAgain = 2 * time.Second
-	// Max is how many documents are read at a time, Timeout how long that may take, the wait
-	// for others included.
-	Max     = 4
+	// Max is how many documents are read at a time.
+	Max = 4
+	// Timeout is how long it may take to read one, with the wait for others.
 	Timeout = 10 * time.Second
 	// nameMost is the length of the longest name of a group, a version or a resource.
 	nameMost = 253

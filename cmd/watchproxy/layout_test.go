@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/watchproxy/watchproxy/"
+
+// layers are the packages of the product. Each imports those above it alone.
+var layers = []string{
+	"watchcache/object", "watchcache",
+	"watchcache/upstream/ledger", "watchcache/upstream/client", "watchcache/upstream/servers", "watchcache/upstream/discovery", "watchcache/upstream",
+	"proxy/wire", "proxy/access", "proxy",
+	"config",
+	"cmd/watchproxy/kubeconfig", "cmd/watchproxy/status", "cmd/watchproxy",
+}
+
+// packageLines is how long a package may be, in lines without tests.
+const packageLines = 1600
+
+// large are the packages that are still longer. They must not grow.
+var large = map[string]int{"watchcache": 2250, "watchcache/upstream": 4000, "proxy": 8750}
+
+// TestLayout shows who imports whom (with -v), and how long each package is.
+func TestLayout(t *testing.T) {
+	root := filepath.Join("..", "..")
+	seen := map[string]bool{}
+	for at, name := range layers {
+		seen[name] = true
+		imports, lines := map[string]bool{}, 0
+		files, err := filepath.Glob(filepath.Join(root, name, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines += bytes.Count(source, []byte("\n"))
+			parsed, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ImportsOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range parsed.Imports {
+				path, _ := strconv.Unquote(s.Path.Value)
+				if of, ours := strings.CutPrefix(path, module); ours {
+					imports[of] = true
+				}
+			}
+		}
+		uses := slices.Sorted(maps.Keys(imports))
+		t.Logf("%5d lines  %-28s ─► %s", lines, name, strings.Join(uses, ", "))
+		for _, used := range uses {
+			if !slices.Contains(layers[:at], used) {
+				t.Errorf("%s must not import %s", name, used)
+			}
+		}
+		if most := max(packageLines, large[name]); lines > most {
+			t.Errorf("%s has %d lines, at most %d are allowed", name, lines, most)
+		}
+	}
+	for _, top := range []string{"cmd", "proxy", "watchcache", "config"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+			of, _ := filepath.Rel(root, filepath.Dir(path))
+			if of = filepath.ToSlash(of); err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && !seen[of] {
+				t.Errorf("%s is in none of the layers", of)
+				seen[of] = true
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
