@@ -96,7 +96,7 @@ func (b *budget) look(inUse int64, collected time.Time) {
 	}
 	b.shut.Store(shut)
 	b.logs = logs
-	b.feeds.SetShed(upstream.Shed{Logs: logs, NoNewFeeds: shut})
+	b.feeds.SetMemoryPressure(upstream.MemoryPressure{Logs: logs, NoNewFeeds: shut})
 }
 
 // lookEvery is the interval between looks at memory. Between two of them, the logs' share of their

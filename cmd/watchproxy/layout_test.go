@@ -74,7 +74,7 @@ func TestLayout(t *testing.T) {
 		}
 	}
 	for _, top := range []string{"cmd", "proxy", "watchcache", "config"} {
-		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, _ fs.DirEntry, err error) error {
 			of, _ := filepath.Rel(root, filepath.Dir(path))
 			if of = filepath.ToSlash(of); err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && !seen[of] {
 				t.Errorf("%s is in none of the layers", of)

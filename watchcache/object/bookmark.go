@@ -19,15 +19,15 @@ const (
 // resourceVersion left open. Its shape cannot be derived: it is the zero value
 // of the kind, so a Pod's has a spec and a status.
 type Bookmark struct {
-	plain     hole
-	annotated hole
+	plain     rvTemplate
+	annotated rvTemplate
 	proto     *protoBookmark // instead of the others
 }
 
-// hole is an object around the digits of its resourceVersion.
-type hole struct{ before, after []byte }
+// template is an object around the digits of its resourceVersion.
+type rvTemplate struct{ before, after []byte }
 
-func (h hole) append(dst []byte, rv uint64) []byte {
+func (h rvTemplate) append(dst []byte, rv uint64) []byte {
 	dst = append(dst, h.before...)
 	dst = strconv.AppendUint(dst, rv, 10)
 	return append(dst, h.after...)
@@ -71,7 +71,7 @@ func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
 			return nil, 0, fmt.Errorf("%w: bookmark with further annotations: %s", ErrMalformed, object)
 		}
 	}
-	shape, rv, err := punch(plain)
+	shape, rv, err := templateOf(plain)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -88,25 +88,25 @@ func cutMember(object, member []byte) []byte {
 	return bytes.Clone(object)
 }
 
-// punch finds metadata.resourceVersion and takes its digits out.
-func punch(object []byte) (hole, uint64, error) {
+// templateOf finds metadata.resourceVersion and takes its digits out.
+func templateOf(object []byte) (rvTemplate, uint64, error) {
 	v := gjson.Get(lend(object), "metadata.resourceVersion")
 	rv, err := ParseResourceVersion(v.Str)
 	if err != nil || v.Index == 0 || len(v.Raw) != len(v.Str)+2 {
-		return hole{}, 0, fmt.Errorf("%w: bookmark has resourceVersion %s", ErrOpaqueResourceVersion, v.Raw)
+		return rvTemplate{}, 0, fmt.Errorf("%w: bookmark has resourceVersion %s", ErrOpaqueResourceVersion, v.Raw)
 	}
-	return hole{object[:v.Index+1], object[v.Index+1+len(v.Str):]}, rv, nil
+	return rvTemplate{object[:v.Index+1], object[v.Index+1+len(v.Str):]}, rv, nil
 }
 
 // annotate adds the annotation where kube-apiserver writes it: among the sorted
 // keys of a custom resource before the resourceVersion, else after it.
-func (r *Resource) annotate(h hole) hole {
+func (r *Resource) annotate(h rvTemplate) rvTemplate {
 	if r.SelfDescribing {
 		key := []byte(`"resourceVersion":"`)
 		at := len(h.before) - len(key)
 		before := append(bytes.Clone(h.before[:at]), initialEventsEnd...)
-		return hole{append(append(before, ','), key...), h.after}
+		return rvTemplate{append(append(before, ','), key...), h.after}
 	}
 	after := append([]byte(`",`), initialEventsEnd...)
-	return hole{h.before, append(after, h.after[1:]...)}
+	return rvTemplate{h.before, append(after, h.after[1:]...)}
 }

@@ -270,7 +270,7 @@ func (o *Object) protoAt(rv uint64) *Object {
 	if err != nil {
 		panic("BUG: kept an object that cannot be read: " + err.Error())
 	}
-	shape, _, err := protoPunch(meta.bytes)
+	shape, _, err := protoTemplateOf(meta.bytes)
 	if err != nil {
 		panic("BUG: kept an object that cannot be read: " + err.Error())
 	}

@@ -11,15 +11,15 @@ import (
 // protoBookmark is a bookmark's message around its metadata.
 type protoBookmark struct {
 	before, after []byte
-	meta          protoHole
+	meta          protoTemplate
 }
 
-// protoHole is an object's metadata around its resourceVersion, and with the
+// protoTemplate is an object's metadata around its resourceVersion, and with the
 // place where annotations stand.
-type protoHole struct{ before, middle, after []byte }
+type protoTemplate struct{ before, middle, after []byte }
 
 // metadata is the message at rv, with further fields where annotations stand.
-func (h protoHole) metadata(rv uint64, annotations []byte) []byte {
+func (h protoTemplate) metadata(rv uint64, annotations []byte) []byte {
 	dst := bytes.Clone(h.before)
 	dst = protowire.AppendTag(dst, resourceVersionNumber, protowire.BytesType)
 	dst = protowire.AppendString(dst, strconv.FormatUint(rv, 10))
@@ -28,9 +28,9 @@ func (h protoHole) metadata(rv uint64, annotations []byte) []byte {
 	return append(dst, h.after...)
 }
 
-// protoPunch takes the resourceVersion out of an object's metadata. kube-apiserver
+// protoTemplateOf takes the resourceVersion out of an object's metadata. kube-apiserver
 // writes fields in the order of their numbers.
-func protoPunch(meta []byte) (h protoHole, rv uint64, err error) {
+func protoTemplateOf(meta []byte) (h protoTemplate, rv uint64, err error) {
 	var digits []byte
 	from, to := 0, 0
 	annotations := len(meta)
@@ -50,7 +50,7 @@ func protoPunch(meta []byte) (h protoHole, rv uint64, err error) {
 		return h, 0, err
 	}
 	annotations = max(annotations, to) // in another order they are as good
-	return protoHole{meta[:from], meta[to:annotations], meta[annotations:]}, rv, nil
+	return protoTemplate{meta[:from], meta[to:annotations], meta[annotations:]}, rv, nil
 }
 
 // initialEventsEndField is the annotation that ends the initial events.
@@ -72,7 +72,7 @@ func parseProtoBookmark(object []byte) (*Bookmark, uint64, error) {
 	if protoInitialEventsEnd(appendMetadata(nil, plain)) {
 		return nil, 0, fmt.Errorf("%w: bookmark with further annotations", ErrMalformed)
 	}
-	shape, rv, err := protoPunch(plain)
+	shape, rv, err := protoTemplateOf(plain)
 	if err != nil {
 		return nil, 0, fmt.Errorf("bookmark: %w", err)
 	}

@@ -158,7 +158,7 @@ func (f *Feed) Leaves(s watchcache.Scope) bool {
 	if begin, help := f.roads.due(); begin {
 		f.fresh.ahead(f, help)
 	}
-	f.keeper.want(false)
+	f.keeper.noteReader(false)
 	return true
 }
 

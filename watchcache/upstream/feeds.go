@@ -93,7 +93,7 @@ type Feeds struct {
 		refused map[feedKey]refusal // at most refusalsMax
 		// forbidden are the resources that upstream was last seen to forbid, at most refusalsMax.
 		forbidden map[schema.GroupVersionResource]struct{}
-		shed      Shed
+		pressure      MemoryPressure
 	}
 }
 
@@ -177,7 +177,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 		return nil, err
 	}
 	f.lastUsed.Store(watchcache.Moment(time.Now()))
-	f.past.want(since)
+	f.past.noteResumeRV(since)
 	select {
 	case <-f.started:
 	case <-ctx.Done():
@@ -297,7 +297,7 @@ func (fs *Feeds) lookLocked(key feedKey) (*Feed, error) {
 	if r, ok := fs.mu.refused[key]; ok && time.Now().Before(r.until) {
 		return nil, r.err
 	}
-	if fs.mu.shed.NoNewFeeds {
+	if fs.mu.pressure.NoNewFeeds {
 		return nil, ErrNoMemory
 	}
 	return nil, nil
@@ -307,7 +307,7 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 	gvr, options := key.gvr, fs.options.Load()
 	f := &Feed{
 		gvr: gvr, encoding: key.encoding,
-		client: fs.client, names: fs.names, health: fs.servers.Health, probes: fs.probes, early: fs.early, keeper: fs.keeper, limits: fs.mu.shed.limits(options.Limits), metrics: fs.metrics,
+		client: fs.client, names: fs.names, health: fs.servers.Health, probes: fs.probes, early: fs.early, keeper: fs.keeper, limits: fs.mu.pressure.limits(options.Limits), metrics: fs.metrics,
 		log: fs.log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
 			zap.Stringer("encoding", key.encoding)),
 		defined: fs.defined,

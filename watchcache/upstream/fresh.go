@@ -153,7 +153,7 @@ func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.S
 	waited := time.Since(began)
 	switch {
 	case errors.Is(err, errEarly):
-		f.keeper.want(false)
+		f.keeper.noteReader(false)
 		return watchcache.Snapshot{}, err
 	case err != nil:
 		f.metrics.freshRead("failed", waited)
@@ -162,7 +162,7 @@ func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.S
 	f.metrics.freshRead(r.outcome, waited)
 	f.metrics.saved.Add(takes.Seconds())
 	if r.outcome != "current" && (!isTiny(f.cache.Stats()) || waited > tinyPatience) {
-		f.keeper.want(r.outcome == proved)
+		f.keeper.noteReader(r.outcome == proved)
 	}
 	return f.notOlderThan(r.rv)
 }

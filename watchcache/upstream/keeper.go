@@ -99,8 +99,8 @@ func newKeeper(feeds *Feeds) *keeper {
 	return &keeper{feeds: feeds, ledger: feeds.ledger, log: feeds.log, wanted: make(chan struct{}, 1), resting: map[ledger.Owner]rest{}}
 }
 
-// want notes that a reader had to wait for more than a probe, and whether the ledger spared it more.
-func (k *keeper) want(proved bool) {
+// noteReader notes that a reader had to wait for more than a probe, and whether the ledger spared it more.
+func (k *keeper) noteReader(proved bool) {
 	if !k.feeds.options.Load().Ledger {
 		return
 	}

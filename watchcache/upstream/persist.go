@@ -92,7 +92,7 @@ func (f *Feed) restore(upstreamAt uint64) bool {
 		f.metrics.restores.WithLabelValues("restored").Inc()
 		f.log.Info("restored", zap.Int("objects", at.Objects), zap.Uint64("resourceVersion", at.ResourceVersion),
 			zap.Uint64("since", at.Since), zap.Duration("took", time.Since(began)))
-		f.fresh.running.Go(func() { f.settle(f.fresh.ctx, upstreamAt) })
+		f.fresh.running.Go(func() { f.verifyRestored(f.fresh.ctx, upstreamAt) })
 		return true
 	case !errors.Is(err, fs.ErrNotExist):
 		f.metrics.restores.WithLabelValues("refused").Inc()
@@ -113,11 +113,11 @@ const (
 	settleTries = 10
 )
 
-// settle lets the restored cache answer once it has got to rv and holds what upstream has. Who
+// verifyRestored lets the restored cache answer once it has got to rv and holds what upstream has. Who
 // has only seen that it goes on from its resourceVersion knows little: etcd may have been
 // restored to before that and have gone on since. A state that was read anew, in a
 // later epoch, needs no comparison.
-func (f *Feed) settle(ctx context.Context, rv uint64) {
+func (f *Feed) verifyRestored(ctx context.Context, rv uint64) {
 	defer close(f.settled)
 	backoff := servers.Reconnect
 	for try := 1; ctx.Err() == nil && f.cache.Stats().Epoch == 1; try++ {

@@ -19,7 +19,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// past is where a feed could begin that clients go on from an earlier state than upstream's:
+// resumePoints is where a feed could begin that clients go on from an earlier state than upstream's:
 // those of another proxy that has ended, or of this one before it was restarted without a
 // saved cache. A feed that begins at the present has nothing for them; they would have to
 // read all again, or be forwarded and stay with upstream. One list as of then, and the watch
@@ -30,7 +30,7 @@ import (
 // them and a little more, if upstream still tells what has happened since, which may be less
 // than what it lists. Somebody may come from so long ago that upstream has forgotten it; that is
 // not to be the others' loss, so the latest is tried, too.
-type past struct {
+type resumePoints struct {
 	mu struct {
 		sync.Mutex
 		earliest, latest uint64 // what clients want to go on from; 0 if none does
@@ -40,8 +40,8 @@ type past struct {
 	left   []uint64     // where it could begin yet; known to run alone
 }
 
-// want notes from where a client goes on. It is of use until the feed begins.
-func (p *past) want(since uint64) {
+// noteResumeRV notes from where a client goes on. It is of use until the feed begins.
+func (p *resumePoints) noteResumeRV(since uint64) {
 	if since == 0 {
 		return
 	}
@@ -57,7 +57,7 @@ func (p *past) want(since uint64) {
 const littleMore = 100
 
 // beginnings are the resourceVersions to begin at, if upstream is at at, the best first.
-func (p *past) beginnings(at uint64) (all []uint64) {
+func (p *resumePoints) beginnings(at uint64) (all []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, since := range []uint64{p.mu.earliest, p.mu.latest} {

@@ -62,13 +62,13 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 				err  error
 			}
 			opened := make(chan opening)
-			clients, wishes := make([]uint64, 1+random.IntN(3)), past{}
+			clients, wishes := make([]uint64, 1+random.IntN(3)), resumePoints{}
 			for i := range clients {
 				clients[i] = 95 + random.Uint64N(rev-95+1)
 				if random.IntN(8) == 0 {
 					clients[i] = 1
 				}
-				wishes.want(clients[i])
+				wishes.noteResumeRV(clients[i])
 				go func() {
 					feed, err := feeds.Open(ctx, configmaps, object.JSON, clients[i])
 					opened <- opening{feed, err}

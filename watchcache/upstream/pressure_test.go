@@ -20,13 +20,13 @@ func TestNoNewFeeds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		feeds.SetShed(Shed{Logs: 1, NoNewFeeds: true})
+		feeds.SetMemoryPressure(MemoryPressure{Logs: 1, NoNewFeeds: true})
 		if _, err := feeds.Open(t.Context(), configmaps, object.Protobuf, 0); !errors.Is(err, ErrNoMemory) {
 			t.Errorf("another feed: %v", err)
 		}
 		f.set("new", "1")
 		same(t, f, fresh(t, f, feed))
-		feeds.SetShed(Shed{Logs: 1})
+		feeds.SetMemoryPressure(MemoryPressure{Logs: 1})
 		if _, err := feeds.Open(t.Context(), configmaps, object.Protobuf, 0); errors.Is(err, ErrNoMemory) {
 			t.Errorf("there is memory again: %v", err)
 		}
@@ -46,11 +46,11 @@ func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
 			opened <- err
 		}()
 		time.Sleep(time.Second)
-		feeds.SetShed(Shed{Logs: 1, NoNewFeeds: true})
+		feeds.SetMemoryPressure(MemoryPressure{Logs: 1, NoNewFeeds: true})
 		if err := <-opened; err == nil {
 			t.Error("its cache was handed out")
 		}
-		feeds.SetShed(Shed{Logs: 1})
+		feeds.SetMemoryPressure(MemoryPressure{Logs: 1})
 		f.stall(false)
 		if _, err := feeds.Open(t.Context(), configmaps, object.JSON, 0); !errors.Is(err, ErrNoMemory) {
 			t.Errorf("opened again at once: %v", err)
@@ -77,7 +77,7 @@ func TestLogsAreShed(t *testing.T) {
 		}
 		synctest.Wait()
 		before := feed.Cache().Stats()
-		feeds.SetShed(Shed{Logs: 100 / float64(feeds.options.Load().Limits.Events)})
+		feeds.SetMemoryPressure(MemoryPressure{Logs: 100 / float64(feeds.options.Load().Limits.Events)})
 		after := feed.Cache().Stats()
 		if before.LogEvents < 2000 || after.LogEvents > 300 || after.Since <= before.Since || after.ResourceVersion != before.ResourceVersion {
 			t.Errorf("from %+v to %+v", before, after)
@@ -97,7 +97,7 @@ func TestStartingFeedIsShed(t *testing.T) {
 		options := *feeds.options.Load()
 		options.Limits.Events = 1000
 		feeds.SetOptions(options)
-		feeds.SetShed(Shed{Logs: 0.5})
+		feeds.SetMemoryPressure(MemoryPressure{Logs: 0.5})
 		f.locked(func() { f.mu.down = nil })
 		time.Sleep(time.Minute)
 		feed, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)

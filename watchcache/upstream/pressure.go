@@ -12,8 +12,8 @@ import (
 // ErrNoMemory says that a resource is not cached as there is no memory for it.
 var ErrNoMemory = errors.New("no memory is left for another cache")
 
-// Shed says what feeds do without, to save memory.
-type Shed struct {
+// MemoryPressure says what feeds do without, to save memory.
+type MemoryPressure struct {
 	// Logs is the share of their bounds that event logs keep to, more than 0, at most 1.
 	Logs float64
 	// NoNewFeeds leaves to upstream what is not cached yet. Feeds that are still reading their first
@@ -25,10 +25,10 @@ type Shed struct {
 // as much each time.
 const noMemoryPause = 10 * time.Minute
 
-// SetShed changes what feeds do without, from now on.
-func (fs *Feeds) SetShed(shed Shed) {
+// SetMemoryPressure changes what feeds do without, from now on.
+func (fs *Feeds) SetMemoryPressure(shed MemoryPressure) {
 	fs.mu.Lock()
-	fs.mu.shed = shed
+	fs.mu.pressure = shed
 	fs.mu.Unlock()
 	for _, f := range fs.list() {
 		fs.shed(f)
@@ -40,7 +40,7 @@ func (fs *Feeds) shed(f *Feed) {
 	fs.shedding.Lock() // or what was decided first could be done last
 	defer fs.shedding.Unlock()
 	fs.mu.Lock()
-	shed := fs.mu.shed
+	shed := fs.mu.pressure
 	fs.mu.Unlock()
 	f.cache.SetLimits(shed.limits(fs.options.Load().Limits))
 	_ = f.forget() // the feed has ended, or begins anew
@@ -50,7 +50,7 @@ func (fs *Feeds) shed(f *Feed) {
 	}
 }
 
-func (s Shed) limits(l watchcache.Limits) watchcache.Limits {
+func (s MemoryPressure) limits(l watchcache.Limits) watchcache.Limits {
 	if s.Logs >= 1 || s.Logs <= 0 {
 		return l
 	}
