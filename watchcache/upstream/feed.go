@@ -75,7 +75,7 @@ type Feed struct {
 	unanswered atomic.Int64      // moment of the first probe that had no answer, 0 if the last had one
 	lastSign   atomic.Int64      // moment of upstream's last sign of life
 	lastUsed   atomic.Int64      // moment
-	past       resumePoints              // where it could begin
+	past       resumePoints      // where it could begin
 
 	writing struct {
 		sync.Mutex                         // held by whoever writes to the cache

@@ -93,7 +93,7 @@ type Feeds struct {
 		refused map[feedKey]refusal // at most refusalsMax
 		// forbidden are the resources that upstream was last seen to forbid, at most refusalsMax.
 		forbidden map[schema.GroupVersionResource]struct{}
-		pressure      MemoryPressure
+		pressure  MemoryPressure
 	}
 }
 
