@@ -11,7 +11,7 @@ import (
 
 // This file asks upstream where it stands.
 
-// askCost is what the next question costs, in probes.
+// askCost is the cost of the next question, in probes.
 func (f *Feed) askCost() int {
 	if stats := f.cache.Stats(); f.lists(stats) {
 		return 1 + stats.Objects/objectsPerProbe
@@ -19,29 +19,30 @@ func (f *Feed) askCost() int {
 	return 1
 }
 
-// carries tells whether the ledger may prove that the cache is up to date. In each era that has to be
-// seen by other means first: the stream may still be of another history. Events never: etcd deletes
-// many of them at one revision, and the cache may show a part of that.
+// carries tells whether the ledger may prove that the cache is up to date. In each era, upstream
+// itself must first have shown the state, because the stream may still follow another history.
+// It is never true for events: etcd deletes many of them at one revision, and the cache may show
+// only some of those deletions.
 func (f *Feed) carries(era uint64) bool {
 	return !f.cache.Resource().NoWatchCache && f.fresh.era.Load() == era+1 && f.keeper.ledger.Has(f.owner)
 }
 
-// lists tells whether a list costs upstream no more than what else it would be asked.
+// lists tells whether a list costs upstream no more than the requests that it would replace.
 func (f *Feed) lists(s watchcache.Stats) bool {
 	era, _ := f.keeper.ledger.Standing(f.owner)
 	return !f.carries(era) && (isTiny(s) || isSmall(s) && f.fresh.quiet.Load())
 }
 
-// question is where upstream stands, by its own word.
+// question is upstream's own statement of its resourceVersion.
 type question struct {
 	rv  uint64
 	era uint64 // of the ledger, when it was asked
-	// aside tells that it was asked of another resource of the same etcd. Upstream's cache of the
-	// feed's own resource need not be there yet.
+	// aside tells that another resource of the same etcd was asked. Upstream's cache of the
+	// feed's own resource may lag behind the answer.
 	aside bool
 }
 
-// shown tells whether a run with such an outcome was shown the state by upstream itself.
+// shown tells whether upstream itself showed the state in a run with this outcome.
 func (q question) shown(outcome string) bool {
 	switch outcome {
 	case "list", "metadata", "side-watch":
@@ -52,9 +53,9 @@ func (q question) shown(outcome string) bool {
 	return false
 }
 
-// ask asks upstream for its revision, and for the state where that costs no more:
-// then readers see it already, and there is an outcome. A revision below what the
-// cache had before is no consistent read of the same etcd: it was restored.
+// ask asks upstream for its revision. Where a list costs no more, it asks for the state instead:
+// then the cache already shows it, and outcome is set. A revision below the cache's earlier one
+// is no consistent read of the same etcd: etcd was restored.
 func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) {
 	began, runs := time.Now(), ctx
 	defer func() { f.answered(runs, began, err) }()

@@ -2,9 +2,9 @@ package upstream
 
 import "context"
 
-// confirm compares the state of the log with upstream's at rv or later, by the
-// uids and resourceVersions of all objects. If they are the same, readers may have
-// it as of then. It returns whether they are.
+// confirm compares the log's state with upstream's at rv or later, by the uids and
+// resourceVersions of all objects. If both are the same, readers may have the cached state as of
+// then. It returns whether they are the same.
 func (f *Feed) confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	_, epoch := f.standing()
 	done := f.metrics.spend("metadata")

@@ -13,13 +13,12 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
-// batchMax bounds the events that are published at once. Events that arrived
+// batchMax bounds how many events are published at once. Events that arrive
 // together are published together: one wake-up per watch instead of many.
 const batchMax = 256
 
-// consumeInitial reads the state that a stream with sendInitialEvents begins
-// with, up to the bookmark that ends it. It returns the epoch that the state begins
-// or goes on with.
+// consumeInitial reads the initial state of a stream with sendInitialEvents, up to the bookmark
+// that ends it. It returns the epoch that this state begins or continues.
 func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 	var changes []watchcache.Change
 	for {
@@ -50,7 +49,7 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 }
 
 // consume applies a stream's events to one epoch of the cache until the stream
-// ends; a clean end is nil. It calls alive with every event.
+// ends; a clean end is nil. It calls alive for every event.
 func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	var batch []watchcache.Change
 	at, _ := f.standing()
@@ -113,7 +112,7 @@ func (f *Feed) change(e client.Event) (watchcache.Change, error) {
 	return watchcache.Change{Deleted: e.Kind == "DELETED", Object: o}, err
 }
 
-// bookmark learns the shape of upstream's bookmarks from the first.
+// bookmark learns the form of upstream's bookmarks from the first one.
 func (f *Feed) bookmark(e client.Event) (uint64, error) {
 	b, rv, err := f.cache.Resource().ParseBookmark(e.Object)
 	if err == nil && f.cache.Bookmark() == nil {
@@ -122,8 +121,8 @@ func (f *Feed) bookmark(e client.Event) (uint64, error) {
 	return rv, err
 }
 
-// compact makes a state of the changes that were read while it was listed: the
-// last one of each object counts. The result is sorted by key.
+// compact turns the changes that arrived during a list into a state: the
+// last change of each object counts. The result is sorted by key.
 func compact(changes []watchcache.Change) []*object.Object {
 	byKey := func(a, b watchcache.Change) int { return cmp.Compare(a.Object.Key(), b.Object.Key()) }
 	if !slices.IsSortedFunc(changes, byKey) {

@@ -36,8 +36,8 @@ func (c *changes) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// BenchmarkConsume is how fast a feed can take events in, read, checked, indexed and logged, from a stream that is always
-// ready: the most that one resource may change.
+// BenchmarkConsume is how fast a feed can take events in, read, checked, indexed and logged, from
+// a stream that is always ready: the most that one resource may change.
 func BenchmarkConsume(b *testing.B) {
 	env := make([]string, 60)
 	for i := range env {

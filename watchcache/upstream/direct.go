@@ -10,48 +10,54 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// This file lets upstream itself answer reads that it answers sooner than the cache can be shown to
-// be up to date.
+// This file leaves reads to upstream when upstream answers sooner than the cache.
+//
+// Catching up can take longer than upstream's own answer, and cost upstream more: a metadata list
+// of 10,000 objects to answer a list of 170 of them. So a feed keeps a moving average of both
+// times for each read size (see [roads]). While reads go to upstream, a run without readers
+// checks each second whether anybody has written, and lists metadata far less often. Where others
+// write every five seconds, as the apiserver itself does, one read in seven goes to upstream;
+// without these runs it was three in four. Deciding by the run's cost, starting with its cheap
+// part, did not work: beside 200 foreign writes a second the probe alone takes as long as the list.
 
 const (
-	// sizes is how many sizes of reads are told apart, each of four times as many objects as the one
-	// before.
+	// sizes is the number of read sizes. Each covers four times as many objects as the one before.
 	sizes = 12
-	// guessBase and guessObject are how long upstream is taken to need for a read, and for each object
-	// of it, of a size that it has not answered within figureLasts.
+	// guessBase and guessObject estimate upstream's time for a read, and for each of its objects,
+	// when upstream has answered no read of that size within figureLasts.
 	guessBase, guessObject = 3 * time.Millisecond, 30 * time.Microsecond
 	figureLasts            = time.Minute
-	// compareSlack is by how much more, beside a fifth, the cache may take than upstream.
+	// The cache may take a fifth more than upstream, plus compareSlack.
 	compareSlack = time.Millisecond
-	// slowAgain is how soon after a slow run another has to come, so that it is no exception. When writes elsewhere are
-	// further apart than that, few reads wait for one.
+	// A slow run counts if another one preceded it by less than slowAgain. When foreign writes are
+	// further apart, few reads wait for such a run.
 	slowAgain = 2 * time.Second
-	// earlyAfter is how long a read waits after upstream has answered the probe, beside twice the time that
-	// upstream takes for it, before it is left to upstream. EarlyRate and earlyBurst bound how many are, of all
-	// resources together: when all wait long, upstream has enough to do.
+	// After upstream has answered the probe, a read waits earlyAfter plus twice upstream's own time
+	// for it. Then it goes to upstream. earlyRate and earlyBurst bound such reads over all
+	// resources: when all reads wait long, upstream has enough to do.
 	earlyAfter            = 25 * time.Millisecond
 	earlyRate, earlyBurst = 10, 16
-	// exploreEvery is how often a run is begun that no reader waits for while reads are left to upstream. It
-	// only looks whether anything has happened. To help the cache, should it need that, is put off by
-	// exploreRest times as long as the last run took that did, up to exploreMost.
+	// exploreEvery is the interval of runs without readers while reads go to upstream. Such a run
+	// only checks whether anything has happened. It may help the cache only after exploreRest times
+	// the duration of the last run that helped, at most exploreMost.
 	exploreEvery = time.Second
 	exploreRest  = 50
 	exploreMost  = 15 * time.Second
 )
 
-// roads are how long the two ways to the most recent state take: to show that the cache is up to
-// date, and to have upstream answer.
+// roads times the two ways to the most recent state: show that the cache is up to
+// date, or have upstream answer.
 type roads struct {
 	mu struct {
 		sync.Mutex
-		// helped is how long runs have taken lately that needed more than a probe: a moving average of
-		// the shorter of two such runs. Each that needed no more takes an eighth off.
+		// helped is how long recent runs took that needed more than a probe: a moving average of
+		// the shorter of two such runs. Each run that needed only a probe takes an eighth off.
 		helped  time.Duration
 		last    time.Duration // of the last such run
 		lastAt  time.Time
 		direct  [2][sizes]figure // without and with a selection by fields
-		explore time.Time        // when the next run is due that no reader waits for
-		help    time.Time        // before when that only looks
+		explore time.Time        // when the next run without readers is due
+		help    time.Time        // until then that run only checks
 	}
 }
 
@@ -71,8 +77,8 @@ func (r *roads) figureLocked(s watchcache.Scope) *figure {
 
 func sizeOf(objects int) int { return min((bits.Len(uint(max(objects, 0)))+1)/2, sizes-1) }
 
-// compare tells how long upstream takes for a read, and whether it answers sooner. While a run helps
-// the cache, half of what the last such run took is taken to be still to come.
+// compare tells how long upstream takes for a read, and whether it answers sooner than the cache.
+// While a run helps the cache, compare assumes that half of the last such run's time remains.
 func (r *roads) compare(s watchcache.Scope, helping bool) (takes time.Duration, sooner bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,8 +93,8 @@ func (r *roads) compare(s watchcache.Scope, helping bool) (takes time.Duration, 
 	return takes, helped > takes+takes/5+compareSlack
 }
 
-// answered notes how long upstream took for a read. If it failed, all others are the cache's again for
-// a while.
+// answered notes how long upstream took for a read. After a failure the cache answers all reads
+// for a while.
 func (r *roads) answered(s watchcache.Scope, took time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,19 +110,19 @@ func (r *roads) answered(s watchcache.Scope, took time.Duration, ok bool) {
 	f.at = time.Now()
 }
 
-// ran notes how long a run took for so many readers.
+// ran notes how long a run took, and how many readers shared it.
 func (r *roads) ran(outcome string, took time.Duration, readers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	r.mu.explore = now.Add(exploreEvery)
 	switch outcome {
-	case moved, "shared": // the latter is not one more that was slow, it waited for one that was
+	case moved, "shared": // a shared run was not slow itself; it waited for a slow one
 	case "failed":
 		r.mu.help = now.Add(min(exploreRest*took, exploreMost))
-	case "current", "stream", proved, "list": // the last costs no more than what upstream would be asked for
+	case "current", "stream", proved, "list": // a list costs no more than a probe
 		r.mu.helped -= r.mu.helped / 8
-		if readers == 0 { // it was to find that out
+		if readers == 0 { // the run was meant to find that out
 			r.mu.helped = 0
 		}
 	default:
@@ -133,7 +139,7 @@ func (r *roads) ran(outcome string, took time.Duration, readers int) {
 	}
 }
 
-// due tells whether a run should begin that no reader waits for, and whether it may help. It does so once.
+// due tells whether a run without readers should begin, and whether it may help. It says so once.
 func (r *roads) due() (begin, help bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,10 +168,10 @@ func (f *Feed) Leaves(s watchcache.Scope) bool {
 	return true
 }
 
-// direct tells whether configuration lets reads be left to upstream.
+// direct tells whether the configuration lets upstream answer reads.
 func (f *Feed) direct() bool { return f.keeper.feeds.options.Load().Direct }
 
-// Takes is how long upstream takes for a read, 0 if it has not answered one like it lately.
+// Takes is how long upstream takes for a read; 0 if it has answered no similar read lately.
 func (f *Feed) Takes(s watchcache.Scope) time.Duration {
 	f.roads.mu.Lock()
 	defer f.roads.mu.Unlock()
@@ -175,8 +181,8 @@ func (f *Feed) Takes(s watchcache.Scope) time.Duration {
 	return 0
 }
 
-// Answered notes how long upstream took for a read that was left to it. Not ok is one that it refused
-// or failed to answer.
+// Answered notes how long upstream took for a read that was left to it. ok is false if upstream
+// refused or failed.
 func (f *Feed) Answered(s watchcache.Scope, took time.Duration, ok bool) {
 	f.roads.answered(s, took, ok)
 	if ok {
@@ -185,7 +191,7 @@ func (f *Feed) Answered(s watchcache.Scope, took time.Duration, ok bool) {
 	}
 }
 
-// proof is a moment as of which the cache was shown to be up to date once it had got to rv.
+// proof says that the cache at rv was shown to be up to date as of at.
 type proof struct {
 	at time.Time
 	rv uint64
@@ -200,8 +206,8 @@ func (s *freshness) note(p proof) {
 	}
 }
 
-// Recent returns a state that is not older than the resource's maxAge, and how old it may be, if there
-// is one. The next proof is begun before it is too late.
+// Recent returns a state that is not older than the resource's maxAge, and its possible age, if
+// there is one. It starts the next proof before this one expires.
 func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	s, age, ok = f.recent()
 	if ok {
@@ -229,7 +235,7 @@ func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	return s, max(age, 1), err == nil
 }
 
-// ahead begins a run that no reader waits for, unless one is under way. If it may not help, it only looks.
+// ahead begins a run without readers unless one is in flight. Without help, it only checks.
 func (s *freshness) ahead(f *Feed, help bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,12 +246,12 @@ func (s *freshness) ahead(f *Feed, help bool) {
 			return
 		}
 	}
-	s.mu.ahead, _ = s.joinLocked(f, 0, help) // a feed that ends has no more use for it
+	s.mu.ahead, _ = s.joinLocked(f, 0, help) // a feed that ends needs none
 }
 
-// joins tells whether a get of the most recent state costs upstream nothing, and is answered by the
-// cache at once or nearly so: readers wait for the next probe anyway, which is soon, and the ledger
-// proves what it asks; or the resource's maxAge allows an earlier proof.
+// joins tells whether the cache can answer a get of the most recent state quickly and at no cost
+// to upstream. Either readers already wait for the next probe, which is soon, and the ledger
+// proves its answer; or an earlier proof is within the resource's maxAge.
 func (f *Feed) joins(allowed func() bool) bool {
 	if _, _, ok := f.recent(); ok {
 		return true
@@ -260,5 +266,5 @@ func (f *Feed) joins(allowed func() bool) bool {
 	return f.carries(era) && allowed()
 }
 
-// joinMost is how long a probe may take, and how soon the next has to come, for a get to wait for it.
+// joinMost bounds a probe's duration, and the wait for the next probe, for a get to wait for it.
 const joinMost = 2 * time.Millisecond

@@ -19,7 +19,8 @@ const probeTakes, metadataTakes = time.Millisecond, 200 * time.Millisecond
 
 func allowDirect(o *Options) { o.Direct = true }
 
-// readOrLeave reads as the proxy does: what upstream answers sooner is left to it. It returns how long the read waited.
+// readOrLeave reads as the proxy does: what upstream answers sooner is left to it. It returns how
+// long the read waited.
 func readOrLeave(t *testing.T, feed *Feed, objects int, answers time.Duration) (left bool, waited time.Duration) {
 	t.Helper()
 	scope := watchcache.Scope{Objects: objects}
@@ -39,8 +40,9 @@ func readOrLeave(t *testing.T, feed *Feed, objects int, answers time.Duration) (
 	return left, waited
 }
 
-// A read of few objects is not kept waiting for what takes longer than upstream takes for it. A read of many is, and a
-// watch; and all are the cache's again soon after nobody has written elsewhere any more.
+// A read of few objects is not kept waiting for what takes longer than upstream takes for it. A
+// read of many is, and a watch; and all are the cache's again soon after nobody has written
+// elsewhere any more.
 func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -85,8 +87,8 @@ func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 	})
 }
 
-// Without the ledger, however often others write: of reads one after the other less than one in a hundred waits for a
-// list of metadata, and where that is seldom needed, most are the cache's.
+// Without the ledger, however often others write: of reads one after the other less than one in a
+// hundred waits for a list of metadata, and where that is seldom needed, most are the cache's.
 func TestReadsBesideWrites(t *testing.T) {
 	const answers = 5 * time.Millisecond
 	for _, every := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond, time.Second, 5 * time.Second, time.Minute} {
@@ -130,8 +132,8 @@ func TestReadsBesideWrites(t *testing.T) {
 	}
 }
 
-// One slow run is an exception, and a failed one no measure: nothing is left to upstream for either. Nor is it where
-// upstream takes as long for the read.
+// One slow run is an exception, and a failed one no measure: nothing is left to upstream for
+// either. Nor is it where upstream takes as long for the read.
 func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -161,7 +163,8 @@ func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 	})
 }
 
-// Figures of upstream's answers are forgotten after a while: when nothing is left to it, no answer would set them right.
+// Figures of upstream's answers are forgotten after a while: when nothing is left to it, no answer
+// would set them right.
 func TestFiguresDoNotLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r roads
@@ -180,7 +183,8 @@ func TestFiguresDoNotLast(t *testing.T) {
 	})
 }
 
-// Of reads that wait long, a few are left to upstream, whatever the crowd, and none while upstream answers no probe either.
+// Of reads that wait long, a few are left to upstream, whatever the crowd, and none while upstream
+// answers no probe either.
 func TestFewReadsLeaveEarly(t *testing.T) {
 	for _, test := range []struct {
 		probe, metadata time.Duration
@@ -246,8 +250,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// Within its maxAge, a read waits for nothing and tells the truth about how old the state may be: nothing that was written
-// before that is missing.
+// Within its maxAge, a read waits for nothing and tells the truth about how old the state may be:
+// nothing that was written before that is missing.
 func TestMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 100 * time.Millisecond
@@ -307,7 +311,8 @@ func TestMaxAge(t *testing.T) {
 	})
 }
 
-// A get joins a probe that others wait for if the ledger proves what it asks, and asks for none itself.
+// A get joins a probe that others wait for if the ledger proves what it asks, and asks for none
+// itself.
 func TestGetsJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -13,9 +13,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
-// This file looks for evidence of whose revisions are of one etcd.
+// This file looks for evidence of which resources share one etcd.
 
-// shown are the resources of which something is watched.
+// shown returns the watched resources.
 func (k *keeper) shown() map[ledger.Owner]*object.Resource {
 	all := map[ledger.Owner]*object.Resource{}
 	for _, f := range k.feeds.list() {
@@ -29,7 +29,7 @@ func (k *keeper) shown() map[ledger.Owner]*object.Resource {
 	return all
 }
 
-// choose looks for a resource to ask for upstream's revision.
+// choose picks the resource that is asked for upstream's revision.
 func (k *keeper) choose() {
 	for o, r := range k.shown() {
 		if client.NoWatchCache(r.GVR) && k.ledger.Has(o) {
@@ -40,8 +40,8 @@ func (k *keeper) choose() {
 	k.uncached.Store(nil)
 }
 
-// link looks for evidence of who is in one etcd, among those that are watched. It returns whether
-// some is still missing. While nobody writes there is none to be had.
+// link looks for evidence of which watched resources share one etcd. It returns whether some
+// evidence is still missing. While nobody writes, there is none.
 func (k *keeper) link(ctx context.Context) (missing bool) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

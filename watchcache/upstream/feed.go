@@ -24,43 +24,43 @@ import (
 
 var (
 	// errWentBack says that upstream's revision is below the cache's: etcd was
-	// restored. Nothing of the cached state may be carried on.
+	// restored. No cached state may be kept.
 	errWentBack = errors.New("upstream's resourceVersion went back")
 	// errSilent says that upstream moved on and the stream did not.
 	errSilent = errors.New("watch stream fell silent")
-	// errCutShort says that upstream ended a watch of a custom resource before its
-	// time, as it does when the definition changes.
+	// errCutShort says that upstream ended a watch of a custom resource early,
+	// as it does when the definition changes.
 	errCutShort = errors.New("watch was cut short")
 	// errOvertaken says that a listed state is older than what a side watch has
-	// brought meanwhile.
+	// brought since.
 	errOvertaken = errors.New("listed state was overtaken")
-	// errOtherEpoch says that what a stream brings belongs to a state that was
-	// abandoned since it was opened.
+	// errOtherEpoch says that a stream's events belong to a state that was
+	// abandoned after the stream opened.
 	errOtherEpoch = errors.New("cache was started anew")
 )
 
 // Feed keeps the cache of one resource in step with upstream. Its run loop
-// follows one watch; readers who need the most recent state hurry it along
+// follows one watch; readers of the most recent state make it catch up sooner
 // (see [Feed.Fresh]).
 type Feed struct {
 	gvr      schema.GroupVersionResource
 	encoding object.Encoding
 	options  atomic.Pointer[ResourceOptions]
 	client   *client.Client
-	asked    time.Time // since when it is wanted: what it builds on is not older
+	asked    time.Time // when a client asked for it: discovery must not be older
 	names    *discovery.Discovery
 	health   *servers.Health
-	probes   *rate.Limiter // what all feeds together may ask for consistent reads
-	early    *rate.Limiter // how many reads may leave for upstream that have waited long
+	probes   *rate.Limiter // the probe budget of all feeds together
+	early    *rate.Limiter // bounds reads that go to upstream after a long wait
 	keeper   *keeper
-	owner    ledger.Owner // 0 if the ledger has nothing to do with it
+	owner    ledger.Owner // 0 if the ledger does not cover it
 	limits   watchcache.Limits
 	log      *zap.Logger
 	metrics  *Metrics
 
 	store   *Store        // nil if caches are not saved
-	saved   standing      // for who saves
-	settled chan struct{} // closed when the cache may answer: it is not one of old
+	saved   standing      // known to Save alone
+	settled chan struct{} // closed when the cache may answer, after verification
 	defined func(*Feed)   // called once if the resource is a custom one
 	started chan struct{} // closed when cache or err is set
 	done    chan struct{} // closed when run has returned
@@ -71,8 +71,8 @@ type Feed struct {
 	definition discovery.Version // of a custom resource
 	warnings   []string          // Warning headers that belong to every response
 	lost       atomic.Int64      // moment at which the stream was lost; 0 while it is there
-	refused    atomic.Bool       // upstream has said so itself
-	unanswered atomic.Int64      // moment of the first probe that had no answer, 0 if the last had one
+	refused    atomic.Bool       // the stream was lost because upstream refused it
+	unanswered atomic.Int64      // moment of the first unanswered probe, 0 if the last was answered
 	lastSign   atomic.Int64      // moment of upstream's last sign of life
 	lastUsed   atomic.Int64      // moment
 	past       resumePoints      // where it could begin
@@ -80,13 +80,13 @@ type Feed struct {
 	writing struct {
 		sync.Mutex                         // held by whoever writes to the cache
 		over       bool                    // the cache was abandoned
-		epoch      uint64                  // counts the states that were read: a stream goes on with one
-		cut        context.CancelCauseFunc // ends the main stream; nil unless it follows
+		epoch      uint64                  // counts the states read; a stream has one
+		cut        context.CancelCauseFunc // ends the main stream; nil unless one is being followed
 	}
 	fresh freshness
 	roads roads
 
-	// What run alone knows.
+	// Known to run alone.
 	synced   bool // the state was read; follow it
 	paged    bool // upstream does not stream its state
 	newEpoch bool // the next sync begins a new epoch
@@ -117,7 +117,7 @@ func (f *Feed) run(ctx context.Context) {
 	f.abandon(func() {})
 }
 
-// write makes a change to the epoch of the cache that it belongs to.
+// write applies a change if its epoch is still the cache's.
 func (f *Feed) write(epoch uint64, change func() error) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -137,15 +137,15 @@ func (f *Feed) abandon(stop context.CancelFunc) {
 	stop()
 }
 
-// interruptible lets interrupt end the main stream; nil ends that.
+// interruptible lets interrupt end the main stream; nil stops that.
 func (f *Feed) interruptible(cut context.CancelCauseFunc) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.writing.cut = cut
 }
 
-// interrupt ends the main stream, if it follows, for a reason that the run loop
-// acts on.
+// interrupt ends the main stream, if it follows, with a reason for the run
+// loop.
 func (f *Feed) interrupt(reason error) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -154,14 +154,14 @@ func (f *Feed) interrupt(reason error) {
 	}
 }
 
-// standing is where the cache's log stands, and in which epoch.
+// standing is the log's resourceVersion and epoch.
 func (f *Feed) standing() (rv, epoch uint64) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	return f.cache.Stats().ResourceVersion, f.writing.epoch
 }
 
-// describe finds out how upstream serves the resource, and where it stands.
+// describe finds out how upstream serves the resource, and upstream's resourceVersion.
 func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64, err error) {
 	found, err := f.names.Describe(ctx, f.gvr, f.asked)
 	if err != nil {
@@ -189,7 +189,7 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 	f.warnings = p.Warnings
 	f.alive()
 	if p.SelfDescribing {
-		// Before its first object is read: what is read later is not older.
+		// Read before the first object, so that no object is older than the definition.
 		d, err := discovery.Define(ctx, f.client, f.gvr)
 		if err != nil {
 			return nil, 0, err
@@ -200,10 +200,10 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 	return watchcache.New(r, f.limits), p.RV, nil
 }
 
-// custom tells whether the feed is of a custom resource whose definition is known.
+// custom tells whether the resource is a custom one with a known definition.
 func (f *Feed) custom() bool { return f.definition != discovery.Version{} }
 
-// watchLife is the shortest life that kube-apiserver gives a watch by itself.
+// watchLife is the shortest timeout that kube-apiserver itself gives a watch.
 const watchLife = 30 * time.Minute
 
 // follow syncs and watches until ctx ends or there is nothing to follow.
@@ -225,9 +225,9 @@ func (f *Feed) follow(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if paged && err == nil {
-			continue // there was no stream yet that could have broken
+			continue // no stream was open yet
 		}
-		if f.cache.Stats().Ready { // until the next stream says something
+		if f.cache.Stats().Ready { // refused until the next stream succeeds
 			f.failed(err)
 		}
 		took := time.Since(began)
@@ -257,13 +257,13 @@ func (f *Feed) follow(ctx context.Context) error {
 	}
 }
 
-// urgency is how much depends on the feed.
+// urgency ranks the feed by its clients.
 func (f *Feed) urgency() servers.Urgency {
 	return servers.Urgency{Watched: f.cache.Stats().Cursors > 0, Used: f.lastUsed.Load()}
 }
 
-// sync reads the whole state and, where that came by a stream, watches on. It calls read when
-// it has the state.
+// sync reads the whole state. If a stream brought it, sync goes on with that watch. It calls read
+// when it has the state.
 func (f *Feed) sync(ctx context.Context, read func()) error {
 	notOlderThan := uint64(0)
 	if s, err := f.cache.Snapshot(); err == nil && !f.newEpoch {
@@ -285,19 +285,22 @@ func (f *Feed) sync(ctx context.Context, read func()) error {
 }
 
 // watch follows the changes after the cache's resourceVersion. It calls opened when upstream has
-// let it.
+// accepted the watch.
 func (f *Feed) watch(ctx context.Context, opened func()) error {
 	if _, lost := f.Lost(); lost && f.wentBack(ctx) {
-		// Upstream would accept the watch, and be silent until it got there by another history.
+		// An etcd restored to an earlier state reuses resourceVersions with other content.
+		// kube-apiserver accepts a watch from a future one and stays silent until it gets there:
+		// the watch would miss everything before. So the feed probes first. If upstream has
+		// already overtaken the cache, changes that do not fit, or the self-check, must show it.
 		return errWentBack
 	}
 	rv, epoch := f.standing()
 	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch, opened)
 }
 
-// stream opens a watch and consumes it to its end: what follows in an epoch, or
-// if that is 0 the state that begins one, and what follows. It calls followed when it has come to
-// what follows.
+// stream opens a watch and consumes it to its end. With an epoch it continues that one;
+// epoch 0 first reads the state that begins an epoch. It calls followed when it has the state and
+// follows the changes.
 func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, followed func()) error {
 	wanted := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -318,7 +321,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	if err != nil {
 		return causeOf(ctx, err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
+	defer resp.Body.Close() //nolint:errcheck // read to its end, or does not matter
 	f.alive()
 	if err := client.CheckEncoding(resp, f.encoding); err != nil {
 		return err
@@ -332,12 +335,12 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 		}
 	}
 	followed()
-	// Not before: what a freshness run finds wrong, a state that is just being read mends.
+	// Not before: a state that is being read mends what a freshness run finds wrong.
 	f.interruptible(cancel)
 	defer f.interruptible(nil)
 	err = f.consume(s, epoch, f.alive)
 	if wanted.Err() == nil && (err != nil || time.Since(opened) < watchLife) {
-		f.keeper.ledger.Forget() // what comes next may be of a restored etcd
+		f.keeper.ledger.Forget() // the next stream may be of a restored etcd
 	}
 	if err == nil && f.cache.Resource().SelfDescribing && time.Since(opened) < watchLife {
 		err = errCutShort
@@ -345,7 +348,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	return causeOf(ctx, err)
 }
 
-// causeOf prefers the reason for which the watchdog cut a stream.
+// causeOf prefers the watchdog's reason for cutting a stream.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -353,8 +356,8 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// adopt makes a listed state the cache's: as the difference to what is cached,
-// or as a new epoch. It returns the epoch of what follows on it.
+// adopt puts a listed state into the cache: as the difference to the cached state,
+// or as a new epoch. It returns the epoch for the changes that follow.
 func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err error) {
 	objects := compact(changes)
 	f.writing.Lock()
@@ -375,7 +378,7 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 		f.log.Warn("relist does not continue the cached state; ending its watches", zap.Error(err))
 	}
 	if f.store != nil {
-		_ = f.store.remove(f.key()) // what it knows is not to go on with
+		_ = f.store.remove(f.key()) // a restart must not go on from it
 	}
 	f.cache.Reset(objects, rv)
 	f.synced, f.newEpoch = true, false

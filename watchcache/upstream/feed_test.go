@@ -259,8 +259,8 @@ func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 	})
 }
 
-// Where upstream sends no bookmarks, a stream that has nothing to tell is not taken for a broken one; one that is broken is
-// noticed all the same.
+// Where upstream sends no bookmarks, a stream that has nothing to tell is not taken for a broken
+// one; one that is broken is noticed all the same.
 func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -27,21 +27,21 @@ import (
 type Options struct {
 	// Excluded resources are never cached, in any version.
 	Excluded []schema.GroupResource
-	// Resources says what is different about some, in any version.
+	// Resources holds the options of single resources, in any version.
 	Resources map[schema.GroupResource]ResourceOptions
 	// Limits bound each resource's event log.
 	Limits watchcache.Limits
-	// IdleTimeout is after how long without a request or an open watch a feed
-	// is stopped; 0 means never.
+	// IdleTimeout stops a feed after this long without a request or an open watch;
+	// 0 means never.
 	IdleTimeout time.Duration
 	// SelfCheck is how often each cache is compared with upstream; 0 means never.
 	SelfCheck time.Duration
-	// MaxProbes is how often a second upstream is asked where it stands, for consistent reads of
-	// all resources together; 0 means without a bound.
+	// MaxProbes bounds the probes per second for consistent reads of all resources together;
+	// 0 means no bound.
 	MaxProbes int
-	// Ledger watches the metadata of all resources while consistent readers have a use for it.
+	// Ledger watches the metadata of all resources while consistent readers profit from it.
 	Ledger bool
-	// Direct leaves reads to upstream that it answers sooner than the cache can.
+	// Direct leaves a read to upstream if upstream answers sooner than the cache.
 	Direct bool
 }
 
@@ -49,7 +49,7 @@ type Options struct {
 type ResourceOptions struct {
 	// ForwardConsistent leaves reads of the most recent state to upstream.
 	ForwardConsistent bool
-	// MaxAge lets reads of the most recent state see one that was up to date so long ago; 0 is never.
+	// MaxAge lets reads of the most recent state see one that was current so long ago; 0: never.
 	MaxAge time.Duration
 	// Aggregated caches the resource even if an aggregated API serves it.
 	Aggregated bool
@@ -88,16 +88,16 @@ type Feeds struct {
 
 	mu struct {
 		sync.Mutex
-		// All names in these maps are upstream's: it has said that it serves them.
+		// All names in these maps are upstream's: discovery has listed them.
 		feeds   map[feedKey]*Feed
 		refused map[feedKey]refusal // at most refusalsMax
-		// forbidden are the resources that upstream was last seen to forbid, at most refusalsMax.
+		// forbidden are the resources that upstream last refused with 403, at most refusalsMax.
 		forbidden map[schema.GroupVersionResource]struct{}
 		pressure  MemoryPressure
 	}
 }
 
-// feedKey tells feeds apart.
+// feedKey identifies a feed.
 type feedKey struct {
 	gvr      schema.GroupVersionResource
 	encoding object.Encoding
@@ -105,7 +105,7 @@ type feedKey struct {
 
 func (f *Feed) key() feedKey { return feedKey{f.gvr, f.encoding} }
 
-// isCustom tells a feed that has found its resource to be a custom one.
+// isCustom tells whether a started feed has found its resource to be a custom one.
 func (f *Feed) isCustom() bool {
 	if f == nil {
 		return false
@@ -152,19 +152,18 @@ func (fs *Feeds) Stop() {
 	}
 }
 
-// Open returns the feed of a resource in an encoding, starting it if it does not
-// run, and waits for its cache to be filled until ctx ends. Any error means that
-// the request is for upstream to answer; [ErrNoEncoding] that it may be answered
-// in another encoding.
+// Open returns the feed of a resource in an encoding. It starts the feed if need be,
+// and waits for its cache to be filled until ctx ends. After any error, upstream has to answer
+// the request; after [ErrNoEncoding] another encoding may do.
 //
-// A feed that starts begins its history at since, the resourceVersion that a client goes
-// on from, if it is not 0 and upstream still tells what has happened since then.
+// A new feed begins its history at since, the resourceVersion that a client resumes from, if since
+// is not 0 and upstream still has that history.
 func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (*Feed, error) {
 	key := feedKey{gvr, encoding}
 	f, err := fs.enter(ctx, key)
 	if errors.Is(err, errRedefined) {
-		// All its watches have just ended and come back at once: forwarded, they
-		// would stay with upstream.
+		// All its watches have just ended and come back at once. If they were forwarded,
+		// they would stay with upstream.
 		if !client.Sleep(ctx, settling) {
 			return nil, fmt.Errorf("%w: %w", client.ErrUnavailable, err)
 		}
@@ -207,7 +206,7 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 }
 
 // Caches tells, without waiting, whether there may be a feed of a resource: false for
-// those that are excluded or have just been found not to be cacheable or not to exist.
+// resources that are excluded or were just found not to be cacheable or not to exist.
 func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
 	if fs.options.Load().excludes(feedKey{gvr: gvr}) {
 		return false
@@ -221,8 +220,8 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
 	return !ok || errors.Is(r.err, errRedefined) || !time.Now().Before(r.until)
 }
 
-// Joins tells, without waiting, whether there is a feed that answers a get of the most recent state
-// at no cost to upstream to a client that is known to be allowed it, or within its resource's maxAge.
+// Joins tells, without waiting, whether a feed can answer a get of the most recent state at no cost
+// to upstream: for a client that is known to be allowed, or within the resource's maxAge.
 func (fs *Feeds) Joins(gvr schema.GroupVersionResource, encoding object.Encoding, allowed func() bool) bool {
 	fs.mu.Lock()
 	f := fs.mu.feeds[feedKey{gvr, encoding}]
@@ -238,7 +237,7 @@ func (fs *Feeds) Joins(gvr schema.GroupVersionResource, encoding object.Encoding
 	}
 }
 
-// Cache is what the feed keeps in step with upstream.
+// Cache is the cache that the feed keeps in step with upstream.
 func (f *Feed) Cache() *watchcache.Cache { return f.cache }
 
 // Warnings are the Warning headers that upstream sends with every answer about
@@ -260,8 +259,8 @@ func (fs *Feeds) enter(ctx context.Context, key feedKey) (*Feed, error) {
 	return fs.feed(key, asked)
 }
 
-// feed returns the running feed of a resource or starts one, for somebody who asked for it
-// at a time.
+// feed returns the running feed of a resource or starts one for a client that asked at that
+// time.
 func (fs *Feeds) feed(key feedKey, asked time.Time) (*Feed, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -269,7 +268,7 @@ func (fs *Feeds) feed(key feedKey, asked time.Time) (*Feed, error) {
 		return f, err
 	}
 	delete(fs.mu.refused, key)
-	gvr := &key.gvr // what lasts must not refer to the request that began it
+	gvr := &key.gvr // a copy: the feed must not keep the request's strings
 	gvr.Group, gvr.Version, gvr.Resource = strings.Clone(gvr.Group), strings.Clone(gvr.Version), strings.Clone(gvr.Resource)
 	f := fs.newFeed(key)
 	f.asked = asked
@@ -279,8 +278,8 @@ func (fs *Feeds) feed(key feedKey, asked time.Time) (*Feed, error) {
 	return f, nil
 }
 
-// lookLocked returns the running feed of a resource, if there is one, or why there can be
-// none.
+// lookLocked returns the running feed of a resource, or the reason why it has none; nil and no
+// error if it could be started.
 func (fs *Feeds) lookLocked(key feedKey) (*Feed, error) {
 	if fs.options.Load().excludes(key) {
 		return nil, ErrExcluded
@@ -292,7 +291,7 @@ func (fs *Feeds) lookLocked(key feedKey) (*Feed, error) {
 		return nil, errStopped
 	}
 	if key.encoding == object.Protobuf && fs.mu.feeds[feedKey{gvr: key.gvr}].isCustom() {
-		return nil, fmt.Errorf("%w: %s is a custom one", client.ErrNoEncoding, key.gvr) // without asking
+		return nil, fmt.Errorf("%w: %s is a custom one", client.ErrNoEncoding, key.gvr) // not asked
 	}
 	if r, ok := fs.mu.refused[key]; ok && time.Now().Before(r.until) {
 		return nil, r.err
@@ -315,14 +314,14 @@ func (fs *Feeds) newFeed(key feedKey) *Feed {
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
 	f.setOptions(options.Resources[gvr.GroupResource()])
-	if !f.options.Load().Aggregated { // such an API may show the objects of another
+	if !f.options.Load().Aggregated { // an aggregated API may show another resource's objects
 		f.owner = fs.owners.Of(gvr.GroupResource())
 	}
 	f.lastUsed.Store(watchcache.Moment(time.Now()))
 	return f
 }
 
-// own runs a feed and forgets it when it ends.
+// own runs a feed and removes it when it ends.
 func (fs *Feeds) own(f *Feed) {
 	ctx, cancel := context.WithCancel(fs.ctx)
 	defer cancel()
@@ -350,8 +349,8 @@ func (fs *Feeds) own(f *Feed) {
 	}
 }
 
-// defined begins to follow the definitions for a feed of a custom resource, and
-// abandons the feed if it has changed already.
+// defined starts to follow the definitions for a feed of a custom resource, and
+// abandons the feed if its definition has changed already.
 func (fs *Feeds) defined(f *Feed) {
 	fs.definitions.Begin.Do(func() { fs.running.Go(func() { fs.definitions.Run(fs.ctx) }) })
 	if fs.definitions.Outdated(discovery.DefinitionName(f.gvr), f.definition) {
@@ -371,7 +370,7 @@ func (fs *Feeds) redefined(name string, now discovery.Version) {
 
 func (fs *Feeds) abandon(f *Feed) { fs.giveUp(f, errRedefined, settling) }
 
-// giveUp ends a feed at once, for a reason that holds for a while.
+// giveUp ends a feed at once and remembers the reason for a while.
 func (fs *Feeds) giveUp(f *Feed, reason error, pause time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -383,10 +382,10 @@ func (fs *Feeds) giveUp(f *Feed, reason error, pause time.Duration) {
 }
 
 // settling is how long requests for a custom resource wait after its definition
-// changed, for upstream itself takes a moment to serve it in the new way.
+// changed: upstream needs a moment to serve the new version.
 const settling = 2 * time.Second
 
-// retireIdle stops feeds that nobody has used for a while.
+// retireIdle stops feeds that nobody has used for IdleTimeout.
 func (fs *Feeds) retireIdle() {
 	const often = time.Minute
 	for {

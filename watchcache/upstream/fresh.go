@@ -15,57 +15,57 @@ import (
 )
 
 // ErrNotFresh says that the cache could not be shown to be as new as upstream.
-// The request is for upstream to answer.
+// Upstream has to answer the request.
 var ErrNotFresh = errors.New("cache could not be brought up to date")
 
 const (
 	// tinyObjects and tinyBytes bound a collection whose list costs upstream no
-	// more than a probe: it is listed instead.
+	// more than a probe. Such a collection is listed instead.
 	tinyObjects = 100
 	tinyBytes   = 128 << 10
-	// tinyPatience is how long that may take. If others write, upstream's own cache makes it wait.
+	// tinyPatience bounds that list. While others write, upstream's own cache makes it wait.
 	tinyPatience = 10 * time.Millisecond
 	// smallObjects and smallBytes bound a collection that is listed if the stream
-	// does not bring what the probe has seen. If a list showed that only others had
-	// written since, the next run does not probe first: it would come to the same.
+	// does not bring what the probe saw. If a list showed that only others had
+	// written, the next run lists without a probe: the probe would lead to the same list.
 	smallObjects = 500
 	smallBytes   = 1 << 20
 	// confirmObjects bounds a collection whose metadata is listed to confirm that
-	// nothing has happened. Larger ones are watched aside. It costs upstream no more than
-	// one of the lists that it answers, and there is one at a time.
+	// nothing has happened. Larger ones get a side watch. The list costs upstream no more than
+	// one ordinary list, and there is one at a time.
 	confirmObjects = 50_000
-	// readersLast is for how long after a reader others are expected.
+	// readersLast is how long after a reader more are expected.
 	readersLast = 10 * time.Second
-	// streamPatience is how long the stream may take to bring that before it is
-	// helped. What upstream's watch cache has, it has sent; largePatience is for
-	// collections where helping takes longer than their next event.
+	// streamPatience is how long the stream may take to bring what the probe saw before a run
+	// helps. Upstream has already sent what its watch cache has. largePatience is for
+	// collections where helping takes longer than the next event.
 	streamPatience = 5 * time.Millisecond
 	largePatience  = 10 * time.Millisecond
-	// sideWatchSeconds makes upstream send a bookmark after about a second, at most
-	// some two: it is due two seconds before a watch times out, and sent when a
-	// timer of a second finds it so.
+	// sideWatchSeconds makes upstream send a bookmark after about one second, at most
+	// some two. The bookmark is due two seconds before the watch times out; a
+	// timer of one second sends it.
 	sideWatchSeconds = 3
-	// askTimeout bounds what a run waits for upstream to tell where it stands,
-	// freshTimeout what it waits for the cache to get there.
+	// askTimeout bounds how long a run waits for upstream's answer, freshTimeout how long it
+	// waits for the cache to catch up.
 	askTimeout   = 5 * time.Second
 	freshTimeout = 10 * time.Second
-	// gatherFor is how long after the probe of several readers the next is sent, for each of them, and
-	// gatherMost the most of that. So a thousand readers a second or more gather for 66 probes a second:
-	// each takes upstream some 1.7 ms of processor time, half of it to wake up (0.9 if they follow each other).
+	// After a probe of several readers, the next waits gatherFor for each of them, at most
+	// gatherMost. So a thousand or more readers a second cost 66 probes a second. Each probe takes
+	// upstream some 1.7 ms of processor time, half of it for the wake-up (0.9 ms back to back).
 	gatherFor  = time.Millisecond
 	gatherMost = 15 * time.Millisecond
-	// objectsPerProbe is how many listed objects count as much as a probe against the budget.
+	// objectsPerProbe is how many listed objects cost as much budget as one probe.
 	objectsPerProbe = 100
 )
 
 // freshness shares the runs that bring a cache up to date among the readers
 // that need it. A reader may only share a run whose probe is sent after the
-// reader came; so there is at most one probe on its way, and one run that
-// gathers the readers for the next.
+// reader came. So at most one probe is in flight, and one run
+// gathers the readers of the next.
 //
-// Probes follow each other without a pause, unless there is a crowd: to space them by up to 100 ms made
-// reads slower than kube-apiserver's own, and released all at once. A budget bounds the probes of all feeds
-// together. Feeds that wait for it get their turns in order.
+// Probes follow each other without a pause unless many readers wait: spacing them by up to 100 ms
+// made reads slower than kube-apiserver's own and released all readers at once. A budget bounds the
+// probes of all feeds together. Feeds that wait for it take turns in order.
 type freshness struct {
 	mu struct {
 		sync.Mutex
@@ -73,16 +73,16 @@ type freshness struct {
 		probing bool      // a goroutine is running what is next
 		over    bool
 		proof   proof         // the latest
-		ahead   *freshRun     // the last that was begun before a reader needed it
-		due     time.Time     // before when no probe is sent
-		asks    time.Duration // what a probe takes: a moving average
+		ahead   *freshRun     // the last run that began without readers
+		due     time.Time     // no probe is sent before
+		asks    time.Duration // moving average of a probe's duration
 	}
-	quiet   atomic.Bool   // by the last list, upstream's revision grows by what others write
+	quiet   atomic.Bool   // the last list showed that only others write
 	helping chan struct{} // holds a token while a run catches up
 	read    atomic.Int64  // moment of the last reader
-	era     atomic.Uint64 // of the ledger, in which upstream itself has shown the state, and 1
-	closing atomic.Bool   // the ledger brings the cache beyond a hole
-	rested  atomic.Int64  // moment until which it does not
+	era     atomic.Uint64 // 1 + the ledger's era in which upstream itself last showed the state
+	closing atomic.Bool   // a run brings the cache beyond a hole
+	rested  atomic.Int64  // moment until which no such run begins
 	running sync.WaitGroup
 	stop    context.CancelFunc
 	ctx     context.Context //nolint:containedctx // the life of the feed's runs
@@ -90,16 +90,16 @@ type freshness struct {
 
 // freshRun is one run.
 type freshRun struct {
-	readers int           // 0 if it was begun for what it shows
-	help    bool          // else it only looks whether anything has happened
+	readers int           // 0 if no reader asked for it
+	help    bool          // if false, the run only checks whether anything has happened
 	asked   chan struct{} // closed when upstream has answered the probe, or failed
 	done    chan struct{} // closed when rv or err is set
-	rv      uint64        // upstream's after the readers came
+	rv      uint64        // upstream's, read after the readers came
 	outcome string
 	err     error
 }
 
-// busy tells whether more readers are to be expected.
+// busy tells whether more readers are expected.
 func (s *freshness) busy() bool {
 	read := s.read.Load()
 	return read != 0 && watchcache.SinceMoment(read) < readersLast
@@ -110,7 +110,7 @@ func (s *freshness) init(ctx context.Context) {
 	s.helping = make(chan struct{}, 1)
 }
 
-// end lets no more runs begin and waits for those that are.
+// end lets no more runs begin and waits for those in flight.
 func (s *freshness) end() {
 	s.mu.Lock()
 	s.mu.over = true
@@ -119,12 +119,12 @@ func (s *freshness) end() {
 	s.running.Wait()
 }
 
-// ServesConsistent tells whether reads of the most recent state are for the cache,
-// and not left to upstream by configuration.
+// ServesConsistent tells whether the cache answers reads of the most recent state. The
+// configuration can leave them to upstream.
 func (f *Feed) ServesConsistent() bool { return !f.options.Load().ForwardConsistent }
 
-// Fresh returns a state that is not older than the call: what was written and
-// acknowledged before is in it. It shares the work with all other callers.
+// Fresh returns a state that is not older than the call: it contains every write that was
+// acknowledged before. All concurrent callers share the work.
 //
 //	tiny collection, no ledger: list it, fast-forward the cache ─► answer
 //	small and quiet when last listed: the same
@@ -135,8 +135,8 @@ func (f *Feed) ServesConsistent() bool { return !f.options.Load().ForwardConsist
 //	      └► large: its metadata shows that nothing happened ────► answer
 //	      └► else: a side watch brings the rest and a bookmark ──► answer
 //
-// A read that upstream could answer has a scope. If it waits long though upstream has answered the probe,
-// it is left to upstream, up to a few a second.
+// A read that upstream could answer has a scope. If it still waits long after upstream has answered
+// the probe, it goes to upstream; a rate limit bounds such reads.
 //
 // It fails with [ErrNotFresh].
 func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.Snapshot, error) {
@@ -167,11 +167,11 @@ func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.S
 	return f.notOlderThan(r.rv)
 }
 
-// errEarly says that a read has waited for long enough.
+// errEarly says that a read has waited long enough.
 var errEarly = fmt.Errorf("%w: upstream is likely to answer sooner", ErrNotFresh)
 
-// shareRun waits for a run that begins from now on. If that takes for so long after upstream has answered
-// the probe, the read may be for upstream; not if early is 0.
+// shareRun waits for a run that begins from now on. If the run lasts longer than early after
+// upstream has answered the probe, the read may go to upstream; early 0 rules that out.
 func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, error) {
 	r, err := f.fresh.join(f, 1)
 	if err != nil {
@@ -205,7 +205,7 @@ func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, er
 	return r, nil
 }
 
-// notOlderThan returns the newest state. A new epoch may have begun since the run
+// notOlderThan returns the newest state. A new epoch may have begun after the run
 // that reached rv.
 func (f *Feed) notOlderThan(rv uint64) (watchcache.Snapshot, error) {
 	snapshot, err := f.cache.Snapshot()
@@ -215,7 +215,7 @@ func (f *Feed) notOlderThan(rv uint64) (watchcache.Snapshot, error) {
 	return snapshot, err
 }
 
-// join adds readers to the run that is next.
+// join adds readers to the next run.
 func (s *freshness) join(f *Feed, readers int) (*freshRun, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,7 +239,7 @@ func (s *freshness) joinLocked(f *Feed, readers int, help bool) (*freshRun, erro
 }
 
 // gathered tells whether readers wait for a probe. If not, the goroutine that
-// asks must not send any more.
+// probes must end.
 func (s *freshness) gathered() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +247,7 @@ func (s *freshness) gathered() bool {
 	return s.mu.probing
 }
 
-// take returns the run that is next, to which nobody is added any more.
+// take returns the next run and closes it to further readers.
 func (s *freshness) take() *freshRun {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +259,7 @@ func (s *freshness) take() *freshRun {
 // probe sends one probe after another as long as readers come.
 func (s *freshness) probe(f *Feed) {
 	for s.gathered() {
-		_ = f.probes.WaitN(s.ctx, f.askCost()) // a feed that ends is told so below
+		_ = f.probes.WaitN(s.ctx, f.askCost()) // a feed that ends fails in ask
 		r, began := s.take(), time.Now()
 		until := s.spaced(r.readers, began)
 		q, outcome, err := f.ask(s.ctx)
@@ -291,7 +291,7 @@ func (s *freshness) probe(f *Feed) {
 	}
 }
 
-// spaced tells until when no other probe is sent after one for so many readers.
+// spaced sets and returns the earliest time of the next probe after one for this many readers.
 func (s *freshness) spaced(readers int, began time.Time) (until time.Time) {
 	until = began
 	if readers > 1 {
@@ -303,7 +303,7 @@ func (s *freshness) spaced(readers int, began time.Time) (until time.Time) {
 	return until
 }
 
-// took notes what a probe took.
+// took notes a probe's duration.
 func (s *freshness) took(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

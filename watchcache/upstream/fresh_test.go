@@ -128,8 +128,8 @@ func TestFreshListsASmallCollection(t *testing.T) {
 	}
 }
 
-// Where only others write a probe says no more than that: small collections are listed at once then, until a list shows
-// that nothing was written at all, or something in them.
+// Where only others write a probe says no more than that: small collections are listed at once
+// then, until a list shows that nothing was written at all, or something in them.
 func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -363,7 +363,8 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 	})
 }
 
-// After a restore of etcd nobody is given the old state for the most recent one, though no stream has noticed yet.
+// After a restore of etcd nobody is given the old state for the most recent one, though no stream
+// has noticed yet.
 func TestFreshNoticesARestore(t *testing.T) {
 	for _, objects := range []int{3, tinyObjects + 1} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 // withLedger switches the ledger on.
 func withLedger(o *Options) { o.Ledger = true }
 
-// feedWithLedger returns a feed of a large quiet collection whose readers have the ledger, while others write.
+// feedWithLedger returns a feed of a large quiet collection whose readers have the ledger, while
+// others write.
 func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Feed {
 	t.Helper()
 	fill(f, smallObjects+1)
@@ -32,8 +33,8 @@ func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Fe
 	return feed
 }
 
-// Where others write, and watches show all of it, a consistent read of a quiet collection costs a probe. A revision that
-// nobody shows costs one confirmation, before a reader comes.
+// Where others write, and watches show all of it, a consistent read of a quiet collection costs a
+// probe. A revision that nobody shows costs one confirmation, before a reader comes.
 func TestFreshByTheLedger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -68,8 +69,9 @@ func TestFreshByTheLedger(t *testing.T) {
 	})
 }
 
-// Once a new era of the ledger has its evidence, upstream is asked for what it needs to begin with, though all reads are
-// left to upstream meanwhile, would be for long, and nobody writes any more.
+// Once a new era of the ledger has its evidence, upstream is asked for what it needs to begin
+// with, though all reads are left to upstream meanwhile, would be for long, and nobody writes any
+// more.
 func TestLedgerWhileReadsAreLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -177,7 +179,8 @@ func TestLedgerIsSound(t *testing.T) {
 	}
 }
 
-// Etcd deletes many Events at one revision, of which a cache may show a part. So the ledger proves nothing for them.
+// Etcd deletes many Events at one revision, of which a cache may show a part. So the ledger proves
+// nothing for them.
 func TestEventsAreNotCarried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -198,7 +201,8 @@ func TestEventsAreNotCarried(t *testing.T) {
 	})
 }
 
-// If events move to another etcd while the ledger is kept, reads are right and no cache begins anew.
+// If events move to another etcd while the ledger is kept, reads are right and no cache begins
+// anew.
 func TestEventsMoveAway(t *testing.T) {
 	for name, rev := range map[string]uint64{"a new one": 7, "one that is ahead": 1 << 30} {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// failed notes that the stream was lost. If it had been silent, that has been so for as long.
+// failed notes that the stream was lost. A silent stream counts as lost since its last sign of
+// life.
 func (f *Feed) failed(err error) {
 	since := watchcache.Moment(time.Now())
 	if errors.Is(err, errSilent) {
@@ -23,8 +24,8 @@ func (f *Feed) failed(err error) {
 	f.lost.CompareAndSwap(0, since)
 }
 
-// unreachable tells for how long upstream could not be reached, as far as anybody knows: one that
-// refuses a stream answers.
+// unreachable tells for how long upstream has not answered, as far as the feed knows. An upstream
+// that refuses a stream answers.
 func (f *Feed) unreachable() (age time.Duration) {
 	if f.refused.Load() && f.unanswered.Load() == 0 {
 		return 0
@@ -33,8 +34,8 @@ func (f *Feed) unreachable() (age time.Duration) {
 	return age
 }
 
-// Lost tells for how long upstream could not be reached, if it cannot: what the cache holds
-// may be as old. Either the stream is gone, or a freshness run found that nobody answers.
+// Lost tells whether upstream cannot be reached, and since when: the cache may be that far
+// out of date. Either the stream broke, or a freshness run got no answer.
 func (f *Feed) Lost() (age time.Duration, lost bool) {
 	for _, since := range []int64{f.lost.Load(), f.unanswered.Load()} {
 		if since != 0 {
@@ -44,8 +45,8 @@ func (f *Feed) Lost() (age time.Duration, lost bool) {
 	return age, lost
 }
 
-// answered notes what came of asking upstream where it stands. If nobody answered, reads
-// will not ask again for a while, so that somebody else has to.
+// answered notes whether upstream answered a probe. After no answer, reads stop probing for a
+// while; awaitAnswer probes instead.
 func (f *Feed) answered(ctx context.Context, began time.Time, err error) {
 	switch {
 	case err == nil:
@@ -56,15 +57,15 @@ func (f *Feed) answered(ctx context.Context, began time.Time, err error) {
 	}
 }
 
-// awaitAnswer probes until upstream answers, whatever it says, or ctx ends. While upstream is away
-// it waits for that with all the others.
+// awaitAnswer probes until upstream answers anything, or ctx ends. While upstream is away,
+// it waits for its turn as all feeds do.
 func (f *Feed) awaitAnswer(ctx context.Context) {
 	for again := servers.NewRetry(f.health); ; {
 		end, err := f.health.Turns.Wait(ctx, f.urgency)
 		if err != nil {
 			return
 		}
-		if f.unanswered.Load() != 0 { // by the stream, meanwhile
+		if f.unanswered.Load() != 0 { // the stream may have answered meanwhile
 			probing, cancel := context.WithTimeout(ctx, askTimeout)
 			_, err = f.client.Probe(probing, f.cache.Resource())
 			cancel()
@@ -80,8 +81,8 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 	}
 }
 
-// Lost tells, without waiting, for how long upstream could not be reached, if there is a feed of
-// the resource that cannot reach it.
+// Lost tells, without waiting, for how long the feed of a resource has not reached upstream; 0 if
+// it does, or if there is no feed.
 func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// Metrics count what feeds ask of upstream.
+// Metrics count the requests of feeds to upstream.
 type Metrics struct {
 	relists  *prometheus.CounterVec
 	runs     *prometheus.CounterVec
@@ -21,7 +21,7 @@ type Metrics struct {
 	saves    *prometheus.CounterVec
 	restores *prometheus.CounterVec
 	checks   *prometheus.CounterVec
-	// Client counts requests, Servers are about the servers of upstream.
+	// Client counts requests, Servers is about upstream's servers.
 	Client  *client.Metrics
 	Servers *servers.Metrics
 }
@@ -35,12 +35,12 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		Servers: servers.NewMetrics(r),
 		relists: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_feed_relists_total",
-			Help: "Times that a feed had to read its whole state again, by reason.",
+			Help: "Relists of a feed, by reason.",
 		}, append(resourceLabels, "reason")),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_freshness_runs_total",
-			Help: "Runs that bring a cache up to date for consistent reads, by outcome: current (it was), stream (the watch brought it), ledger (all revisions since are other resources'), " +
-				"list (fast-forwarded), metadata (nothing had happened), side-watch, shared (the run before did it), moved (others had written, and it was begun only to find that out), failed (the readers were forwarded).",
+			Help: "Runs that bring a cache up to date for consistent reads, by outcome: current (it already was), stream (the watch did it), ledger (all later revisions belong to other resources), " +
+				"list (fast-forwarded), metadata (nothing had happened), side-watch, shared (the run before did it), moved (others had written; the run only checked), failed (the readers were forwarded).",
 		}, append(resourceLabels, "outcome")),
 		readers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "watchproxy_freshness_run_readers",
@@ -50,17 +50,17 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "watchproxy_freshness_seconds",
 			Help: "Seconds that a consistent read waited until the cache was known to be up to date, by the outcome of its freshness run; " +
-				"max-age: it had been lately; direct: it was left to upstream, which answers sooner.",
+				"max-age: a recent state was allowed; direct: upstream answered, because it is faster.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 12),
 		}, []string{"outcome"}),
 	}
 	m.cost = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_freshness_upstream_seconds_total",
-		Help: "Seconds that upstream took to answer what shows that caches are up to date (probe, list, metadata; not side watches, which mostly wait), and consistent reads that it answers sooner (direct).",
+		Help: "Seconds that upstream took for freshness checks (probe, list, metadata; not side watches, which mostly wait) and for consistent reads left to it (direct).",
 	}, []string{"by"})
 	m.saved = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "watchproxy_freshness_saved_seconds_total",
-		Help: "Seconds that upstream would have taken for the lists of the most recent state that freshness runs have shown caches to be up to date for, by how long it took for those of like size, or takes for an average one.",
+		Help: "Estimated seconds that upstream would have taken for the lists of the most recent state that caches answered after a freshness run, from its times for lists of similar size or an average.",
 	})
 	m.saves = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_cache_saves_total",
@@ -68,11 +68,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	}, []string{"outcome"})
 	m.restores = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_cache_restores_total",
-		Help: "Saved caches found when their feeds started, by outcome: restored, refused (they were of no use).",
+		Help: "Saved caches found when their feeds started, by outcome: restored, refused (unusable).",
 	}, []string{"outcome"})
 	m.checks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_self_checks_total",
-		Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (it was read anew), inconclusive.",
+		Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (the cache was read again), inconclusive.",
 	}, append(resourceLabels, "outcome"))
 	r.MustRegister(m.checks, m.saves, m.restores, m.relists, m.runs, m.readers, m.seconds, m.cost, m.saved)
 	return m
@@ -87,27 +87,27 @@ func (m *Metrics) freshRead(outcome string, waited time.Duration) {
 	m.seconds.WithLabelValues(outcome).Observe(waited.Seconds())
 }
 
-// spent notes how long upstream took to answer.
+// spent adds the time that upstream took to answer.
 func (m *Metrics) spent(by string, took time.Duration) {
 	m.cost.WithLabelValues(by).Add(took.Seconds())
 }
 
-// spend is called before upstream is asked, and what it returns when it has answered.
+// spend is called before a request to upstream; its result is called after the answer.
 func (m *Metrics) spend(by string) (answered func()) {
 	began := time.Now()
 	return func() { m.spent(by, time.Since(began)) }
 }
 
-// ExpectSaves has the outcomes of saves start at 0: an increase from nothing is none.
+// ExpectSaves starts the outcomes of saves at 0: Prometheus sees no increase in a new series.
 func (m *Metrics) ExpectSaves() {
 	m.saves.WithLabelValues(saveDone)
 	m.saves.WithLabelValues(saveFailed)
 }
 
-// SaveFailed counts a save that could not even be tried.
+// SaveFailed counts a save that could not be started.
 func (m *Metrics) SaveFailed() { m.saves.WithLabelValues(saveFailed).Inc() }
 
-// The outcomes of a save.
+// Outcomes of a save.
 const (
 	saveDone   = "saved"
 	saveFailed = "failed"
@@ -129,8 +129,8 @@ var (
 	descBytes    = desc("watchproxy_feed_object_bytes", "Bytes of the cached objects.")
 	descRV       = desc("watchproxy_feed_resource_version", "The resourceVersion that the cache has reached.")
 	descSign     = desc("watchproxy_feed_last_sign_seconds", "Seconds since upstream's last event, bookmark or answer on this feed.")
-	descLost     = desc("watchproxy_feed_lost_seconds", "Seconds since the watch upstream was lost or nobody answered, 0 while all is well.")
-	descAway     = desc("watchproxy_feed_unreachable_seconds", "The same, but 0 while upstream answers, be it with a refusal.")
+	descLost     = desc("watchproxy_feed_lost_seconds", "Seconds since the watch upstream was lost or nobody answered, 0 while the watch works.")
+	descAway     = desc("watchproxy_feed_unreachable_seconds", "The same, but 0 while upstream answers, even with a refusal.")
 	descLog      = desc("watchproxy_feed_log_events", "Events held in the log.")
 	descLogBytes = desc("watchproxy_feed_log_bytes", "Bytes that only the event log keeps alive.")
 	descCursors  = desc("watchproxy_feed_watches", "Open downstream watches served from the cache.")

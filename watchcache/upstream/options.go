@@ -7,26 +7,26 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// errReconfigured says that a feed ended as its resource is to be cached in another way.
+// errReconfigured ends a feed whose resource has new options.
 var errReconfigured = errors.New("the resource is cached in another way now")
 
-// SetOptions changes them while feeds run, all but SelfCheck. Feeds of resources that are excluded from now on
-// end, and so do their watches; those of a resource that may be an aggregated one from now on, or may not, begin
-// anew. All others go on.
+// SetOptions changes all options but SelfCheck while feeds run. Feeds of newly excluded resources
+// end, and their watches with them. Feeds whose Aggregated option changed start anew. All others
+// go on.
 func (fs *Feeds) SetOptions(options Options) {
 	options.SelfCheck = fs.options.Load().SelfCheck
 	fs.mu.Lock()
 	fs.options.Store(&options)
 	fs.setBudget(options.MaxProbes)
-	clear(fs.mu.refused) // for reasons that may be none any more
+	clear(fs.mu.refused) // their reasons may no longer hold
 	for _, f := range fs.mu.feeds {
 		fs.running.Go(func() { fs.reconfigure(f) })
 	}
 	fs.mu.Unlock()
 }
 
-// setBudget bounds what all feeds together ask for consistent reads. What was not asked in the last
-// second is saved up, so few readers wait for nobody.
+// setBudget bounds the probes of all feeds for consistent reads. One second's unused budget is
+// saved, so few readers never wait.
 func (fs *Feeds) setBudget(perSecond int) {
 	if perSecond <= 0 {
 		fs.probes.SetLimit(rate.Inf)
@@ -36,8 +36,8 @@ func (fs *Feeds) setBudget(perSecond int) {
 	fs.probes.SetLimit(rate.Limit(perSecond))
 }
 
-// reconfigure makes a feed what the options of now say, once it has something to abandon. Each feed is when it has
-// started, too: they may have changed since it was made.
+// reconfigure applies the current options to a started feed. It is also called when a feed has
+// started: the options may have changed meanwhile.
 func (fs *Feeds) reconfigure(f *Feed) {
 	select {
 	case <-f.started:

@@ -109,7 +109,8 @@ func TestReadersLetARestoreBeRead(t *testing.T) {
 	})
 }
 
-// While a relist is read, a reader takes the cache beyond what the relist shows. The relist must not take it back.
+// While a relist is read, a reader takes the cache beyond what the relist shows. The relist must
+// not take it back.
 func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 	for _, objects := range []int{3, smallObjects + 1} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {
@@ -175,8 +176,8 @@ func TestAbandonedDuringItsSync(t *testing.T) {
 
 var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
-// widgetUpstream serves one custom object, whose bytes change after the first stream, which ends cleanly as upstream's
-// do when a definition changes.
+// widgetUpstream serves one custom object, whose bytes change after the first stream, which ends
+// cleanly as upstream's do when a definition changes.
 func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) roundTrip {
 	var mu sync.Mutex
 	version := "old"
@@ -220,8 +221,8 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 	}
 }
 
-// The first stream of a custom resource ends before its time: what it showed is read again, whether the definition can
-// be followed or not.
+// The first stream of a custom resource ends before its time: what it showed is read again,
+// whether the definition can be followed or not.
 func TestCustomStreamCutShort(t *testing.T) {
 	for name, definitions := range map[string]func(*http.Request) (*http.Response, error){
 		"forbidden": func(*http.Request) (*http.Response, error) {

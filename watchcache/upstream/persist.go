@@ -13,10 +13,10 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// This file ties feeds to the files of their caches.
+// This file connects feeds with the files of their caches.
 
-// Restore starts the feeds that there are saved caches of, and returns at once. It is called
-// before any feed is opened.
+// Restore starts the feeds that have saved caches, and returns at once. It must be called
+// before Open.
 func (fs *Feeds) Restore(s *Store) error {
 	fs.store = s
 	keys, err := s.saved()
@@ -29,8 +29,8 @@ func (fs *Feeds) Restore(s *Store) error {
 	return err
 }
 
-// Save writes the caches that have changed since they were written. It must not be called
-// concurrently. The file of a feed that could not start for a while stays as it is.
+// Save writes the caches that have changed since their last save. It must not be called
+// concurrently. The file of a feed that has not started yet stays as it is.
 func (fs *Feeds) Save() error {
 	if fs.store == nil {
 		return nil
@@ -39,12 +39,12 @@ func (fs *Feeds) Save() error {
 	var err error
 	for _, f := range fs.list() {
 		rv, epoch := f.standing()
-		// What nobody keeps up to date may be about to be found wrong.
+		// A cache that has lost upstream may soon turn out to be wrong.
 		if _, lost := f.Lost(); lost || !f.cache.Stats().Ready || f.saved == (standing{rv, epoch}) {
 			continue
 		}
 		saveErr := fs.store.save(f)
-		if _, now := f.standing(); now != epoch { // what was written is of a state that was abandoned meanwhile
+		if _, now := f.standing(); now != epoch { // the written state was abandoned meanwhile
 			saveErr = errors.Join(saveErr, fs.store.remove(f.key()))
 		}
 		if saveErr != nil {
@@ -61,10 +61,10 @@ func (fs *Feeds) Save() error {
 	return err
 }
 
-// standing is where a cache was when it was saved.
+// standing is a cache's position when it was saved.
 type standing struct{ rv, epoch uint64 }
 
-// forgetSaved removes the file of a cache that nobody will want again soon.
+// forgetSaved removes the file of a cache that will not be needed soon.
 func (fs *Feeds) forgetSaved(key feedKey) {
 	if fs.store == nil {
 		return
@@ -74,8 +74,8 @@ func (fs *Feeds) forgetSaved(key feedKey) {
 	}
 }
 
-// restore fills the cache from a file, if there is one of use. Nobody is answered from it
-// before it has got to where upstream was when the feed started. It tells whether it did.
+// restore fills the cache from a usable file, if there is one. The cache answers nobody before it
+// has reached upstream's revision at the feed's start. It returns whether it restored the cache.
 func (f *Feed) restore(upstreamAt uint64) bool {
 	if f.store == nil {
 		return false
@@ -105,17 +105,17 @@ func (f *Feed) restore(upstreamAt uint64) bool {
 }
 
 const (
-	// settleStream is how long the stream may take to bring what has happened while there
-	// was no proxy, before a side watch helps.
+	// settleStream is how long the stream may take to bring what happened while no
+	// proxy ran, before a side watch helps.
 	settleStream = 100 * time.Millisecond
-	// settleTries is how often a restored cache is compared with upstream before it is given
-	// up: then the state is read as if nothing had been saved.
+	// settleTries is how often a restored cache is compared with upstream. Then it is given up, and
+	// the state is read from upstream.
 	settleTries = 10
 )
 
-// verifyRestored lets the restored cache answer once it has got to rv and holds what upstream has. Who
-// has only seen that it goes on from its resourceVersion knows little: etcd may have been
-// restored to before that and have gone on since. A state that was read anew, in a
+// verifyRestored lets the restored cache answer once it has reached rv and holds what upstream has.
+// A stream that resumes at its resourceVersion is not enough: etcd may have been
+// restored to an earlier state and have moved on since. A state that was read from upstream, in a
 // later epoch, needs no comparison.
 func (f *Feed) verifyRestored(ctx context.Context, rv uint64) {
 	defer close(f.settled)
@@ -125,7 +125,7 @@ func (f *Feed) verifyRestored(ctx context.Context, rv uint64) {
 		if err == nil {
 			return
 		}
-		rv = max(rv, at) // upstream may have moved on, and the stream say nothing of it
+		rv = max(rv, at) // upstream may have moved on without an event on the stream
 		f.log.Info("restored cache is not up to date", zap.Error(err))
 		if errors.Is(err, errDiffers) || try >= settleTries {
 			f.interrupt(errDiffers)
@@ -134,7 +134,7 @@ func (f *Feed) verifyRestored(ctx context.Context, rv uint64) {
 	}
 }
 
-// compareRestored has the cache get to rv, and compares it with upstream at rv or later.
+// compareRestored waits for the cache to reach rv and compares it with upstream at rv or later.
 func (f *Feed) compareRestored(ctx context.Context, rv uint64) (at uint64, err error) {
 	if !f.reaches(ctx, rv, settleStream) {
 		end, err := f.health.Turns.Wait(ctx, f.urgency)

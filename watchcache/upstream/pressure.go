@@ -9,23 +9,23 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// ErrNoMemory says that a resource is not cached as there is no memory for it.
+// ErrNoMemory says that a resource is not cached for lack of memory.
 var ErrNoMemory = errors.New("no memory is left for another cache")
 
-// MemoryPressure says what feeds do without, to save memory.
+// MemoryPressure says what feeds give up to save memory.
 type MemoryPressure struct {
-	// Logs is the share of their bounds that event logs keep to, more than 0, at most 1.
+	// Logs scales the bounds of event logs: more than 0, at most 1.
 	Logs float64
-	// NoNewFeeds leaves to upstream what is not cached yet. Feeds that are still reading their first
-	// state are given up.
+	// NoNewFeeds leaves resources without a cache to upstream. Feeds that are still reading their
+	// first state are given up.
 	NoNewFeeds bool
 }
 
-// noMemoryPause is how long a resource stays uncached whose cache turned out too large: to read it costs upstream
-// as much each time.
+// noMemoryPause is how long a resource with too large a cache stays uncached: each attempt costs
+// upstream a full read.
 const noMemoryPause = 10 * time.Minute
 
-// SetMemoryPressure changes what feeds do without, from now on.
+// SetMemoryPressure changes what feeds give up, from now on.
 func (fs *Feeds) SetMemoryPressure(shed MemoryPressure) {
 	fs.mu.Lock()
 	fs.mu.pressure = shed
@@ -35,9 +35,9 @@ func (fs *Feeds) SetMemoryPressure(shed MemoryPressure) {
 	}
 }
 
-// shed has a started feed do without what has to be done without now.
+// shed applies the present memory pressure to a started feed.
 func (fs *Feeds) shed(f *Feed) {
-	fs.shedding.Lock() // or what was decided first could be done last
+	fs.shedding.Lock() // otherwise an older decision could be applied last
 	defer fs.shedding.Unlock()
 	fs.mu.Lock()
 	shed := fs.mu.pressure

@@ -16,15 +16,25 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// This file brings a cache to where upstream said that it stands.
+// This file brings a cache to the revision that upstream returned.
+//
+// A quiet collection gets a bookmark only once a minute. A watch with timeoutSeconds=3 gets one
+// after about a second, at the revision of a probe that was sent before, if the probe was of
+// the same resource: the probe, a consistent read, makes the apiserver ask etcd for the progress of
+// that resource's watch. The apiserver's cache has everything that the probe saw, so a list not
+// older than that does not wait.
+//
+// A timer of one second sends this bookmark, so it may take two seconds and a quarter. A metadata
+// list of six thousand objects in protobuf took some 25 ms, for a megabyte, and shows just as well
+// that nothing has happened. So the run tries that first.
 
-// moved is the outcome of a run that was not to help, and found that it would have to.
+// moved is the outcome of a run that only checked, and found that the cache needs help.
 const moved = "moved"
 
 var errMoved = errors.New("others have written since")
 
-// reach waits until readers see a state at or above rv, and may help if that does
-// not come by itself.
+// reach waits until readers see a state at or above rv. If the stream does not bring it, reach may
+// help.
 func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
 	defer cancel()
@@ -50,17 +60,17 @@ func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome strin
 		return "", ctx.Err()
 	}
 	if f.reaches(ctx, q.rv, 0) {
-		return "shared", nil // by what the run before did
+		return "shared", nil // the run before brought it
 	}
 	if q.aside {
-		// Upstream brings its cache up to date when it is asked for the resource itself.
+		// A probe of the resource itself makes upstream bring its own cache up to date.
 		_ = f.probes.Wait(ctx)
 		p, err := f.probe(ctx)
 		if err != nil {
 			return "", err
 		}
 		if p.RV < q.rv {
-			f.keeper.ledger.Forget() // they are not in the same etcd
+			f.keeper.ledger.Forget() // the two resources are not in the same etcd
 		}
 		if p.RV < stats.Newest {
 			err = fmt.Errorf("%w: from %d to %d", errWentBack, stats.Newest, p.RV)
@@ -96,10 +106,10 @@ func isTiny(s watchcache.Stats) bool { return s.Objects <= tinyObjects && s.Byte
 
 func isSmall(s watchcache.Stats) bool { return s.Objects <= smallObjects && s.Bytes <= smallBytes }
 
-// proved is the outcome of a run that needed nothing but the ledger.
+// proved is the outcome of a run that the ledger alone answered.
 const proved = "ledger"
 
-// settles waits until the ledger or the stream shows the state that was asked for, and tells which.
+// settles waits until the ledger or the stream shows the state of q, and returns which one did.
 func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) (outcome string) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -129,7 +139,7 @@ func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) 
 	}
 }
 
-// proved has readers see the newest state as of what was asked for, if the ledger proves that it is.
+// proved marks the newest state as current as of q, if the ledger proves that.
 func (f *Feed) proved(q question) bool {
 	_, epoch := f.standing()
 	newest := f.cache.Stats().Newest
@@ -151,8 +161,8 @@ func (f *Feed) reaches(ctx context.Context, rv uint64, patience time.Duration) b
 	return err == nil
 }
 
-// fastForward lists the collection: the most recent state, or if rv is set one
-// that is not older, which upstream's cache has already.
+// fastForward lists the collection: the most recent state, or with rv set one
+// that is not older than rv, which upstream's cache already has.
 func (f *Feed) fastForward(ctx context.Context, rv uint64) (at uint64, err error) {
 	_, epoch := f.standing()
 	before := f.cache.Stats()
@@ -175,21 +185,21 @@ func (f *Feed) fastForward(ctx context.Context, rv uint64) (at uint64, err error
 		!slices.ContainsFunc(p.Changes, func(c watchcache.Change) bool { return c.Object.ResourceVersion() > before.Newest }))
 	err = f.write(epoch, func() error { return f.cache.FastForward(compact(p.Changes), p.RV) })
 	if errors.Is(err, watchcache.ErrDiverged) {
-		f.interrupt(err) // for a relist
+		f.interrupt(err) // it relists
 	}
 	return p.RV, err
 }
 
-// sideWatch watches from where the log stands and applies what comes: all that
-// the main stream still owes, and a bookmark. What the main stream then brings
-// of it is dropped as a repeat.
+// sideWatch watches from the log's end and applies all events that
+// the main stream still owes, up to a bookmark. The cache drops the main stream's
+// copies as repeats.
 func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 	from, epoch := f.standing()
 	ctx, cancel := context.WithTimeout(ctx, (sideWatchSeconds+1)*time.Second)
 	waited := make(chan struct{})
 	go func() {
 		defer close(waited)
-		defer cancel() // it is enough, or too late
+		defer cancel() // after the bookmark, or too late
 		_, _ = f.cache.WaitFresh(ctx, rv)
 	}()
 	defer func() {
@@ -202,7 +212,7 @@ func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},
 	})
 	if err == nil {
-		defer resp.Body.Close() //nolint:errcheck // its end was read, or does not matter
+		defer resp.Body.Close() //nolint:errcheck // read to its end, or does not matter
 		err = f.consume(client.NewStream(resp.Body, f.cache.Resource()), epoch, func() {})
 	}
 	if f.reaches(ctx, rv, 0) {

@@ -164,7 +164,8 @@ func TestExpiredRelistsAtOnce(t *testing.T) {
 	})
 }
 
-// One resource fails and upstream does not: the others follow, and that one is left alone by and by.
+// One resource fails and upstream does not: the others follow, and that one is left alone by and
+// by.
 func TestOneResourceFails(t *testing.T) {
 	for _, code := range []int{429, 500, 503} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
@@ -224,8 +225,8 @@ func TestUnwellUpstreamIsAsked(t *testing.T) {
 	})
 }
 
-// Feeds have failed so often that they pause for seconds when upstream goes away. When it is back they
-// do not wait for the end of that.
+// Feeds have failed so often that they pause for seconds when upstream goes away. When it is back
+// they do not wait for the end of that.
 func TestReturnEndsPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -309,8 +310,8 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 	})
 }
 
-// Of several servers, one goes away and feeds go on with another at once. When all are away they are
-// asked as little as one is, and any that comes back is enough.
+// Of several servers, one goes away and feeds go on with another at once. When all are away they
+// are asked as little as one is, and any that comes back is enough.
 func TestFeedsGoOnAtAnotherServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()

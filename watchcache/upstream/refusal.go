@@ -19,7 +19,7 @@ type refusal struct {
 	until time.Time
 }
 
-// refusalsMax bounds what is remembered of resources that come and go.
+// refusalsMax bounds the memory for resources that come and go.
 const refusalsMax = 1000
 
 func (fs *Feeds) refuseLocked(key feedKey, reason error, pause time.Duration) {
@@ -32,8 +32,8 @@ func (fs *Feeds) refuseLocked(key feedKey, reason error, pause time.Duration) {
 	fs.mu.refused[key] = refusal{reason, time.Now().Add(pause)}
 }
 
-// knownForbiddenLocked notes whether upstream forbids a resource, and tells whether it
-// was known to: the log says so once, not for each encoding and attempt.
+// knownForbiddenLocked notes whether upstream forbids a resource, and returns whether that was
+// known before: the log says so once, not for each encoding and attempt.
 func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden bool) (known bool) {
 	_, known = fs.mu.forbidden[gvr]
 	switch {
@@ -45,7 +45,7 @@ func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden
 	return known
 }
 
-// pauseAfter is how long a refusal holds before it is tried again.
+// pauseAfter is how long a refusal holds.
 func pauseAfter(err error) time.Duration {
 	switch {
 	case errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, client.ErrNoEncoding), errors.Is(err, object.ErrMalformed),
@@ -57,8 +57,8 @@ func pauseAfter(err error) time.Duration {
 	return max(2*time.Second, client.RetryAfter(err))
 }
 
-// notForUs tells that a feed ended because its resource cannot or must not be cached, and not
-// because upstream was away.
+// notForUs tells whether a feed ended because its resource cannot or must not be cached. An
+// upstream that is away is no such reason.
 func notForUs(err error) bool {
 	return errors.Is(err, discovery.ErrNotCacheable) || errors.Is(err, client.ErrNoEncoding)
 }

@@ -18,23 +18,23 @@ import (
 )
 
 const (
-	// checkPage is how many objects' metadata are listed at once, checkLimit how long it may
-	// take to list them all.
+	// checkPage is how many objects' metadata one request lists, checkLimit how long the whole list
+	// may take.
 	checkPage  = 5000
 	checkLimit = time.Minute
 	// checkShown is how many differences are logged.
 	checkShown = 5
 )
 
-// errDiffers says that the cache does not hold what upstream has at the same
-// resourceVersion: something was missed, here or on the way.
+// errDiffers says that the cache differs from upstream at the same
+// resourceVersion: the proxy or something before it missed a change.
 var errDiffers = errors.New("cache differs from upstream")
 
-// errInconclusive says that there was nothing to compare: upstream or the log has moved on.
+// errInconclusive says that nothing could be compared: upstream or the log has moved on.
 var errInconclusive = errors.New("states at one resourceVersion could not be had")
 
 // selfCheck compares keys, uids and resourceVersions of all objects with upstream's at the
-// resourceVersion that the log has reached.
+// log's resourceVersion.
 func (f *Feed) selfCheck(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
@@ -90,7 +90,7 @@ func (f *Feed) statesAt(ctx context.Context, rv uint64) (map[string]object.State
 	}
 }
 
-// checkAll compares one feed after another with upstream, all of them once in an interval.
+// checkAll compares all feeds with upstream, one after another, once per interval.
 func (fs *Feeds) checkAll(interval time.Duration) {
 	for {
 		feeds := fs.list()
@@ -107,7 +107,7 @@ func (fs *Feeds) checkAll(interval time.Duration) {
 	}
 }
 
-// check compares a feed with upstream. One that differs begins anew.
+// check compares a feed with upstream. A feed that differs starts anew.
 func (fs *Feeds) check(f *Feed) {
 	if stats := f.cache.Stats(); !stats.Ready {
 		return

@@ -10,7 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// A cache that differs from upstream, however that came, is noticed and begins anew; one that does not is left alone.
+// A cache that differs from upstream, however that came, is noticed and begins anew; one that does
+// not is left alone.
 func TestSelfCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil   func(*fakeUpstream)

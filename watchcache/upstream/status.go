@@ -9,18 +9,18 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// FeedStatus is one feed at a glance.
+// FeedStatus is a summary of one feed.
 type FeedStatus struct {
 	GVR      schema.GroupVersionResource
 	Encoding object.Encoding
-	// Lost is how long what the cache holds may have been out of date; 0 if it is not. Unreachable
-	// is the part of it for which upstream has not even refused anything.
+	// Lost is how long the cache may have been out of date; 0 if it is current. Unreachable
+	// is how long of that upstream has not answered at all.
 	Lost, Unreachable time.Duration
 	LastSign          time.Time
 	watchcache.Stats
 }
 
-// Status returns the feeds at a glance, in a stable order.
+// Status returns a summary of each feed, in a stable order.
 func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
 	for _, f := range fs.list() {

@@ -23,29 +23,36 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// Store keeps caches in a directory, a file for each, so that a proxy that starts again goes
-// on where the one before was: it neither reads the state of all resources again nor
-// forgets what its clients have seen.
+// Store keeps caches and their logs in a directory, one file each. So a restart costs upstream a
+// probe, a watch and a metadata list per feed, and costs clients nothing: no state is read again,
+// and their resourceVersions stay valid.
 //
-// A file is a line that says what it is, another with a header in JSON, a dump
-// ([watchcache.Cache.Dump]) and the SHA-256 of all that. It is written beside and renamed,
-// and can be read by its owner only.
+// A restored cache answers nobody until two things hold. First, it has reached the revision of the
+// probe at its start, by the stream, or by a side watch if nothing has happened. Second, the
+// metadata of all its objects equals upstream's: after a restore of etcd, upstream may accept a
+// watch from a resourceVersion of the lost history. A file is refused if it comes from another
+// cluster, or from another version of the apiserver, which may write other bytes; if the
+// resource's definition has changed; or if upstream is behind it.
+//
+// A file is a line with its format, a line with a header in JSON, a dump
+// ([watchcache.Cache.Dump]) and the SHA-256 of all that. It is written under another name and
+// renamed. Only its owner can read it.
 type Store struct {
 	dir    string
-	lock   *os.File // the directory: no two processes may write to it
+	lock   *os.File // locks the directory: one process may write to it
 	origin origin
 	log    *zap.Logger
 }
 
-// origin is where cached bytes come from: another cluster has other objects, and another
-// version of the apiserver may write the same ones in another way.
+// origin says where cached bytes come from: another cluster has other objects, and another
+// version of the apiserver may write the same objects differently.
 type origin struct {
 	Cluster string `json:"cluster"`
 	Server  string `json:"server"`
 }
 
-// savedHeader says what is in a file. All of it but the time has to be the same for the file to be
-// of use.
+// savedHeader describes a file. All of it but the time must match for the file to be
+// used.
 type savedHeader struct {
 	origin
 	Resource   schema.GroupVersionResource `json:"resource"`
@@ -60,13 +67,13 @@ type savedHeader struct {
 const (
 	storeMagic  = "watchproxy cache, format 2\n"
 	storeSuffix = ".cache"
-	storeLimit  = 30 * time.Second // for upstream to say who it is
+	storeLimit  = 30 * time.Second // for the questions about upstream's origin
 )
 
 // errUseless says why a saved cache is not used.
 var errUseless = errors.New("saved cache is of no use")
 
-// OpenStore makes the directory if need be, and asks upstream who it is.
+// OpenStore creates the directory if it is missing, and asks upstream for its origin.
 func OpenStore(ctx context.Context, dir string, client *client.Client, log *zap.Logger) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of saved caches: %w", err)
@@ -81,7 +88,7 @@ func OpenStore(ctx context.Context, dir string, client *client.Client, log *zap.
 	return s, nil
 }
 
-// take locks the directory for as long as the process lives, or until Close.
+// take locks the directory until Close or the end of the process.
 func (s *Store) take() (err error) {
 	if s.lock, err = os.Open(s.dir); err != nil {
 		return fmt.Errorf("directory of saved caches: %w", err)
@@ -97,13 +104,13 @@ func (s *Store) take() (err error) {
 
 const othersWrite = 0o022
 
-// Close lets another process have the directory.
+// Close lets another process use the directory.
 func (s *Store) Close() error { return s.lock.Close() }
 
 func (s *Store) prepare(ctx context.Context, client *client.Client) error {
 	entries, err := os.ReadDir(s.dir)
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), storeSuffix+"-") { // of somebody who was killed
+		if strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), storeSuffix+"-") { // killed process
 			err = errors.Join(err, os.Remove(filepath.Join(s.dir, e.Name())))
 		}
 	}
@@ -118,8 +125,8 @@ func (s *Store) prepare(ctx context.Context, client *client.Client) error {
 	return nil
 }
 
-// originOf asks who upstream is. Where the proxy may not look for what no two clusters have in
-// common, the address has to do.
+// originOf asks upstream for its origin. If the proxy may not read the cluster's uid, the address
+// replaces it.
 func originOf(ctx context.Context, c *client.Client) (o origin, err error) {
 	var version struct {
 		GitVersion string `json:"gitVersion"`
@@ -137,8 +144,8 @@ func originOf(ctx context.Context, c *client.Client) (o origin, err error) {
 	return origin{cluster, version.GitVersion}, nil
 }
 
-// header is that of a feed's file. A feed is not saved if nobody could tell later whether its
-// bytes are still good, or if upstream itself keeps no history to go on with.
+// header is the header of a feed's file. A feed is not saved if its bytes could not be validated
+// later, or if upstream has no history to resume from.
 func (s *Store) header(f *Feed) (h savedHeader, ok bool) {
 	r := f.cache.Resource()
 	h = savedHeader{
@@ -152,7 +159,7 @@ func (s *Store) header(f *Feed) (h savedHeader, ok bool) {
 	return h, !r.NoWatchCache && r.SelfDescribing == f.custom() && !f.options.Load().Aggregated
 }
 
-// path is a feed's file.
+// path is the path of a feed's file.
 func (s *Store) path(key feedKey) string {
 	name := strings.Join(key.sorted(), "_")
 	if len(name) > nameMax {
@@ -161,7 +168,7 @@ func (s *Store) path(key feedKey) string {
 	return filepath.Join(s.dir, name+storeSuffix)
 }
 
-// nameMax is for what comes before and behind it, as file systems have names of 255 bytes.
+// nameMax leaves room for a prefix and a suffix: file systems allow names of 255 bytes.
 const nameMax = 200
 
 // save writes a feed's cache.
@@ -202,17 +209,17 @@ func (s *Store) save(f *Feed) (err error) {
 	if err = os.Rename(file.Name(), path); err != nil {
 		return err
 	}
-	_ = file.Close() // it is on the disk
+	_ = file.Close() // already synced
 	return s.sync()
 }
 
-// sync has the directory know its files even if the machine stops.
+// sync makes the directory's entries survive a crash of the machine.
 func (s *Store) sync() error {
 	dir, err := os.Open(s.dir)
 	if err != nil {
 		return err
 	}
-	defer dir.Close() //nolint:errcheck // it was read
+	defer dir.Close() //nolint:errcheck // only read from
 	return dir.Sync()
 }
 
@@ -223,14 +230,14 @@ func (s *Store) remove(key feedKey) error {
 	return nil
 }
 
-// load fills a feed's empty cache from its file, unless that is of later than upstream. The
-// error says why not; there may be none.
+// load fills a feed's empty cache from its file, unless the file is ahead of upstream. The
+// error says why it did not; the file may be missing.
 func (s *Store) load(f *Feed, upstreamAt uint64) error {
 	file, err := os.Open(s.path(f.key()))
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // it was read
+	defer file.Close() //nolint:errcheck // only read from
 	if err := checkSum(file); err != nil {
 		return err
 	}
@@ -258,7 +265,7 @@ func (s *Store) load(f *Feed, upstreamAt uint64) error {
 	return nil
 }
 
-// checkSum checks that a file is as it was written, and goes back to its beginning.
+// checkSum verifies a file's checksum and rewinds it.
 func checkSum(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -297,7 +304,7 @@ func readSavedHeader(from *bufio.Reader) (h savedHeader, err error) {
 	return h, nil
 }
 
-// saved lists the feeds that there are files of. What is none is removed: it would stay for ever.
+// saved lists the feeds that have files. It removes invalid files, which nothing else would remove.
 func (s *Store) saved() (keys []feedKey, err error) {
 	entries, err := os.ReadDir(s.dir)
 	for _, e := range entries {
@@ -323,7 +330,7 @@ func (s *Store) keyOf(path string) (key feedKey, err error) {
 	if err != nil {
 		return key, err
 	}
-	defer file.Close() //nolint:errcheck // it was read
+	defer file.Close() //nolint:errcheck // only read from
 	h, err := readSavedHeader(bufio.NewReader(file))
 	if err != nil {
 		return key, err

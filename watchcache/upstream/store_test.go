@@ -66,8 +66,8 @@ func saved(t *testing.T, f *fakeUpstream, dir string) (since uint64) {
 	return since
 }
 
-// A proxy that starts again goes on where the one before was: it reads no state, knows what has happened before, and
-// answers nobody before it has caught up.
+// A proxy that starts again goes on where the one before was: it reads no state, knows what has
+// happened before, and answers nobody before it has caught up.
 func TestRestoredFeed(t *testing.T) {
 	for name, meanwhile := range map[string]func(*fakeUpstream){
 		"nothing":   func(*fakeUpstream) {},
@@ -161,7 +161,8 @@ func TestUselessFiles(t *testing.T) {
 	}
 }
 
-// When upstream has forgotten what has happened since, the feed reads the state and goes on with the difference.
+// When upstream has forgotten what has happened since, the feed reads the state and goes on with
+// the difference.
 func TestRestoredFeedIsTooOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -225,8 +226,9 @@ func TestRestoreWithoutUpstream(t *testing.T) {
 	})
 }
 
-// While there was no proxy, etcd was restored to a time before the file's, and has gone on beyond it. Upstream's watch goes
-// on from the file's resourceVersion as if nothing had happened; but nobody is shown the other history.
+// While there was no proxy, etcd was restored to a time before the file's, and has gone on beyond
+// it. Upstream's watch goes on from the file's resourceVersion as if nothing had happened; but
+// nobody is shown the other history.
 func TestRestoredUpstreamHasGoneOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()

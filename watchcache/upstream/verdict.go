@@ -12,7 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// expired is why a state is read again whose history upstream has lost.
+// expired is the reason of a relist after upstream has lost the history.
 const expired = "expired"
 
 // verdict decides what follows the end of a stream. A nil error is a clean end.
@@ -24,7 +24,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (servers.Action, string) 
 		f.newEpoch = true
 		return servers.Relist, "went-back"
 	case errors.Is(err, errDiffers):
-		f.newEpoch = true // nobody knows what its watches have missed
+		f.newEpoch = true // its watches have missed an unknown number of events
 		return servers.Relist, "self-check"
 	case errors.Is(err, errCutShort):
 		return servers.Relist, "cut-short"
@@ -38,7 +38,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (servers.Action, string) 
 	case apierrors.IsTooManyRequests(err):
 		return servers.Resume, ""
 	case client.IsTooLarge(err):
-		// Upstream lags behind us, or was restored to an earlier state. Only
+		// Upstream lags behind the cache, or was restored to an earlier state. Only
 		// a consistent read can tell.
 		if f.wentBack(ctx) {
 			f.newEpoch = true
@@ -53,7 +53,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (servers.Action, string) 
 	return servers.Resume, ""
 }
 
-// wentBack asks for upstream's revision.
+// wentBack probes and returns whether upstream's revision went back.
 func (f *Feed) wentBack(ctx context.Context) bool {
 	s, err := f.cache.Snapshot()
 	if err != nil {

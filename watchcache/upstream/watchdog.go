@@ -17,8 +17,8 @@ const (
 	grace = 5 * time.Second
 )
 
-// guard watches over an open stream and cuts it, with the reason as the cause,
-// if upstream moves on and the stream does not. It returns when ctx ends.
+// guard cuts an open stream if upstream moves on and the stream does not; the reason is the
+// cause. It returns when ctx ends.
 func (f *Feed) guard(ctx context.Context, cut context.CancelCauseFunc) {
 	for client.Sleep(ctx, silence-f.quiet()) {
 		if f.quiet() < silence {
@@ -43,7 +43,7 @@ func (f *Feed) check(ctx context.Context) error {
 	}
 	s, err := f.cache.Snapshot()
 	switch {
-	case err != nil: // still reading the initial state
+	case err != nil: // the initial state is still being read
 		return fmt.Errorf("%w before the initial state was complete", errSilent)
 	case p.RV < s.ResourceVersion():
 		return fmt.Errorf("%w: from %d to %d", errWentBack, s.ResourceVersion(), p.RV)
@@ -54,7 +54,8 @@ func (f *Feed) check(ctx context.Context) error {
 		return nil
 	}
 	if f.cache.Resource().NoWatchCache {
-		// No bookmark will tell that nothing has happened.
+		// Upstream has no watch cache for events, so no bookmark comes: a quiet stream
+		// looks like a broken one.
 		if same, err := f.confirm(probing, p.RV); err == nil && same {
 			f.touch()
 			return f.forget()
@@ -66,8 +67,8 @@ func (f *Feed) check(ctx context.Context) error {
 	return nil
 }
 
-// forget lets go of what the log holds for longer than it may. Bookmarks do so by
-// the way, where they come.
+// forget drops what has exceeded the log's age limit. Bookmarks do that as well,
+// where they come.
 func (f *Feed) forget() error {
 	_, epoch := f.standing()
 	return f.write(epoch, func() error {
