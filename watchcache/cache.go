@@ -14,26 +14,25 @@ import (
 var (
 	// ErrNotReady says that the cache has not been filled yet.
 	ErrNotReady = errors.New("cache is not filled yet")
-	// ErrEnded says that the state a reader stood on was abandoned: upstream
-	// went back in time, or the feed stopped. The reader starts afresh.
+	// ErrEnded says that a reader's state was abandoned: upstream
+	// went back in time, or the feed stopped. The reader starts anew.
 	ErrEnded = errors.New("cache was ended or started anew")
-	// ErrLagged says that a cursor was too slow and the log has left it behind.
+	// ErrLagged says that the log has dropped events that a cursor had not read yet.
 	ErrLagged = errors.New("cursor was left behind by the event log")
 	// ErrTooOld says that the log does not reach back to a resourceVersion.
 	ErrTooOld = errors.New("resourceVersion is too old")
 	// ErrTooNew says that the cache has not reached a resourceVersion.
 	ErrTooNew = errors.New("resourceVersion is not reached yet")
-	// ErrDiverged says that a change does not fit the cached state, so that
-	// something was missed: the writer must list again.
+	// ErrDiverged says that a change does not fit the cached state, so the cache
+	// missed something: the writer must list again.
 	ErrDiverged = errors.New("cache has diverged from upstream")
 )
 
 // Cache is the versioned cache of one resource. See the package documentation
 // for its shape and guarantees.
 //
-// Writer methods (Reset, Apply, Advance, Replace, FastForward, Confirm, Carry, Trim, End)
-// must be called by
-// one goroutine at a time. All others may be called by anyone at any time.
+// One goroutine at a time may call the writer methods: Reset, Apply, Advance, Replace, FastForward,
+// Confirm, Carry, Trim, End. Any goroutine may call all others at any time.
 type Cache struct {
 	resource  object.Resource
 	limits    atomic.Pointer[Limits]
@@ -55,19 +54,19 @@ func New(resource object.Resource, limits Limits) *Cache {
 	return c
 }
 
-// Limits are those of the log.
+// Limits returns the log's limits.
 func (c *Cache) Limits() Limits { return *c.limits.Load() }
 
-// SetLimits changes those of the log. What is too much by them goes with the next event, or with [Cache.Trim].
+// SetLimits changes the log's limits. The next event, or [Cache.Trim], drops the excess.
 func (c *Cache) SetLimits(l Limits) { c.limits.Store(&l) }
 
-// Resource tells what the cache holds.
+// Resource describes what the cache holds.
 func (c *Cache) Resource() *object.Resource { return &c.resource }
 
-// Bookmark is the shape of upstream's bookmarks, nil until one was seen.
+// Bookmark is the form of upstream's bookmarks, nil until one was seen.
 func (c *Cache) Bookmark() *object.Bookmark { return c.bookmark.Load() }
 
-// SetBookmark keeps the shape of upstream's bookmarks.
+// SetBookmark sets the form of upstream's bookmarks.
 func (c *Cache) SetBookmark(b *object.Bookmark) { c.bookmark.Store(b) }
 
 // Snapshot returns the newest state, or [ErrNotReady].
@@ -90,7 +89,7 @@ func (c *Cache) notReady() error {
 
 // WaitFresh waits until the cache is filled and has reached rv, and returns the
 // newest state. If ctx ends first, it returns an error that wraps [ErrTooNew]
-// or [ErrNotReady] and, for the former, the state that there is.
+// or [ErrNotReady]; with [ErrTooNew] it also returns the state so far.
 func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
 	if v := c.view.Load(); v != nil && v.newest().rv >= rv {
 		return v.newest(), nil // the usual case takes no lock
@@ -117,8 +116,8 @@ func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
 }
 
 // SnapshotAt returns the state that upstream had at rv. It fails with
-// [ErrTooOld] if the log does not reach back to rv or knows no true state for
-// it, with [ErrTooNew] if the log has not reached it, with [ErrNotReady].
+// [ErrTooOld] if the log does not reach back to rv or has no true state for
+// it, with [ErrTooNew] if the log has not reached rv, and with [ErrNotReady].
 func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 	v := c.view.Load()
 	switch {
@@ -141,15 +140,15 @@ type Change struct {
 }
 
 // Reset begins a new epoch with the given state: objects sorted by key, at rv.
-// Cursors of the epoch before end with [ErrEnded].
+// Cursors of the previous epoch end with [ErrEnded].
 func (c *Cache) Reset(objects []*object.Object, rv uint64) {
 	next := &view{epoch: 1, rv: rv, tree: buildTree(objects), since: rv, first: 1, end: 1}
 	next.base = next.tree
 	if v := c.view.Load(); v != nil {
 		next.epoch = v.epoch + 1
 		next.abandoned = max(v.abandoned, v.newest().rv)
-		// A cursor that is just being made may hold marks of the epoch before.
-		// Sequence numbers go on, so that they cannot be taken for new ones.
+		// A cursor in the making may hold marks of the previous epoch. Sequence
+		// numbers go on, so those marks never match new events.
 		next.first, next.end = v.end, v.end
 	}
 	c.publish(next)
@@ -157,8 +156,8 @@ func (c *Cache) Reset(objects []*object.Object, rv uint64) {
 }
 
 // Apply takes changes in upstream's order and drops repeats. It fails with
-// [ErrDiverged] if a change does not fit the state; the changes before it are in
-// effect then.
+// [ErrDiverged] if a change does not fit the state; the changes before it stay
+// applied.
 func (c *Cache) Apply(changes []Change, now time.Time) error {
 	v := c.view.Load()
 	if v == nil {
@@ -181,8 +180,8 @@ func (c *Cache) Apply(changes []Change, now time.Time) error {
 	return err
 }
 
-// repeats tells whether the view contains a change already: what is below its
-// resourceVersion, and at it what the state shows. For one revision can hold
+// repeats tells whether the view contains a change already. It does below its
+// resourceVersion; at that resourceVersion the state decides, because one revision can hold
 // several deletions: etcd deletes all keys of an expired lease at once, and
 // kube-apiserver shares leases among Events.
 func (v *view) repeats(change Change) bool {
@@ -197,7 +196,7 @@ func (v *view) repeats(change Change) bool {
 	return was != nil && was.ResourceVersion() == o.ResourceVersion()
 }
 
-// change makes the event that a change is in this state.
+// change turns a change into an event on this state.
 func (t tree) change(change Change) (Event, error) {
 	o := change.Object
 	e := Event{Type: Modified, RV: o.ResourceVersion(), Object: o}
@@ -218,10 +217,10 @@ func (t tree) change(change Change) (Event, error) {
 	return e, nil
 }
 
-// commit publishes a view made from v, if it differs. The cursors which its new
-// events could concern are marked before and signalled after.
+// commit publishes a view made from v, if it differs. It marks the cursors that its new
+// events could concern before, and signals them after.
 func (c *Cache) commit(v, next *view, now time.Time) {
-	trimmed := *next // marks must reach those, too, whom the log leaves behind
+	trimmed := *next // cursors that the log leaves behind need marks, too
 	trimmed.trim(c.Limits(), now)
 	if trimmed.rv >= trimmed.ahead.rv {
 		trimmed.ahead = Snapshot{}
@@ -254,8 +253,8 @@ func (c *Cache) Advance(rv uint64, now time.Time) {
 	c.commit(v, &next, now)
 }
 
-// Trim drops from the log what has become too old. The writer calls it now and
-// then, so that a quiet cache lets go of its past, too.
+// Trim drops events beyond the age limit. The writer calls it now and
+// then, so that a quiet cache drops old events, too.
 func (c *Cache) Trim(now time.Time) {
 	if v := c.view.Load(); v != nil {
 		next := *v
@@ -272,12 +271,12 @@ func (c *Cache) End() {
 	})
 }
 
-// Stats is a cache at a glance.
+// Stats is a summary of a cache.
 type Stats struct {
 	Ready           bool
 	Epoch           uint64
 	ResourceVersion uint64 // what the log has reached
-	Newest          uint64 // what readers see, by FastForward possibly more
+	Newest          uint64 // what readers see; FastForward can put it above ResourceVersion
 	Since           uint64 // the oldest resourceVersion a watch can start from
 	Objects         int
 	Bytes           int64 // of the objects' JSON

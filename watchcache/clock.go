@@ -4,9 +4,9 @@ import "time"
 
 var began = time.Now()
 
-// Moment is a time in Unix nanoseconds by a clock that nobody sets: it began with the wall clock when the process
-// did, and went on with the monotonic one. What is kept for a while would else be kept for ever, or not at all, once
-// somebody corrects the machine's time.
+// Moment is a time in Unix nanoseconds that ignores changes of the machine's clock: the wall clock
+// at the process's start plus monotonic time. Otherwise, after a correction of the clock, what is kept for
+// a while would stay for ever or vanish at once.
 func Moment(t time.Time) int64 { return began.UnixNano() + int64(t.Sub(began)) }
 
 // SinceMoment is how long ago a moment was.

@@ -13,8 +13,8 @@ import (
 // costs nothing until the log has left it behind.
 //
 // Why not a channel per watch: a thousand buffers hold a thousand copies of the
-// same pointers, a full one stalls the writer or loses an event, and who is slow
-// is known only when it is too late.
+// same pointers, and a full one stalls the writer or loses an event. A slow
+// reader shows only when it is too late.
 //
 // # Marks
 //
@@ -34,14 +34,14 @@ import (
 //	C2 m < v.end: no event in [next, m) concerns it
 //	C3 m ≥ v.end: as C1
 //
-// so a narrowed watch stands at the log's end however long nothing matches,
-// and looks only at what could match. The mark that was taken may stand for
-// later ones, too, which found it in place, and some of those may be for events
-// that are not published yet. No later mark would tell of them, but latest does:
+// So a narrowed watch stands at the log's end while nothing matches, for hours if
+// need be, and looks only at events that could match. Later events, some of them not
+// published yet, may have found the taken mark in place and set none of their own. No
+// later mark tells of them, but latest does:
 //
 //	C4 l ≥ v.end: the next poll must look at everything from v.end on
 //
-// and the signal for them is on its way.
+// The signal for these events is on its way.
 //
 // A Cursor is read by one goroutine. Close it when done.
 type Cursor struct {
@@ -50,9 +50,9 @@ type Cursor struct {
 	epoch  uint64
 	next   uint64 // the next sequence number to look at
 	behind bool   // the next poll must look at everything from next on
-	more   bool   // the last poll left something that is in the log
-	floor  uint64 // a start that upstream had not reached; not delivered up to there
-	passed uint64 // the start, then the end of the last gap that was found to be passable
+	more   bool   // the last poll left events that are in the log
+	floor  uint64 // a start ahead of the cache: nothing up to it is delivered
+	passed uint64 // the start, then the end of the last gap that the cursor passed
 	strict bool   // see WholeHistory
 
 	pending atomic.Uint64 // earliest marked sequence number, 0 for none
@@ -63,8 +63,8 @@ type Cursor struct {
 }
 
 // Delta is an event as one watch sees it through its filter. RV is the
-// resourceVersion that is shown, from which its reader may go on anywhere; Object
-// may still carry an older one, when it is the previous version of an object that
+// resourceVersion that the client sees and may resume from at any server. Object
+// may carry an older one, if it is the previous version of an object that
 // left the selection.
 type Delta struct {
 	Type   EventType
@@ -72,23 +72,23 @@ type Delta struct {
 	Object *object.Object
 }
 
-// Watch returns a cursor that delivers the changes after resourceVersion from,
-// which may be one that upstream has not reached yet. It fails with
+// Watch returns a cursor that delivers the changes after the resourceVersion from,
+// which may be ahead of upstream. It fails with
 // [ErrNotReady] or with [*TooOldError].
 func (c *Cache) Watch(filter *Filter, from uint64) (*Cursor, error) {
 	return c.watch(filter, from, 0)
 }
 
 // WatchAfter is Watch from a state that the caller has. It also fails with
-// [ErrEnded] if that is of an epoch which is over.
+// [ErrEnded] if the epoch of that state is over.
 func (c *Cache) WatchAfter(filter *Filter, state Snapshot) (*Cursor, error) {
 	return c.watch(filter, state.rv, state.epoch)
 }
 
-// watch opens a cursor in an epoch, or in the present one if that is 0.
+// watch opens a cursor in an epoch; 0 is the present one.
 func (c *Cache) watch(filter *Filter, from, epoch uint64) (*Cursor, error) {
 	cursor := &Cursor{cache: c, filter: filter, signal: make(chan struct{}, 1)}
-	// Register first: whatever is not in the view below will be marked.
+	// Register first: then every event that the view below lacks gets a mark.
 	c.interests.add(cursor)
 	v := c.view.Load()
 	var err error
@@ -115,16 +115,16 @@ func (c *Cache) watch(filter *Filter, from, epoch uint64) (*Cursor, error) {
 	return cursor, nil
 }
 
-// WholeHistory has the cursor fail with [*TooOldError] where a relist jumped. It is for a
-// reader that keeps the events for others, who may go on from between them. It is called
+// WholeHistory makes the cursor fail with [*TooOldError] where a relist jumped. A reader
+// that keeps the events for others needs it: they may resume between two of them. Call it
 // before the first Poll.
 func (c *Cursor) WholeHistory() { c.strict = true }
 
-// TooOldError says from where on the log can serve watches. It is an [ErrTooOld].
+// TooOldError says where the log's history begins. It is an [ErrTooOld].
 type TooOldError struct {
 	From, Oldest uint64
-	// Gap tells that From lies where a relist jumped, or in an epoch that is over: the
-	// client has to list, and upstream is not to be asked.
+	// Gap tells that From lies in a relist's gap, or in an epoch that is over: the
+	// client has to list, and the request must not be forwarded.
 	Gap bool
 }
 
@@ -138,12 +138,12 @@ func (e *TooOldError) Is(target error) bool { return target == ErrTooOld }
 // Ready receives when there may be something to poll, including the end.
 func (c *Cursor) Ready() <-chan struct{} { return c.signal }
 
-// Notify has f called from now on where Ready would receive. F must not block: the writer
-// calls it. What was signalled before is to be polled.
+// Notify calls f from now on where Ready would receive. The writer calls f, so it must not
+// block. The caller must poll once for signals before Notify.
 func (c *Cursor) Notify(f func()) { c.notify.Store(&f) }
 
-// Wake makes Ready receive, whether or not there is anything to poll: whoever waits for
-// other things as well need not wait for several channels. It does not block.
+// Wake makes Ready receive, whether or not there is anything to poll: so a reader can wait for
+// other things on the same channel. It does not block.
 func (c *Cursor) Wake() {
 	if notify := c.notify.Load(); notify != nil {
 		(*notify)()
@@ -155,29 +155,28 @@ func (c *Cursor) Wake() {
 	}
 }
 
-// Poll appends up to limit deltas to into, without waiting. The position covers
-// all that was delivered so far: a bookmark at it would be true. It is below the cursor's start
-// as long as the cache has not reached that, and before a gap until all of that was delivered.
+// Poll appends up to limit deltas to into, without waiting. position covers
+// all deltas delivered so far: a bookmark at it would be true. It is below the cursor's start
+// until the cache has reached that, and before a gap until all of the gap was delivered.
 // If Poll returns limit deltas, there may be more at once; otherwise Ready tells.
-// A new cursor is polled first. It fails for good, with [ErrEnded], with [ErrLagged], or with
-// [*TooOldError] if a relist has jumped over its start, or over changes that this watch
-// cannot be told safely (see Cache.Replace).
+// Poll a new cursor before waiting. Poll fails for good, with [ErrEnded], with [ErrLagged], or with
+// [*TooOldError] if a relist jumped over the cursor's start, or over changes that
+// this watch cannot show safely (see Cache.Replace).
 func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
 	return c.poll(into, bounds{deltas: limit, bytes: math.MaxInt, looks: math.MaxInt})
 }
 
-// PollWithin is Poll for somebody who has room for so many bytes only: it stops before an
-// event with which there would be more, even if it is the first. It also stops after a look
-// at pollLooks events, however few of them concern the cursor. [Cursor.More] tells whether
-// it has come to the end.
+// PollWithin is Poll with a bound in bytes: it stops before the event that would exceed the
+// bound, even if it is the first. It also stops after pollLooks events, however few of them
+// concern the cursor. [Cursor.More] tells whether it stopped before the end.
 func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, position uint64, err error) {
 	return c.poll(into, bounds{limit, bytes, pollLooks})
 }
 
-// More tells whether the last poll has left something that it could have looked at.
+// More tells whether the last poll stopped before the end of the log.
 func (c *Cursor) More() bool { return c.more }
 
-// Err is what a poll would fail with because the log does not go back far enough, or has
+// Err is the error of the next poll if the log no longer reaches back far enough, or has
 // ended.
 func (c *Cursor) Err() error {
 	switch v := c.cache.view.Load(); {
@@ -192,8 +191,8 @@ func (c *Cursor) Err() error {
 // pollLooks is how many events PollWithin looks at.
 const pollLooks = 1024
 
-// EventOverhead is what PollWithin counts for an event beside its object, in bytes: what a
-// watch writes around it takes less.
+// EventOverhead is PollWithin's allowance for an event beside its object, in bytes: a
+// watch's framing takes less.
 const EventOverhead = 256
 
 // bounds are those of a poll.
@@ -205,7 +204,7 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 	if v == nil || v.epoch != c.epoch {
 		return into, 0, ErrEnded
 	}
-	if c.strict && v.jumpedSince(c.passed) { // there may be nothing to show of it
+	if c.strict && v.jumpedSince(c.passed) { // the gap's events may not concern the cursor
 		return into, 0, &TooOldError{From: c.passed, Oldest: v.rv, Gap: true}
 	}
 	mark := c.pending.Swap(0)
@@ -221,7 +220,7 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 	case c.next < v.first:
 		return into, 0, ErrLagged
 	case v.inGap(c.floor):
-		// What was deleted after the start may be logged before it.
+		// The log may hold deletions before the start that happened after it.
 		return into, 0, &TooOldError{From: c.floor, Oldest: v.rv}
 	}
 	before := len(into)
@@ -229,21 +228,21 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 		return into[:before], 0, err
 	}
 	c.cache.delivered.Add(uint64(len(into) - before))
-	// Below its start a cursor looks at all: it must not pass a gap unseen.
+	// Below its start a cursor looks at every event: it must not pass a gap unseen.
 	c.more = c.next < v.end
 	c.behind = c.more || coming || v.rv < c.floor
 	if c.more {
 		e := v.event(c.next)
 		if e.jumped {
 			g, _ := v.crossing(e.RV)
-			return into, g.after, nil // what comes may have left the selection in the gap
+			return into, g.after, nil // the next event may have left the selection in the gap
 		}
 		return into, e.RV - 1, nil // not the last event's RV: the next one may share it
 	}
 	return into, v.rv, nil
 }
 
-// look appends what concerns the cursor from next on.
+// look appends the events from next on that concern the cursor.
 func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 	for ; c.next < v.end && most.deltas > 0 && most.looks > 0; c.next++ {
 		most.looks--
@@ -267,9 +266,9 @@ func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 	return into, nil
 }
 
-// passes tells whether the cursor can go through the gap that it is about to enter with e. After
-// each set, its client may go on elsewhere from there. It must not hold an object that may have
-// been out of the selection at that time: a relist of another cache would not tell that it left.
+// passes tells whether the cursor can go through the gap that e enters. After each set, the
+// client may resume elsewhere from there. It must not hold an object that may have been
+// out of the selection at that time: a relist of another cache would not tell that it left.
 // An object that is selected before and after the gap may have left and come back. So only
 // the first set may be of such an object.
 func (c *Cursor) passes(v *view, e *Event) bool {
@@ -297,12 +296,11 @@ func (c *Cursor) passes(v *view, e *Event) bool {
 	return true
 }
 
-// Close forgets the cursor. It must be called exactly once.
+// Close removes the cursor from its cache. Call it exactly once.
 func (c *Cursor) Close() { c.cache.interests.remove(c) }
 
-// delta is what an event means to those who see only what the filter selects:
-// entering the selection is ADDED, leaving it is DELETED. What left it in a gap is told before
-// all sets there.
+// delta is an event as the filter's selection shows it: entering the selection is ADDED, leaving
+// it is DELETED. Objects that left it in a gap are shown before all sets there.
 func (f *Filter) delta(e *Event) (Delta, bool) {
 	is := e.Type != Deleted && f.Matches(e.Object)
 	was := e.Prev != nil && f.Matches(e.Prev)

@@ -11,9 +11,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Dump writes what Restore needs to be where the cache is: the oldest state that it knows,
-// and what has happened since. It fails with [ErrNotReady] or [ErrEnded] if there is none.
-// The cache goes on meanwhile.
+// Dump writes the oldest state in the cache and all events since; Restore rebuilds the cache
+// from that. It fails with [ErrNotReady] or [ErrEnded] if there is no state.
+// The cache may change meanwhile.
 //
 // Numbers are unsigned varints, bytes follow their length:
 //
@@ -87,15 +87,15 @@ func (d *dumper) write(b []byte) {
 	}
 }
 
-// ErrMalformedDump says that what is to be restored is not what Dump writes.
+// ErrMalformedDump says that Dump has not written these bytes.
 var ErrMalformedDump = errors.New("malformed dump")
 
 // dumpMax bounds an object in a dump, in bytes.
 const dumpMax = 64 << 20
 
-// Restore reads a dump of the same resource. Nothing of it is to be seen before publish is
-// called, which must be before the first Reset: whoever has the dump may want to check
-// that it is whole, and where it ends. It reads to the end of the dump and no further.
+// Restore reads a dump of the same resource. Readers see nothing of it before publish is
+// called, which must happen before the first Reset: so the caller can check first
+// that the dump is whole, and where it ends. It reads to the end of the dump and no further.
 func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err error) {
 	l := loader{from: from, resource: &c.resource, now: Moment(time.Now())}
 	v := &view{epoch: 1, first: 1, end: 1}
@@ -172,7 +172,7 @@ func (l *loader) number() uint64 {
 	return n
 }
 
-// bytes are valid until they are parsed: they are not kept.
+// bytes are valid until the next read: parse them at once.
 func (l *loader) bytes() []byte {
 	n := l.number()
 	if n > dumpMax {
@@ -217,11 +217,11 @@ func (l *loader) event(v *view) {
 		l.fail("event of type %d of %s at %d, behind one at %d: %v", kind, o.Key(), rv, v.rv, err)
 		return
 	}
-	e.at = min(at, l.now) // of another process, before somebody set the clock back
+	e.at = min(at, l.now) // written by another process, maybe before the clock was set back
 	v.append(e)
 }
 
-// restored makes the event of this type in this state.
+// restored turns a dumped event into an event on this state.
 func (t tree) restored(kind EventType, o *object.Object) (Event, error) {
 	if kind == left {
 		if was := t.get(o.Key()); was != nil && was.UID() == o.UID() {

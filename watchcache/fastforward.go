@@ -7,15 +7,15 @@ import (
 )
 
 // FastForward publishes a state that upstream was asked for, objects sorted by
-// key at rv, beyond what the log has reached. Readers see it at once: it is what
-// [Cache.Snapshot] and [Cache.WaitFresh] return until the log gets there itself.
-// Watches do not: a state does not tell the changes that led to it, so they go
-// on with the log, which stays complete. A watch that starts at rv is given
-// nothing of what the log brings up to there (see [Cache.Watch]).
+// key at rv, ahead of the log. Readers see it at once:
+// [Cache.Snapshot] and [Cache.WaitFresh] return it until the log gets there.
+// Watches do not, because a state does not tell the changes that led to it: they go
+// on with the log, which stays complete. A watch that starts at rv gets
+// none of the log's events up to there (see [Cache.Watch]).
 //
-// A state at or below what readers see already changes nothing. It fails with
-// [ErrDiverged], changing nothing, if objects cannot be a later state of what is
-// cached.
+// A state at or below the one that readers see changes nothing. It fails with
+// [ErrDiverged], changing nothing, if objects cannot be a later state of the
+// cache.
 func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	v := c.view.Load()
 	if v == nil {
@@ -42,7 +42,7 @@ func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 }
 
 // Confirm compares a state that upstream was asked for, sorted by key at rv, with
-// the newest that the log has. If they are the same objects in the same versions,
+// the log's newest. If both hold the same objects in the same versions,
 // it publishes that state as of rv, as [Cache.FastForward] does. It returns whether
 // readers see a state at or above rv.
 func (c *Cache) Confirm(states []object.State, rv uint64) bool {
@@ -71,8 +71,8 @@ func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	return true
 }
 
-// Carry publishes the newest state as of rv, if it is the one as of since: nothing has happened in
-// between. It returns whether it is.
+// Carry publishes the newest state as of rv if it is the state at since: the caller knows that
+// nothing happened in between. It returns whether it did.
 func (c *Cache) Carry(since, rv uint64) bool {
 	v := c.view.Load()
 	if v == nil {
@@ -88,7 +88,7 @@ func (c *Cache) Carry(since, rv uint64) bool {
 	return true
 }
 
-// newest is the newest state that readers may see.
+// newest is the newest state for readers.
 func (v *view) newest() Snapshot {
 	if v.ahead.rv > v.rv {
 		return v.ahead

@@ -20,12 +20,12 @@ func (e *UnsupportedFieldError) Error() string {
 	return fmt.Sprintf("field label %q is not kept in the cache", e.Field)
 }
 
-// Filter is what a request asks of a collection: a namespace, a label selector,
+// Filter is a request's selection in a collection: a namespace, a label selector,
 // a field selector. The zero filter of a resource matches everything.
 type Filter struct {
 	resource  *object.Resource
 	namespace string
-	key       string // the one object that can match, if known
+	key       string // the only key that can match, if known
 	labels    labels.Selector
 	fields    []fieldRequirement
 	interest  interest
@@ -80,7 +80,7 @@ func NewFilter(r *object.Resource, namespace string, ls labels.Selector, fs fiel
 			final := index < 0 || r.Fields[index].Final && equal && req.Value != ""
 			f.fickle = f.fickle || !final
 		}
-		// Matches reads the value of a field once for all that is asked of it.
+		// Matches reads the value of each field once.
 		slices.SortStableFunc(f.fields, func(a, b fieldRequirement) int { return cmp.Compare(a.index, b.index) })
 	}
 	f.narrow(r)
@@ -88,7 +88,7 @@ func NewFilter(r *object.Resource, namespace string, ls labels.Selector, fs fiel
 	return f, nil
 }
 
-// readCost is what it costs to read a field that is not kept, in comparisons.
+// readCost is the cost of reading a field that is not kept, in comparisons.
 const readCost = 8
 
 func (f *Filter) comparisons() (n int) {
@@ -107,8 +107,8 @@ func (f *Filter) comparisons() (n int) {
 	return n
 }
 
-// Cost is about how many strings are compared to tell whether an object is selected. The
-// memory that a filter takes is proportional to it, beside the text of the selectors.
+// Cost is about how many strings a match compares. The memory of a filter is proportional to it,
+// without the text of the selectors.
 func (f *Filter) Cost() int { return f.cost }
 
 func fieldIndex(r *object.Resource, field string) (int, bool) {
@@ -116,7 +116,7 @@ func fieldIndex(r *object.Resource, field string) (int, bool) {
 	case "metadata.name":
 		return fieldName, true
 	case "metadata.namespace":
-		// A cluster-scoped object has no namespace to select by, and upstream
+		// A cluster-scoped object has no namespace to select by; upstream
 		// words the error.
 		return fieldNamespace, r.Namespaced && !r.NoNamespaceField
 	}
@@ -124,8 +124,8 @@ func fieldIndex(r *object.Resource, field string) (int, bool) {
 	return i, i >= 0
 }
 
-// narrow finds the narrowest of what the requirements pin, so that a watch is
-// woken for little else and a single object is looked up, not searched.
+// narrow finds the narrowest requirement, so that few other events wake a
+// watch, and a single object is looked up without a search.
 func (f *Filter) narrow(r *object.Resource) {
 	name, namespace, kept := "", f.namespace, false
 	for _, req := range f.fields {
@@ -141,7 +141,7 @@ func (f *Filter) narrow(r *object.Resource) {
 		}
 	}
 	if namespace != "" && !kept {
-		f.interest = interest{} // a phase is wider than most namespaces, a node is not
+		f.interest = interest{} // a phase selects more than most namespaces, a node does not
 	}
 	f.interest.namespace = namespace
 	if name != "" && (namespace != "" || !r.Namespaced) {
@@ -177,7 +177,7 @@ func (f *Filter) Matches(o *object.Object) bool {
 	return true
 }
 
-// Select tells which objects of a page match: bit i is that of the i-th.
+// Select returns the objects of a page that match: bit i is the i-th object.
 func (f *Filter) Select(p *Page) (matches uint64) {
 	const _ uint = 64 - pageMax // bits are enough
 	for i, o := range p.objects {
@@ -188,15 +188,15 @@ func (f *Filter) Select(p *Page) (matches uint64) {
 	return matches
 }
 
-// ID is the same for filters of a resource that select the same, because the same was
-// asked for.
+// ID is equal for filters of a resource that were asked for the same
+// selection.
 func (f *Filter) ID() string {
 	id := append([]byte(f.namespace), 0)
 	if f.labels != nil {
 		id = append(id, f.labels.String()...)
 	}
 	for _, req := range f.fields {
-		id = fmt.Appendf(id, "\x00%d,%t,%q", req.index, req.equal, req.value) // it may hold anything
+		id = fmt.Appendf(id, "\x00%d,%t,%q", req.index, req.equal, req.value) // values hold any byte
 	}
 	return string(id)
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// interest is what narrows a watch, so that events which cannot match need not
-// wake it. Only the narrowest applies: key, then field value, then namespace.
+// interest is a watch's narrowest requirement: events that cannot match it do not
+// wake the watch. Only one applies: key, then field value, then namespace.
 type interest struct {
 	key       string
 	field     int    // index into Resource.Fields, if value is set
@@ -18,9 +18,9 @@ type interest struct {
 // byValue tells whether a field value is the narrowest.
 func (in interest) byValue() bool { return in.key == "" && in.value != "" }
 
-// interests is the index of open cursors by what narrows them. An event visits
-// the cursors in the four places where it could match, and no others: five
-// thousand watches, each on its own node, make an event no dearer than one.
+// interests indexes open cursors by their interest. An event visits
+// the cursors in the four places where it could match, and no others: with five
+// thousand watches, one per node, an event costs as much as with one.
 type interests struct {
 	resource *object.Resource
 	mu       struct {
@@ -124,11 +124,11 @@ func (x *interests) len() int {
 	return x.mu.count
 }
 
-// mark tells every cursor that could match one of the events from sequence
-// number from on about them, publishes, and appends those which it told to woken.
+// mark marks every cursor that could match an event from sequence
+// number from on, publishes, and appends the marked cursors to woken.
 // The writer signals them after.
 //
-// Both happen under one lock: a watch that is opened meanwhile would find the
+// Both happen under one lock: otherwise a new watch could find the
 // view without the events and miss the marks for them. A cursor that still holds
 // an earlier mark is signalled, too: it may be taking that mark right now, with
 // a view in which the events are missing.
@@ -158,8 +158,8 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 	return woken
 }
 
-// mark tells the cursors about events between first and last, and appends those
-// which were not told of any from published on to woken.
+// mark marks the cursors for events between first and last. It appends those without a mark
+// from published on to woken.
 func (s *cursorSet) mark(first, last, published uint64, woken []*Cursor) []*Cursor {
 	if s == nil {
 		return woken

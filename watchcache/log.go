@@ -8,7 +8,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// EventType is what became of an object, before any selector is applied.
+// EventType is the fate of an object, before any selector is applied.
 type EventType uint8
 
 // The types of an [Event] and of a [Delta].
@@ -16,7 +16,7 @@ const (
 	Added EventType = iota + 1
 	Modified
 	Deleted
-	// left is only in the log: an object that a relist jumped over may have left a selection.
+	// left is only in the log: an object may have left a selection inside a relist's gap.
 	left
 )
 
@@ -36,12 +36,12 @@ func (t EventType) String() string {
 // Event is one entry of the log.
 type Event struct {
 	Type EventType
-	// jumped tells that a relist found the change (see Cache.Replace). Its removals stand at
-	// the gap's first resourceVersion and are shown at the one before.
+	// jumped tells that a relist found the change (see Cache.Replace). Removals stand at
+	// the gap's first resourceVersion; clients see them at the one before.
 	jumped bool
-	// RV is where the change stands in the log: a watch from there has seen it.
+	// RV is the change's place in the log: a watch from there has seen it.
 	RV uint64
-	// Object is the new version; of a deletion, the last content at the RV that is shown.
+	// Object is the new version; for a deletion, the last content at the RV that clients see.
 	Object *object.Object
 	// Prev is the version that was replaced or deleted, nil if there was none.
 	Prev *object.Object
@@ -50,12 +50,12 @@ type Event struct {
 	at    int64
 }
 
-// segmentLen and segmentCost bound a segment: the log is trimmed by whole
-// segments, so they are also the grain of its bounds.
+// segmentLen and segmentCost bound a segment. The log is trimmed by whole
+// segments, so its bounds are that coarse.
 const (
 	segmentLen  = 128
 	segmentCost = 1 << 20 // bytes
-	// pathCost is what an event costs beside object bytes: the entry itself and
+	// pathCost is an event's cost beside object bytes: the entry itself and
 	// the copied path of the tree.
 	pathCost = 1536
 )
@@ -69,8 +69,8 @@ type segment struct {
 	events [segmentLen]Event
 }
 
-// gap is an interval of resourceVersions, exclusive at both ends, over which a relist jumped:
-// the log holds what has changed in it, but no state that upstream had (see Cache.Replace).
+// gap is an interval of resourceVersions, exclusive at both ends, that a relist jumped over. The
+// log holds the changes in it, but no state that upstream had (see Cache.Replace).
 type gap struct{ after, before uint64 }
 
 // view is one published state: the tree and the log that led to it. It never
@@ -97,8 +97,9 @@ type view struct {
 	cost     int64
 	segments []*segment
 	gaps     []gap
-	ahead    Snapshot // see FastForward; of no meaning at or below rv
-	// abandoned is how far the epochs before this one had got: who goes on from there saw what is no more.
+	ahead    Snapshot // see FastForward; meaningless at or below rv
+	// abandoned is how far earlier epochs had got: a client that resumes below it saw a lost
+	// history.
 	abandoned uint64
 }
 
@@ -115,12 +116,12 @@ func (v *view) after(rv uint64) uint64 {
 	return v.first + uint64(n)
 }
 
-// inGap tells whether rv lies in an interval whose true states are unknown.
+// inGap tells whether rv lies in a gap.
 func (v *view) inGap(rv uint64) bool {
 	return slices.ContainsFunc(v.gaps, func(g gap) bool { return g.after < rv && rv < g.before })
 }
 
-// crossing is the gap whose events include one at rv.
+// crossing is the gap that has an event at rv.
 func (v *view) crossing(rv uint64) (gap, bool) {
 	i := slices.IndexFunc(v.gaps, func(g gap) bool { return g.after < rv && rv <= g.before })
 	if i < 0 {
@@ -129,7 +130,7 @@ func (v *view) crossing(rv uint64) (gap, bool) {
 	return v.gaps[i], true
 }
 
-// jumpedSince tells whether a relist jumped over something after rv.
+// jumpedSince tells whether a gap ends after rv.
 func (v *view) jumpedSince(rv uint64) bool {
 	return len(v.gaps) > 0 && v.gaps[len(v.gaps)-1].before > rv
 }
@@ -158,8 +159,8 @@ func (v *view) append(e Event) {
 	v.rv, v.tree = e.RV, e.after
 }
 
-// cost is the memory that only the log keeps alive: the replaced version, and of a deletion the
-// last content. Of an object that may have left, a restored log has a copy of its own.
+// cost is the memory that only the log keeps alive: the replaced version, or the last content
+// of a deleted object. A restored log has its own copy of an object that may have left.
 func (e *Event) cost() int64 {
 	cost := int64(pathCost)
 	if e.Prev != nil && e.Type != left { // the set that follows counts it
@@ -191,9 +192,9 @@ func (v *view) trim(limits Limits, now time.Time) {
 	}
 }
 
-// Limits bound the event log of one cache. Whichever is reached first trims.
+// Limits bound the event log of one cache. The first one reached trims.
 type Limits struct {
-	Age    time.Duration // how far back the log reaches at most
-	Events int           // how many events it holds at most
-	Bytes  int64         // how much memory the replaced objects may take
+	Age    time.Duration // maximum age of an event
+	Events int           // maximum number of events
+	Bytes  int64         // maximum memory of the replaced objects
 }

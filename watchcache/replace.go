@@ -11,25 +11,27 @@ import (
 )
 
 // Replace takes the state that a relist found, objects sorted by key at rv, and
-// publishes what differs from the cached state as events, so that watches go on
-// as if the upstream watch had never broken. The resourceVersions between are a gap.
+// publishes its difference to the cached state as events, so watches go on
+// as if the upstream watch had never broken. The resourceVersions in between are a gap:
+// exact reads and new watches strictly inside it are refused, its ends are sound. A watch
+// that started ahead of the cache, and turns out to have started inside the gap, ends.
 //
 // A changed object is one MODIFIED event at its own resourceVersion, a new one
-// ADDED. An object that is gone is DELETED, one that was replaced by another of
-// the same name (its uid differs) DELETED and then ADDED.
+// ADDED. A missing object is DELETED. An object that another one of the
+// same name (its uid differs) replaced is DELETED and then ADDED.
 //
-// A client goes on from the last resourceVersion that it saw, maybe at a replica that saw the
-// true history, or that has another gap. So at each resourceVersion that it is shown, it must
-// hold no object that upstream did not have then, and all that have not changed since.
+// A client resumes from the last resourceVersion that it saw, maybe at a replica with the
+// true history, or with another gap. So at each resourceVersion that it sees, it must
+// hold no object that upstream did not have then, and all objects that have not changed since.
 // When objects were deleted, or left a selection, is unknown. These removals come first, at
-// the last resourceVersion before the gap: a client that goes on from there is told everything
+// the last resourceVersion before the gap: a client that resumes there gets everything
 // again. The sets follow in order. A watch ends if its objects may have been out of its
 // selection for a part of the gap (see Cursor.passes).
 //
 // It fails with [ErrDiverged], changing nothing, if the relist cannot be a
-// later state of what is cached: rv or an object went back in time, an object is written in
-// another way though its kind is a custom one, or there are more changes than revisions for
-// them. Then only a new epoch (Reset) is sound.
+// later state of the cache: rv or an object went back in time; a custom object has other
+// bytes at the same resourceVersion; or there are more changes than revisions.
+// Then only a new epoch (Reset) is sound.
 func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) error {
 	v := c.view.Load()
 	if v == nil {
@@ -50,7 +52,7 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 		e.jumped, e.at = jumped, Moment(now)
 		next.append(e)
 	}
-	shown := rv // the only one
+	shown := rv // the only resourceVersion that clients see
 	if jumped {
 		next.gaps = append(slices.Clip(v.gaps), gap{after: v.rv, before: rv})
 		shown = v.rv
@@ -77,7 +79,7 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 	return nil
 }
 
-// mustChange is change where the state is known.
+// mustChange is change for a change that is known to fit.
 func (t tree) mustChange(change Change) Event {
 	e, err := t.change(change)
 	if err != nil {
@@ -89,12 +91,12 @@ func (t tree) mustChange(change Change) Event {
 // deletion is an object that a relist no longer shows.
 type deletion struct {
 	object *object.Object
-	before uint64 // it was deleted below this resourceVersion
+	before uint64 // upper bound of its resourceVersion, exclusive
 }
 
-// difference compares the cached state with a listed one. Only a custom resource's
-// definition can change; two versions of kube-apiserver behind one address may
-// write the same built-in object in two ways.
+// difference compares the cached state with a listed one. It compares bytes only for a custom
+// resource, whose definition can change: two versions of kube-apiserver behind one address may
+// write the same built-in object differently.
 func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint64) (sets []*object.Object, deletions []deletion, err error) {
 	gone := func(o *object.Object, before uint64) { deletions = append(deletions, deletion{o, before}) }
 	i := 0
@@ -129,8 +131,8 @@ func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint6
 	return sets, deletions, nil
 }
 
-// possible sorts sets by resourceVersion, and tells whether each change can have had a revision
-// of its own, deletions with the earliest deadline first.
+// possible sorts sets by resourceVersion, and checks that each change can have had a revision
+// of its own; it assigns deletions by the earliest deadline.
 func possible(sets []*object.Object, deletions []deletion, after, rv uint64) error {
 	slices.SortFunc(sets, func(a, b *object.Object) int { return cmp.Compare(a.ResourceVersion(), b.ResourceVersion()) })
 	slices.SortStableFunc(deletions, func(a, b deletion) int { return cmp.Compare(a.before, b.before) })

@@ -1,7 +1,7 @@
 package watchcache
 
-// Scope is what upstream has to look at for a list.
+// Scope is the work of a list for upstream.
 type Scope struct {
-	Objects int  // at most
-	Fields  bool // whether it selects by fields, for which upstream may have an index
+	Objects int  // upper bound
+	Fields  bool // the list selects by fields; upstream may have an index for that
 }

@@ -19,11 +19,11 @@ const (
 
 // tree is a persistent (copy-on-write) B+tree of objects in key order, bytewise
 // on the key, as etcd orders them. Every operation leaves the old tree as it
-// was and shares all but the path to the change with the new one: a snapshot is
+// was and copies only the path to the change: a snapshot is
 // just a root that somebody still holds.
 //
 // Why not a sorted slice: an update of one in 100,000 objects would copy 800 kB.
-// Why not a map: lists need order, and pages need somewhere to hang.
+// Why not a map: lists need order, and derived encodings need pages.
 //
 // Invariants:
 //
@@ -45,8 +45,8 @@ type node struct {
 	page     *Page
 }
 
-// Page is an immutable run of objects in key order: as long as none of its objects
-// changes, every snapshot holds the same page.
+// Page is an immutable run of objects in key order: all snapshots share it
+// until one of its objects changes.
 type Page struct {
 	id      uint64
 	objects []*object.Object
@@ -56,8 +56,8 @@ type Page struct {
 // pageIDs counts the pages of all caches.
 var pageIDs atomic.Uint64
 
-// ID is what nothing but this page has, as long as the process lives: what is
-// derived from the page can be kept under it.
+// ID is unique while the process lives: a key for what
+// is derived from the page.
 func (p *Page) ID() uint64 { return p.id }
 
 // Len is the number of objects on the page.
@@ -105,7 +105,7 @@ func newInner(children []*node) *node {
 }
 
 // buildTree makes a tree of objects that are sorted by key without duplicates.
-// Pages are left with room, so that the first updates do not split them all.
+// It leaves room on the pages, so that the first updates do not split them all.
 func buildTree(objects []*object.Object) tree {
 	if len(objects) == 0 {
 		return tree{}
@@ -184,8 +184,8 @@ func (t tree) rank(key string, end bool) int {
 	return before + i
 }
 
-// set returns a tree with o in place of the object of the same key, which is
-// returned if there was one.
+// set returns a tree with o in place of the object with the same key, and that
+// object if there was one.
 func (t tree) set(o *object.Object) (tree, *object.Object) {
 	if t.root == nil {
 		return tree{newLeaf([]*object.Object{o})}, nil
@@ -216,7 +216,7 @@ func (p *Page) set(o *object.Object) (nodes []*node, old *object.Object) {
 	return split(splice(p.objects, i, i, []*object.Object{o}), pageMax, newLeaf), nil
 }
 
-// delete returns a tree without key and the object that was there, if any.
+// delete returns a tree without key, and the deleted object, if any.
 func (t tree) delete(key string) (tree, *object.Object) {
 	if t.root == nil {
 		return t, nil
