@@ -16,12 +16,12 @@ const (
 )
 
 // Bookmark is upstream's own bookmark object of one resource, with the
-// resourceVersion left open. Its shape cannot be derived: it is the zero value
+// resourceVersion left open. Its form cannot be derived: it is the zero value
 // of the kind, so a Pod's has a spec and a status.
 type Bookmark struct {
 	plain     rvTemplate
 	annotated rvTemplate
-	proto     *protoBookmark // instead of the others
+	proto     *protoBookmark // set for protobuf; then the templates are unused
 }
 
 // template is an object around the digits of its resourceVersion.
@@ -33,9 +33,9 @@ func (h rvTemplate) append(dst []byte, rv uint64) []byte {
 	return append(dst, h.after...)
 }
 
-// Append writes the bookmark's object at rv, with the annotation that ends the
-// initial events if asked for. In JSON it has its kind and apiVersion; in protobuf
-// it is the bare message.
+// Append writes the bookmark's object at rv; initialEnd adds the annotation that ends the
+// initial events. The JSON form has kind and apiVersion; the protobuf form
+// is the bare message.
 func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
 	switch {
 	case b.proto != nil:
@@ -54,7 +54,7 @@ func (r *Resource) IsInitialEventsEnd(object []byte) bool {
 	return gjson.GetBytes(object, `metadata.annotations.k8s\.io/initial-events-end`).Str == "true"
 }
 
-// ParseBookmark learns the shape from a bookmark's object as upstream sent it,
+// ParseBookmark learns the form from a bookmark's object as upstream sent it,
 // annotated or not, and returns its resourceVersion.
 func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
 	if r.Encoding == Protobuf {
@@ -78,7 +78,7 @@ func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
 	return &Bookmark{plain: shape, annotated: r.annotate(shape)}, rv, nil
 }
 
-// cutMember removes a member of a JSON object with the comma that belongs to it.
+// cutMember removes a member of a JSON object with its comma.
 func cutMember(object, member []byte) []byte {
 	for _, m := range [][]byte{append([]byte{','}, member...), append(bytes.Clone(member), ','), member} {
 		if before, after, ok := bytes.Cut(object, m); ok {
@@ -88,7 +88,7 @@ func cutMember(object, member []byte) []byte {
 	return bytes.Clone(object)
 }
 
-// templateOf finds metadata.resourceVersion and takes its digits out.
+// templateOf splits an object around the digits of metadata.resourceVersion.
 func templateOf(object []byte) (rvTemplate, uint64, error) {
 	v := gjson.Get(lend(object), "metadata.resourceVersion")
 	rv, err := ParseResourceVersion(v.Str)
@@ -98,8 +98,8 @@ func templateOf(object []byte) (rvTemplate, uint64, error) {
 	return rvTemplate{object[:v.Index+1], object[v.Index+1+len(v.Str):]}, rv, nil
 }
 
-// annotate adds the annotation where kube-apiserver writes it: among the sorted
-// keys of a custom resource before the resourceVersion, else after it.
+// annotate adds the annotation where kube-apiserver writes it: before the resourceVersion among
+// the sorted keys of a custom resource, else after it.
 func (r *Resource) annotate(h rvTemplate) rvTemplate {
 	if r.SelfDescribing {
 		key := []byte(`"resourceVersion":"`)

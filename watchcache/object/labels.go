@@ -8,12 +8,11 @@ import (
 )
 
 // labelSet holds an object's labels, their values as views into its bytes. It implements
-// apimachinery's labels.Labels: for the handful of labels that an object has, a slice is
+// apimachinery's labels.Labels: for an object's handful of labels, a slice is
 // smaller and faster than a map.
 //
-// The keys are shared by all objects, so that to look for one is to look at memory that
-// many others have just looked at: to fetch the objects' own bytes took most of the time of
-// a list by selector.
+// All objects share the keys, so a lookup reads memory that many others have just read:
+// fetching the objects' own bytes took most of the time of a list by selector.
 type labelSet []label
 
 type label struct {
@@ -46,8 +45,8 @@ func (s *labelSet) addEntry(entry []byte) error {
 	return err
 }
 
-// Lookup returns the value of a label and whether it is set. Of several with one key the
-// last counts, as to any decoder.
+// Lookup returns the value of a label and whether it is set. The last of several with one key
+// counts, as for any decoder.
 func (s labelSet) Lookup(key string) (value string, ok bool) {
 	for _, l := range slices.Backward(s) {
 		if l.key.Value() == key {

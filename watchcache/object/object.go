@@ -14,7 +14,7 @@ import (
 
 var (
 	// ErrOpaqueResourceVersion says that a resourceVersion is not a plain
-	// decimal integer, so that it cannot be compared and must not be cached.
+	// decimal integer. It cannot be compared and must not be cached.
 	ErrOpaqueResourceVersion = errors.New("resourceVersion is not a plain decimal integer")
 	// ErrMalformed says that bytes are not a Kubernetes object of the
 	// expected resource.
@@ -22,21 +22,20 @@ var (
 )
 
 // Object is one version of one API object: the bytes that upstream sent and
-// what was read out of them once. It never changes and never pins the buffer
+// the parts that were read out of them once. It never changes and never pins the buffer
 // that it was read from.
 //
-// The bytes are kept in the form of a list item, because lists move the most
-// bytes. In JSON: for built-in types without kind and apiVersion, which a watch
-// event or a get puts in front again (proxy/wire does); for custom resources as
-// they are. In protobuf: with the tag and the length that make it a field of the
-// list.
+// The bytes are in the form of a list item, because lists move the most
+// bytes. JSON of built-in types is without kind and apiVersion; proxy/wire adds them for a watch
+// event or a get. JSON of custom resources is as it came. Protobuf has the tag and the length
+// that make it a field of the list.
 type Object struct {
 	key    string
 	raw    []byte // as a list item
 	rv     uint64
 	uid    string
 	labels labelSet
-	fields []string // values of those of Resource.Fields that are kept
+	fields []string // values of the kept Resource.Fields
 	lead   int32    // where in raw the object itself begins
 	rvAt   int32    // where the digits of metadata.resourceVersion start in raw
 	rvLen  int32    // how many digits there are
@@ -66,14 +65,14 @@ func (o *Object) UID() string { return o.uid }
 // Labels are metadata.labels.
 func (o *Object) Labels() labels.Labels { return o.labels }
 
-// Item is the object as an item of a list: in protobuf with its tag and length,
+// Item is the object as a list item: in protobuf with its tag and length,
 // in JSON without the commas. It must not be modified.
 func (o *Object) Item() []byte { return o.raw }
 
 // Bytes are the object itself: in JSON the same as Item. They must not be modified.
 func (o *Object) Bytes() []byte { return o.raw[o.lead:] }
 
-// Value is the object's value of r.Fields[i].
+// Value is the value of the field r.Fields[i].
 func (o *Object) Value(r *Resource, i int) string {
 	if i < len(o.fields) {
 		return o.fields[i]
@@ -91,8 +90,8 @@ func (r *Resource) Alike(a, b *Object) bool {
 	return slices.Equal(a.labels, b.labels)
 }
 
-// At is the same object at another resourceVersion, as kube-apiserver shows one
-// that was deleted, or that left a selection, at the revision of the change.
+// At is the same object at another resourceVersion. kube-apiserver shows an object
+// that was deleted, or left a selection, at the revision of that change.
 func (o *Object) At(rv uint64) *Object {
 	if rv == o.rv {
 		return o
@@ -110,8 +109,8 @@ func (o *Object) At(rv uint64) *Object {
 	return &at
 }
 
-// ParseObject reads one object of r. In JSON, as it stands in a watch event, a get
-// or a list item; in protobuf, the bare message. It copies what it keeps; src may
+// ParseObject reads one object of r: JSON as it stands in a watch event, a get
+// or a list item; protobuf as the bare message. It copies what it keeps; src may
 // be reused. Errors wrap [ErrMalformed] or [ErrOpaqueResourceVersion].
 func (r *Resource) ParseObject(src []byte) (*Object, error) {
 	if r.Encoding == Protobuf {
@@ -140,7 +139,7 @@ func (r *Resource) parseJSON(src []byte) (*Object, error) {
 	return o, nil
 }
 
-// place gives the object its key.
+// place sets the object's key.
 func (o *Object) place(r *Resource, namespace, name string) error {
 	if name == "" {
 		return fmt.Errorf("%w: no metadata.name", ErrMalformed)
@@ -153,7 +152,7 @@ func (o *Object) place(r *Resource, namespace, name string) error {
 	return nil
 }
 
-// keepFields reads the values of those fields that are kept.
+// keepFields reads the values of the kept fields.
 func (o *Object) keepFields(r *Resource) {
 	for i := range r.Fields {
 		if !r.Fields[i].Kept {
@@ -163,7 +162,7 @@ func (o *Object) keepFields(r *Resource) {
 	}
 }
 
-// itemForm copies src, without kind and apiVersion where lists leave them out.
+// itemForm copies src, without kind and apiVersion where list items lack them.
 func (r *Resource) itemForm(src []byte) []byte {
 	if !r.SelfDescribing {
 		if rest, ok := bytes.CutPrefix(src[1:], []byte(r.typeMeta())); ok {
@@ -174,7 +173,7 @@ func (r *Resource) itemForm(src []byte) []byte {
 	return bytes.Clone(src)
 }
 
-// readTop walks the top level once: it checks the type where it is given,
+// readTop walks the top level once: it checks the type if there is one,
 // reads the selectable fields and returns the metadata.
 func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 	top := gjson.Parse(lend(o.raw))
@@ -207,7 +206,7 @@ func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 	return meta, nil
 }
 
-// readMetadata reads what the cache needs of metadata.
+// readMetadata reads the parts of metadata that the cache needs.
 func (o *Object) readMetadata(meta gjson.Result) (namespace, name string, err error) {
 	var rv gjson.Result
 	labelled := true
@@ -239,7 +238,7 @@ func (o *Object) readMetadata(meta gjson.Result) (namespace, name string, err er
 	return namespace, name, nil
 }
 
-// ParseResourceVersion reads a resourceVersion that can be compared: decimal
+// ParseResourceVersion reads a comparable resourceVersion: decimal
 // digits without leading zeros, at most 64 bits (KEP-5504).
 func ParseResourceVersion(s string) (uint64, error) {
 	if s == "" || (s[0] == '0' && s != "0") || s[0] == '+' {
@@ -252,5 +251,5 @@ func ParseResourceVersion(s string) (uint64, error) {
 	return rv, nil
 }
 
-// lend shows bytes that never change as a string.
+// lend returns a string that shares immutable bytes.
 func lend(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -11,14 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// WirePath is where a value stands in a protobuf message: the numbers of the
-// fields that lead to it, outermost first.
+// WirePath locates a value in a protobuf message: the field numbers
+// that lead to it, outermost first.
 type WirePath struct {
 	Numbers []protowire.Number
 	Bool    bool // a varint there is a boolean, not an integer
 }
 
-// NewWirePath finds a field by the names that it has in JSON ("spec.nodeName") in
+// NewWirePath finds a field by its JSON names ("spec.nodeName") in
 // the protobuf tags of a Go type of the API. It returns false if there is none.
 func NewWirePath(message reflect.Type, names string) (WirePath, bool) {
 	var p WirePath
@@ -62,8 +62,8 @@ func fieldNumber(f reflect.StructField) (protowire.Number, bool) {
 	return protowire.Number(n), err == nil
 }
 
-// numberOf is the number of a field that the types of this version of
-// apimachinery are known to have.
+// numberOf is the number of a field that this version of apimachinery's types is known
+// to have.
 func numberOf[Message any](name string) protowire.Number {
 	p, ok := NewWirePath(reflect.TypeFor[Message](), name)
 	if !ok {
@@ -72,8 +72,8 @@ func numberOf[Message any](name string) protowire.Number {
 	return p.Numbers[0]
 }
 
-// The fields that every object and every list have alike: PartialObjectMetadata
-// is how the API itself reads any object without knowing its type.
+// Fields that all objects and all lists share. The API itself reads any
+// object as PartialObjectMetadata without knowing its type.
 var (
 	metadataNumber        = numberOf[metav1.PartialObjectMetadata]("metadata")
 	itemsNumber           = numberOf[metav1.PartialObjectMetadataList]("items")
@@ -85,7 +85,7 @@ var (
 	annotationsNumber     = numberOf[metav1.ObjectMeta]("annotations")
 )
 
-// The fields of an entry of a map, by protobuf's definition.
+// Fields of a map entry, by protobuf's definition.
 const (
 	entryKey   = protowire.Number(1)
 	entryValue = protowire.Number(2)
@@ -95,9 +95,9 @@ const (
 type protoField struct {
 	number protowire.Number
 	kind   protowire.Type
-	bytes  []byte // of a field that has a length
+	bytes  []byte // set if the field has a length
 	varint uint64
-	// start and end are where the field stands in the message, its tag included.
+	// start and end delimit the field in the message, with its tag.
 	start, end int
 }
 
@@ -132,10 +132,10 @@ func eachField(message []byte, visit func(protoField) bool) error {
 }
 
 // protoScalar is the value at a path, as kube-apiserver compares it with a
-// selector; "" if there is none. Of a repeated field the last counts.
+// selector; "" if there is none. The last of a repeated field counts.
 func protoScalar(message []byte, path WirePath) (value string) {
 	number, rest := path.Numbers[0], path.Numbers[1:]
-	_ = eachField(message, func(f protoField) bool { // what is broken has no value
+	_ = eachField(message, func(f protoField) bool { // a broken message has no value
 		switch {
 		case f.number != number:
 		case len(rest) > 0 && f.kind == protowire.BytesType:
@@ -153,8 +153,8 @@ func protoScalar(message []byte, path WirePath) (value string) {
 	return value
 }
 
-// SplitProtoList takes the message of a list apart: its metadata and its items.
-// They are views into it.
+// SplitProtoList splits the message of a list into its metadata and its items,
+// which are views into it.
 func SplitProtoList(list []byte) (meta []byte, items [][]byte, err error) {
 	err = eachField(list, func(f protoField) bool {
 		switch {
@@ -188,7 +188,7 @@ func (r *Resource) parseProto(src []byte) (*Object, error) {
 	return o, nil
 }
 
-// frame keeps a copy of an object with what makes it an item of a list.
+// frame keeps a copy of an object with the tag and length of a list item.
 func (o *Object) frame(object []byte) {
 	lead := protowire.SizeTag(itemsNumber) + protowire.SizeVarint(uint64(len(object)))
 	raw := make([]byte, 0, lead+len(object))
@@ -262,7 +262,7 @@ func readEntry(entry []byte) (key, value string, err error) {
 	return key, value, err
 }
 
-// protoAt is [Object.At] of an object in protobuf: with the digits change the
+// protoAt is [Object.At] in protobuf: new digits change the
 // lengths around them.
 func (o *Object) protoAt(rv uint64) *Object {
 	object := o.Bytes()

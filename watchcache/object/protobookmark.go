@@ -8,17 +8,17 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// protoBookmark is a bookmark's message around its metadata.
+// protoBookmark is a bookmark's message without its metadata.
 type protoBookmark struct {
 	before, after []byte
 	meta          protoTemplate
 }
 
-// protoTemplate is an object's metadata around its resourceVersion, and with the
-// place where annotations stand.
+// protoTemplate is an object's metadata, split at its resourceVersion and at the
+// place of annotations.
 type protoTemplate struct{ before, middle, after []byte }
 
-// metadata is the message at rv, with further fields where annotations stand.
+// metadata is the message at rv, with annotations at their place.
 func (h protoTemplate) metadata(rv uint64, annotations []byte) []byte {
 	dst := bytes.Clone(h.before)
 	dst = protowire.AppendTag(dst, resourceVersionNumber, protowire.BytesType)
@@ -28,7 +28,7 @@ func (h protoTemplate) metadata(rv uint64, annotations []byte) []byte {
 	return append(dst, h.after...)
 }
 
-// protoTemplateOf takes the resourceVersion out of an object's metadata. kube-apiserver
+// protoTemplateOf splits an object's metadata at the resourceVersion. kube-apiserver
 // writes fields in the order of their numbers.
 func protoTemplateOf(meta []byte) (h protoTemplate, rv uint64, err error) {
 	var digits []byte
@@ -49,11 +49,11 @@ func protoTemplateOf(meta []byte) (h protoTemplate, rv uint64, err error) {
 	if rv, err = ParseResourceVersion(string(digits)); err != nil {
 		return h, 0, err
 	}
-	annotations = max(annotations, to) // in another order they are as good
+	annotations = max(annotations, to) // another order is valid, too
 	return protoTemplate{meta[:from], meta[to:annotations], meta[annotations:]}, rv, nil
 }
 
-// initialEventsEndField is the annotation that ends the initial events.
+// initialEventsEndField is the encoded annotation that ends the initial events.
 var initialEventsEndField = func() []byte {
 	entry := protowire.AppendTag(nil, entryKey, protowire.BytesType)
 	entry = protowire.AppendString(entry, initialEventsEndKey)
@@ -95,7 +95,7 @@ func protoInitialEventsEnd(object []byte) (ends bool) {
 	if err != nil {
 		return false
 	}
-	_ = eachField(meta.bytes, func(f protoField) bool { // what is broken ends nothing
+	_ = eachField(meta.bytes, func(f protoField) bool { // a broken message ends nothing
 		if f.number == annotationsNumber && f.kind == protowire.BytesType {
 			key, value, err := readEntry(f.bytes)
 			ends = ends || err == nil && key == initialEventsEndKey && value == "true"

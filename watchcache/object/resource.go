@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
-// Resource names what a cache holds and which fields of its objects selectors
-// may ask for. It does not change during the life of a cache.
+// Resource names the resource of a cache and the fields that selectors
+// may use. It does not change during the life of a cache.
 type Resource struct {
 	// GVR is the resource as it stands in request paths.
 	GVR schema.GroupVersionResource
@@ -21,30 +21,30 @@ type Resource struct {
 	Namespaced bool
 	// SelfDescribing tells the two ways in which kube-apiserver writes objects
 	// apart. False for built-in types: kind and apiVersion stand first in a
-	// single object and are left out of the items of a list. True for custom
-	// resources: keys are sorted and items carry both.
+	// single object, and list items lack them. True for custom
+	// resources: keys are sorted and items have both.
 	SelfDescribing bool
-	// Fields are what field selectors may narrow this resource by, beside
+	// Fields are the resource's field selector labels beside
 	// metadata.name and metadata.namespace, kept ones first.
 	Fields []Field
-	// NoNamespaceField tells a namespaced resource that does not know
-	// metadata.namespace as a field.
+	// NoNamespaceField marks a namespaced resource without
+	// metadata.namespace as a field label.
 	NoNamespaceField bool
-	// NoWatchCache tells a resource that kube-apiserver serves straight from etcd.
+	// NoWatchCache marks a resource that kube-apiserver serves straight from etcd.
 	NoWatchCache bool
-	// Encoding is how upstream writes the objects.
+	// Encoding is the encoding of the objects.
 	Encoding Encoding
 }
 
-// Encoding is the form of a cache's bytes. A resource that is read in two has two
-// caches: nothing is converted from one to the other, because what converts would
-// drop what it does not know.
+// Encoding is the form of a cache's bytes. A resource in both encodings has two
+// caches. The proxy never converts one into the other: a converter would
+// drop fields that it does not know.
 type Encoding uint8
 
 const (
-	// JSON is every resource's.
+	// JSON exists for every resource.
 	JSON Encoding = iota
-	// Protobuf is that of built-in types only.
+	// Protobuf exists for built-in types only.
 	Protobuf
 )
 
@@ -60,18 +60,18 @@ func (e Encoding) String() string {
 type Field struct {
 	// Name is the label as selectors write it, for example "spec.nodeName".
 	Name string
-	// Paths are where the value stands in the object's JSON, as gjson writes
-	// paths. The first that is there and not empty counts.
+	// Paths locate the value in the object's JSON, in gjson's
+	// syntax. The first one that is present and not empty counts.
 	Paths []string
-	// Default is the value if none is there.
+	// Default is the value if none is present.
 	Default string
-	// Wire is where the value stands in the object's protobuf message. The first
-	// that is there and not empty counts.
+	// Wire locates the value in the object's protobuf message. The first one
+	// that is present and not empty counts.
 	Wire []WirePath
-	// Kept values are read once, when the object comes; others each time that a
-	// selector asks for them. For what many watches select by.
+	// Kept values are read once, when the object arrives; others each time a
+	// selector needs them. Meant for fields that many watches select by.
 	Kept bool
-	// Final values do not change once they are there.
+	// Final values do not change once they are set.
 	Final bool
 }
 
@@ -94,8 +94,8 @@ func (f *Field) read(e Encoding, object []byte) string {
 }
 
 // fieldValueOf is a value as kube-apiserver compares it with a selector: as Go
-// prints the decoded one. Only a custom resource can have other than strings,
-// booleans and integers there, when it was written in another version.
+// prints the decoded one. Only a custom resource that was written in another version can
+// have anything but strings, booleans and integers there.
 func fieldValueOf(v gjson.Result) string {
 	if v.Type != gjson.Number && v.Type != gjson.JSON {
 		return v.String()
@@ -110,13 +110,13 @@ func fieldValueOf(v gjson.Result) string {
 // APIVersion is the group and version as objects carry it: "v1", "apps/v1".
 func (r *Resource) APIVersion() string { return r.GVR.GroupVersion().String() }
 
-// typeMeta is what stands between the opening brace and the metadata of a
-// built-in object that describes itself.
+// typeMeta stands between the opening brace and the metadata of a
+// built-in object with kind and apiVersion.
 func (r *Resource) typeMeta() string {
 	return `"kind":"` + r.Kind + `","apiVersion":"` + r.APIVersion() + `",`
 }
 
-// Key returns the key under which an object is kept: "namespace/name", or
+// Key returns the cache key of an object: "namespace/name", or
 // "name" for cluster-scoped resources.
 func (r *Resource) Key(namespace, name string) string {
 	if !r.Namespaced {

@@ -2,14 +2,14 @@ package object
 
 import "strings"
 
-// State tells one version of one object from all others.
+// State identifies one version of one object.
 type State struct {
 	Key             string // see Resource.Key
 	UID             string
 	ResourceVersion uint64
 }
 
-// ParseState reads the protobuf message of an object, or of its metadata alone, for its version.
+// ParseState reads the State from the protobuf message of an object, or of its metadata alone.
 func (r *Resource) ParseState(message []byte) (State, error) {
 	meta, err := metadataOf(message)
 	if err != nil {
@@ -20,7 +20,7 @@ func (r *Resource) ParseState(message []byte) (State, error) {
 	return State{r.Key(namespace, strings.Clone(name)), strings.Clone(o.uid), o.rv}, err
 }
 
-// ParseVersion reads no more of an object in protobuf than its resourceVersion.
+// ParseVersion reads only the resourceVersion of an object in protobuf.
 func ParseVersion(message []byte) (rv uint64, err error) {
 	meta, err := metadataOf(message)
 	if err != nil {
