@@ -17,21 +17,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Client asks one upstream apiserver. The transport brings
-// credentials, TLS and HTTP/2; it is client-go's.
+// Client sends requests to one upstream apiserver. The transport is client-go's; it adds
+// credentials, TLS and HTTP/2.
 type Client struct {
 	Base    *url.URL
 	HTTP    *http.Client
 	metrics *Metrics
 }
 
-// New returns a client for the server at base, whose path, if any, is put in front of
+// New returns a client for the server at base. The path of base, if any, precedes
 // every request path.
 func New(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
 	return &Client{Base: base, HTTP: &http.Client{Transport: transport}, metrics: metrics}
 }
 
-// MaxErrorBody bounds how much of an error's body is read, in bytes.
+// MaxErrorBody bounds the part of an error's body that is read, in bytes.
 const MaxErrorBody = 64 << 10
 
 // get sends one GET request. A response other than 200 is returned as an error
@@ -40,7 +40,7 @@ func (c *Client) get(ctx context.Context, verb string, gvr schema.GroupVersionRe
 	return c.GetAs(ctx, MimeJSON, verb, gvr, path, query)
 }
 
-// GetAs is get in another form than plain JSON.
+// GetAs is get with another Accept header than plain JSON.
 func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
 	u := *c.Base
 	u.Path = strings.TrimSuffix(u.Path, "/") + path
@@ -76,12 +76,12 @@ func (c *Client) Read(ctx context.Context, gvr schema.GroupVersionResource, path
 	return nil
 }
 
-// UserAgent tells a proxy in front of this one that what it answers is kept for others: see
+// UserAgent tells another proxy upstream that this one keeps the answers for others: see
 // watchcache.Cursor.WholeHistory.
 const UserAgent = "watchproxy"
 
 // statusError reads the Status that kube-apiserver sends with an error, or
-// makes one of what came instead.
+// makes one of another body.
 func statusError(resp *http.Response) error {
 	defer resp.Body.Close() //nolint:errcheck // the error is the answer
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, MaxErrorBody))
@@ -103,7 +103,7 @@ func statusError(resp *http.Response) error {
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// readStatus reads a Status in the encoding in which it came.
+// readStatus reads a Status in either encoding.
 func readStatus(body []byte) (status metav1.Status, ok bool) {
 	var envelope runtime.Unknown
 	if readEnvelope(body, &envelope) == nil {
@@ -112,7 +112,7 @@ func readStatus(body []byte) (status metav1.Status, ok bool) {
 	return status, json.Unmarshal(body, &status) == nil && status.Kind == "Status"
 }
 
-// RetryAfter is how long upstream asked to be left alone, or 0.
+// RetryAfter is the pause that upstream asked for, or 0.
 func RetryAfter(err error) time.Duration {
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		return time.Duration(seconds) * time.Second
@@ -135,8 +135,8 @@ func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 // Namespaces is the resource of namespaces, which every cluster has.
 var Namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 
-// Cluster is what no two clusters have in common, the uid of the namespace kube-system; empty if the
-// proxy may not look for it.
+// Cluster identifies the cluster: the uid of the namespace kube-system; empty if the proxy may not
+// read it.
 func (c *Client) Cluster(ctx context.Context) (uid string, err error) {
 	var system struct {
 		Metadata struct {

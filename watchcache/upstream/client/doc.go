@@ -1,4 +1,4 @@
-// Package client asks a kube-apiserver and reads what it answers: probes, lists, lists of metadata,
-// watch streams, in JSON and in protobuf. It knows which fields of built-in types can be selected,
-// and where they are in either encoding.
+// Package client sends requests to a kube-apiserver and reads its answers: probes, lists, metadata
+// lists, watch streams, in JSON and protobuf. It knows the selectable fields of built-in types, and
+// where they are in either encoding.
 package client

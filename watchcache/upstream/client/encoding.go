@@ -14,7 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// ErrNoEncoding says that upstream does not write a resource in an encoding:
+// ErrNoEncoding says that upstream has no such encoding of a resource:
 // custom resources have no protobuf form.
 var ErrNoEncoding = errors.New("resource has no such encoding")
 
@@ -24,7 +24,7 @@ const (
 	MimeProtobuf = "application/vnd.kubernetes.protobuf"
 )
 
-// MimeOf is what to accept for objects in an encoding.
+// MimeOf is the media type of an encoding.
 func MimeOf(e object.Encoding) string {
 	if e == object.Protobuf {
 		return MimeProtobuf
@@ -32,11 +32,11 @@ func MimeOf(e object.Encoding) string {
 	return MimeJSON
 }
 
-// errOtherEncoding says that an answer is not written as it was asked for. It may
-// not even be upstream's.
+// errOtherEncoding says that an answer is in another encoding than the request's. It may
+// not even come from upstream.
 var errOtherEncoding = errors.New("answer in another encoding")
 
-// CheckEncoding tells whether an answer is in the encoding that was asked for.
+// CheckEncoding returns an error unless an answer is in the requested encoding.
 func CheckEncoding(resp *http.Response, e object.Encoding) error {
 	if got := resp.Header.Get("Content-Type"); !strings.HasPrefix(got, MimeOf(e)) {
 		return fmt.Errorf("%w: %q instead of %q", errOtherEncoding, got, MimeOf(e))
@@ -47,8 +47,8 @@ func CheckEncoding(resp *http.Response, e object.Encoding) error {
 // ProtobufPrefix begins every answer in protobuf.
 var ProtobufPrefix = []byte("k8s\x00")
 
-// readEnvelope opens what every protobuf message of the API comes in: a prefix and
-// a runtime.Unknown, which names the type. The memory of into is used again.
+// readEnvelope reads the envelope of every protobuf message of the API: a prefix and
+// a runtime.Unknown, which names the type. It reuses the memory of into.
 func readEnvelope(body []byte, into *runtime.Unknown) error {
 	raw, ok := bytes.CutPrefix(body, ProtobufPrefix)
 	if !ok {
@@ -80,21 +80,21 @@ func readProtoList(body []byte) (kind runtime.TypeMeta, meta metav1.ListMeta, it
 	return envelope.TypeMeta, meta, items, nil
 }
 
-// protoStream reads watch events in protobuf: frames of a length of four bytes,
-// big-endian, and a WatchEvent.
+// protoStream reads watch events in protobuf: frames of a four-byte big-endian
+// length and a WatchEvent.
 type protoStream struct {
 	r        *frameReader
 	event    metav1.WatchEvent
 	envelope runtime.Unknown
-	want     runtime.TypeMeta // of what is shown
+	want     runtime.TypeMeta // type of the events' objects
 }
 
-// NewProtoStream reads watch events in protobuf, through a buffer of so many bytes.
+// NewProtoStream reads watch events in protobuf through a buffer of that many bytes.
 func NewProtoStream(body io.Reader, r *object.Resource, buffer int) Stream {
 	return &protoStream{r: newFrameReader(body, buffer), want: runtime.TypeMeta{Kind: r.Kind, APIVersion: r.APIVersion()}}
 }
 
-// Next implements stream.
+// Next implements Stream.
 func (s *protoStream) Next() (Event, error) {
 	frame, err := s.r.Next()
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *protoStream) Next() (Event, error) {
 	return e, nil
 }
 
-// kept is a buffer to be used again, unless it has grown too large.
+// kept returns a buffer for reuse, unless it has grown too large.
 func kept(buf []byte) []byte {
 	if cap(buf) > bufferKeep {
 		return nil
@@ -127,5 +127,5 @@ func kept(buf []byte) []byte {
 	return buf[:0]
 }
 
-// Buffered implements stream.
+// Buffered implements Stream.
 func (s *protoStream) Buffered() bool { return s.r.Buffered() }

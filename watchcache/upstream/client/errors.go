@@ -15,29 +15,29 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// ErrPartial says that upstream cut a list that was asked for as a whole.
+// ErrPartial says that upstream sent a page of a list without a limit.
 var ErrPartial = errors.New("upstream gave a page instead of the whole list")
 
-// Answered tells that an error is what upstream said.
+// Answered tells whether an error is upstream's answer.
 func Answered(err error) bool {
 	_, ok := errors.AsType[*apierrors.StatusError](err)
 	return ok
 }
 
-// Doubtful tells that upstream may be away, or about to: it gave no answer, or one that a server
-// gives while it starts or ends.
+// Doubtful tells whether upstream may be away, or soon will be: it sent no answer, or one that a
+// starting or stopping server sends.
 func Doubtful(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	return !ok || status.ErrStatus.Code >= 500
 }
 
-// NoAnswer tells that upstream said nothing.
+// NoAnswer tells whether upstream sent no answer.
 func NoAnswer(err error) bool {
 	_, ok := errors.AsType[*url.Error](err)
 	return ok || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Sleep waits, and tells whether it was not interrupted.
+// Sleep waits, and returns whether it was not interrupted.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -52,7 +52,7 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// EventError is the Status of an ERROR event.
+// EventError is the Status of an ERROR event, as an error.
 func EventError(e Event, encoding object.Encoding) error {
 	var status metav1.Status
 	unmarshal := func() error { return json.Unmarshal(e.Object, &status) }
@@ -65,13 +65,13 @@ func EventError(e Event, encoding object.Encoding) error {
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// IsTooLarge tells that upstream has not reached a resourceVersion yet.
+// IsTooLarge tells whether upstream has not reached a resourceVersion yet.
 func IsTooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, "ResourceVersionTooLarge")
 }
 
-// Ended is what the end of a stream means: a clean end is no error, unless the
-// stream had not delivered what it was opened for.
+// Ended is the error of a stream's end. A clean end is none, unless the
+// stream had not delivered its initial state.
 func Ended(err error, early bool) error {
 	switch {
 	case errors.Is(err, io.EOF) && early:

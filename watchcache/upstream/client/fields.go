@@ -10,9 +10,9 @@ import (
 )
 
 // BuiltinFields are the field labels of built-in resources beside metadata.name
-// and metadata.namespace, as their registries in kube-apiserver 1.36 know them
+// and metadata.namespace, as their registries in kube-apiserver 1.36 define them
 // (k8s.io/kubernetes/pkg/registry, SelectableFields and the conversions of field
-// labels in pkg/apis). Discovery does not tell them.
+// labels in pkg/apis). Discovery does not list them.
 func BuiltinFields(gvr schema.GroupVersionResource) []object.Field {
 	switch (schema.GroupResource{Group: gvr.Group, Resource: gvr.Resource}) {
 	case schema.GroupResource{Resource: "pods"}:
@@ -25,7 +25,7 @@ func BuiltinFields(gvr schema.GroupVersionResource) []object.Field {
 			orElse("false", at("spec.hostNetwork")),
 			at("status.phase"),
 			at("status.podIP"),
-			{Name: "status.podIPs"}, // accepted, and nobody has any
+			{Name: "status.podIPs"}, // accepted, and no pod has a value
 			at("status.nominatedNodeName"),
 		}
 	case schema.GroupResource{Resource: "nodes"}:
@@ -56,7 +56,7 @@ func BuiltinFields(gvr schema.GroupVersionResource) []object.Field {
 	return nil
 }
 
-// at is a field that stands at its own name, or at other paths.
+// at is a field at the path of its own name, or at other paths.
 func at(name string, paths ...string) object.Field {
 	if len(paths) == 0 {
 		paths = []string{name}
@@ -77,20 +77,20 @@ func eventFields(about, controller string, more ...object.Field) []object.Field 
 	return fields
 }
 
-// NoNamespaceField tells the one namespaced resource that does not know
+// NoNamespaceField tells whether a resource is the one namespaced resource without
 // metadata.namespace as a field label.
 func NoNamespaceField(gvr schema.GroupVersionResource) bool {
 	return gvr.Group == "certificates.k8s.io" && gvr.Resource == "podcertificaterequests"
 }
 
-// NoWatchCache tells resources that kube-apiserver serves straight from etcd:
-// their watches have no bookmarks but the one that ends the initial state.
+// NoWatchCache tells whether kube-apiserver serves a resource straight from etcd:
+// the only bookmark in its watches ends the initial state.
 func NoWatchCache(gvr schema.GroupVersionResource) bool {
 	return gvr.Resource == "events" && (gvr.Group == "" || gvr.Group == "events.k8s.io")
 }
 
 // CustomFields are the selectable fields of a custom resource's version. Their
-// paths are written ".spec.color".
+// JSON paths have the form ".spec.color".
 func CustomFields(jsonPaths []string) (fields []object.Field) {
 	for _, path := range jsonPaths {
 		name := strings.TrimPrefix(path, ".")

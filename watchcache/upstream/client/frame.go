@@ -10,7 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// frameReader reads frames: a length of four bytes, big-endian, and so many bytes.
+// frameReader reads frames: a four-byte big-endian length, and that many bytes.
 type frameReader struct {
 	r   *bufio.Reader
 	buf []byte
@@ -18,7 +18,7 @@ type frameReader struct {
 
 const (
 	frameHead = 4
-	// bufferKeep bounds the buffer that is kept from one frame to the next.
+	// bufferKeep bounds the buffer that is reused for the next frame.
 	bufferKeep = 1 << 20
 )
 
@@ -26,7 +26,7 @@ func newFrameReader(body io.Reader, size int) *frameReader {
 	return &frameReader{r: bufio.NewReaderSize(body, size)}
 }
 
-// next returns a frame, valid until the next call, or io.EOF at a clean end.
+// Next returns a frame, valid until the next call, or io.EOF at a clean end.
 func (f *frameReader) Next() ([]byte, error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(f.r, head[:]); err != nil {
@@ -41,8 +41,8 @@ func (f *frameReader) Next() ([]byte, error) {
 	return f.buf, err
 }
 
-// readPart reads so many bytes into a buffer. Memory grows with the bytes that
-// arrive, not with the size that was announced.
+// readPart reads that many bytes into a buffer. Memory grows with the bytes that
+// arrive, not with the announced size.
 func readPart(r io.Reader, buf []byte, size int) ([]byte, error) {
 	for size > 0 {
 		at, part := len(buf), min(size, bufferKeep)
@@ -55,7 +55,7 @@ func readPart(r io.Reader, buf []byte, size int) ([]byte, error) {
 	return buf, nil
 }
 
-// Buffered tells whether next would return without waiting.
+// Buffered tells whether Next would return without waiting.
 func (f *frameReader) Buffered() bool {
 	head, err := f.r.Peek(min(frameHead, f.r.Buffered()))
 	if err != nil || len(head) < frameHead {

@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// PageSize is how many objects a paged list asks for at once, so that memory
-// stays flat while a large collection is read.
+// PageSize is the limit of a paged list. It keeps memory
+// flat while a large collection is read.
 const PageSize = 500
 
 // List reads a collection page by page: the fallback where upstream cannot
@@ -58,7 +58,7 @@ type ListPage struct {
 	Next    string // the continue token
 }
 
-// Page reads a page of a list, or the whole of it if the query sets no limit.
+// Page reads a page of a list, or the whole list if the query sets no limit.
 func (c *Client) Page(ctx context.Context, r *object.Resource, query url.Values) (ListPage, error) {
 	resp, err := c.GetAs(ctx, MimeOf(r.Encoding), "list", r.GVR, ResourcePath(r.GVR, ""), query)
 	if err != nil {

@@ -16,19 +16,19 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// AcceptProtobufMetadata asks for no more than the metadata of a list's items, in the
-// shortest of forms. Of six thousand objects that was a megabyte in some 25 ms.
+// AcceptProtobufMetadata asks for the metadata of a list's items alone, in the
+// smallest encoding. For six thousand objects that was a megabyte in some 25 ms.
 const AcceptProtobufMetadata = MimeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// MetadataList is what a list of metadata tells.
+// MetadataList is the content of a metadata list.
 type MetadataList struct {
 	States []object.State
 	RV     uint64
 	Next   string // the continue token
 }
 
-// Metadata lists the versions of a collection's objects in a state that is not older than rv, all
-// at once.
+// Metadata lists the versions of a collection's objects in a state that is not older than rv, in
+// one page.
 func (c *Client) Metadata(ctx context.Context, r *object.Resource, rv uint64) (MetadataList, error) {
 	list, err := c.MetadataBy(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}})
 	switch {
@@ -41,7 +41,7 @@ func (c *Client) Metadata(ctx context.Context, r *object.Resource, rv uint64) (M
 	return list, err
 }
 
-// MetadataBy lists metadata.
+// MetadataBy lists metadata with a query.
 func (c *Client) MetadataBy(ctx context.Context, r *object.Resource, query url.Values) (MetadataList, error) {
 	resp, err := c.GetAs(ctx, AcceptProtobufMetadata, "metadata", r.GVR, ResourcePath(r.GVR, ""), query)
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *Client) MetadataBy(ctx context.Context, r *object.Resource, query url.V
 	return list, err
 }
 
-// The numbers of the fields that are read, from the API's definitions of runtime.Unknown and
+// Field numbers from the API's definitions of runtime.Unknown and
 // PartialObjectMetadataList.
 const (
 	envelopeRaw      = protowire.Number(2)
@@ -64,9 +64,9 @@ const (
 	listItems        = protowire.Number(2)
 )
 
-// readMetadata reads a list of metadata in protobuf while it arrives, one item at a time. To have
-// the whole body in memory and decode it took megabytes, and the goroutine that wanted them while
-// the garbage collector was at work held up all others for up to 20 ms.
+// readMetadata reads a metadata list in protobuf as it arrives, one item at a time. Reading and
+// decoding the whole body took megabytes. When that allocation met a garbage collection, its
+// goroutine delayed all others by up to 20 ms.
 func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err error) {
 	in := &protoReader{r: bufio.NewReaderSize(body, 16<<10)}
 	prefix := make([]byte, len(ProtobufPrefix))
@@ -95,7 +95,7 @@ func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err er
 	}
 }
 
-// read reads the message of the list, which goes up to end.
+// read reads the message of the list, which ends at end.
 func (l *MetadataList) read(r *object.Resource, in *protoReader, end int, meta *metav1.ListMeta) error {
 	for in.at < end {
 		number, size, err := in.field()
@@ -124,7 +124,7 @@ func (l *MetadataList) read(r *object.Resource, in *protoReader, end int, meta *
 	return nil
 }
 
-// notWhole is an error within a message: its end is one, too.
+// notWhole turns an io.EOF within a message into an error.
 func notWhole(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -132,10 +132,10 @@ func notWhole(err error) error {
 	return err
 }
 
-// protoReader reads messages all of whose fields have a length.
+// protoReader reads messages in which every field has a length.
 type protoReader struct {
 	r   *bufio.Reader
-	at  int // how much was read
+	at  int // bytes read so far
 	buf []byte
 }
 
@@ -145,7 +145,7 @@ func (p *protoReader) ReadByte() (byte, error) {
 	return p.r.ReadByte()
 }
 
-// field reads what a field begins with. It returns io.EOF if there is none.
+// field reads a field's number and size. It returns io.EOF if there is no further field.
 func (p *protoReader) field() (number protowire.Number, size int, err error) {
 	tag, err := binary.ReadUvarint(p)
 	if err != nil {
@@ -162,10 +162,10 @@ func (p *protoReader) field() (number protowire.Number, size int, err error) {
 	return number, int(length), nil
 }
 
-// maxMetadata bounds a list of metadata, in bytes.
+// maxMetadata bounds a metadata list, in bytes.
 const maxMetadata = 1 << 30
 
-// bytes reads the value of a field, which is valid until the next is read.
+// bytes reads the value of a field, valid until the next read.
 func (p *protoReader) bytes(size int) (value []byte, err error) {
 	if size > maxEvent {
 		return nil, fmt.Errorf("%w: metadata of %d bytes", object.ErrMalformed, size)

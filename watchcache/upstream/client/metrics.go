@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Metrics count what is asked of upstream.
+// Metrics count requests to upstream.
 type Metrics struct{ requests *prometheus.CounterVec }
 
 // NewMetrics registers the counter.

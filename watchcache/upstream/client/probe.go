@@ -17,29 +17,29 @@ const (
 	// NoSuchNamespace cannot exist: namespaces have no dots.
 	NoSuchNamespace = "watchproxy.none"
 	// NoSuchName exists nowhere: it is valid as a path segment, so the
-	// apiserver looks up one key, and nobody names an object so.
+	// apiserver looks up one key, and no object has such a name.
 	NoSuchName = "watchproxy.dev:none"
 )
 
-// Probe is the cheapest consistent read there is: a list that matches nothing.
+// Probe is the cheapest consistent read: a list that matches nothing.
 type Probe struct {
-	RV       uint64 // upstream's current revision as this resource sees it
+	RV       uint64 // upstream's current revision for this resource
 	ListKind string
-	// selfDescribing tells custom resources from built-in types: these put
-	// kind first, those sort their keys.
+	// SelfDescribing tells custom resources, whose keys are sorted, from built-in
+	// types, which put kind first.
 	SelfDescribing bool
-	Warnings       []string // Warning headers, which come with every request
+	Warnings       []string // Warning headers; each response has them
 }
 
 // maxProbeBody bounds an empty list, in bytes.
 const maxProbeBody = 1 << 20
 
-// Probe asks upstream for its revision and learns how it writes this resource.
+// Probe asks upstream for its revision and learns the form of this resource's lists.
 func (c *Client) Probe(ctx context.Context, r *object.Resource) (Probe, error) {
 	return c.ProbeAs(ctx, "probe", r)
 }
 
-// ProbeAs is probe, counted as another verb.
+// ProbeAs is Probe, counted under another verb.
 func (c *Client) ProbeAs(ctx context.Context, verb string, r *object.Resource) (Probe, error) {
 	path, query := Nothing(r)
 	query.Set("limit", "1")
@@ -101,7 +101,7 @@ func readProtoProbe(body []byte) (p Probe, apiVersion string, err error) {
 	return p, kind.APIVersion, err
 }
 
-// Nothing is a path and a query that no object matches.
+// Nothing is the path and the query of a list that matches no object.
 func Nothing(r *object.Resource) (path string, query url.Values) {
 	if r.Namespaced {
 		return ResourcePath(r.GVR, NoSuchNamespace), url.Values{}
@@ -109,5 +109,5 @@ func Nothing(r *object.Resource) (path string, query url.Values) {
 	return ResourcePath(r.GVR, ""), url.Values{"fieldSelector": {"metadata.name=" + NoSuchName}}
 }
 
-// ProbeTimeout is how long a probe may take that no reader waits for.
+// ProbeTimeout bounds a probe without readers.
 const ProbeTimeout = 10 * time.Second

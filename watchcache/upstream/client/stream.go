@@ -14,18 +14,18 @@ import (
 )
 
 // maxEvent bounds one watch event, in bytes: etcd holds objects of 1.5 MiB by
-// default, JSON may write them larger, and nothing legitimate comes near this.
+// default, JSON may be larger, and nothing legitimate comes near this.
 const maxEvent = 64 << 20
 
 // Stream reads watch events.
 type Stream interface {
 	// Next waits for an event. It returns io.EOF at a clean end.
 	Next() (Event, error)
-	// Buffered tells whether next would return without waiting.
+	// Buffered tells whether Next would return without waiting.
 	Buffered() bool
 }
 
-// streamBuffer is how much of a stream is read at once, in bytes.
+// streamBuffer is the read buffer of a stream, in bytes.
 const streamBuffer = 64 << 10
 
 // NewStream reads watch events in the encoding of the resource.
@@ -36,7 +36,7 @@ func NewStream(body io.Reader, r *object.Resource) Stream {
 	return NewJSONStream(body)
 }
 
-// jsonStream reads watch events in JSON: one document a line.
+// jsonStream reads watch events in JSON: one document per line.
 type jsonStream struct {
 	r    *bufio.Reader
 	long []byte // a line longer than the reader's buffer
@@ -53,7 +53,7 @@ type Event struct {
 	Object []byte
 }
 
-// Next implements stream.
+// Next implements Stream.
 func (s *jsonStream) Next() (Event, error) {
 	for {
 		line, err := s.line()
@@ -66,7 +66,7 @@ func (s *jsonStream) Next() (Event, error) {
 	}
 }
 
-// Buffered implements stream.
+// Buffered implements Stream.
 func (s *jsonStream) Buffered() bool {
 	b, _ := s.r.Peek(s.r.Buffered())
 	return bytes.IndexByte(b, '\n') >= 0
@@ -96,7 +96,7 @@ func (s *jsonStream) line() ([]byte, error) {
 
 func parseEvent(line []byte) (Event, error) {
 	var e Event
-	// The object is validated by whoever reads it.
+	// The reader of the event validates the object.
 	gjson.Parse(unsafe.String(unsafe.SliceData(line), len(line))).ForEach(func(k, v gjson.Result) bool {
 		switch k.Str {
 		case "type":

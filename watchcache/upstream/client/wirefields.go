@@ -18,8 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// messages are the Go types of the resources with field labels of their own: their
-// tags tell where in the protobuf form a value stands. Nothing is decoded into
+// messages are the Go types of the resources that have field labels of their own. Their
+// tags locate the values in the protobuf form. Nothing is decoded into
 // them.
 var messages = map[schema.GroupVersionResource]reflect.Type{
 	corev1.SchemeGroupVersion.WithResource("pods"):                                reflect.TypeFor[corev1.Pod](),
@@ -40,8 +40,8 @@ var messages = map[schema.GroupVersionResource]reflect.Type{
 	resourcev1beta2.SchemeGroupVersion.WithResource("resourceslices"):             reflect.TypeFor[resourcev1beta2.ResourceSlice](),
 }
 
-// OnTheWire adds to field labels where their values stand in protobuf. A feed in
-// protobuf does without those that it cannot find: upstream selects by them.
+// OnTheWire adds the protobuf paths of field labels' values. A protobuf feed
+// drops the labels whose path it cannot find: upstream selects by those.
 func OnTheWire(gvr schema.GroupVersionResource, fields []object.Field, encoding object.Encoding) []object.Field {
 	if encoding != object.Protobuf {
 		return fields
