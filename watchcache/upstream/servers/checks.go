@@ -17,25 +17,25 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// This file checks servers: when, how, and what feeds are told of it.
+// This file checks servers and tells feeds the outcome.
 
 const (
-	// checkEvery is how often servers are checked, checkAgain how soon after one did not answer.
+	// checkEvery is the interval of checks, checkAgain the interval after an unanswered check.
 	checkEvery = 3 * time.Second
 	checkAgain = 500 * time.Millisecond
-	checkRest  = 100 * time.Millisecond // between two checks, however often they are asked for
-	// CheckTimeout is how long a server may take to answer a check.
+	checkRest  = 100 * time.Millisecond // minimum interval, however often checks are requested
+	// CheckTimeout bounds a check.
 	CheckTimeout = 2 * time.Second
-	// awayLeast and awayMost are how far apart checks are while upstream is away: it is asked no
-	// more than four times a second, all servers together.
+	// awayLeast and awayMost bound the interval of checks while upstream is away: at most
+	// four requests a second go to all servers together.
 	awayLeast = 260 * time.Millisecond
 	awayMost  = 340 * time.Millisecond
-	// UnreadyPatience is how long a server that says it is not ready is believed. One that answers
-	// reads after that has a health check which fails for ever.
+	// UnreadyPatience is how long the proxy believes a server that says it is not ready. If the
+	// server still answers reads after that, one of its health checks fails permanently.
 	UnreadyPatience = 30 * time.Second
 )
 
-// Run follows how the servers are until ctx ends.
+// Run checks the servers until ctx ends.
 func (s *Set) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, one := range s.servers {
@@ -44,11 +44,11 @@ func (s *Set) Run(ctx context.Context) {
 	all.Wait()
 }
 
-// follow checks a server now and then, and when it is suspected.
+// follow checks a server periodically, and when it is suspected.
 func (s *Set) follow(ctx context.Context, one *server) {
 	next := checkEvery
 	if s.alone() {
-		next = 0 // it was not checked yet
+		next = 0 // not checked yet
 	}
 	for {
 		select {
@@ -68,8 +68,8 @@ func (s *Set) follow(ctx context.Context, one *server) {
 	}
 }
 
-// rest is how long a server is left alone after a check, whoever suspects it. While upstream is away
-// servers are checked by turns.
+// rest is the pause after a check, even for a suspected server. While upstream is away,
+// servers are checked in turn.
 func (s *Set) rest() time.Duration {
 	if !s.Health.isAway() {
 		return checkRest
@@ -80,7 +80,7 @@ func (s *Set) rest() time.Duration {
 	return -watchcache.SinceMoment(s.turn)
 }
 
-// interval is when a server that nobody suspects is checked after that.
+// interval is the time to the next check of a server that nothing suspects.
 func (s *Set) interval(err error) time.Duration {
 	switch {
 	case s.Health.isAway():
@@ -93,7 +93,7 @@ func (s *Set) interval(err error) time.Duration {
 	return checkEvery
 }
 
-// conclude notes what a check found, and what it says to the doubts that were raised before it.
+// conclude notes a check's outcome, which settles the doubts raised before it.
 func (s *Set) conclude(one *server, found standingAt, raised uint64) {
 	asked := s.servers[s.current.Load()]
 	s.note(one, found)
@@ -102,24 +102,24 @@ func (s *Set) conclude(one *server, found standingAt, raised uint64) {
 	ready := now.mu.ready && !now.foreign.Load()
 	s.mu.Unlock()
 	if one != asked && one != now {
-		raised = 0 // it says nothing about the server that feeds ask
+		raised = 0 // the check says nothing about the server that feeds use
 	}
 	if s.Health.checked(raised, ready) {
 		s.suspect(now)
 	}
 }
 
-// standingAt is what a check found.
+// standingAt is the outcome of a check.
 type standingAt struct {
-	cluster string // empty if it may not be read
-	rv      uint64 // 0 if it may not be read
-	before  uint64 // what one of them had told when it was asked
+	cluster string // empty if it cannot be read
+	rv      uint64 // 0 if it cannot be read
+	before  uint64 // the highest revision of any server before the check
 	err     error
 
-	unready  bool // by its own word, or because it said nothing
-	silent   bool // it said nothing whatsoever
-	serves   bool // all the same
-	readable bool // its word could be read
+	unready  bool // it said so, or did not answer
+	silent   bool // no answer at all
+	serves   bool // it answers reads all the same
+	readable bool // /readyz was readable
 }
 
 // ask checks a server.
@@ -147,12 +147,12 @@ func (s *Set) ask(ctx context.Context, one *server) (found standingAt) {
 	return found
 }
 
-// aProbe is of a resource that every cluster has.
+// aProbe is a probe of a resource that every cluster has.
 var aProbe = &object.Resource{GVR: client.Namespaces, Encoding: object.JSON}
 
-// sayReady asks a server whether it wants to be asked. Any answer but a 5xx says so: /readyz need not
-// be there, nor be for everybody to read. But where it was readable before, a refusal means that a
-// server which has just started does not know yet who may read what.
+// sayReady asks a server whether it is ready. Any answer but a 5xx counts as yes: /readyz may
+// be missing or forbidden. But if it was readable before, a refusal means that the
+// server has just started and does not know the access rules yet.
 func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, one.Base.JoinPath("readyz").String(), nil)
 	if err != nil {
@@ -172,9 +172,9 @@ func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err 
 	return resp.StatusCode == http.StatusOK, nil
 }
 
-// serves asks a server that is not ready by its own word, or slow to say so, for something. A
-// refusal is an answer, too, unless it asks to come back later, or the server has told more before
-// and may not know yet who may read what.
+// serves sends a read to a server that says it is not ready, or answers too slowly. A
+// refusal is an answer, too, unless it asks to come back later, or /readyz was readable
+// before: then the server may not know the access rules yet.
 func (one *server) serves(ctx context.Context, readable bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
@@ -185,8 +185,8 @@ func (one *server) serves(ctx context.Context, readable bool) bool {
 	return err == nil || !client.Doubtful(err) && !apierrors.IsTooManyRequests(err)
 }
 
-// known is what a server has said before: whether /readyz could be read, and for how long it has not
-// been ready.
+// known is what earlier checks have shown: whether /readyz was readable, and how long the server
+// has not been ready.
 func (s *Set) known(one *server) (readable bool, unreadyFor time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

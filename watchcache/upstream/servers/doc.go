@@ -1,4 +1,4 @@
-// Package servers is the way to the apiservers of one cluster: which of them is asked, whether it is
-// there, and whose turn it is to ask it after it was away. Everything above it asks whichever server
-// is the present one, as if there were one alone.
+// Package servers is the way to the apiservers of one cluster. It decides which server is used,
+// whether it is there, and which feed goes first after an outage. To its callers
+// the servers look like one.
 package servers

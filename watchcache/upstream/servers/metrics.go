@@ -2,7 +2,7 @@ package servers
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics are about the servers of upstream.
+// Metrics are about upstream's servers.
 type Metrics struct {
 	usable    *prometheus.GaugeVec
 	failovers prometheus.Counter
@@ -13,11 +13,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		usable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_upstream_server_usable",
-			Help: "1 if the upstream server may be asked by its last check, else 0.",
+			Help: "1 if the upstream server is usable by its last check, else 0.",
 		}, []string{"server"}),
 		failovers: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watchproxy_upstream_failovers_total",
-			Help: "Times that another upstream server was asked from then on, as the one before was not fit to be.",
+			Help: "Failovers to another upstream server because the one before was not usable.",
 		}),
 	}
 	r.MustRegister(m.usable, m.failovers)

@@ -14,32 +14,32 @@ type Action int
 
 // What follows a failure.
 const (
-	Resume Action = iota // try again what was interrupted
+	Resume Action = iota // resume what was interrupted
 	Relist               // read the state again
 	GiveUp
 )
 
-// Retry is when somebody who follows upstream goes on after failures in a row.
+// Retry times the attempts of a loop that follows upstream, after failures in a row.
 type Retry struct {
 	health  *Health
 	backoff wait.Backoff
 	broke   bool // a request or a stream has ended without an answer
-	told    bool // upstream has said to read anew
+	told    bool // upstream has already asked for a relist
 }
 
-// Reconnect is how long to leave a resource alone after failures in a row.
+// Reconnect is the back-off of one resource after failures in a row.
 var Reconnect = wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 5 * time.Second}
 
-// Steady is how long a stream must have lived for failures before it to be forgotten.
+// Steady is the life of a stream that clears the failures before it.
 const Steady = 5 * time.Second
 
-// NewRetry begins with no failure.
+// NewRetry returns a Retry without failures.
 func NewRetry(h *Health) Retry { return Retry{health: h, backoff: Reconnect} }
 
-// After waits as long as is called for by an attempt that took some time and ended with err. The first
-// stream that breaks is resumed at once, and one whose state upstream says is to be read anew is read
-// at once the first time. Whether upstream is there is for the turns to wait for. It is false
-// if ctx ends.
+// After waits before the next attempt. The last one took some time and ended with err. The first
+// broken stream is resumed at once, and the first relist that upstream asks for starts at once. The
+// turns, not After, wait while upstream is away. It returns false if ctx
+// ends.
 func (r *Retry) After(ctx context.Context, took time.Duration, err error, do Action) bool {
 	if took > Steady {
 		*r = NewRetry(r.health)
@@ -61,7 +61,7 @@ func (r *Retry) After(ctx context.Context, took time.Duration, err error, do Act
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-back: // the failures before were not the resource's
+	case <-back: // the earlier failures were upstream's
 		*r = NewRetry(r.health)
 	case <-ctx.Done():
 	}

@@ -22,53 +22,57 @@ type Server struct {
 	Transport http.RoundTripper // brings the proxy's credentials
 }
 
-// Set are the apiservers of one cluster, of which one at a time is asked: the first until
-// it fails, then the next, and that one until it fails in turn. Going back would cost all streams
-// anew. Their checks also tell all feeds whether upstream is there (see [health]).
+// Set are the apiservers of one cluster. One at a time is used: the first until
+// it fails, then the next until that fails. Returning to the first would break all streams
+// again. Checks of the servers also tell all feeds whether upstream is there (see [Health]).
 //
-// A server that is the only one is checked when a feed doubts it, and then only whether it is
-// ready: there is nothing to compare it with.
+// The resourceVersions of kube-apiserver are etcd's, so a feed whose stream breaks resumes at
+// another server as it would at the same one. A lagging watch cache is no danger: the apiserver
+// waits until it has reached the resourceVersion of a list, and a watch only gets later events.
 //
-// A server is asked if its own health check passes, if it is of the same cluster as the others
-// (the namespace kube-system tells), and if a consistent read of it is no older than what any of
-// them has said before: a server that lags behind its etcd, or whose etcd was cut off or restored, is
-// waited for while there is another. If there is none it is asked all the same, as if it were alone;
-// feeds find out for themselves then. Only a server of another cluster never is.
+// A single server is checked when a feed doubts it, and only for readiness:
+// there is nothing to compare it with.
+//
+// A server may be used if its own health check passes, if it belongs to the same cluster as the
+// others (by the uid of kube-system), and if a consistent read of it is no older than any server's
+// earlier answer. A server that lags behind its etcd, or whose etcd was cut off or restored, is
+// not used while there is another. Without another it is used all the same, as if it were alone;
+// then feeds find out for themselves. A server of another cluster is never used.
 type Set struct {
 	servers []*server
 	log     *zap.Logger
 	metrics *Metrics
 	Health  *Health
 	current atomic.Int32
-	mu      sync.Mutex // held by whoever changes what is known of the servers
-	cluster string     // the uid of kube-system, empty if it may not be read
-	newest  uint64     // the highest resourceVersion that a server has told
-	turn    int64      // moment of the last check that was put off while upstream is away
+	mu      sync.Mutex // held to change the state of the servers
+	cluster string     // the uid of kube-system, empty if it cannot be read
+	newest  uint64     // the highest resourceVersion of any server
+	turn    int64      // the last check's slot while upstream is away, as a moment
 }
 
-// server is what is known of one.
+// server is the state of one server.
 type server struct {
 	Server
 	client *client.Client
-	check  chan struct{} // asks for a check now
+	check  chan struct{} // requests a check now
 
-	mu struct { // guarded by Servers.mu
-		reason error     // why it is not asked; nil if it may be
-		silent int       // checks in a row that it did not answer at all
-		behind time.Time // since when it is; zero if it is not
-		// ready is whether it was when it was last asked, by its own word or because it serves in
-		// spite of that; unready is since when it says that it is not, zero if it does not.
+	mu struct { // guarded by Set.mu
+		reason error     // why it is not used; nil if it may be
+		silent int       // unanswered checks in a row
+		behind time.Time // since when it is behind; zero if it is not
+		// ready tells whether the last check found it ready, or serving in spite of its
+		// own word; unready is since when it says it is not ready, zero if it is ready.
 		ready    bool
 		unready  time.Time
-		readable bool // /readyz has been read
+		readable bool // /readyz has been readable
 	}
-	foreign atomic.Bool // of another cluster: never asked, though it be the last one
+	foreign atomic.Bool // of another cluster: never used, even if no other is left
 	life    atomic.Pointer[life]
 }
 
-// life is the time for which a server is thought to answer. What it was asked ends with it.
+// life ends when a server is given up; its requests end with it.
 type life struct {
-	context.Context //nolint:containedctx // it is what is waited for
+	context.Context //nolint:containedctx // callers wait for it
 	end             context.CancelFunc
 }
 
@@ -84,22 +88,22 @@ var (
 )
 
 const (
-	// lostAfter is how many checks in a row a server has to leave unanswered before its streams
-	// are cut: one may be late under load. If no other server is any better, streams stay.
+	// lostAfter is the number of unanswered checks in a row after which a server's streams
+	// are cut: under load, one check may be late. Streams stay if no other server is better.
 	lostAfter = 2
-	// waitBehind is how long a server that is behind is waited for if there is no other: then
-	// it will not come back to where it was.
+	// waitBehind is how long the set waits for a server that is behind, if there is no other: after
+	// that, it assumes that etcd was restored.
 	waitBehind = 3 * checkEvery
 )
 
-// New asks each server once, all at the same time, if there are several. It fails if none of
-// them is fit to be asked.
+// New asks each server once, in parallel, if there are several. It fails if none of
+// them is usable.
 func New(ctx context.Context, servers []Server, metrics *Metrics, requests *client.Metrics, log *zap.Logger) (*Set, error) {
 	s := newServers(servers, metrics, requests, log)
 	if s.alone() {
 		return s, nil
 	}
-	for range 2 { // the second time it is known where the others are
+	for range 2 { // the second round knows the other servers' revisions
 		s.askAll(ctx)
 	}
 	var reasons []error
@@ -125,7 +129,7 @@ func newServers(servers []Server, metrics *Metrics, requests *client.Metrics, lo
 	return s
 }
 
-// Client returns a client for whichever server is asked at the time. Transport is the way there
+// Client returns a client for the current server. transport leads there
 // (see [Set.Transport]).
 func (s *Set) Client(transport http.RoundTripper, requests *client.Metrics) *client.Client {
 	return client.New(s.servers[0].Base, transport, requests)
@@ -133,8 +137,8 @@ func (s *Set) Client(transport http.RoundTripper, requests *client.Metrics) *cli
 
 func (s *Set) alone() bool { return len(s.servers) == 1 }
 
-// askAll checks all at the same time, and draws the conclusions in their order: the first that
-// answers says which cluster it is.
+// askAll checks all servers in parallel, and notes the outcomes in the servers' order: the first
+// that answers defines the cluster.
 func (s *Set) askAll(ctx context.Context) {
 	found := make([]standingAt, len(s.servers))
 	var all sync.WaitGroup
@@ -147,17 +151,17 @@ func (s *Set) askAll(ctx context.Context) {
 	}
 }
 
-// before is the resourceVersion that no consistent read which begins now can be below.
+// before is a lower bound for the resourceVersion of a consistent read that begins now.
 func (s *Set) before() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newest
 }
 
-// Current is the address of the server that is asked, as host:port.
+// Current is the address of the current server, as host:port.
 func (s *Set) Current() string { return s.servers[s.current.Load()].Base.Host }
 
-// note draws the conclusions from a check.
+// note applies a check's outcome.
 func (s *Set) note(one *server, found standingAt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +198,7 @@ func (s *Set) note(one *server, found standingAt) {
 	case !found.unready:
 		one.mu.unready = time.Time{}
 		one.mu.readable = found.readable
-	case unconnected(found.err): // it is not there: its patience begins when it says something
+	case unconnected(found.err): // it is down: unready counts from its first answer
 		one.mu.unready = time.Time{}
 	case one.mu.unready.IsZero():
 		one.mu.unready = time.Now()
@@ -206,12 +210,12 @@ func (s *Set) note(one *server, found standingAt) {
 	}
 }
 
-// usable tells whether there is a server that may be asked. Whoever calls it holds mu.
+// usable tells whether a server may be used. The caller must hold mu.
 func (s *Set) usable() bool {
 	return slices.ContainsFunc(s.servers, func(one *server) bool { return one.mu.reason == nil })
 }
 
-// failed notes that a server could not be connected to, and returns which one to ask instead, if
+// failed notes that a connection to a server failed, and returns another server to use, if
 // there is one.
 func (s *Set) failed(one *server, err error) (instead *server, ok bool) {
 	s.mu.Lock()
@@ -223,7 +227,7 @@ func (s *Set) failed(one *server, err error) (instead *server, ok bool) {
 	return instead, instead != one
 }
 
-// suspect has a server checked now.
+// suspect requests a check of a server now.
 func (s *Set) suspect(one *server) {
 	select {
 	case one.check <- struct{}{}:
@@ -231,8 +235,8 @@ func (s *Set) suspect(one *server) {
 	}
 }
 
-// judge notes why a server is not to be asked, or nil, and chooses another if need be. Whoever
-// calls it holds mu.
+// judge notes why a server must not be used, or nil, and chooses another if need be. The caller
+// must hold mu.
 func (s *Set) judge(one *server, reason error) {
 	if (one.mu.reason == nil) != (reason == nil) {
 		if reason != nil {

@@ -8,33 +8,33 @@ import (
 )
 
 const (
-	// openingMax is how many feeds read their state, or open a watch to follow it, at a
-	// time. When an apiserver comes back, all want to.
+	// openingMax bounds the feeds that read their state, or open a watch, at a
+	// time. After an outage, all feeds want to.
 	openingMax = 8
-	// turnMax is how long one of them can hold up another.
+	// turnMax is how long one of them can delay another.
 	turnMax = 5 * time.Second
 )
 
-// turns let feeds at upstream, a few at a time and the most urgent first. While upstream is in
-// doubt they are shut, and let nobody.
+// turns admit feeds to upstream, a few at a time and the most urgent first. While upstream is
+// doubted, turns are shut and admit none.
 type turns struct {
 	max int
 	mu  struct {
 		sync.Mutex
 		shut    bool
 		taken   int
-		waiting []*waiter // at most a few for each feed
+		waiting []*waiter // bounded: a few per feed
 	}
 }
 
-// waiter is somebody who waits for a turn.
+// waiter waits for a turn.
 type waiter struct {
-	urgency func() Urgency // asked for when a turn is free
-	turn    chan struct{}  // closed when the waiter has one
+	urgency func() Urgency // called when a turn is free
+	turn    chan struct{}  // closed when the waiter has its turn
 }
 
-// Urgency decides whose turn is next: clients that watch lose most by waiting, then those that
-// have read last.
+// Urgency orders the waiters: open watches lose most by waiting, then the most recent
+// readers.
 type Urgency struct {
 	Watched bool
 	Used    int64 // moment of the last read
@@ -49,8 +49,8 @@ func (u Urgency) exceeds(v Urgency) bool {
 
 func newTurns(most int) *turns { return &turns{max: most} }
 
-// wait waits for a turn and returns what ends it. A turn that takes long does not keep others
-// from theirs: it may be one resource that upstream is slow with.
+// Wait waits for a turn and returns the function that ends it. After turnMax a turn no longer
+// counts, because upstream may be slow for one resource alone.
 func (t *turns) Wait(ctx context.Context, urgency func() Urgency) (end func(), err error) {
 	w := &waiter{urgency, make(chan struct{})}
 	t.mu.Lock()
@@ -73,7 +73,7 @@ func (t *turns) Wait(ctx context.Context, urgency func() Urgency) (end func(), e
 	}, nil
 }
 
-// leave tells whether a waiter still had to wait. If not, it has a turn.
+// leave removes a waiter and returns whether it was still waiting. If not, it has a turn.
 func (t *turns) leave(w *waiter) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +92,7 @@ func (t *turns) end() {
 	t.nextLocked()
 }
 
-// shut keeps everybody waiting, or does not any more.
+// shut shuts or opens the turns.
 func (t *turns) shut(on bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,7 +100,7 @@ func (t *turns) shut(on bool) {
 	t.nextLocked()
 }
 
-// nextLocked gives the free turns to the most urgent of those that wait.
+// nextLocked gives the free turns to the most urgent waiters.
 func (t *turns) nextLocked() {
 	for !t.mu.shut && t.mu.taken < t.max && len(t.mu.waiting) > 0 {
 		next, most := 0, t.mu.waiting[0].urgency()
