@@ -14,22 +14,22 @@ var definitionResource = schema.GroupVersionResource{
 	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
 }
 
-// Version tells one state of a CustomResourceDefinition's spec from
-// every other: another uid is another definition of the same name, another
-// generation another schema, storage or set of versions.
+// Version identifies one state of a CustomResourceDefinition's spec.
+// Another uid is another definition of the same name; another
+// generation is another schema, storage version or set of versions.
 type Version struct {
 	UID        types.UID
 	Generation int64
 }
 
-// Definition is what a feed needs to know of a CustomResourceDefinition.
+// Definition is the part of a CustomResourceDefinition that a feed needs.
 type Definition struct {
 	Version
-	served     bool     // it defines the version that was asked for
+	served     bool     // it defines the requested version
 	Selectable []string // JSON paths of the version's selectable fields
 }
 
-// customResourceDefinition is the part of one that is read.
+// customResourceDefinition is the part of a definition that is read.
 type customResourceDefinition struct {
 	Metadata struct {
 		UID        types.UID
@@ -46,8 +46,8 @@ type customResourceDefinition struct {
 	}
 }
 
-// Define reads the definition of a custom resource. Who may not look, or finds
-// none, follows the resource without: upstream ends its watches when the
+// Define reads the definition of a custom resource. A feed that may not read it, or finds
+// none, does without: upstream ends its watches when the
 // definition changes.
 func Define(ctx context.Context, c *client.Client, gvr schema.GroupVersionResource) (Definition, error) {
 	var crd customResourceDefinition

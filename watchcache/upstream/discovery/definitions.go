@@ -21,27 +21,33 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// Definitions follows the CustomResourceDefinitions, by their metadata alone:
-// schemas can be large, and what has to be known is that one changed. Feeds of
-// custom resources end then, as upstream's own watches do, and what was cached
+// Definitions follows the CustomResourceDefinitions by their metadata alone:
+// schemas can be large, and only the fact of a change matters. Feeds of
+// the custom resource end after a change, as upstream's own watches do. State that was cached
 // under the old definition is not served any more.
+//
+// When a definition changes, upstream ends the watches of its resources cleanly, at any moment
+// after the change. It answers 429 for some 100 ms, and then serves the same objects at the same
+// resourceVersions in other bytes. So a feed is abandoned as soon as the change is seen, requests
+// wait for upstream to settle, and a watch of a custom resource that ends early leads to a relist
+// that compares bytes.
 type Definitions struct {
 	Client *client.Client
 	Health *servers.Health
 	Log    *zap.Logger
-	// changed is called with the name and the present version, which is zero if
-	// there is no such definition any more.
+	// Changed is called with the name and the present version, which is zero if
+	// the definition is gone.
 	Changed func(name string, now Version)
 	Begin   sync.Once
 
 	mu struct {
 		sync.Mutex
 		known     map[string]Version
-		following bool // what is known is what there is
+		following bool // the known versions are complete
 	}
 }
 
-// Outdated tells whether a definition is known to have changed since it was read.
+// Outdated tells whether a definition is known to have changed after it was read.
 func (d *Definitions) Outdated(name string, read Version) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -52,11 +58,11 @@ func (d *Definitions) Outdated(name string, read Version) bool {
 	case ok && now.UID == read.UID:
 		return now.Generation > read.Generation
 	}
-	return ok // what is not listed may be newer than the list
+	return ok // a definition that the list lacks may be newer than the list
 }
 
-// Run follows until ctx ends. Where upstream forbids it, custom resources are
-// followed by their own watches alone; that may change.
+// Run follows the definitions until ctx ends. While upstream forbids that, the watches of
+// custom resources alone show changes. Run tries again later.
 func (d *Definitions) Run(ctx context.Context) {
 	again := servers.NewRetry(d.Health)
 	for {
@@ -86,11 +92,11 @@ func (d *Definitions) Run(ctx context.Context) {
 	}
 }
 
-// first is more urgent than any feed: without the definitions nobody knows whether what a feed reads
-// is what it should be.
+// first is more urgent than any feed: without the definitions, a feed's bytes cannot be
+// trusted.
 func first() servers.Urgency { return servers.Urgency{Watched: true, Used: math.MaxInt64} }
 
-// forbiddenPause is how long upstream is left alone after it forbade to look.
+// forbiddenPause is the pause after upstream forbade the list.
 const forbiddenPause = time.Minute
 
 func (d *Definitions) setFollowing(on bool) {
@@ -99,7 +105,7 @@ func (d *Definitions) setFollowing(on bool) {
 	d.mu.following = on
 }
 
-// follow lists and watches until the watch ends. It calls opened when that is open.
+// follow lists and watches until the watch ends. It calls opened when the watch is open.
 func (d *Definitions) follow(ctx context.Context, opened func()) error {
 	var list metav1.PartialObjectMetadataList
 	resp, err := d.Client.GetAs(ctx, acceptMetadataList, "definitions", definitionResource, client.ResourcePath(definitionResource, ""), nil)
@@ -137,7 +143,7 @@ func (d *Definitions) follow(ctx context.Context, opened func()) error {
 const (
 	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-	// definitionsLife bounds a watch, so that one that fell silent is not trusted for ever.
+	// definitionsLife bounds a watch, so that a silent one is not trusted for ever.
 	definitionsLife = 5 * time.Minute
 )
 
@@ -160,7 +166,7 @@ func (d *Definitions) apply(e client.Event) error {
 	return nil
 }
 
-// set notes a version and tells if it is another one.
+// set notes a version and calls Changed if it differs.
 func (d *Definitions) set(name string, now Version) {
 	d.mu.Lock()
 	was := d.mu.known[name]

@@ -21,35 +21,35 @@ import (
 // for it are forwarded.
 var ErrNotCacheable = errors.New("resource cannot be cached")
 
-// ErrNotServed may be untrue a moment later: somebody creates the CRD.
+// ErrNotServed may be false a moment later: a CRD can be created at any time.
 var ErrNotServed = errors.New("upstream does not serve the resource")
 
 const (
-	// AskedAgain is for how long a document of discovery tells what is not served. A new
-	// resource is forwarded for as long.
+	// AskedAgain is the life of a discovery document that lacks a resource. Requests for a new
+	// resource are forwarded that long.
 	AskedAgain = 2 * time.Second
-	// Max is how many documents are read at a time.
+	// Max bounds the documents that are read at a time.
 	Max = 4
-	// Timeout is how long it may take to read one, with the wait for others.
+	// Timeout bounds the read of one document, with the wait for others.
 	Timeout = 10 * time.Second
-	// nameMost is the length of the longest name of a group, a version or a resource.
+	// nameMost is the longest name of a group, a version or a resource.
 	nameMost = 253
 )
 
-// Discovery is what upstream says that it serves: the list of its groups, and for each
-// group and version that clients ask for the list of its resources. Each of these
-// documents is read by one request at a time, for all who want to know.
+// Discovery is upstream's discovery: the list of groups, and the list of resources
+// for each group and version that clients ask for. One request at a time reads each
+// document, for all callers.
 //
-// Clients can make up names. However many they ask for, upstream is asked for one
-// document of a kind in askedAgain, and none of these names is kept: documents are those
-// of groups and versions that upstream itself has listed.
+// Clients can make up names. However many they ask for, upstream gets at most one request per
+// document in AskedAgain, and no made-up name is kept: documents belong to
+// groups and versions that upstream itself has listed.
 type Discovery struct {
 	client  *client.Client
 	log     *zap.Logger
 	ctx     context.Context // ends with the feeds
 	running *sync.WaitGroup
 	places  chan struct{}
-	unseen  sync.Once // the warning that nobody may look who serves what
+	unseen  sync.Once // the warning that APIServices are unreadable
 
 	Mu struct {
 		sync.Mutex
@@ -57,29 +57,29 @@ type Discovery struct {
 	}
 }
 
-// document is an answer of discovery. All but began is set when done is closed.
+// document is a discovery answer. All fields but began are set when done is closed.
 type document struct {
-	began     time.Time // what was true then or later
+	began     time.Time // the content was true then or later
 	done      chan struct{}
-	versions  map[schema.GroupVersion]struct{} // in the list of groups
-	resources []metav1.APIResource             // in others
+	versions  map[schema.GroupVersion]struct{} // set in the list of groups
+	resources []metav1.APIResource             // set in all others
 	err       error
 }
 
-// New returns what finds out what upstream serves. It asks in goroutines of running.
+// New returns a Discovery. Its requests run in goroutines of running.
 func New(ctx context.Context, client *client.Client, running *sync.WaitGroup, log *zap.Logger) *Discovery {
 	d := &Discovery{client: client, log: log, ctx: ctx, running: running, places: make(chan struct{}, Max)}
 	d.Mu.Documents = map[schema.GroupVersion]*document{}
 	return d
 }
 
-// Serves returns an error unless upstream has just said that it serves a resource.
+// Serves returns an error unless upstream has just listed a resource.
 func (d *Discovery) Serves(ctx context.Context, gvr schema.GroupVersionResource) error {
 	_, err := d.find(ctx, gvr, time.Now().Add(-AskedAgain))
 	return err
 }
 
-// Lacks tells, at once, whether upstream has just said that it does not serve a resource.
+// Lacks tells, without waiting, whether upstream's recent discovery lacks a resource.
 func (d *Discovery) Lacks(gvr schema.GroupVersionResource) bool {
 	if !plausible(gvr) {
 		return true
@@ -94,7 +94,7 @@ func (d *Discovery) Lacks(gvr schema.GroupVersionResource) bool {
 	return doc.tells(since) && doc.resource(gvr.Resource) == nil
 }
 
-// find returns what upstream says of a resource, not earlier than since.
+// find returns upstream's entry for a resource, read at since or later.
 func (d *Discovery) find(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
 	if !plausible(gvr) {
 		return nil, fmt.Errorf("%w: no resource has such a name", ErrNotServed)
@@ -124,8 +124,8 @@ func (d *Discovery) groups(ctx context.Context) (*document, error) {
 	return d.read(ctx, schema.GroupVersion{}, time.Now().Add(-AskedAgain))
 }
 
-// read returns a document that was asked for at since or later, or why there is none. An
-// error is believed for a while.
+// read returns a document that was requested at since or later, or its error. Errors are
+// cached for a while.
 func (d *Discovery) read(ctx context.Context, gv schema.GroupVersion, since time.Time) (*document, error) {
 	for {
 		doc := d.present(gv, since)
@@ -140,7 +140,7 @@ func (d *Discovery) read(ctx context.Context, gv schema.GroupVersion, since time
 	}
 }
 
-// present is the document that there is, or is being read, or is read from now on.
+// present is the known document, the one in flight, or a new one.
 func (d *Discovery) present(gv schema.GroupVersion, since time.Time) *document {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
@@ -183,7 +183,7 @@ func (d *Discovery) fetch(gv schema.GroupVersion, doc *document) error {
 	return nil
 }
 
-// fetchGroups reads the list of groups and forgets the documents of those that are gone.
+// fetchGroups reads the list of groups and drops the documents of groups that are gone.
 func (d *Discovery) fetchGroups(ctx context.Context, doc *document) error {
 	var list metav1.APIGroupList
 	if err := d.client.Read(ctx, schema.GroupVersionResource{}, "/apis", &list); err != nil {
@@ -201,7 +201,7 @@ func (d *Discovery) fetchGroups(ctx context.Context, doc *document) error {
 	return nil
 }
 
-// over tells that a document was read, or could not be.
+// over tells whether a document's request has ended.
 func (doc *document) over() bool {
 	select {
 	case <-doc.done:
@@ -211,12 +211,12 @@ func (doc *document) over() bool {
 	}
 }
 
-// holds tells whether a document that is over answers who asks for one since then.
+// holds tells whether a finished document, or its recent error, answers a caller with that since.
 func (doc *document) holds(since time.Time) bool {
 	return !doc.began.Before(since) || doc.err != nil && time.Since(doc.began) < AskedAgain
 }
 
-// tells is whether there is a document that was read since then.
+// tells is true if a document was read successfully, and recently enough.
 func (doc *document) tells(since time.Time) bool {
 	return doc != nil && doc.over() && doc.err == nil && !doc.began.Before(since)
 }
@@ -234,7 +234,7 @@ func (doc *document) resource(name string) *metav1.APIResource {
 	return &doc.resources[i]
 }
 
-// plausible tells whether there can be a resource of such names. The core group has one
+// plausible tells whether such a resource can exist. The core group has one
 // version, and is not in the list of groups.
 func plausible(gvr schema.GroupVersionResource) bool {
 	if gvr.Group == "" && gvr.Version != "v1" || gvr.Version == "" || gvr.Resource == "" {

@@ -1,4 +1,4 @@
-// Package discovery finds out what upstream serves: groups, versions and resources, which of them
+// Package discovery finds out what upstream serves: groups, versions and resources, which resources
 // kube-apiserver serves itself, and how custom resources are defined. It follows the definitions,
-// because upstream serves a custom resource in other bytes once its definition has changed.
+// because upstream writes a custom resource in other bytes after its definition has changed.
 package discovery

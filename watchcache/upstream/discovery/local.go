@@ -21,7 +21,7 @@ import (
 
 var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
-// Describe finds a resource in upstream's discovery, as of since or later, and checks that
+// Describe finds a resource in upstream's discovery, read at since or later, and checks that
 // it can be listed and watched.
 func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
 	found, err := d.find(ctx, gvr, since)
@@ -39,13 +39,13 @@ func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResourc
 	return found, nil
 }
 
-// CheckLocal returns an error unless a resource is served by the apiserver itself: an
+// CheckLocal returns an error unless the apiserver itself serves a resource: an
 // aggregated API has resourceVersions and a history of its own.
 //
-// APIServices tell who serves a group and version. If they cannot be read, only what
-// kube-apiserver has itself and what a CustomResourceDefinition defines are taken for
-// local. Of the latter, custom is true: the resource has to look like one, too, as an
-// aggregated API may have taken the place of a definition.
+// APIServices tell which server serves a group and version. If the proxy may not read them, it
+// treats two kinds of resources as local: those of kube-apiserver itself, and those that a
+// CustomResourceDefinition defines. For the latter, custom is true: the resource must also look
+// like a custom one, because an aggregated API may have replaced the definition.
 func (d *Discovery) CheckLocal(ctx context.Context, gvr schema.GroupVersionResource) (custom bool, err error) {
 	if gvr.Group == "" {
 		return false, nil
@@ -91,7 +91,7 @@ func (d *Discovery) CheckLocal(ctx context.Context, gvr schema.GroupVersionResou
 	return false, fmt.Errorf("%w: %s has no APIService yet", ErrNotServed, gvr)
 }
 
-// Local are the resources that upstream serves itself and that can be watched, each in one version.
+// Local are the watchable resources that upstream serves itself, each in one version.
 func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []object.Resource, err error) {
 	groups, err := d.read(ctx, schema.GroupVersion{}, time.Now().Add(-LocalAge))
 	if err != nil {
@@ -103,7 +103,7 @@ func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []
 	seen := map[schema.GroupResource]bool{}
 	for _, gv := range append([]schema.GroupVersion{{Version: "v1"}}, versions...) {
 		doc, err := d.read(ctx, gv, time.Now().Add(-LocalAge))
-		if err != nil { // it may be an aggregated API that is away
+		if err != nil { // an aggregated API may be away
 			all = append(all, of(before, gv)...)
 			continue
 		}
@@ -129,10 +129,10 @@ func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []
 	return all, ctx.Err()
 }
 
-// of are the resources of a group and version.
+// of filters the resources of a group and version.
 func of(all []object.Resource, gv schema.GroupVersion) []object.Resource {
 	return slices.DeleteFunc(slices.Clone(all), func(r object.Resource) bool { return r.GVR.GroupVersion() != gv })
 }
 
-// LocalAge is how old the lists of resources may be from which the local ones are known.
+// LocalAge is the maximum age of the resource lists that Local reads.
 const LocalAge = time.Minute
