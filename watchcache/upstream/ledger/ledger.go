@@ -8,52 +8,52 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Ledger tells which resource has used each of etcd's revisions, as far as watches have shown it.
+// Ledger knows which resource has used each of etcd's revisions, as far as watches have shown it.
 //
-// Every write takes one revision, and every revision is of one resource: kube-apiserver writes a
-// single object at a time, and where etcd itself deletes several keys at once, as a lease expires,
-// they are of one resource as well. So if each revision between a cache's state and the present one
-// is known to be another resource's, that state is the present one, and nobody has to be asked.
+// Every write takes one revision, and every revision belongs to one resource: kube-apiserver writes
+// one object at a time. Where etcd deletes several keys at once, as when a lease expires,
+// they belong to one resource as well. So if all revisions between a cache's state and the present
+// belong to other resources, that state is the present one, and upstream need not be asked.
 //
-// It proves that only if it knows every revision in between. Those that no watch shows (the
-// apiservers' own leases, resources that nobody watches) are holes. States before it are not proved
-// by the ledger, until a cache gets beyond it by other means.
+// The proof needs every revision in between. Revisions that no watch shows (the
+// apiservers' own leases, resources without a watch) are holes. The ledger proves no state
+// before a hole until a cache gets beyond it by other means.
 //
-// A revision may be noted before its resource's own caches show it, or after:
-// a revision of its own proves nothing for a cache. So it makes no difference how far behind a feed
-// is, or that a resource has two.
+// A revision may be noted before or after its resource's own caches show it:
+// a resource's own revision proves nothing for its cache. So a feed may lag any distance,
+// and a resource may have two feeds.
 type Ledger struct {
 	mu struct {
 		sync.Mutex
-		// entries has revision r at r % ledgerSize. It is nil while nobody needs proofs.
+		// entries has revision r at r % ledgerSize. It is nil while no reader needs proofs.
 		entries []ledgerEntry
 		highest uint64
-		era     uint64 // counts what was forgotten
+		era     uint64 // counts the calls of Forget
 		members map[Owner]*membership
-		moved   chan struct{} // closed when something is noted next; nil if nobody waits
+		moved   chan struct{} // closed at the next Note; nil without a waiter
 	}
 }
 
-// ledgerSize is how many revisions a ledger knows, the latest. At 8 bytes each that is half a MiB.
+// ledgerSize is the number of known revisions, the latest. At 8 bytes each that is half a MiB.
 const ledgerSize = 1 << 16
 
-// ledgerEntry is a revision and who has used it; 0 if nothing is known. A revision has 48 bits:
-// at a thousand writes a second that is nine thousand years.
+// ledgerEntry is a revision and its owner; 0 if unknown. A revision has 48 bits:
+// at a thousand writes a second they last nine thousand years.
 type ledgerEntry uint64
 
 const ownerBits = 16
 
-// Owner stands for a resource, in all its versions: they show the same objects. 0 is nobody.
+// Owner identifies a resource in all its versions: they show the same objects. 0 is no resource.
 type Owner uint16
 
 func entryOf(rv uint64, o Owner) ledgerEntry { return ledgerEntry(rv<<ownerBits | uint64(o)) }
 
 func (e ledgerEntry) split() (rv uint64, o Owner) { return uint64(e) >> ownerBits, Owner(e) }
 
-// NoEra is one in which nothing is proved.
+// NoEra is an era without proofs.
 const NoEra = math.MaxUint64
 
-// Begin has the ledger know what is noted from now on.
+// Begin starts the ledger: it records revisions from now on.
 func (l *Ledger) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,8 +62,8 @@ func (l *Ledger) Begin() {
 	}
 }
 
-// Forget makes the ledger know nothing of any revision, nor who is in one etcd. It is called when
-// that may have changed, as after a restore of etcd.
+// Forget drops all revisions and all evidence of a shared etcd. It is called when
+// the etcd may have changed, as after a restore.
 func (l *Ledger) Forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,7 +79,7 @@ func (l *Ledger) forgetLocked() {
 	}
 }
 
-// End is forget until the ledger begins again.
+// End is Forget, and the ledger stays empty until Begin.
 func (l *Ledger) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,15 +87,15 @@ func (l *Ledger) End() {
 	l.mu.entries = nil
 }
 
-// SharedRevision is a revision that two resources have used. They are not in one etcd, or they are the
-// same objects by two names. Either way nothing is proved by them.
+// SharedRevision is a revision that two resources have used. They are in different etcds, or are
+// the same objects under two names. Either way they prove nothing.
 type SharedRevision struct {
 	RV         uint64
 	One, Other Owner
 }
 
-// Note records that a resource has used revisions. Of those that are not known to be in the same etcd
-// it records nothing.
+// Note records that a resource has used revisions. It records nothing for a resource that is not
+// known to be in the same etcd.
 func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +105,7 @@ func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 	for _, rv := range rvs {
 		at := &l.mu.entries[rv%ledgerSize]
 		switch known, was := at.split(); {
-		case known > rv: // it comes too late to be of use
+		case known > rv: // too late: the entry has a newer revision
 		case known == rv && was != o:
 			l.mu.members[o].collided()
 			l.mu.members[was].collided()
@@ -123,8 +123,8 @@ func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 	return nil
 }
 
-// Proves tells whether each revision after one and up to another was used by a resource other than
-// o, so that nothing of o has changed in between. The latter must have been read in an era that lasts.
+// Proves tells whether resources other than o have used each revision above after, up to upTo: then
+// o has not changed in between. upTo must have been read in the given era, and the era must last.
 func (l *Ledger) Proves(era uint64, o Owner, after, upTo uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +139,7 @@ func (l *Ledger) Proves(era uint64, o Owner, after, upTo uint64) bool {
 	return true
 }
 
-// Wait returns a channel that is closed when something is noted next.
+// Wait returns a channel that the next Note closes.
 func (l *Ledger) Wait() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,8 +149,8 @@ func (l *Ledger) Wait() <-chan struct{} {
 	return l.mu.moved
 }
 
-// Standing is the era, and the highest revision that was noted in it if the resource is in the same
-// etcd: a consistent read that returns less is of an etcd that was restored.
+// Standing is the era, and the highest revision noted in it if the resource is in the same
+// etcd. A consistent read that returns less shows that etcd was restored.
 func (l *Ledger) Standing(o Owner) (era, highest uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,11 +160,11 @@ func (l *Ledger) Standing(o Owner) (era, highest uint64) {
 	return l.mu.era, highest
 }
 
-// Uses are the revisions that a watch shows a resource to have used. If upstream is itself a proxy that
-// has read its state anew, it tells deletions at the last revision that it knew before, which may be
-// anybody's. So only what is beyond all that the watch has told counts.
+// Uses are the revisions that a watch shows as its resource's own. An upstream that is itself
+// a proxy reports the deletions of a relist at the last revision that it knew before, which may
+// belong to any resource. So only revisions above everything that the watch has told count.
 type Uses struct {
-	At  uint64 // up to where it has told everything
+	At  uint64 // the watch has told everything up to it
 	rvs []uint64
 }
 
@@ -179,7 +179,7 @@ func (u *Uses) Event(rv uint64) {
 // Reached takes a bookmark.
 func (u *Uses) Reached(rv uint64) { u.At = max(u.At, rv) }
 
-// Take returns what has come since the last time. It is valid until the next event.
+// Take returns the revisions since the last call. They are valid until the next event.
 func (u *Uses) Take() []uint64 {
 	rvs := u.rvs
 	u.rvs = u.rvs[:0]
@@ -194,7 +194,7 @@ type Owners struct {
 	}
 }
 
-// sameObjects are resources that show the objects of another.
+// sameObjects maps a resource to another one with the same objects.
 var sameObjects = map[schema.GroupResource]schema.GroupResource{
 	{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"},
 }
@@ -217,7 +217,7 @@ func (n *Owners) Of(r schema.GroupResource) Owner {
 	return o
 }
 
-// Names are the resources that numbers stand for.
+// Names are the resources with these numbers.
 func (n *Owners) Names(numbers ...Owner) (names []schema.GroupResource) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,23 +1,23 @@
 package ledger
 
-// This file establishes whose revisions are of one etcd. kube-apiserver may keep some resources in
+// This file establishes which resources share one etcd. kube-apiserver may keep some resources in
 // another (--etcd-servers-overrides), whose revisions mean something else.
 
 const (
-	// EvidenceEnough is how many times a resource's revision has to lie between two of the reference,
+	// EvidenceEnough is how many times a resource's revision must lie between two of the reference,
 	// at another revision each time.
 	EvidenceEnough = 3
-	// evidenceWidth is how far apart those two may be: the closer, the less it is by chance.
+	// evidenceWidth bounds the distance of those two: the closer, the less likely is a coincidence.
 	evidenceWidth = 1000
 )
 
-// membership is what is known of whether a resource is in the reference's etcd.
+// membership is the evidence that a resource is in the reference's etcd.
 type membership struct {
 	evidence int
-	at       uint64 // the revision of the last piece of it
-	apart    bool   // for good
-	// collisions are revisions that another has used as well. One may be an event from before etcd was
-	// restored.
+	at       uint64 // the revision of the last evidence
+	apart    bool   // excluded for good
+	// collisions are revisions that another resource has used as well. One of them may be an event
+	// from before a restore of etcd.
 	collisions int
 }
 
@@ -28,18 +28,18 @@ func (m *membership) collided() {
 
 func (m *membership) proved() bool { return m != nil && !m.apart && m.evidence >= EvidenceEnough }
 
-// Reading is what a consistent read has returned as the revision.
+// Reading is the revision of a consistent read.
 type Reading struct {
 	Of Owner
 	RV uint64
 }
 
-// Attest takes readings that were made one after the other, the first and the last of the
-// reference. In one etcd, revisions never go back. It returns who was found to be apart.
+// Attest takes successive readings, the first and the last of the
+// reference. In one etcd, revisions never go back. It returns the resources found to be apart.
 func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
 	first, last := readings[0], readings[len(readings)-1]
 	if last.RV < first.RV || last.RV-first.RV > evidenceWidth {
-		return nil // restored meanwhile, or too much happens
+		return nil // a restore in between, or too many writes
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +68,7 @@ func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
 	return apart
 }
 
-// Undecided tells whether more evidence is wanted of a resource.
+// Undecided tells whether a resource needs more evidence.
 func (l *Ledger) Undecided(o Owner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,7 +76,7 @@ func (l *Ledger) Undecided(o Owner) bool {
 	return m == nil || !m.apart && m.evidence < EvidenceEnough
 }
 
-// Has tells whether a resource is in the ledger.
+// Has tells whether the ledger covers a resource.
 func (l *Ledger) Has(o Owner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
