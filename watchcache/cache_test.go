@@ -156,8 +156,8 @@ func TestCacheApply(t *testing.T) {
 	}
 }
 
-// A change that does not fit is refused; what came before it stays in effect
-// and is signalled.
+// A change that does not fit is refused; earlier changes stay in effect
+// and are signalled.
 func TestCacheDiverged(t *testing.T) {
 	replaced := pod("x", 12)
 	replaced.UID = "other"
@@ -207,7 +207,7 @@ func TestCacheOneRevisionManyDeletions(t *testing.T) {
 				t.Errorf("%d objects left, %v", s.Len(), err)
 			}
 			wantPoll(t, cursor, 10, want, 20)
-			// A position between events of one revision does not cover it.
+			// A position between events of one revision does not cover that revision.
 			wantPoll(t, resumed, 1, "DELETED x@20 20", 19)
 			wantPoll(t, watch(t, c, 19), 10, want, 20)
 			apply(t, c, pod("x", 21).Set())

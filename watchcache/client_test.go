@@ -18,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// selection is what a client asks for, beside the filter that the cache makes
+// selection is a client's request, and the filter that the cache makes
 // of it.
 type selection struct {
 	namespace string
@@ -78,7 +78,7 @@ func (s *selection) fickle() bool {
 	})
 }
 
-// narrow tells whether a write is in the reach of what narrows the watch: the
+// narrow tells whether a write can match the watch's narrowest requirement: the
 // one object, else the node, else the namespace, else another field's value.
 func (s *selection) narrow(w *write) bool {
 	return s.reaches(w.prev) || s.reaches(w.next)
@@ -105,7 +105,7 @@ func (s *selection) reaches(v *version) bool {
 	return inNamespace
 }
 
-// delta is the table of transitions in which apiserver's watch cache shows a
+// delta is the table by which apiserver's watch cache shows a
 // write to a watch with a selector.
 func (s *selection) delta(w *write) (watchcache.Delta, bool) {
 	was, is := s.matches(w.prev), s.matches(w.next)
@@ -130,9 +130,9 @@ type client struct {
 	cursor    *watchcache.Cursor
 	epoch     int
 	start     uint64
-	ahead     bool                      // the start was beyond the cache
-	state     map[string]*object.Object // what the deltas add up to
-	recent    []watchcache.Delta        // delivered, beyond covered
+	ahead     bool                      // the start was ahead of the cache
+	state     map[string]*object.Object // the sum of the deltas
+	recent    []watchcache.Delta        // deltas delivered after covered
 	covered   uint64                    // the last position
 	last      watchcache.Delta
 	standing  bool // the last poll found the end
@@ -143,9 +143,9 @@ func (c *client) fatalf(format string, args ...any) {
 	c.t.Fatalf("client %v from %d at %d: %s", c.selection, c.start, c.covered, fmt.Sprintf(format, args...))
 }
 
-// open starts the client at rv with the state it has or, if nil, with what
-// upstream had at rv. It returns false if the cache refuses, and checks that it
-// has a reason.
+// open starts the client at rv with its own state or, if state is nil, with
+// upstream's at rv. It returns false if the cache refuses, and checks the
+// reason.
 func (c *client) open(rv uint64, state map[string]*object.Object) bool {
 	c.t.Helper()
 	stats := c.m.cache.Stats()
@@ -175,7 +175,7 @@ func (c *client) open(rv uint64, state map[string]*object.Object) bool {
 	return true
 }
 
-// relist starts the client afresh from a snapshot.
+// relist starts the client anew from a snapshot.
 func (c *client) relist() {
 	c.t.Helper()
 	s, err := c.m.cache.Snapshot()
@@ -203,8 +203,8 @@ func (c *client) close() {
 	}
 }
 
-// poll reads once and checks. With a chance it loses part of what it has read
-// and resumes from the last it kept.
+// poll reads once and checks. Sometimes it loses part of what it has read
+// and resumes after the last delta that it kept.
 func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 	c.t.Helper()
 	signalled := false
@@ -247,8 +247,8 @@ func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 		c.fatalf("Bookmarkable: position %d, cache at %d", position, rv)
 	}
 	if r.IntN(20) == 0 && len(deltas) > 0 {
-		// Not amid the deletions of one revision: upstream cannot resume there either. Nor amid
-		// the removals of a gap: all of them would come again (see TestResumeAnywhere).
+		// Not between the deletions of one revision: upstream cannot resume there either. Not
+		// between the removals of a gap: all of them would come again (see TestResumeAnywhere).
 		keep := r.IntN(len(deltas)) + 1
 		if rv := deltas[keep-1].RV; rv <= position && !c.removal(deltas[keep-1]) && (keep == len(deltas) || deltas[keep].RV > rv) {
 			c.take(deltas[:keep])
@@ -277,7 +277,7 @@ func (c *client) resume(rv uint64) {
 	c.m.counts["client resumed"]++
 }
 
-// checkEnd holds that a cursor fails only for a reason.
+// checkEnd checks that the cursor had a reason to fail.
 func (c *client) checkEnd(err error) {
 	c.t.Helper()
 	switch {
@@ -291,8 +291,8 @@ func (c *client) checkEnd(err error) {
 		since := c.m.cache.Stats().Since
 		lost := since > c.covered
 		if c.standing {
-			// Only what could concern it can leave a standing cursor behind. Of
-			// what a relist jumped over, the writes are not what was logged.
+			// Only writes that could match it can leave a standing cursor behind. A relist
+			// logs other events than the writes that it jumped over.
 			lost = lost && (c.m.gapBetween(c.covered, since) ||
 				slices.ContainsFunc(c.m.up.between(c.covered, since), c.selection.narrow))
 		}
@@ -304,8 +304,8 @@ func (c *client) checkEnd(err error) {
 	}
 }
 
-// removal tells whether a delta is a relist's: shown at the last resourceVersion before a gap,
-// at which the object was neither deleted nor left the selection.
+// removal tells whether a delta is a relist's: it is shown at the last resourceVersion before a
+// gap, at which the object was neither deleted nor had left the selection.
 func (c *client) removal(d watchcache.Delta) bool {
 	if d.Type != watchcache.Deleted || !slices.ContainsFunc(c.m.gaps, func(g [2]uint64) bool { return g[0] == d.RV }) {
 		return false
@@ -343,7 +343,7 @@ func (c *client) take(deltas []watchcache.Delta) {
 	}
 }
 
-// check compares all that was delivered up to position with upstream.
+// check compares all deltas up to position with upstream.
 func (c *client) check(position uint64) {
 	c.t.Helper()
 	from := max(c.covered, c.start)

@@ -11,7 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// A process that ran with its clock ahead leaves events of the future. They age from when they are read.
+// A process whose clock was ahead leaves events from the future. They age from the time of the
+// read.
 func TestRestoreFromTheFuture(t *testing.T) {
 	limits := watchcache.Limits{Age: time.Minute, Events: 1 << 20, Bytes: 1 << 30}
 	before := watchcache.New(*watchcache.Pods, limits)
@@ -42,7 +43,7 @@ func TestRestoreFromTheFuture(t *testing.T) {
 	}
 }
 
-// What is measured by two moments is what the monotonic clock tells, whatever the wall clock says.
+// The difference of two moments follows the monotonic clock, whatever the wall clock says.
 func TestMomentNeedsNoWallClock(t *testing.T) {
 	now := time.Now()
 	if got := watchcache.Moment(now.Add(time.Hour)) - watchcache.Moment(now); got != int64(time.Hour) {
@@ -53,8 +54,8 @@ func TestMomentNeedsNoWallClock(t *testing.T) {
 	}
 }
 
-// Upstream was restored to an earlier state. Who saw later ones cannot go on: resourceVersions that come again have
-// another meaning.
+// Upstream was restored to an earlier state. Clients that saw later states cannot resume: the same
+// resourceVersions will have another meaning.
 func TestWatchFromAnAbandonedEpoch(t *testing.T) {
 	c := filled(10, pod("x", 5))
 	apply(t, c, pod("x", 30).Set())

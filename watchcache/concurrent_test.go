@@ -51,7 +51,7 @@ func (rd *reader) run(c *watchcache.Cursor) error {
 	}
 }
 
-// TestConcurrentWatches holds the protocol of marks, publication and signals:
+// TestConcurrentWatches checks the protocol of marks, publication and signals:
 // each reader sees each matching event exactly once.
 func TestConcurrentWatches(t *testing.T) {
 	r := watchcache.Random(t)
@@ -77,7 +77,7 @@ func testConcurrentWatches(t *testing.T, r *rand.Rand, events int) {
 		selections = append(selections, newSelection(t, "", "", "spec.nodeName!="+node))
 	}
 
-	// The history ends with events that concern everyone, so that each reader
+	// The history ends with events that match every reader, so that each reader
 	// knows when it is done.
 	var history []*write
 	now := map[string]*version{}
@@ -175,8 +175,8 @@ func checkHistory(t *testing.T, rd *reader, history []*write) {
 	}
 }
 
-// Watches come and go, and read snapshots, while epochs, relists and the end
-// come over them. Nothing is checked but that all of them end.
+// Watches open and close, and read snapshots, during epochs, relists and the
+// end. The test only checks that all of them end.
 func TestConcurrentEnd(t *testing.T) {
 	r := watchcache.Random(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -237,7 +237,7 @@ func TestConcurrentEnd(t *testing.T) {
 	})
 }
 
-// A watch that is opened while the writer is at work misses nothing either.
+// A watch that is opened while the writer publishes misses nothing either.
 func TestConcurrentOpen(t *testing.T) {
 	r := watchcache.Random(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestConcurrentOpen(t *testing.T) {
 	})
 }
 
-// A publication that comes while a reader is about to wait is noticed. Reader
+// A reader that is about to wait notices a publication. Reader
 // and writer race for each resourceVersion, so neither may sleep for the other.
 func TestConcurrentWaitFresh(t *testing.T) {
 	c := filled(1)
@@ -308,7 +308,7 @@ func TestConcurrentWaitFresh(t *testing.T) {
 				return
 			}
 			reached.Store(rv)
-			for range rand.IntN(1000) { // meet the writer at ever different points
+			for range rand.IntN(1000) { // meet the writer at different points
 				reached.Load()
 			}
 		}
@@ -322,7 +322,7 @@ func TestConcurrentWaitFresh(t *testing.T) {
 	done.Wait()
 }
 
-// End may be called by two at once.
+// Two goroutines may call End at once.
 func TestEndTwice(*testing.T) {
 	for range 2000 {
 		c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
@@ -334,7 +334,7 @@ func TestEndTwice(*testing.T) {
 	}
 }
 
-// A watch that goes on from a state of an epoch which is over would begin beyond the log of the next, and be told nothing.
+// A watch from a state of an old epoch would begin beyond the next epoch's log and see no events.
 func TestWatchAfterAnotherEpoch(t *testing.T) {
 	c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
 	c.Reset(nil, 1000)

@@ -150,7 +150,7 @@ func TestCursorMarks(t *testing.T) {
 				wantDeltas(t, cursor, 1)
 			})
 			t.Run("no watch opens in between", func(t *testing.T) {
-				// It would find the view without the event, and is not marked.
+				// It would find the view without the event, and gets no mark.
 				watched, cursor := start(t)
 				unwatched := New(*Pods, Roomy)
 				unwatched.Reset(nil, 1)
@@ -169,7 +169,7 @@ func TestCursorMarks(t *testing.T) {
 				for rv := uint64(2); rv < 9; rv++ {
 					applyPods(t, c, nothing, web(rv))
 				}
-				// As a Watch does which is overtaken by the writer between
+				// As in a Watch that the writer overtakes between
 				// its registration and its look at the published view.
 				cursor := watchFrom(t, c, namespace, 8)
 				applyPods(t, c, nothing, web(9))
@@ -189,9 +189,9 @@ func TestCursorMarks(t *testing.T) {
 	}
 }
 
-// A start beyond what the cache has reached, which a relist then jumps over:
-// what was deleted between is reported below the start, so going on would
-// miss it.
+// A watch starts ahead of the cache, and a relist then jumps over the start:
+// deletions in between are reported below the start, so going on would
+// miss them.
 func TestCursorStartSwallowedByGap(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset([]*object.Object{web(5).Object()}, 10)
@@ -221,7 +221,7 @@ func TestCursorStartSwallowedByGap(t *testing.T) {
 	wantDeltas(t, atEnd, 10, 21)
 }
 
-// The same, with a reader that was not there before the log forgot the gap.
+// The same, with a reader that came after the log had dropped the gap.
 func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset([]*object.Object{web(5).Object()}, 10)
@@ -270,8 +270,8 @@ func TestCursorOutlivesLog(t *testing.T) {
 	}
 }
 
-// A batch can be longer than the log. A cursor that misses part of it for that
-// has to know.
+// A batch can be longer than the log. A cursor that misses part of the batch
+// must fail.
 func TestCursorLosesToBatch(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset(nil, 1)
@@ -316,8 +316,8 @@ func TestCursorPollAllocates(t *testing.T) {
 	}
 }
 
-// A poll within a room stops before an event that does not fit, the first one too, and goes
-// on there.
+// A poll within a bound stops before an event that exceeds it, even the first, and resumes
+// there.
 func TestPollWithin(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset(nil, 1)
@@ -350,8 +350,8 @@ func TestPollWithin(t *testing.T) {
 	}
 }
 
-// It looks at so many events at a time, whatever they are: a filter that selects little does
-// not hold up whoever polls for many.
+// It looks at a bounded number of events at a time: a filter that selects little does
+// not delay a goroutine that polls for many cursors.
 func TestPollWithinLooksAtFew(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset(nil, 1)
@@ -379,7 +379,7 @@ func TestPollWithinLooksAtFew(t *testing.T) {
 	}
 }
 
-// A cursor tells that the log has left it behind before it is polled.
+// A cursor reports that the log has left it behind before it is polled.
 func TestCursorErr(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset(nil, 1)

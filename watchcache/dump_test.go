@@ -44,8 +44,8 @@ func dumped(t testing.TB) []byte {
 	return dump.Bytes()
 }
 
-// Nothing that is on a disk can do harm: a dump that was cut is an error, one that was changed an error or a state of the
-// same kind.
+// No file can do harm: a truncated dump is an error; a changed one is an error or a valid
+// state.
 func FuzzRestore(f *testing.F) {
 	whole := dumped(f)
 	f.Add(whole)
@@ -77,7 +77,7 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// What is not there cannot be dumped.
+// An empty cache cannot be dumped.
 func TestDumpOfNothing(t *testing.T) {
 	c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
 	if err := c.Dump(io.Discard); !errors.Is(err, watchcache.ErrNotReady) {

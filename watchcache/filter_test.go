@@ -135,8 +135,8 @@ func TestLabelSet(t *testing.T) {
 	}
 }
 
-// An event marks those cursors that could match it: always those that it
-// concerns, and not those which are narrowed to something else.
+// An event marks the cursors that it could match: always those that it
+// concerns, and none with another narrowest requirement.
 func TestInterests(t *testing.T) {
 	r := Random(t)
 	type watcher struct {
@@ -210,7 +210,7 @@ func TestInterests(t *testing.T) {
 	}
 }
 
-// reaches tells whether a pod is where the interest is narrowed to.
+// reaches tells whether a pod satisfies the interest.
 func (in interest) reaches(p Pod) bool {
 	switch {
 	case in.key != "":
@@ -255,8 +255,8 @@ func TestInterestNarrows(t *testing.T) {
 	}
 }
 
-// A filter's cost is what a look at an object takes: the values that its labels and fields are
-// compared with, and more for fields that have to be found in the object.
+// A filter's cost is the work of a match: the values that labels and fields are
+// compared with, and more for fields that must be looked up in the object.
 func TestFilterCost(t *testing.T) {
 	for _, c := range []struct {
 		labels, fields string

@@ -43,7 +43,7 @@ var Roomy = Limits{Age: time.Hour, Events: 1 << 30, Bytes: 1 << 40}
 // Noon is some time.
 var Noon = time.Date(2025, 6, 1, 12, 0, 0, 0, time.UTC)
 
-// Pod is what tests vary of a pod.
+// Pod holds the parts of a pod that tests vary.
 type Pod struct {
 	Namespace, Name, UID string
 	RV                   uint64

@@ -38,8 +38,8 @@ func selecting(t *testing.T, c *watchcache.Cache, labels, fields string, from ui
 	return cursor
 }
 
-// Upstream deleted b at 101 and a at 102. One replica saw that, another relisted: a client that
-// goes on at the first after each event of the second misses nothing.
+// Upstream deleted b at 101 and a at 102. One replica saw that, another relisted. A client that
+// resumes at the first after each event of the second misses nothing.
 func TestGapElsewhere(t *testing.T) {
 	saw, relisted := filled(100, pod("a", 90), pod("b", 91)), filled(100, pod("a", 90), pod("b", 91))
 	apply(t, saw, pod("b", 101).Delete(), pod("a", 102).Delete())
@@ -68,7 +68,7 @@ func TestGapElsewhere(t *testing.T) {
 	}
 }
 
-// What left a selection comes with the deletions, and not again at its own revision.
+// An object that left a selection comes with the deletions, and not again at its own revision.
 func TestGapSelections(t *testing.T) {
 	c := jumped(t,
 		pods{labelled("gone", 1, "web"), labelled("leaves", 2, "web"), labelled("enters", 3, "db"), labelled("stays", 4, "web"), labelled("out", 5, "db")},
@@ -91,7 +91,7 @@ func TestGapSelections(t *testing.T) {
 	check(restored(t, c))
 }
 
-// restored is a cache that has begun again with what another has left.
+// restored is a cache that was restored from another one's dump.
 func restored(t *testing.T, c *watchcache.Cache) *watchcache.Cache {
 	t.Helper()
 	var dump bytes.Buffer
@@ -107,8 +107,8 @@ func restored(t *testing.T, c *watchcache.Cache) *watchcache.Cache {
 	return again
 }
 
-// An object that is selected before and after a gap may not have been in it. Whoever could stop
-// while that is so has to list.
+// An object that is selected before and after a gap may not have been selected in it. A client that
+// could stop in between has to list.
 func TestGapNotTold(t *testing.T) {
 	onNode := func(p watchcache.Pod) watchcache.Pod {
 		p.Node = "n1"
@@ -122,7 +122,7 @@ func TestGapNotTold(t *testing.T) {
 	for name, test := range map[string]struct {
 		cache          *watchcache.Cache
 		labels, fields string
-		want           string // or it is refused
+		want           string // empty: the watch is refused
 	}{
 		"everything":          {two, "", "", both},
 		"by name":             {two, "", "metadata.name!=c", both},
@@ -149,7 +149,7 @@ func TestGapNotTold(t *testing.T) {
 	}
 }
 
-// A pod that is on a node stays there: kubelets go on.
+// A pod never leaves its node: kubelets go on.
 func TestGapFinalField(t *testing.T) {
 	resource := *watchcache.Pods
 	resource.Fields = append([]object.Field{}, resource.Fields...)
@@ -184,8 +184,8 @@ func TestGapFinalField(t *testing.T) {
 	}
 }
 
-// One that left the selection and came back, as upstream and a second replica saw it, and left
-// again when that one had lost its stream, too.
+// An object left the selection and came back, as upstream and a second replica saw it. It left
+// again while that replica, too, had lost its stream.
 func TestGapLeftAndCameBack(t *testing.T) {
 	first, second := filled(100, labelled("o", 90, "web")), filled(100, labelled("o", 90, "web"))
 	cursor := selecting(t, first, "app=web", "", 100)
@@ -198,14 +198,14 @@ func TestGapLeftAndCameBack(t *testing.T) {
 	}
 	deltas, _, err := cursor.Poll(nil, 1)
 	for _, d := range deltas {
-		wantPoll(t, selecting(t, second, "app=web", "", d.RV), 100, "DELETED o", 120) // nobody knows that it is held
+		wantPoll(t, selecting(t, second, "app=web", "", d.RV), 100, "DELETED o", 120) // the client may or may not hold it
 	}
 	if !errors.Is(err, watchcache.ErrTooOld) {
 		t.Errorf("polled [%s], %v; want that it is too old", show(deltas), err)
 	}
 }
 
-// A log that has dropped some of a gap's removals serves nobody who needs them.
+// A log that has dropped some of a gap's removals refuses every reader that needs them.
 func TestGapTrimmed(t *testing.T) {
 	var cached pods
 	for i := range 300 {
@@ -236,7 +236,7 @@ func TestGapTrimmed(t *testing.T) {
 	}
 }
 
-// A reader that keeps the history for others learns of a gap, even if there is nothing to see.
+// A reader that keeps the history for others gets an error at a gap, even without events.
 func TestGapWholeHistory(t *testing.T) {
 	c := filled(10, pod("a", 1))
 	before, inside, at := watch(t, c, 10), watch(t, c, 15), watch(t, c, 20)

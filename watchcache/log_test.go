@@ -11,8 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// checkLog holds L1 to L4 of a view against all events that were ever appended:
-// the event of sequence number s is all[s-1].
+// checkLog checks L1 to L4 of a view against all events ever appended:
+// all[s-1] is the event with sequence number s.
 func checkLog(t *testing.T, v *view, all []Event, start tree) {
 	t.Helper()
 	if v.first < 1 || v.end < v.first || v.end-1 > uint64(len(all)) {
@@ -97,7 +97,7 @@ func testLog(t *testing.T, r *rand.Rand, limits Limits) {
 		next := *v
 		for range r.IntN(4) {
 			o := entry(fmt.Sprint(r.IntN(50)), r.IntN(1000))
-			if r.IntN(20) == 0 { // sometimes more than a segment takes
+			if r.IntN(20) == 0 { // sometimes more than one segment
 				o = entry(o.Key(), r.IntN(segmentCost*3/2))
 			}
 			e := Event{Type: Modified, RV: next.rv + 1 + r.Uint64N(3), Object: o, at: now.UnixNano()}
@@ -143,8 +143,8 @@ func testLog(t *testing.T, r *rand.Rand, limits Limits) {
 	}
 }
 
-// checkTrim holds the bounds: the log is within them or down to one segment,
-// and nothing was dropped without need.
+// checkTrim checks the bounds: the log is within them or has one segment left,
+// and it dropped no segment without need.
 func checkTrim(t *testing.T, before, after *view, limits Limits, now time.Time) {
 	t.Helper()
 	oldest := now.Add(-limits.Age).UnixNano()
@@ -152,7 +152,7 @@ func checkTrim(t *testing.T, before, after *view, limits Limits, now time.Time) 
 		if len(v.segments) < 2 {
 			return true
 		}
-		// A segment is dropped when its youngest event is too old.
+		// A segment is dropped when its newest event is too old.
 		young := v.event(v.segments[1].base-1).at >= oldest
 		return young && v.end-v.first <= uint64(limits.Events) && v.cost <= limits.Bytes
 	}
@@ -160,7 +160,7 @@ func checkTrim(t *testing.T, before, after *view, limits Limits, now time.Time) 
 		t.Fatalf("log of %d events, %d bytes is over its bounds", after.end-after.first, after.cost)
 	}
 	if dropped := len(before.segments) - len(after.segments); dropped > 0 {
-		// With the last dropped segment it would have been over them.
+		// The log with the last dropped segment would have exceeded the bounds.
 		more := *after
 		last := before.segments[dropped-1]
 		more.segments = before.segments[dropped-1:]
@@ -174,7 +174,7 @@ func checkTrim(t *testing.T, before, after *view, limits Limits, now time.Time) 
 	}
 }
 
-// A gap is forgotten only when nothing can start inside it any more.
+// A gap is dropped only when no watch can start inside it any more.
 func TestLogGaps(t *testing.T) {
 	v := &view{rv: 10, since: 10, first: 1, end: 1}
 	v.gaps = []gap{{20, 30}, {40, 50}}

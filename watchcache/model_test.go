@@ -16,8 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// model drives a cache by random operations beside an upstream that remembers
-// everything, and many clients that check what they see against it.
+// model applies random operations to a cache and to an upstream that remembers
+// everything. Many clients check what they see against upstream.
 type model struct {
 	t     testing.TB
 	r     *rand.Rand
@@ -25,8 +25,8 @@ type model struct {
 	cache *watchcache.Cache
 	now   time.Time
 	epoch int
-	lost  bool        // nothing comes from upstream
-	gaps  [][2]uint64 // what relists jumped over, exclusive at both ends
+	lost  bool        // the watch is broken
+	gaps  [][2]uint64 // jumped over by relists, exclusive at both ends
 	// abandoned is the newest state of all epochs before this one.
 	abandoned uint64
 	clients   []*client
@@ -87,7 +87,7 @@ func (m *model) run(steps int) {
 				m.apply(m.r.IntN(8))
 			}
 		case n < 610:
-			// The watch is lost for a while, then there is a relist.
+			// The watch is lost for a while, then a relist follows.
 			if m.lost {
 				m.replace()
 			}
@@ -137,7 +137,7 @@ func (m *model) apply(n int) {
 	}
 }
 
-// advance brings a bookmark, which may come anywhere before the next write.
+// advance brings a bookmark, anywhere before the next write.
 func (m *model) advance() {
 	rv := m.up.rv
 	if fed := m.up.index(m.rv()); fed < len(m.up.writes) {
@@ -149,7 +149,7 @@ func (m *model) advance() {
 	m.cache.Advance(rv, m.now)
 }
 
-// replace brings a relist, not always of the newest state.
+// replace brings a relist, sometimes of an older state.
 func (m *model) replace() {
 	m.t.Helper()
 	from := m.rv()
@@ -171,7 +171,7 @@ func (m *model) replace() {
 	}
 }
 
-// fastForward brings a state that the stream has yet to reach.
+// fastForward brings a state ahead of the stream.
 func (m *model) fastForward() {
 	m.t.Helper()
 	rv := m.rv() + m.r.Uint64N(m.up.rv-m.rv()+1)
@@ -185,7 +185,7 @@ func (m *model) fastForward() {
 	}
 }
 
-// confirm tells what upstream has at rv, which succeeds if the log has the same.
+// confirm passes upstream's versions at rv; it succeeds if the log has the same.
 func (m *model) confirm(rv uint64) {
 	m.t.Helper()
 	var states []object.State
@@ -224,7 +224,7 @@ func (m *model) restore() {
 	m.reset()
 }
 
-// restart begins again with a cache from what the one before has left, and with the same
+// restart replaces the cache by one restored from its dump, with the same
 // clients.
 func (m *model) restart() {
 	m.t.Helper()
@@ -266,8 +266,8 @@ func (m *model) restart() {
 	m.counts["restart"]++
 }
 
-// open starts a client, often at a resourceVersion that it has from elsewhere,
-// which the cache may have forgotten or not reached.
+// open starts a client, often at a resourceVersion from elsewhere,
+// which the cache may have dropped or not reached yet.
 func (m *model) open() {
 	m.t.Helper()
 	c := &client{t: m.t, m: m, selection: randomSelection(m.t, m.r)}
@@ -281,7 +281,7 @@ func (m *model) open() {
 	m.clients = append(m.clients, c)
 }
 
-// checkSnapshots holds Exact and Not older than.
+// checkSnapshots checks Exact and Not older than.
 func (m *model) checkSnapshots() {
 	m.t.Helper()
 	stats := m.cache.Stats()
@@ -350,7 +350,7 @@ func (m *model) checkSnapshot(s watchcache.Snapshot) {
 	}
 }
 
-// finish feeds what is left; then every client must have what upstream has.
+// finish feeds the remaining writes; then every client must have upstream's state.
 func (m *model) finish() {
 	m.t.Helper()
 	if m.lost {

@@ -7,7 +7,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// other is a pod of the same name as pod, but another one.
+// other is another pod with the same name as pod's.
 func other(name string, rv uint64) watchcache.Pod {
 	p := pod(name, rv)
 	p.UID += "'"
@@ -53,8 +53,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// checkGap holds that nothing starts or is read strictly between after and
-// before, and that both are served, as is all beyond up to rv.
+// checkGap checks that nothing starts or is read strictly between after and
+// before, and that both ends, and everything up to rv, are served.
 func checkGap(t *testing.T, c *watchcache.Cache, after, before, rv uint64) {
 	t.Helper()
 	for n := after; n <= rv; n++ {
@@ -106,7 +106,7 @@ func TestReplaceDiverged(t *testing.T) {
 	}
 }
 
-// Two gaps with sound ground between.
+// Two gaps with true history in between.
 func TestReplaceTwice(t *testing.T) {
 	c := filled(10, pod("a", 1))
 	for _, err := range []error{

@@ -12,22 +12,22 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// place is where clients list and watch: a replica, or upstream itself.
+// place is a server that clients list and watch: a replica, or upstream itself.
 type place interface {
-	// list is a state and its resourceVersion.
+	// list returns a state and its resourceVersion.
 	list(s *selection) (map[string]*object.Object, uint64)
-	// watch follows what happens after rv, nil if it is too old.
+	// watch follows the changes after rv; it returns nil if rv is too old.
 	watch(s *selection, rv uint64) connection
 }
 
 // connection is one open watch.
 type connection interface {
-	// poll is what comes next, and a bookmark if that is all. It fails if the client has to list.
+	// poll returns the next deltas, and a bookmark at the end. It fails if the client has to list.
 	poll(limit int) (deltas []watchcache.Delta, bookmark uint64, err error)
 	close()
 }
 
-// apiserver is upstream as a place: it remembers what happened after a revision.
+// apiserver is upstream as a place: it remembers all changes after a revision.
 type apiserver struct {
 	up        *upstream
 	compacted uint64
@@ -37,7 +37,7 @@ func (a *apiserver) list(s *selection) (map[string]*object.Object, uint64) {
 	return s.of(a.up.now), a.up.rv
 }
 
-// of is what a selection holds of a state.
+// of filters a state by a selection.
 func (s *selection) of(all state) map[string]*object.Object {
 	selected := map[string]*object.Object{}
 	for key, v := range all {
@@ -55,7 +55,7 @@ func (a *apiserver) watch(s *selection, rv uint64) connection {
 	return &trueWatch{a.up, s, rv}
 }
 
-// trueWatch tells what has happened as it was.
+// trueWatch shows the true history.
 type trueWatch struct {
 	up        *upstream
 	selection *selection
@@ -131,7 +131,7 @@ func (w *cachedWatch) poll(limit int) (deltas []watchcache.Delta, bookmark uint6
 
 func (w *cachedWatch) close() { w.cursor.Close() }
 
-// follow takes up to n changes of what the replica follows.
+// follow takes up to n changes from the replica's source.
 func (r *replica) follow(n int) {
 	r.t.Helper()
 	if r.of != nil {
@@ -193,7 +193,7 @@ func (r *replica) unfollow() {
 	}
 }
 
-// relist takes the state that there is, or was at rv, unless it is older.
+// relist takes the source's present state, or its state at rv, unless it is older.
 func (r *replica) relist(rv uint64) {
 	r.t.Helper()
 	r.unfollow()
@@ -225,7 +225,7 @@ func (r *replica) save() {
 	r.saved = dump.Bytes()
 }
 
-// restart begins again with what was saved, maybe long ago. All watches end.
+// restart goes on from a dump, maybe an old one. All watches end.
 func (r *replica) restart() {
 	r.t.Helper()
 	if r.saved == nil {
@@ -242,7 +242,7 @@ func (r *replica) restart() {
 	r.counts["restart"]++
 }
 
-// reset begins anew, as it does when it does not trust its state.
+// reset begins a new epoch, as a feed does when it does not trust its state.
 func (r *replica) reset() {
 	r.saved = nil
 	r.unfollow()

@@ -13,9 +13,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// TestResumeAnywhere lets replicas lose their streams and relist at different moments, and
-// cuts informers off after any event: they go on from what they saw last, at any place.
-// In the end all of them must have what upstream has.
+// TestResumeAnywhere makes replicas lose their streams and relist at different moments, and
+// cuts informers off after any event. They resume from the last event that they saw, at any place.
+// In the end all of them must have upstream's state.
 func TestResumeAnywhere(t *testing.T) {
 	r := watchcache.Random(t)
 	counts := map[string]int{}
@@ -139,8 +139,8 @@ func (w *world) finish() {
 	}
 }
 
-// informer is a client as client-go's reflector is one: each event's resourceVersion
-// is where it goes on from.
+// informer works like client-go's reflector: it resumes at the last
+// event's resourceVersion.
 type informer struct {
 	world      *world
 	selection  *selection
@@ -154,7 +154,7 @@ func (i *informer) note(format string, args ...any) {
 	i.log = append(i.log, fmt.Sprintf(format, args...))
 }
 
-// somewhere is any place, the one that a load balancer picks.
+// somewhere is a random place, as behind a load balancer.
 func (i *informer) somewhere() place {
 	w := i.world
 	n := w.r.IntN(len(w.replicas) + 1)
@@ -167,7 +167,7 @@ func (i *informer) somewhere() place {
 	return w.replicas[n]
 }
 
-// step reads once, and tells whether that was all.
+// step reads once, and returns whether it reached the end.
 func (i *informer) step(limit int) (done bool) {
 	w := i.world
 	w.t.Helper()
@@ -181,7 +181,7 @@ func (i *informer) step(limit int) (done bool) {
 		i.cut()
 		if _, tooOld := errors.AsType[*watchcache.TooOldError](err); tooOld && w.r.IntN(4) > 0 {
 			w.counts["told"]++
-			i.relist() // else it was cut before it was told
+			i.relist() // else it was cut before it saw the error
 		}
 		return false
 	}

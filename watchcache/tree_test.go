@@ -11,7 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// entry is an object of a tree test: the trees only look at its key and its size.
+// entry is an object of a tree test: trees only use its key and its size.
 func entry(key string, size int) *object.Object {
 	o, err := Nodes.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":%q,"resourceVersion":"1"},"pad":"%s"}`, key, strings.Repeat("x", size)))
 	if err != nil {
@@ -20,7 +20,7 @@ func entry(key string, size int) *object.Object {
 	return o
 }
 
-// model is what a tree should hold: objects sorted by key. It changes in place.
+// model is the expected content of a tree: objects sorted by key. It changes in place.
 type model []*object.Object
 
 func (m model) find(key string) (int, bool) {
@@ -55,7 +55,7 @@ func (m model) between(from, to string) model {
 	return m[lo:max(lo, hi)]
 }
 
-// checkTree holds T1 to T4, and the contents against the model.
+// checkTree checks T1 to T4, and the contents against the model.
 func checkTree(t *testing.T, tree tree, want model) {
 	t.Helper()
 	var got model
@@ -151,7 +151,7 @@ func checkRange(t *testing.T, tree tree, m model, from, to string) {
 	}
 }
 
-// keyOf makes keys whose bytewise order is not that of their parts.
+// keyOf makes keys whose bytewise order differs from the order of their parts.
 func keyOf(n int) string {
 	namespaces := []string{"a", "a-b", "a.b", "a0", "b", "ü"}
 	return fmt.Sprintf("%s/%03x", namespaces[n%len(namespaces)], n)
@@ -199,7 +199,7 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 			o := entry(key(), r.IntN(100))
 			now.tree, gotOld = now.tree.set(o)
 			now.model, wantOld = now.model.set(o)
-		case r.IntN(30) == 0: // a run of neighbours, as when a namespace goes
+		case r.IntN(30) == 0: // a run of neighbours, as when a namespace is deleted
 			from := r.IntN(len(now.model) + 1)
 			for _, o := range slices.Clone(now.model[from:min(from+200, len(now.model))]) {
 				now.tree, gotOld = now.tree.delete(o.Key())
@@ -254,8 +254,8 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 	}
 }
 
-// An update leaves all other pages as they are, so that what hangs on them
-// stays valid.
+// An update leaves all other pages as they are, so the bytes derived from them
+// stay valid.
 func TestTreeSharesPages(t *testing.T) {
 	var m model
 	for n := range 5000 {
@@ -284,7 +284,7 @@ func TestTreeSharesPages(t *testing.T) {
 	}
 }
 
-// However a tree shrinks, its pages stay filled enough to be worth walking.
+// However a tree shrinks, its pages stay well filled.
 func TestTreeStaysDense(t *testing.T) {
 	r := Random(t)
 	var m model

@@ -12,7 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// version is one version of an object, decoded and as the cache keeps it.
+// version is one version of an object, decoded and in the cache's form.
 type version struct {
 	pod    watchcache.Pod
 	object *object.Object
@@ -27,7 +27,7 @@ type write struct {
 	key  string
 	prev *version // nil if there was none
 	next *version // nil if deleted
-	gone *version // of a deletion, the last content at rv
+	gone *version // the last content of a deleted object, at rv
 	// after is the state that includes the write.
 	after state
 }
@@ -58,7 +58,7 @@ type upstream struct {
 	now    state
 	writes []*write
 	uids   int
-	single bool // no leases: each write has a revision of its own
+	single bool // no leases: each write has its own revision
 }
 
 // index is the number of writes at or below rv.
@@ -117,7 +117,7 @@ func (u *upstream) step() {
 		}
 	case key != "" && u.r.IntN(3) == 0:
 		u.commit(key, nil)
-		if u.r.IntN(3) == 0 { // and at once another one of the same name
+		if u.r.IntN(3) == 0 { // another object with the same name follows at once
 			u.rv++
 			u.put(key)
 		}
@@ -153,7 +153,7 @@ func (u *upstream) put(key string) {
 		p.Labels["tier"] = tier
 	}
 	if u.r.IntN(100) == 0 {
-		p.Pad = 200 << 10 // such that segments of the log have different lengths
+		p.Pad = 200 << 10 // so that segments of the log differ in length
 	}
 	if key != "" {
 		p.Namespace, p.Name, _ = strings.Cut(key, "/")

@@ -43,7 +43,7 @@ func TestParseObject(t *testing.T) {
 	for name, test := range map[string]struct {
 		r    *Resource
 		src  string
-		raw  string // how it is kept, src if empty
+		raw  string // the kept form, src if empty
 		want parsed
 	}{
 		"pod of a list": {
@@ -135,7 +135,7 @@ func TestParseObject(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			clear(src) // the caller may use it again
+			clear(src) // the caller may reuse it
 			if got := read(test.r, o); got != test.want {
 				t.Errorf("read %+v, want %+v", got, test.want)
 			}
@@ -209,7 +209,7 @@ func TestParseObjectRefuses(t *testing.T) {
 	}
 }
 
-// checkObject holds what is true of any object.
+// checkObject checks the properties of every object.
 func checkObject(t *testing.T, r *Resource, o *Object) {
 	t.Helper()
 	if !json.Valid(o.Bytes()) {
@@ -309,8 +309,8 @@ func TestKeyRange(t *testing.T) {
 	}
 }
 
-// decoded is the reference: apiserver's own decoder, for which keys differ by
-// case.
+// decoded is the reference: apiserver's own decoder, for which keys are case
+// sensitive.
 type decoded struct {
 	Metadata struct {
 		Name            string            `json:"name"`
@@ -330,9 +330,9 @@ type decoded struct {
 
 var surrogate = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
 
-// decodersAgree tells whether decoders have to agree about src. They need not
-// about keys that come twice, which an apiserver cannot write: it encodes
-// structs and maps. Nor about broken UTF-8 and halves of surrogate pairs, which
+// decodersAgree tells whether decoders have to agree about src. They may differ
+// on duplicate keys, which an apiserver cannot write: it encodes
+// structs and maps. They may also differ on broken UTF-8 and halves of surrogate pairs, which
 // each decoder repairs in its own way.
 func decodersAgree(src []byte) bool {
 	return utf8.Valid(src) && !surrogate.Match(src) && uniqueKeys(json.NewDecoder(bytes.NewReader(src)))

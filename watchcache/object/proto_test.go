@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// protoPods are pods as a feed in protobuf has them.
+// protoPods is the resource of a protobuf feed of pods.
 var protoPods = func() *Resource {
 	r := *pods
 	r.Encoding, r.Fields = Protobuf, nil
@@ -82,7 +82,7 @@ func TestParseProtoObject(t *testing.T) {
 	}
 }
 
-// At another resourceVersion an object is what the API's own type would write.
+// An object at another resourceVersion is written as the API's own type would write it.
 func TestProtoObjectAt(t *testing.T) {
 	for _, long := range []int{0, 50, 120, 200} { // lengths of one byte and two
 		pod := protoPod()
@@ -104,7 +104,7 @@ func TestProtoObjectAt(t *testing.T) {
 	}
 }
 
-// unknown is a field that no type of ours has, at the end of a message and in its metadata.
+// withUnknownFields adds a field that no compiled type has, to a message and to its metadata.
 func withUnknownFields(message []byte) []byte {
 	novelty := protowire.AppendString(protowire.AppendTag(nil, 1999, protowire.BytesType), "novelty")
 	novelty = protowire.AppendVarint(protowire.AppendTag(novelty, 2000, protowire.VarintType), 7)
@@ -116,7 +116,7 @@ func withUnknownFields(message []byte) []byte {
 	return slices.Concat(appendMetadata(nil, slices.Concat(meta.bytes, novelty)), message[meta.end:], novelty)
 }
 
-// Fields that are unknown to the compiled types stay, also when the resourceVersion is replaced.
+// Fields that the compiled types lack survive, also when the resourceVersion is replaced.
 func TestUnknownProtoFieldsSurvive(t *testing.T) {
 	pod := protoPod()
 	src := withUnknownFields(marshal(t, pod))
@@ -178,7 +178,8 @@ func TestProtoBookmark(t *testing.T) {
 	}
 }
 
-// Whatever comes from upstream: no panic, and what is taken can be shown at any resourceVersion and read again.
+// No input from upstream panics. An accepted object can be written at any resourceVersion and read
+// again.
 func FuzzParseProtoObject(f *testing.F) {
 	good := marshal(f, protoPod())
 	f.Add(good)
