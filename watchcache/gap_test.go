@@ -198,7 +198,7 @@ func TestGapLeftAndCameBack(t *testing.T) {
 	}
 	deltas, _, err := cursor.Poll(nil, 1)
 	for _, d := range deltas {
-		wantPoll(t, selecting(t, second, "app=web", "", d.RV), 100, "DELETED o", 120) // the client may or may not hold it
+		wantPoll(t, selecting(t, second, "app=web", "", d.RV), 100, "DELETED o", 120) // maybe held
 	}
 	if !errors.Is(err, watchcache.ErrTooOld) {
 		t.Errorf("polled [%s], %v; want that it is too old", show(deltas), err)

@@ -14,7 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// changes is a stream of so many changes to pods, each of some 4.5 KB.
+// changes is a stream of that many changes to pods, each of some 4.5 KB.
 type changes struct {
 	from, to uint64
 	spec     string
@@ -36,8 +36,8 @@ func (c *changes) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// BenchmarkConsume is how fast a feed can take events in, read, checked, indexed and logged, from
-// a stream that is always ready: the most that one resource may change.
+// BenchmarkConsume measures how fast a feed reads, checks, indexes and logs events from a stream
+// that is always ready: the highest rate of changes in one resource.
 func BenchmarkConsume(b *testing.B) {
 	env := make([]string, 60)
 	for i := range env {

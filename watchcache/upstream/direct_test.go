@@ -14,12 +14,12 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Upstream takes 200 times as long for a list of metadata as for a probe.
+// A metadata list takes upstream 200 times as long as a probe.
 const probeTakes, metadataTakes = time.Millisecond, 200 * time.Millisecond
 
 func allowDirect(o *Options) { o.Direct = true }
 
-// readOrLeave reads as the proxy does: what upstream answers sooner is left to it. It returns how
+// readOrLeave reads as the proxy does: reads that upstream answers sooner go there. It returns how
 // long the read waited.
 func readOrLeave(t *testing.T, feed *Feed, objects int, answers time.Duration) (left bool, waited time.Duration) {
 	t.Helper()
@@ -40,9 +40,9 @@ func readOrLeave(t *testing.T, feed *Feed, objects int, answers time.Duration) (
 	return left, waited
 }
 
-// A read of few objects is not kept waiting for what takes longer than upstream takes for it. A
-// read of many is, and a watch; and all are the cache's again soon after nobody has written
-// elsewhere any more.
+// A read of few objects does not wait for anything that takes longer than upstream's own answer. A
+// read of many does, and so does a watch. Soon after foreign writes end, the cache answers all
+// reads again.
 func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -50,7 +50,7 @@ func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 		feed := openFeed(t, f, allowDirect)
 		f.delays(probeTakes, metadataTakes)
 		const few, many = 10, 100_000
-		const answers = 5 * time.Millisecond // of few
+		const answers = 5 * time.Millisecond // for few objects
 		left, slow := 0, 0
 		for range 100 {
 			f.elsewhere()
@@ -87,8 +87,8 @@ func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 	})
 }
 
-// Without the ledger, however often others write: of reads one after the other less than one in a
-// hundred waits for a list of metadata, and where that is seldom needed, most are the cache's.
+// Without the ledger, however often others write, less than one in a hundred successive reads
+// waits for a metadata list. Where such lists are rare, the cache answers most reads.
 func TestReadsBesideWrites(t *testing.T) {
 	const answers = 5 * time.Millisecond
 	for _, every := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond, time.Second, 5 * time.Second, time.Minute} {
@@ -132,8 +132,8 @@ func TestReadsBesideWrites(t *testing.T) {
 	}
 }
 
-// One slow run is an exception, and a failed one no measure: nothing is left to upstream for
-// either. Nor is it where upstream takes as long for the read.
+// One slow run is an exception, and a failed run no measure: neither leaves reads to upstream. Nor
+// does a slow run if upstream takes as long for the read.
 func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -163,8 +163,8 @@ func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 	})
 }
 
-// Figures of upstream's answers are forgotten after a while: when nothing is left to it, no answer
-// would set them right.
+// Measured times of upstream's answers expire: without reads left to upstream, no new answer would
+// correct them.
 func TestFiguresDoNotLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r roads
@@ -183,8 +183,8 @@ func TestFiguresDoNotLast(t *testing.T) {
 	})
 }
 
-// Of reads that wait long, a few are left to upstream, whatever the crowd, and none while upstream
-// answers no probe either.
+// Of reads that wait long, a few go to upstream, however many wait, and none while upstream does
+// not answer the probe.
 func TestFewReadsLeaveEarly(t *testing.T) {
 	for _, test := range []struct {
 		probe, metadata time.Duration
@@ -219,7 +219,7 @@ func TestFewReadsLeaveEarly(t *testing.T) {
 	}
 }
 
-// A failure of upstream's is no reason to leave more to it.
+// A failure of upstream is no reason to leave more reads to it.
 func TestFailuresAreNoAnswers(t *testing.T) {
 	var r roads
 	of := watchcache.Scope{Objects: 10}
@@ -250,8 +250,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// Within its maxAge, a read waits for nothing and tells the truth about how old the state may be:
-// nothing that was written before that is missing.
+// Within its maxAge, a read does not wait, and reports the state's possible age truthfully: the
+// state has every write before that.
 func TestMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 100 * time.Millisecond
@@ -311,8 +311,7 @@ func TestMaxAge(t *testing.T) {
 	})
 }
 
-// A get joins a probe that others wait for if the ledger proves what it asks, and asks for none
-// itself.
+// A get joins a probe that others wait for if the ledger proves its answer, and sends none itself.
 func TestGetsJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -325,9 +324,9 @@ func TestGetsJoin(t *testing.T) {
 		if joins() {
 			t.Error("nobody reads, and a get would ask")
 		}
-		f.delays(joinMost, 0) // longer than those before
+		f.delays(joinMost, 0) // longer than the probes before
 		answered := make(chan struct{})
-		for range 2 { // the first is on its way, the second waits for the next
+		for range 2 { // the first is in flight, the second waits for the next
 			go func() {
 				fresh(t, f, feed)
 				answered <- struct{}{}
@@ -353,7 +352,7 @@ func TestGetsJoin(t *testing.T) {
 	})
 }
 
-// However many read within a maxAge, one proof at a time is begun ahead.
+// However many reads come within a maxAge, at most one proof is begun ahead.
 func TestOneProofIsBegunAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

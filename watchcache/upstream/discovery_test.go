@@ -22,15 +22,15 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 )
 
-// slowDiscovery serves nothing in three groups and versions, takes its time, and counts.
+// slowDiscovery serves nothing in three groups and versions, answers slowly, and counts.
 type slowDiscovery struct {
 	takes    time.Duration
 	mu       sync.Mutex
 	fails    bool
-	now      map[string]int // requests under way, by path
+	now      map[string]int // requests in flight, by path
 	asked    map[string]int
-	most     int // at a time
-	mostSame int // at a time, of the same path
+	most     int // in flight at a time
+	mostSame int // in flight at a time, with the same path
 }
 
 func (s *slowDiscovery) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -64,8 +64,8 @@ func newSlowDiscovery() *slowDiscovery {
 	return &slowDiscovery{takes: 50 * time.Millisecond, now: map[string]int{}, asked: map[string]int{}}
 }
 
-// However many names clients make up, upstream is asked for a document once in a while and
-// by one request at a time, and nothing of the names is kept: no feed, no refusal, no metric.
+// However many names clients make up, upstream gets one request for a document at a time, at most
+// one per AskedAgain, and the proxy keeps nothing of the names: no feed, no refusal, no metric.
 func TestMadeUpNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
@@ -106,7 +106,7 @@ func TestMadeUpNames(t *testing.T) {
 		}
 		upstream.mu.Lock()
 		defer upstream.mu.Unlock()
-		delete(upstream.asked, "/readyz") // its health is asked once at the start
+		delete(upstream.asked, "/readyz") // its health is checked once at the start
 		for path, n := range upstream.asked {
 			if n > rounds+1 {
 				t.Errorf("upstream was asked %d times for %s", n, path)
@@ -141,8 +141,8 @@ func gvrOf(group, version, resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
 }
 
-// While discovery fails, upstream is left alone for a while, whoever asks; the log says so
-// once. It is asked again then.
+// While discovery fails, upstream gets no further request for a while, whoever asks, and the log
+// says so once. Then it is asked again.
 func TestDiscoveryFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
@@ -160,7 +160,7 @@ func TestDiscoveryFails(t *testing.T) {
 			time.Sleep(discovery.AskedAgain)
 		}
 		upstream.mu.Lock()
-		delete(upstream.asked, "/readyz") // whether it is back is asked apart from that
+		delete(upstream.asked, "/readyz") // checks of its health do not count
 		if n := upstream.asked["/apis"]; n != rounds || len(upstream.asked) != 1 || logs.Len() != 1 {
 			t.Errorf("upstream was asked %v, %d lines are logged", upstream.asked, logs.Len())
 		}
@@ -172,7 +172,7 @@ func TestDiscoveryFails(t *testing.T) {
 	})
 }
 
-// A client does not wait for upstream longer than it likes to, and what others wait for
+// A client does not wait for upstream beyond its own deadline, and the shared request
 // goes on.
 func TestDiscoveryIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestDiscoveryIsShared(t *testing.T) {
 	})
 }
 
-// A resource that upstream begins to serve is cached soon, whether somebody has asked for
+// A resource that upstream begins to serve is cached soon, whether somebody asked for
 // it before or not.
 func TestNewResourceIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

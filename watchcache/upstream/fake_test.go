@@ -127,7 +127,7 @@ func (f *fakeUpstream) remove(name string) {
 	})
 }
 
-// cutStreams ends every open watch; forget also loses the history, as a restart does.
+// cutStreams ends every open watch; forget also drops the history, as a restart does.
 func (f *fakeUpstream) cutStreams(forget bool) {
 	f.locked(func() {
 		if forget {
@@ -138,10 +138,10 @@ func (f *fakeUpstream) cutStreams(forget bool) {
 	})
 }
 
-// elsewhere is a write to another resource, of which nothing comes by a stream.
+// elsewhere writes to another resource, without an event on any stream.
 func (f *fakeUpstream) elsewhere() { f.locked(func() { f.mu.rev++ }) }
 
-// other is a write to another resource, which its watch shows.
+// other writes to another resource, whose own watch shows it.
 func (f *fakeUpstream) other(resource string) {
 	f.locked(func() {
 		f.mu.rev++
@@ -149,10 +149,10 @@ func (f *fakeUpstream) other(resource string) {
 	})
 }
 
-// stall makes streams silent, or not any more.
+// stall makes streams silent; false ends that.
 func (f *fakeUpstream) stall(on bool) { f.locked(func() { f.mu.stalled = on }) }
 
-// bookmark makes streams send one at a revision that other resources reached.
+// bookmark makes streams send a bookmark at a revision that other resources reached.
 func (f *fakeUpstream) bookmark() {
 	f.locked(func() {
 		f.mu.rev++
@@ -160,7 +160,7 @@ func (f *fakeUpstream) bookmark() {
 	})
 }
 
-// delays has upstream take so long for probes and lists of metadata.
+// delays sets upstream's time for probes and metadata lists.
 func (f *fakeUpstream) delays(probe, metadata time.Duration) {
 	f.locked(func() { f.slow.probe, f.slow.metadata = probe, metadata })
 }
@@ -171,7 +171,7 @@ func (f *fakeUpstream) count(verb string) int {
 	return f.mu.requests[verb]
 }
 
-// names is the present state: name to resourceVersion.
+// state is the present state: name to resourceVersion.
 func (f *fakeUpstream) state() map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -247,14 +247,14 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return listOf(f.stateAtLocked(at), at, "", "")
 	}
-	if at, from, further := strings.Cut(q.Get("continue"), "/"); further { // of the state that the first page was of
+	if at, from, further := strings.Cut(q.Get("continue"), "/"); further { // a later page
 		rev, _ := strconv.ParseUint(at, 10, 64)
 		return listOf(f.stateAtLocked(rev), rev, q.Get("limit"), from)
 	}
 	return listOf(f.mu.objects, f.mu.rev, q.Get("limit"), "")
 }
 
-// stateAtLocked is what there was.
+// stateAtLocked is the state at a revision.
 func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
 	state := map[string]string{}
 	for _, e := range f.mu.history {
@@ -273,7 +273,7 @@ func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
 	return state
 }
 
-// listOf lists a state, from a name on.
+// listOf lists a state, starting at a name.
 func listOf(objects map[string]string, rev uint64, limit, start string) (*http.Response, error) {
 	names := slices.Sorted(maps.Keys(objects))
 	names = names[sortedIndex(names, start):]
@@ -307,7 +307,7 @@ func (f *fakeUpstream) watchLocked(ctx context.Context, rv string, initial bool)
 		for _, name := range slices.Sorted(maps.Keys(f.mu.objects)) {
 			first = append(first, `{"type":"ADDED","object":`+f.mu.objects[name]+`}`)
 		}
-		if !f.mu.stalled { // or the state is not complete
+		if !f.mu.stalled { // otherwise the state is not complete
 			first = append(first, `{"type":"BOOKMARK","object":`+bookmarkJSON(f.mu.rev, true)+`}`)
 		}
 		from = f.mu.rev
@@ -339,7 +339,7 @@ func (f *fakeUpstream) metadataLocked() (*http.Response, error) {
 	return reply(200, string(client.ProtobufPrefix)+string(body)), err
 }
 
-// sideWatchLocked answers a watch with a timeout of three seconds: what there is
+// sideWatchLocked answers a watch with a timeout of three seconds: all events
 // after its start, a bookmark after one second, the end.
 func (f *fakeUpstream) sideWatchLocked(ctx context.Context, rv string) *http.Response {
 	from, _ := strconv.ParseUint(rv, 10, 64)
@@ -376,7 +376,7 @@ func tooOld(from, oldest uint64) string {
 	return fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","message":"too old resource version: %d (%d)","code":410}}`, from, oldest)
 }
 
-// serve writes one watch. A first that ends with "" ends the watch.
+// serve writes one watch. If first ends with "", it ends the watch.
 func (f *fakeUpstream) serve(ctx context.Context, w *io.PipeWriter, first []string, from uint64, cut chan struct{}) {
 	for _, line := range first {
 		if line == "" {
@@ -442,7 +442,7 @@ const longEnough = 5 * time.Minute
 
 func jsonHeader() http.Header { return http.Header{"Content-Type": {client.MimeJSON}} }
 
-// revLocked is the revision of the etcd that a resource is stored in.
+// revLocked is the revision of a resource's etcd.
 func (f *fakeUpstream) revLocked(collection string) uint64 {
 	for resource, rev := range f.mu.apart {
 		if strings.HasSuffix(collection, "/"+resource) {
@@ -452,7 +452,7 @@ func (f *fakeUpstream) revLocked(collection string) uint64 {
 	return f.mu.rev
 }
 
-// ledgerLocked answers a watch of the metadata of another resource.
+// ledgerLocked answers a metadata watch of another resource.
 func (f *fakeUpstream) ledgerLocked(req *http.Request) *http.Response {
 	resource := path.Base(req.URL.Path)
 	from, _ := strconv.ParseUint(req.URL.Query().Get("resourceVersion"), 10, 64)

@@ -52,7 +52,7 @@ func open(t *testing.T, feeds *Feeds) *watchcache.Cache {
 	return feed.Cache()
 }
 
-// reached waits for the cache to reach upstream's revision, and compares.
+// reached waits for the cache to reach upstream's revision, and compares the states.
 func reached(t *testing.T, f *fakeUpstream, cache *watchcache.Cache) {
 	t.Helper()
 	f.bookmark()
@@ -151,7 +151,7 @@ func TestFeedResumesWithoutRelist(t *testing.T) {
 	})
 }
 
-// A lost history is a relist, and the difference is events: the watch goes on.
+// A lost history leads to a relist whose difference is events: the watch goes on.
 func TestExpiredHistoryIsInvisibleDownstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -186,7 +186,7 @@ func TestExpiredHistoryIsInvisibleDownstream(t *testing.T) {
 	})
 }
 
-// A restored etcd is a new epoch: nothing of the old one is carried on.
+// A restored etcd begins a new epoch: nothing of the old one is kept.
 func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		t.Run(fmt.Sprintf("silent=%t", silent), func(t *testing.T) {
@@ -203,7 +203,7 @@ func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
 				f.locked(func() {
 					f.mu.rev, f.mu.history = 110, nil
 					f.mu.objects = map[string]string{}
-					if silent { // the watch resumes from a revision that is to come
+					if silent { // the watch resumes from a future revision
 						f.mu.oldest = 0
 					} else {
 						f.mu.oldest = 1 << 60
@@ -223,7 +223,7 @@ func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
 	}
 }
 
-// A stream that says nothing while upstream moves on is cut and resumed.
+// A stream that stays silent while upstream moves on is cut and resumed.
 func TestWatchdogReconnectsASilentStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -244,7 +244,7 @@ func TestWatchdogReconnectsASilentStream(t *testing.T) {
 	})
 }
 
-// A quiet stream of an upstream that does not move is left alone.
+// A quiet stream of an unchanged upstream is not cut.
 func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -259,14 +259,14 @@ func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 	})
 }
 
-// Where upstream sends no bookmarks, a stream that has nothing to tell is not taken for a broken
-// one; one that is broken is noticed all the same.
+// Where upstream sends no bookmarks, a quiet stream is not taken for a broken one, and a broken
+// one is still noticed.
 func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		fill(f, 3)
 		events := configmaps
-		events.Resource = "events" // the fake does not mind
+		events.Resource = "events" // the fake accepts it
 		feed := openWith(t, f, events)
 		for range 60 {
 			f.elsewhere()
@@ -305,7 +305,7 @@ func watchAll(t *testing.T, cache *watchcache.Cache) *watchcache.Cursor {
 	return cursor
 }
 
-// drain reads a cursor to its end: what happened to each object, in order.
+// drain reads a cursor to its end: the events of each object, in order.
 func drain(t *testing.T, cursor *watchcache.Cursor) map[string]string {
 	t.Helper()
 	deltas, _, err := cursor.Poll(nil, 1<<20)
@@ -314,7 +314,7 @@ func drain(t *testing.T, cursor *watchcache.Cursor) map[string]string {
 	}
 	seen, last := map[string]string{}, uint64(0)
 	for _, d := range deltas {
-		if d.RV < last || d.RV == last && d.Type != watchcache.Deleted { // a relist's deletions share one
+		if d.RV < last || d.RV == last && d.Type != watchcache.Deleted { // relists share one
 			t.Errorf("%s of %s at %d after %d", d.Type, d.Object.Name(), d.RV, last)
 		}
 		last = d.RV
@@ -323,8 +323,8 @@ func drain(t *testing.T, cursor *watchcache.Cursor) map[string]string {
 	return seen
 }
 
-// Any interleaving of writes, cuts, losses of history and outages leaves a
-// cursor's view equal to upstream's state, in order and without repeats.
+// After any interleaving of writes, cuts, losses of history and outages, a
+// cursor's view equals upstream's state; its events are in order and without repeats.
 func TestRandomInterleavings(t *testing.T) {
 	if *seed == 0 {
 		*seed = uint64(time.Now().UnixNano())
@@ -352,7 +352,7 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 			t.Fatal(err)
 		}
 		for _, d := range deltas {
-			if d.RV < last || d.RV == last && d.Type != watchcache.Deleted { // a relist's deletions share one
+			if d.RV < last || d.RV == last && d.Type != watchcache.Deleted { // relists share one
 				t.Fatalf("%s of %s at %d after %d", d.Type, d.Object.Name(), d.RV, last)
 			}
 			last = d.RV
@@ -402,7 +402,7 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 	}
 }
 
-// uids are those of all cached objects, by name.
+// uids are the uids of all cached objects, by name.
 func uids(t *testing.T, cache *watchcache.Cache) map[string]string {
 	t.Helper()
 	s, err := cache.Snapshot()

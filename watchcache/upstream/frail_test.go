@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// frail is the fake with many resources, all of which hold the same objects. It can go away as an
-// apiserver does, and it notes when it was asked for what.
+// frail is the fake with many resources, all with the same objects. It can go away as an
+// apiserver does, and it records the time and path of each request.
 type frail struct {
 	*fakeUpstream
 	mu struct {
@@ -22,8 +22,8 @@ type frail struct {
 		asked   []request
 		state   state
 		refuses map[string]int // resources to status codes
-		expires bool           // each stream ends with 410 as soon as it has told the state
-		private bool           // /readyz is not for the proxy
+		expires bool           // each stream ends with 410 right after the state
+		private bool           // the proxy may not read /readyz
 	}
 }
 
@@ -36,11 +36,11 @@ type state int
 
 const (
 	up       state = iota
-	away           // nobody listens
-	unready        // it answers, and is not to be asked yet
-	unwell         // it says so, and serves all the same
-	refusing       // it has just started, and knows nobody's rights
-	breaking       // it is ready by its own word, and breaks all else off
+	away           // no listener
+	unready        // it answers, and is not ready yet
+	unwell         // it says that it is not ready, and serves all the same
+	refusing       // it has just started, and knows no access rules
+	breaking       // it says that it is ready, and breaks off everything else
 )
 
 func newFrail() *frail {
@@ -91,7 +91,7 @@ func statusReply(code int) *http.Response {
 	return reply(code, fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reasons[code], code))
 }
 
-// stateAndEnd is a stream that ends with 410 once it has told the state.
+// stateAndEnd is a stream that ends with 410 right after the state.
 func (f *frail) stateAndEnd() string {
 	f.fakeUpstream.mu.Lock()
 	defer f.fakeUpstream.mu.Unlock()
@@ -108,7 +108,7 @@ func (f *frail) turn(to state) {
 	f.mu.state = to
 }
 
-// since returns what was asked since a moment.
+// since returns the requests since a moment.
 func (f *frail) since(began time.Time) (all []request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,14 +120,14 @@ func (f *frail) since(began time.Time) (all []request) {
 	return all
 }
 
-// leave ends all streams, and upstream goes away. Its history begins anew when it is back.
+// leave ends all streams, and upstream goes away. It comes back with a new history.
 func (f *frail) leave() {
 	f.turn(away)
 	f.elsewhere()
 	f.cutStreams(true)
 }
 
-// member is a server of the fake's cluster that can go away by itself.
+// member is a server of the fake's cluster that can go away alone.
 type member struct {
 	*frail
 	away atomic.Bool

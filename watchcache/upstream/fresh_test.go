@@ -44,7 +44,7 @@ func fresh(t *testing.T, f *fakeUpstream, feed *Feed) watchcache.Snapshot {
 	return s
 }
 
-// same tells whether a state is upstream's present one.
+// same checks that a state is upstream's present one.
 func same(t *testing.T, f *fakeUpstream, s watchcache.Snapshot) {
 	t.Helper()
 	want, got := map[string]bool{}, map[string]bool{}
@@ -128,8 +128,8 @@ func TestFreshListsASmallCollection(t *testing.T) {
 	}
 }
 
-// Where only others write a probe says no more than that: small collections are listed at once
-// then, until a list shows that nothing was written at all, or something in them.
+// Where only others write, a probe tells no more than that. Then small collections are listed at
+// once, until a list shows no write at all, or a write in the collection.
 func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -223,7 +223,7 @@ func TestFreshWatchesALargeCollectionAside(t *testing.T) {
 				if seen := drain(t, cursor); !maps.Equal(seen, want) {
 					t.Errorf("the watch was told %v, want %v", seen, want)
 				}
-				f.stall(false) // the main stream brings the same again
+				f.stall(false) // the main stream brings the same events again
 				f.set("o004", "last")
 				synctest.Wait()
 				if seen := drain(t, cursor); !maps.Equal(seen, map[string]string{"o004": "MODIFIED"}) {
@@ -234,8 +234,8 @@ func TestFreshWatchesALargeCollectionAside(t *testing.T) {
 	}
 }
 
-// However many readers come, there is one question on its way upstream, and nobody is answered by
-// one that was sent before they came. The next follows at once: nobody waits for more than two.
+// However many readers come, at most one probe is in flight, and no reader gets an answer from a
+// probe that was sent before it came. The next follows at once: no reader waits for more than two.
 func TestReadersShareRuns(t *testing.T) {
 	const takes = 2 * time.Millisecond
 	for _, readers := range []int{1, 10, 100, 1000} {
@@ -267,8 +267,8 @@ func TestReadersShareRuns(t *testing.T) {
 	}
 }
 
-// The probes of all resources together stay within the budget. It is saved up for
-// a second; a reader beyond it waits.
+// All resources' probes together stay within the budget. One second's
+// unused budget is saved; a reader beyond it waits.
 func TestProbesKeepToTheirBudget(t *testing.T) {
 	const budget, readers, seconds = 50, 1000, 4
 	synctest.Test(t, func(t *testing.T) {
@@ -314,8 +314,8 @@ func TestFreshFailsPromptlyWithoutUpstream(t *testing.T) {
 	})
 }
 
-// A history that upstream has lost is no news that a side watch could bring: the
-// reader is told so, and the feed lists again when its own stream ends.
+// A side watch cannot bring a history that upstream has lost: the
+// reader gets an error, and the feed lists again when its own stream ends.
 func TestSideWatchFromALostHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -334,7 +334,7 @@ func TestSideWatchFromALostHistory(t *testing.T) {
 	})
 }
 
-// A feed that stops does not leave readers waiting.
+// A stopping feed does not leave readers waiting.
 func TestFreshOfAStoppedFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -352,7 +352,7 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 			_, err := feed.Fresh(t.Context(), nil)
 			failed <- err
 		}()
-		time.Sleep(500 * time.Millisecond) // amid the side watch
+		time.Sleep(500 * time.Millisecond) // during the side watch
 		feeds.Stop()
 		if err := <-failed; err == nil {
 			t.Error("answered by a feed that has ended")
@@ -363,8 +363,8 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 	})
 }
 
-// After a restore of etcd nobody is given the old state for the most recent one, though no stream
-// has noticed yet.
+// After a restore of etcd no reader gets the old state as the most recent one, even if no stream
+// has noticed the restore.
 func TestFreshNoticesARestore(t *testing.T) {
 	for _, objects := range []int{3, tinyObjects + 1} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {
@@ -392,7 +392,8 @@ func TestFreshNoticesARestore(t *testing.T) {
 	}
 }
 
-// A new epoch that begins between the end of a run and the look at its result is not taken for it.
+// A reader does not take a new epoch for a run's result if it begins between the run's end and the
+// look at its result.
 func TestRunOfAnEpochThatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

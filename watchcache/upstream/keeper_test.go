@@ -33,8 +33,8 @@ func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Fe
 	return feed
 }
 
-// Where others write, and watches show all of it, a consistent read of a quiet collection costs a
-// probe. A revision that nobody shows costs one confirmation, before a reader comes.
+// Where others write, and watches show all their writes, a consistent read of a quiet collection
+// costs a probe. A hole costs one confirmation, before a reader comes.
 func TestFreshByTheLedger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -69,9 +69,9 @@ func TestFreshByTheLedger(t *testing.T) {
 	})
 }
 
-// Once a new era of the ledger has its evidence, upstream is asked for what it needs to begin
-// with, though all reads are left to upstream meanwhile, would be for long, and nobody writes any
-// more.
+// Once a new era of the ledger has its evidence, upstream is asked for the state that the ledger
+// needs to begin, even if all reads go to upstream, would do so for long, and foreign writes have
+// ended.
 func TestLedgerWhileReadsAreLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -97,7 +97,7 @@ func TestLedgerWhileReadsAreLeft(t *testing.T) {
 	})
 }
 
-// The ledger's watches end when nobody has a use for them.
+// The ledger's watches end when no reader needs it.
 func TestLedgerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -134,7 +134,7 @@ func TestResourcesApart(t *testing.T) {
 	})
 }
 
-// Whatever happens, in whatever order it is told, a read shows all that was written before it.
+// Whatever happens, in whatever order watches tell it, a read shows all earlier writes.
 func TestLedgerIsSound(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -148,7 +148,7 @@ func TestLedgerIsSound(t *testing.T) {
 					switch random.IntN(12) {
 					case 0:
 						f.set(fmt.Sprintf("o%03d", random.IntN(10)), "changed")
-						feed.keeper.feeds.uses(feed.owner, f.mu.rev) // another feed of the resource is faster
+						feed.keeper.feeds.uses(feed.owner, f.mu.rev) // another feed is faster
 					case 1:
 						f.remove(fmt.Sprintf("o%03d", random.IntN(10)))
 					case 2, 3, 4:
@@ -179,8 +179,8 @@ func TestLedgerIsSound(t *testing.T) {
 	}
 }
 
-// Etcd deletes many Events at one revision, of which a cache may show a part. So the ledger proves
-// nothing for them.
+// etcd deletes many Events at one revision, and a cache may show only some deletions. So the
+// ledger proves nothing for them.
 func TestEventsAreNotCarried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -201,7 +201,7 @@ func TestEventsAreNotCarried(t *testing.T) {
 	})
 }
 
-// If events move to another etcd while the ledger is kept, reads are right and no cache begins
+// If events move to another etcd while the ledger is kept, reads are right and no cache starts
 // anew.
 func TestEventsMoveAway(t *testing.T) {
 	for name, rev := range map[string]uint64{"a new one": 7, "one that is ahead": 1 << 30} {
@@ -211,7 +211,7 @@ func TestEventsMoveAway(t *testing.T) {
 				feed := feedWithLedger(t, f)
 				epoch := feed.cache.Stats().Epoch
 				f.locked(func() { f.mu.apart = map[string]uint64{"events": rev} })
-				f.cutStreams(false) // the apiserver is started with the other etcd
+				f.cutStreams(false) // the apiserver restarts with the other etcd
 				for range 50 {
 					f.other("leases")
 					same(t, f, fresh(t, f, feed))

@@ -10,10 +10,10 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
-// revisions is a watch whose events use one revision after the other.
+// revisions is a watch whose events use successive revisions.
 type revisions struct {
 	frame  []byte
-	digits []byte // of the frame, where its revision is written
+	digits []byte // the digits of the frame's revision
 	next   uint64
 	left   int
 	unread []byte
@@ -47,7 +47,7 @@ func (r *revisions) Read(p []byte) (n int, err error) {
 
 var errEnd = fmt.Errorf("the end")
 
-// BenchmarkLedger is what an event costs that a watch brings for the ledger, from the bytes on.
+// BenchmarkLedger measures the cost of a ledger watch's event, from its bytes on.
 func BenchmarkLedger(b *testing.B) {
 	l := &ledger.Ledger{}
 	l.Begin()

@@ -21,9 +21,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// What happens while a state is being read: freshness runs, changed definitions, restores.
+// Events during the read of a state: freshness runs, changed definitions, restores.
 
-// slowSync is the fake with states that take a while to be read.
+// slowSync is the fake with slow reads of the state.
 type slowSync struct {
 	*fakeUpstream
 	mu    sync.Mutex
@@ -81,7 +81,7 @@ func openWith(t *testing.T, upstream http.RoundTripper, gvr schema.GroupVersionR
 	return feed
 }
 
-// Readers who notice a restore must not keep the feed from reading the restored state.
+// Readers that notice a restore must not keep the feed from reading the restored state.
 func TestReadersLetARestoreBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -109,8 +109,8 @@ func TestReadersLetARestoreBeRead(t *testing.T) {
 	})
 }
 
-// While a relist is read, a reader takes the cache beyond what the relist shows. The relist must
-// not take it back.
+// During a relist, a reader takes the cache beyond the relist's state. The relist must not take it
+// back.
 func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 	for _, objects := range []int{3, smallObjects + 1} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 				s.set(5 * time.Second)
 				f.set("o001", "x")
 				synctest.Wait()
-				f.locked(func() { f.mu.oldest = f.mu.rev + 1 }) // history is lost: the stream ends, 410, relist
+				f.locked(func() { f.mu.oldest = f.mu.rev + 1 }) // the stream ends, 410, relist
 				f.cutStreams(false)
 				time.Sleep(time.Second)
 				f.locked(func() { f.mu.oldest = 0 })
@@ -147,13 +147,13 @@ func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 	}
 }
 
-// roundTrip is an upstream that is a function.
+// roundTrip turns a function into an upstream.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
 func (r roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
 
-// A feed that is abandoned while its first state is read writes nothing of what follows that.
+// A feed that is abandoned during its first sync writes nothing afterwards.
 func TestAbandonedDuringItsSync(t *testing.T) {
 	f := newFake()
 	var feed *Feed
@@ -176,8 +176,8 @@ func TestAbandonedDuringItsSync(t *testing.T) {
 
 var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
-// widgetUpstream serves one custom object, whose bytes change after the first stream, which ends
-// cleanly as upstream's do when a definition changes.
+// widgetUpstream serves one custom object. Its bytes change after the first stream, which ends
+// cleanly, as upstream's streams do when a definition changes.
 func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) roundTrip {
 	var mu sync.Mutex
 	version := "old"
@@ -221,8 +221,8 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 	}
 }
 
-// The first stream of a custom resource ends before its time: what it showed is read again,
-// whether the definition can be followed or not.
+// The first stream of a custom resource ends early: its state is read again, whether the
+// definition can be followed or not.
 func TestCustomStreamCutShort(t *testing.T) {
 	for name, definitions := range map[string]func(*http.Request) (*http.Response, error){
 		"forbidden": func(*http.Request) (*http.Response, error) {
@@ -251,7 +251,7 @@ func TestCustomStreamCutShort(t *testing.T) {
 	}
 }
 
-// A page is not the state, however it came about.
+// A page is never taken for the state.
 func TestPageIsNoState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

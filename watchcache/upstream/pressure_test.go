@@ -10,7 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Without memory for more, what is cached goes on, and what is not is left to upstream.
+// Without memory for new caches, existing ones go on, and other resources are left to upstream.
 func TestNoNewFeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -33,12 +33,12 @@ func TestNoNewFeeds(t *testing.T) {
 	})
 }
 
-// A feed whose first state turns out too large is given up, and not tried again at once.
+// A feed whose first state turns out too large is given up, and not retried at once.
 func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		fill(f, 3)
-		f.stall(true) // its state does not come to an end
+		f.stall(true) // its state never ends
 		feeds := start(t, f)
 		opened := make(chan error)
 		go func() {
@@ -62,7 +62,7 @@ func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
 	})
 }
 
-// A log that has to be shorter is so at once, and that of a feed that starts later, too.
+// Under memory pressure logs shrink at once, and so does the log of a feed that starts later.
 func TestLogsAreShed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -86,7 +86,7 @@ func TestLogsAreShed(t *testing.T) {
 	})
 }
 
-// What changes while a feed starts holds for it, too.
+// A change during a feed's start applies to that feed, too.
 func TestStartingFeedIsShed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

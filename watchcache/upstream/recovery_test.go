@@ -23,16 +23,16 @@ import (
 const (
 	manyFeeds = 50
 	takes     = 10 * time.Millisecond // each request
-	// soon is how long all feeds may take from upstream's return. An ask of /readyz is at most
+	// soon is how long all feeds may take after upstream's return. A check of /readyz is at most
 	// askMost away; then each feed sends three requests, openingMax feeds at a time.
 	soon = time.Second
-	// asksPerSecond bounds what upstream is asked while it is away.
+	// asksPerSecond bounds the requests to upstream while it is away.
 	asksPerSecond = 4
 )
 
 var manyOptions = Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
 
-// startMany returns feeds and one for each resource.
+// startMany returns the feeds, one for each resource.
 func startMany(t *testing.T, way http.RoundTripper) (*Feeds, []*Feed) {
 	t.Helper()
 	feeds := newFeeds(t, way, prometheus.NewRegistry(), manyOptions, zap.NewNop())
@@ -52,7 +52,7 @@ func openMany(t *testing.T, feeds *Feeds) (all []*Feed) {
 	return all
 }
 
-// wantFresh waits until feeds have what is written now, and fails if that takes longer than soon.
+// wantFresh waits until feeds have the present writes, and fails if that takes longer than soon.
 func wantFresh(t *testing.T, f *frail, feeds []*Feed) {
 	t.Helper()
 	began := time.Now()
@@ -72,7 +72,7 @@ func wantFresh(t *testing.T, f *frail, feeds []*Feed) {
 	}
 }
 
-// wantFew fails if more was asked than asksPerSecond in any second, the first ask aside.
+// wantFew fails if any second has more than asksPerSecond requests, not counting the first one.
 func wantFew(t *testing.T, asked []request) {
 	t.Helper()
 	for i := range asked {
@@ -83,8 +83,8 @@ func wantFew(t *testing.T, asked []request) {
 	}
 }
 
-// Upstream is away for a while and then not ready for a while. Meanwhile it is asked little, and
-// when it is back all feeds go on at once, by a relist each.
+// Upstream is away and then not ready, each for a while. Meanwhile it gets few requests. When
+// it is back, all feeds resume at once, with one relist each.
 func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
 	for _, outage := range []time.Duration{8 * time.Second, time.Minute} {
 		t.Run(outage.String(), func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
 				if got := testutil.CollectAndCount(feeds.metrics.relists); got != manyFeeds {
 					t.Errorf("%d feeds have relisted, want each", got)
 				}
-				const each = 3 // where upstream stands, a watch that is told 410, a relist
+				const each = 3 // a probe, a watch that gets 410, a relist
 				if got := len(f.since(back)); got > (each+5)*manyFeeds {
 					t.Errorf("%d requests since upstream is back", got)
 				}
@@ -115,8 +115,8 @@ func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
 	}
 }
 
-// A feed that is told 410 relists without a pause, even if it has just failed. One that is told so
-// again and again does not.
+// A feed that gets 410 relists without a pause, even if it has just failed. A feed that gets it
+// repeatedly does not.
 func TestExpiredRelistsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -136,7 +136,7 @@ func TestExpiredRelistsAtOnce(t *testing.T) {
 			}
 			return times
 		}
-		time.Sleep(20 * time.Second) // its back-off is seconds by now
+		time.Sleep(20 * time.Second) // its back-off has grown to seconds
 		f.mu.Lock()
 		f.mu.refuses["r00"] = 0
 		f.mu.Unlock()
@@ -164,8 +164,7 @@ func TestExpiredRelistsAtOnce(t *testing.T) {
 	})
 }
 
-// One resource fails and upstream does not: the others follow, and that one is left alone by and
-// by.
+// One resource fails and upstream does not: the others follow, and the failing one backs off.
 func TestOneResourceFails(t *testing.T) {
 	for _, code := range []int{429, 500, 503} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
@@ -208,7 +207,7 @@ func TestOneResourceFails(t *testing.T) {
 	}
 }
 
-// An apiserver of which one check fails for ever is not ready by its own word, and serves.
+// An apiserver with one permanently failing check says that it is not ready, and serves.
 func TestUnwellUpstreamIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -225,8 +224,8 @@ func TestUnwellUpstreamIsAsked(t *testing.T) {
 	})
 }
 
-// Feeds have failed so often that they pause for seconds when upstream goes away. When it is back
-// they do not wait for the end of that.
+// Feeds have failed so often that they pause for seconds when upstream goes away. Its return ends
+// these pauses.
 func TestReturnEndsPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -247,8 +246,8 @@ func TestReturnEndsPauses(t *testing.T) {
 	})
 }
 
-// A server that has just started refuses everything for a while. No feed believes that, whether it
-// may read /readyz or not, and its watches go on.
+// A server that has just started refuses everything for a while. Feeds do not believe that,
+// whether they may read /readyz or not, and their watches go on.
 func TestRefusalsOfAServerThatStarts(t *testing.T) {
 	for _, private := range []bool{false, true} {
 		t.Run(fmt.Sprintf("private=%t", private), func(t *testing.T) {
@@ -266,7 +265,7 @@ func TestRefusalsOfAServerThatStarts(t *testing.T) {
 				time.Sleep(time.Second)
 				if private {
 					f.turn(up)
-					time.Sleep(2 * time.Second) // the feeds know of no better than their own pauses
+					time.Sleep(2 * time.Second) // the feeds only have their own pauses
 				} else {
 					wantFew(t, f.since(began))
 					f.turn(up)
@@ -280,8 +279,8 @@ func TestRefusalsOfAServerThatStarts(t *testing.T) {
 	}
 }
 
-// Reads find that nobody answers while the streams say nothing. The feeds wait for upstream
-// together, and it is not lost any more when it is back.
+// Reads get no answer while the streams are silent. The feeds wait for upstream
+// together, and no longer count as lost when it is back.
 func TestReadsWaitForUpstreamTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -310,8 +309,8 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 	})
 }
 
-// Of several servers, one goes away and feeds go on with another at once. When all are away they
-// are asked as little as one is, and any that comes back is enough.
+// One of several servers goes away, and feeds resume at another at once. When all are away, they
+// get no more requests than a single server would, and the return of any one suffices.
 func TestFeedsGoOnAtAnotherServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -341,12 +340,12 @@ func TestFeedsGoOnAtAnotherServer(t *testing.T) {
 		}
 		f.elsewhere()
 		f.cutStreams(true)
-		time.Sleep(time.Second) // the first checks of three servers come by themselves
+		time.Sleep(time.Second) // the first periodic checks of three servers
 		began := time.Now()
 		time.Sleep(time.Minute)
 		wantFew(t, f.since(began))
 		members[2].away.Store(false)
-		time.Sleep(soon) // each server is asked a third as often
+		time.Sleep(soon) // each server gets a third of the checks
 		wantFresh(t, f, all)
 		if s.Current() != "2" {
 			t.Errorf("%s is asked", s.Current())

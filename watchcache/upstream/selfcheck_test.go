@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// A cache that differs from upstream, however that came, is noticed and begins anew; one that does
-// not is left alone.
+// A cache that differs from upstream, for whatever reason, is noticed and starts anew; an equal
+// one is not touched.
 func TestSelfCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil   func(*fakeUpstream)

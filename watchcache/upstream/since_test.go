@@ -15,9 +15,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Clients that go on from before a feed began get all that has happened since, in order and once,
-// whoever of them comes first; unless upstream does not tell any more. The cache is what upstream
-// has in either case, and nobody is answered before.
+// Clients that resume from before a feed's beginning get all later events, in order and once,
+// whichever client comes first, unless upstream has lost that history. In either case the cache
+// equals upstream's state, and answers nobody before.
 func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 	seed := *seed
 	if seed == 0 {
@@ -28,7 +28,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
 			f := newFake()
-			f.takes = time.Millisecond // in which all who come at once are there
+			f.takes = time.Millisecond // clients that come at once all arrive within it
 			for range random.IntN(2) * 3 * littleMore {
 				f.elsewhere()
 			}
@@ -45,7 +45,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 			}
 			f.mu.Lock()
 			rev := f.mu.rev
-			switch random.IntN(3) { // upstream has forgotten some of it, or does not tell all that it knows
+			switch random.IntN(3) { // upstream has lost some history, or holds some back
 			case 0:
 				f.mu.compacted += random.Uint64N(rev - 99)
 				f.mu.oldest = f.mu.compacted
@@ -54,7 +54,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 			}
 			compacted, oldest := f.mu.compacted, f.mu.oldest
 			f.mu.Unlock()
-			// Several come at once.
+			// Several clients come at once.
 			feeds := start(t, f)
 			ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 			defer cancel()
@@ -121,7 +121,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 	}
 }
 
-// polled is what a cursor shows, until it has shown so much.
+// polled is what a cursor shows, up to n events.
 func polled(t *testing.T, cursor *watchcache.Cursor, n int) string {
 	t.Helper()
 	var got []string
@@ -144,7 +144,7 @@ func polled(t *testing.T, cursor *watchcache.Cursor, n int) string {
 	}
 }
 
-// since is what has happened since then, as a watch shows it.
+// since is the events after a revision, in the form of polled.
 func (f *fakeUpstream) since(rev uint64) (events []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// starter is an upstream that can answer late, and that can be one which starts: not ready by its
-// own word, and refusing everybody, as it does not know any rights yet.
+// starter is an upstream that can answer late, or behave like a starting server: not ready by its
+// own word, and refusing everybody, because it does not know any access rules yet.
 type starter struct {
 	*frail
 	starting atomic.Bool
-	takes    atomic.Int64 // nanoseconds for each answer
+	takes    atomic.Int64 // nanoseconds per answer
 	checks   atomic.Int64 // of /readyz
 }
 
@@ -40,7 +40,7 @@ func (s *starter) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// No cache ends because an upstream refuses everything when it starts, however long it was away.
+// No cache ends because upstream refuses everything when it starts, however long it was away.
 func TestStartAfterALongOutage(t *testing.T) {
 	for _, outage := range []time.Duration{20 * time.Second, time.Minute} {
 		t.Run(outage.String(), func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestStartAfterALongOutage(t *testing.T) {
 	}
 }
 
-// An upstream that takes longer for an answer than a check waits is followed all the same.
+// An upstream that answers more slowly than a check waits is followed all the same.
 func TestSlowUpstreamIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &starter{frail: newFrail()}
@@ -82,8 +82,8 @@ func TestSlowUpstreamIsFollowed(t *testing.T) {
 	})
 }
 
-// A state that was read by pages is no sign that upstream is away: where there is no streaming, a
-// return takes as few checks as elsewhere.
+// A state that was read by pages does not mean that upstream is away: without streaming, a
+// return takes as few checks as with it.
 func TestPagesRaiseNoDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &starter{frail: newFrail()}

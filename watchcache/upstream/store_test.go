@@ -35,7 +35,7 @@ func startSaved(t *testing.T, f *fakeUpstream, dir string) *Feeds {
 	return feeds
 }
 
-// savedFile is the only file of a directory.
+// savedFile is the path of the only file in a directory.
 func savedFile(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -66,8 +66,8 @@ func saved(t *testing.T, f *fakeUpstream, dir string) (since uint64) {
 	return since
 }
 
-// A proxy that starts again goes on where the one before was: it reads no state, knows what has
-// happened before, and answers nobody before it has caught up.
+// A restarted proxy resumes where the last one stopped: it reads no state, has the earlier
+// history, and answers nobody before it has caught up.
 func TestRestoredFeed(t *testing.T) {
 	for name, meanwhile := range map[string]func(*fakeUpstream){
 		"nothing":   func(*fakeUpstream) {},
@@ -110,7 +110,7 @@ func TestRestoredFeed(t *testing.T) {
 	}
 }
 
-// A file that is of no use is noticed and removed; the feed starts as if there had been none.
+// An unusable file is noticed and removed; the feed starts as if there had been none.
 func TestUselessFiles(t *testing.T) {
 	rewrite := func(change func([]byte) []byte) func(*testing.T, *fakeUpstream, string) {
 		return func(t *testing.T, _ *fakeUpstream, path string) {
@@ -161,8 +161,8 @@ func TestUselessFiles(t *testing.T) {
 	}
 }
 
-// When upstream has forgotten what has happened since, the feed reads the state and goes on with
-// the difference.
+// When upstream has lost the history since the save, the feed reads the state and goes on with the
+// difference.
 func TestRestoredFeedIsTooOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -178,7 +178,7 @@ func TestRestoredFeedIsTooOld(t *testing.T) {
 	})
 }
 
-// Files of caches that are no more, or that must not be any more, go away.
+// Files of caches that no longer exist, or must not exist, are removed.
 func TestFilesGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -204,7 +204,7 @@ func TestFilesGoAway(t *testing.T) {
 	})
 }
 
-// An upstream that cannot be reached does not keep a saved cache from being there later.
+// An unreachable upstream does not prevent the restore of a saved cache later.
 func TestRestoreWithoutUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -216,7 +216,7 @@ func TestRestoreWithoutUpstream(t *testing.T) {
 		}
 		f.locked(func() { f.mu.down = nil })
 		feeds := startSaved(t, f, dir)
-		f.stall(true) // nothing comes by the stream
+		f.stall(true) // the stream brings nothing
 		f.elsewhere()
 		soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
@@ -226,9 +226,9 @@ func TestRestoreWithoutUpstream(t *testing.T) {
 	})
 }
 
-// While there was no proxy, etcd was restored to a time before the file's, and has gone on beyond
-// it. Upstream's watch goes on from the file's resourceVersion as if nothing had happened; but
-// nobody is shown the other history.
+// While no proxy ran, etcd was restored to a time before the file's, and has moved on beyond it.
+// Upstream's watch resumes from the file's resourceVersion as if nothing had happened; but no
+// client sees the other history.
 func TestRestoredUpstreamHasGoneOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -274,7 +274,7 @@ func (w watchless) RoundTrip(req *http.Request) (*http.Response, error) {
 	return w.fakeUpstream.RoundTrip(req)
 }
 
-// A restored cache that nobody may follow any more is given up, as any other is.
+// A restored cache whose resource may no longer be watched is given up, as any other is.
 func TestRestoredFeedMayNotWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -298,7 +298,7 @@ func TestRestoredFeedMayNotWatch(t *testing.T) {
 	})
 }
 
-// Nobody else may have written what is believed, and no two processes write to one directory.
+// The store refuses a directory that others can write to, and a second process in one directory.
 func TestDirectoryOfOthers(t *testing.T) {
 	f := newFake()
 	client := clientOf(f)

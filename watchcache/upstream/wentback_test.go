@@ -11,8 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// Upstream accepts a watch from a resourceVersion that is to come, and says nothing until it is
-// there, by another history. A feed that comes back finds out before that.
+// Upstream accepts a watch from a future resourceVersion, and stays silent until it gets there by
+// another history. A feed that comes back notices that first.
 func TestStreamIsNotResumedFromTheFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -54,7 +54,8 @@ func configMap(name, rv string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: "u", ResourceVersion: rv}, Data: map[string]string{"k": "v"}}
 }
 
-// Events come whole however the bytes arrive, and a stream that ends within one did not end.
+// Events come whole however the bytes arrive; a stream that breaks within an event has no clean
+// end.
 func TestProtoStream(t *testing.T) {
 	one, gone := configMap("a", "7"), &metav1.Status{Code: 410, Reason: "Expired", Message: "too old"}
 	body := append(protoFrame(t, "ADDED", enveloped(t, "ConfigMap", one)), protoFrame(t, "ERROR", enveloped(t, "Status", gone))...)
@@ -129,7 +130,7 @@ func TestProtoPage(t *testing.T) {
 	}
 }
 
-// A field selects the same objects, whichever of their encodings is kept.
+// A field selects the same objects in either encoding.
 func TestWireFields(t *testing.T) {
 	seed := rand.Int63()
 	t.Logf("seed %d", seed)
@@ -188,7 +189,8 @@ func TestWireFields(t *testing.T) {
 	}
 }
 
-// An error is understood in either encoding, with its causes: they tell a lag from a restored upstream.
+// An error is understood in either encoding, with its causes: these tell a lagging upstream from a
+// restored one.
 func TestStatusErrors(t *testing.T) {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Message: "Too large", Reason: metav1.StatusReasonTimeout, Code: 504,
@@ -210,7 +212,7 @@ func TestStatusErrors(t *testing.T) {
 	}
 }
 
-// Only upstream's own word is taken for it that a resource has no protobuf form.
+// Only upstream's own answer counts as proof that a resource has no protobuf form.
 func TestOtherContentTypes(t *testing.T) {
 	for kind, none := range map[string]bool{"application/json": true, "text/html": false, "": false} {
 		c := of(roundTrip(func(*http.Request) (*http.Response, error) {
@@ -225,7 +227,7 @@ func TestOtherContentTypes(t *testing.T) {
 	}
 }
 
-// Whatever comes from upstream: no panic, and no memory beyond what came.
+// No input from upstream causes a panic, or takes more memory than its bytes.
 func FuzzStreams(f *testing.F) {
 	good := enveloped(f, "ConfigMap", configMap("a", "7"))
 	f.Add(protoFrame(f, "ADDED", good))

@@ -10,7 +10,7 @@ import (
 
 var configmaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// roundTrip is an upstream that is a function.
+// roundTrip turns a function into an upstream.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.

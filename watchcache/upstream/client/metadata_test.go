@@ -17,7 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// decodeMetadata reads a list of metadata by the API's own types.
+// decodeMetadata reads a metadata list with the API's own types.
 func decodeMetadata(r *object.Resource, body []byte) (list MetadataList, err error) {
 	var envelope runtime.Unknown
 	if err := readEnvelope(body, &envelope); err != nil {
@@ -43,7 +43,8 @@ func (l MetadataList) equal(m MetadataList) bool {
 	return l.RV == m.RV && l.Next == m.Next && slices.Equal(l.States, m.States)
 }
 
-// A list of metadata is read as the API's own types read it, however its bytes arrive; cut anywhere, it is none.
+// readMetadata reads a list as the API's own types do, however its bytes arrive; a truncated list
+// is an error.
 func TestReadMetadata(t *testing.T) {
 	seed := rand.Int63()
 	t.Logf("seed %d", seed)
@@ -75,7 +76,7 @@ func TestReadMetadata(t *testing.T) {
 			}
 		}
 		cut := 1 + random.Intn(len(body)-1)
-		cut = min(cut, len(body)-5) // without the empty fields at the end the rest is a message of its own
+		cut = min(cut, len(body)-5) // without the empty last fields, the rest is valid
 		if got, err := readMetadata(protoConfigMaps, bytes.NewReader(body[:cut])); err == nil {
 			t.Errorf("%d of %d bytes are taken for a list: %+v", cut, len(body), got)
 		}
@@ -91,9 +92,9 @@ func FuzzMetadata(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		got, err := readMetadata(protoConfigMaps, bytes.NewReader(body))
 		if err != nil {
-			return // it is stricter than the API's types about the forms of fields
+			return // readMetadata is stricter about the forms of fields
 		}
-		// What is not read may be broken.
+		// Fields that readMetadata skips may be broken.
 		if want, err := decodeMetadata(protoConfigMaps, body); err == nil && !got.equal(want) {
 			t.Errorf("%+v, by the API's types %+v", got, want)
 		}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A ledger proves nothing that is not so, whatever resources write in which order, however late their watches tell, and
-// what is never told; and it proves what it can.
+// A ledger never proves a falsehood, whatever resources write in whatever order, however late
+// watches show it, and whatever they never show. It proves everything that it can.
 func TestLedgerAgainstAModel(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -17,20 +17,20 @@ func TestLedgerAgainstAModel(t *testing.T) {
 		var l Ledger
 		l.Begin()
 		members(&l, 5)
-		var uses []Owner // of revision i+1; the last resource is watched by nobody
+		var uses []Owner // of revision i+1; the last resource has no watch
 		var told []bool
 		var queues [resources][]uint64
 		proved, could := 0, 0
 		for range 2000 {
 			switch random.IntN(4) {
-			case 0: // somebody writes
+			case 0: // a resource writes
 				o := Owner(1 + random.IntN(resources))
 				if o == resources && random.IntN(20) > 0 {
 					o = 1
 				}
 				uses, told = append(uses, o), append(told, false)
 				queues[o-1] = append(queues[o-1], uint64(len(uses)))
-			case 1, 2: // a watch tells some of it
+			case 1, 2: // a watch shows some of it
 				o := random.IntN(resources - 1)
 				n := random.IntN(len(queues[o]) + 1)
 				if err := l.Note(Owner(o+1), queues[o][:n]...); err != nil {
@@ -40,7 +40,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 					told[rv-1] = true
 				}
 				queues[o] = queues[o][n:]
-			default: // somebody asks
+			default: // a reader asks
 				if len(uses) == 0 {
 					continue
 				}
@@ -66,7 +66,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 	}
 }
 
-// A ledger forgets what is long ago, and does not take it for what has come in its place.
+// A ledger drops old revisions, and does not take them for the ones in their slots.
 func TestLedgerIsBounded(t *testing.T) {
 	var l Ledger
 	if l.Note(1, 5); l.Proves(0, 2, 4, 5) {
@@ -127,7 +127,7 @@ func members(l *Ledger, n int) {
 	}
 }
 
-// An event may be made up if its revision is not above all events and bookmarks before it.
+// An event may be made up if its revision is not above all earlier events and bookmarks.
 func TestUses(t *testing.T) {
 	u := Uses{At: 5}
 	u.Event(5)
@@ -145,7 +145,7 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// After a ledger has forgotten, nobody is known to be in one etcd until there is evidence again.
+// After Forget, no resource is known to be in one etcd until there is evidence again.
 func TestLedgerForgetsEvidence(t *testing.T) {
 	var l Ledger
 	l.Begin()

@@ -20,7 +20,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// apiserver is one of several, as far as checks look at it.
+// apiserver is one of several servers, as far as checks can see.
 type apiserver struct {
 	*httptest.Server
 	name     string
@@ -119,7 +119,7 @@ func openServers(t *testing.T, of ...*apiserver) (*Set, error) {
 	return New(t.Context(), servers, NewMetrics(registry), client.NewMetrics(registry), zap.NewNop())
 }
 
-// says asks and returns which server answered.
+// says sends a request and returns which server answered.
 func says(t *testing.T, way http.RoundTripper, method, body string) (string, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://any.invalid/who", strings.NewReader(body))
@@ -145,7 +145,7 @@ func wantAnswer(t *testing.T, way http.RoundTripper, want string) {
 	}
 }
 
-// checked has a server checked until a condition holds.
+// checked requests checks of a server until a condition holds.
 func checked(t *testing.T, s *Set, i int, holds func() bool) {
 	t.Helper()
 	for began := time.Now(); !holds(); time.Sleep(time.Millisecond) {
@@ -173,7 +173,7 @@ func TestNextServerIfOneCannotBeConnectedTo(t *testing.T) {
 	}
 }
 
-// What cannot be sent twice is not: its sender is told.
+// A request that cannot be sent twice is not: its sender gets the error.
 func TestBodyIsNotSentTwice(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	_, way := serversOf(t, a, b)
@@ -233,7 +233,7 @@ func TestServerThatLagsIsWaitedFor(t *testing.T) {
 	wantAnswer(t, way, "b")
 }
 
-// All of them are at an earlier state and stay there: etcd was restored. Feeds start anew then.
+// All servers are at an earlier state and stay there: etcd was restored. Feeds start anew then.
 func TestRestoreIsBelievedAfterAWhile(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)
@@ -248,7 +248,7 @@ func TestRestoreIsBelievedAfterAWhile(t *testing.T) {
 	wantAnswer(t, way, "a")
 }
 
-// A server that does not answer at all has its streams cut, so that they go on elsewhere.
+// A server that does not answer at all loses its streams, so that they resume elsewhere.
 func TestStreamsOfADeadServerAreCut(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)
@@ -273,7 +273,8 @@ func TestStreamsOfADeadServerAreCut(t *testing.T) {
 
 var silentStanding = standingAt{err: &url.Error{Op: "Get", Err: context.DeadlineExceeded}, silent: true}
 
-// A server that answers, whatever its etcd does, keeps its streams; and so does one that does not, if no other is any better.
+// A server that answers, whatever its etcd does, keeps its streams. So does a silent one if no
+// other is better.
 func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)
@@ -303,7 +304,7 @@ func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
 	}
 }
 
-// The end of a client's input is passed on, and what the server says to that comes back.
+// The end of a client's input is passed on, and the server's answer to it comes back.
 func TestHalfClosedTunnel(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	_, way := serversOf(t, a, b)
@@ -339,7 +340,7 @@ func upgrade(t *testing.T, way http.RoundTripper) *http.Response {
 	return resp
 }
 
-// The last server that is left turns out to be of another cluster: an address was given away.
+// The last server left turns out to be of another cluster: its address was reassigned.
 func TestTheLastServerBecomesForeign(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)
@@ -354,7 +355,7 @@ func TestTheLastServerBecomesForeign(t *testing.T) {
 	}
 }
 
-// A client that leaves is not taken for a server that does not answer.
+// A client that leaves does not count as a server that does not answer.
 func TestOnesOwnCancellationIsNoFailure(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)

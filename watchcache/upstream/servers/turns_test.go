@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// No more feeds than may are at upstream at a time, unless some take long; and nobody who has given up waiting holds a turn.
+// At most that many feeds have a turn at a time, unless some take long. A waiter that has given up
+// holds no turn.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newTurns(2)
@@ -45,8 +46,8 @@ func TestTurns(t *testing.T) {
 
 func idle() Urgency { return Urgency{} }
 
-// While turns are shut nobody has one. Then those come first whose clients watch, and of them those
-// that were read last.
+// While turns are shut nobody has one. Then feeds with open watches come first, and among them
+// those that were read last.
 func TestMostUrgentComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newTurns(1)
