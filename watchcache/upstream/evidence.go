@@ -71,7 +71,7 @@ func (k *keeper) link(ctx context.Context) (missing bool) {
 	}
 	k.linked = readings[0].RV
 	for _, o := range k.ledger.Attest(readings) {
-		k.log.Warn("a resource is not stored with the others: it is not in the ledger", zap.Stringers("resource", k.feeds.owners.Names(o)))
+		k.log.Warn("resource is in another etcd; the ledger excludes it", zap.Stringers("resource", k.feeds.owners.Names(o)))
 	}
 	return true
 }

@@ -156,7 +156,7 @@ func (k *keeper) over() bool {
 	defer k.mu.Unlock()
 	if time.Since(k.mu.proved) > ledgerUseless {
 		k.mu.resting = time.Now().Add(ledgerRest)
-		k.log.Info("the ledger of revisions proves nothing; it rests", zap.Duration("for", ledgerRest))
+		k.log.Info("ledger of revisions proves nothing; pausing it", zap.Duration("for", ledgerRest))
 		return true
 	}
 	return time.Since(k.mu.last) > ledgerIdle || !k.feeds.options.Load().Ledger
@@ -217,7 +217,7 @@ func (k *keeper) keep(ctx context.Context) {
 			if err == nil {
 				resources, known = now, time.Now()
 			} else if ctx.Err() == nil {
-				k.log.Debug("resources of the ledger are not known", zap.Error(err))
+				k.log.Debug("cannot list the ledger's resources", zap.Error(err))
 			}
 		}
 		if k.fit(ctx, resources) {
@@ -297,7 +297,7 @@ func (k *keeper) ended(w *ledgerWatch) (early bool) {
 		pause = ledgerAgain
 	}
 	k.resting[w.owner] = rest{time.Now().Add(pause), pause}
-	k.log.Debug("a watch of the ledger has ended", zap.Stringer("resource", w.resource.GVR), zap.Duration("again", pause), zap.Error(w.err))
+	k.log.Debug("ledger watch ended", zap.Stringer("resource", w.resource.GVR), zap.Duration("again", pause), zap.Error(w.err))
 	return opened
 }
 
@@ -374,7 +374,7 @@ func (fs *Feeds) uses(o ledger.Owner, rvs ...uint64) {
 	if shared == nil {
 		return
 	}
-	fs.log.Warn("two resources have used one revision, so the ledger begins anew; after the second time they stay out of it",
+	fs.log.Warn("two resources used one revision; the ledger starts over, and excludes them the second time",
 		zap.Stringers("resources", fs.owners.Names(shared.One, shared.Other)), zap.Uint64("resourceVersion", shared.RV))
 }
 

@@ -118,7 +118,7 @@ func (fs *Feeds) check(f *Feed) {
 		return
 	case errors.Is(err, errDiffers):
 		outcome = "different"
-		f.log.Error("self-check: the cache is read anew", zap.Error(err))
+		f.log.Error("self-check: cache differs; reading it again", zap.Error(err))
 		f.interrupt(err)
 	case err != nil:
 		outcome = "inconclusive"

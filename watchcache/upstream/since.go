@@ -109,7 +109,7 @@ func (f *Feed) begin(ctx context.Context) bool {
 		if err == nil {
 			return true
 		}
-		f.log.Info("cannot begin where clients want to go on", zap.Uint64("resourceVersion", rv), zap.Error(err))
+		f.log.Info("cannot begin where clients resume", zap.Uint64("resourceVersion", rv), zap.Error(err))
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 			f.past.left = nil
 		}

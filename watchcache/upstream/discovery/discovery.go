@@ -155,7 +155,7 @@ func (d *Discovery) present(gv schema.GroupVersion, since time.Time) *document {
 		defer close(doc.done)
 		doc.err = d.fetch(gv, doc)
 		if doc.err != nil && (last == nil || last.err == nil) && d.ctx.Err() == nil {
-			d.log.Warn("discovery failed; what is not cached yet is forwarded", zap.Stringer("groupVersion", gv), zap.Error(doc.err))
+			d.log.Warn("discovery failed; uncached resources are forwarded", zap.Stringer("groupVersion", gv), zap.Error(doc.err))
 		}
 	})
 	return doc

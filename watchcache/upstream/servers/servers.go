@@ -240,9 +240,9 @@ func (s *Set) suspect(one *server) {
 func (s *Set) judge(one *server, reason error) {
 	if (one.mu.reason == nil) != (reason == nil) {
 		if reason != nil {
-			s.log.Warn("upstream server is not asked any more", zap.String("server", one.Base.Host), zap.Error(reason))
+			s.log.Warn("upstream server is no longer used", zap.String("server", one.Base.Host), zap.Error(reason))
 		} else {
-			s.log.Info("upstream server may be asked", zap.String("server", one.Base.Host))
+			s.log.Info("upstream server may be used", zap.String("server", one.Base.Host))
 		}
 	}
 	one.mu.reason = reason
@@ -255,7 +255,7 @@ func (s *Set) judge(one *server, reason error) {
 		if next.mu.reason == nil {
 			s.current.Store(int32(i))
 			s.metrics.failovers.Inc()
-			s.log.Info("another upstream server is asked", zap.String("server", next.Base.Host), zap.String("before", now.Base.Host))
+			s.log.Info("switched to another upstream server", zap.String("server", next.Base.Host), zap.String("before", now.Base.Host))
 			return
 		}
 	}
