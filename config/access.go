@@ -13,24 +13,22 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Authentication says how clients are told apart. Its fields are named as the
-// kubelet's.
+// Authentication says how clients are authenticated. Its fields are named like the kubelet's.
 type Authentication struct {
-	// Mode is delegated or none. Delegated has the apiserver review the clients'
-	// bearer tokens, and takes client certificates of the cluster's authority. None
-	// lets requests act as the proxy's own identity, on loopback addresses and Unix
-	// sockets only, where it is the default; elsewhere the default is delegated.
+	// Mode is delegated or none. With delegated, the apiserver reviews bearer tokens, and client
+	// certificates of the cluster's authority are accepted. With none, requests act as the proxy's
+	// own identity. None is allowed on loopback addresses and Unix sockets only, and is the default
+	// there; elsewhere the default is delegated.
 	Mode AuthenticationMode `json:"mode,omitempty"`
-	// Anonymous says whether clients without credentials are served, as
-	// system:anonymous.
+	// Anonymous says whether clients without credentials are served, as system:anonymous.
 	Anonymous Anonymous `json:"anonymous,omitzero"`
-	// X509 is about client certificates.
+	// X509 configures client certificates.
 	X509 X509 `json:"x509,omitzero"`
-	// Webhook is about reviews of bearer tokens.
+	// Webhook configures reviews of bearer tokens.
 	Webhook AuthenticationWebhook `json:"webhook,omitzero"`
 }
 
-// AuthenticationMode is how clients are told apart.
+// AuthenticationMode is how clients are authenticated.
 type AuthenticationMode string
 
 // The values of [AuthenticationMode].
@@ -39,77 +37,75 @@ const (
 	NoAuthentication AuthenticationMode = "none"
 )
 
-// Anonymous is about clients without credentials.
+// Anonymous configures clients without credentials.
 type Anonymous struct {
 	// Enabled serves them what system:anonymous may read.
 	Enabled bool `json:"enabled,omitempty"`
 }
 
-// X509 is about client certificates.
+// X509 configures client certificates.
 type X509 struct {
-	// ClientCAFile is the path of a PEM file with the authorities whose client
-	// certificates are accepted. It is read again when it changes. By default they are
-	// those of the apiserver, as of the ConfigMap extension-apiserver-authentication in
-	// kube-system.
+	// ClientCAFile is the path of a PEM file with the authorities of accepted client certificates.
+	// It is read again when it changes. The default is the apiserver's own authorities, from the
+	// ConfigMap extension-apiserver-authentication in kube-system.
 	ClientCAFile string `json:"clientCAFile,omitempty"`
 }
 
-// AuthenticationWebhook is about reviews of bearer tokens.
+// AuthenticationWebhook configures reviews of bearer tokens.
 type AuthenticationWebhook struct {
-	// CacheTTL is how long the outcome of a review is trusted, good or bad.
+	// CacheTTL is how long the result of a review is trusted, good or bad.
 	CacheTTL *metav1.Duration `json:"cacheTTL,omitempty"`
 }
 
-// Authorization says how long it is trusted that clients may read what they read.
+// Authorization says how long the apiserver's decisions about access are trusted.
 type Authorization struct {
-	// Webhook is about the reviews by which the apiserver decides.
+	// Webhook configures the reviews of access.
 	Webhook AuthorizationWebhook `json:"webhook,omitzero"`
-	// WatchRecheckInterval is after how long an open watch is authenticated and
-	// authorized again; it ends if the client may not go on. 0 leaves it open, as
-	// kube-apiserver does; else at least 1s.
+	// WatchRecheckInterval is how often an open watch is authenticated and authorized again. The
+	// watch ends if the client has lost access. 0 leaves it open, as kube-apiserver does; otherwise
+	// at least 1s.
 	WatchRecheckInterval *metav1.Duration `json:"watchRecheckInterval,omitempty"`
 }
 
-// AuthorizationWebhook is about reviews of access.
+// AuthorizationWebhook configures reviews of access.
 type AuthorizationWebhook struct {
-	// CacheAuthorizedTTL is how long a client may go on that was allowed something.
+	// CacheAuthorizedTTL is how long an allowed decision is trusted.
 	CacheAuthorizedTTL *metav1.Duration `json:"cacheAuthorizedTTL,omitempty"`
-	// CacheUnauthorizedTTL is how long a client is refused that was refused once.
+	// CacheUnauthorizedTTL is how long a denied decision is trusted.
 	CacheUnauthorizedTTL *metav1.Duration `json:"cacheUnauthorizedTTL,omitempty"`
 }
 
-// Limits bound what clients may take. Who exceeds one is told by a Status, 429 with
-// Retry-After where coming back helps; others are not harmed.
+// Limits bound what clients can use. A request beyond a limit gets a Status, with 429 and
+// Retry-After if a retry helps. Other clients are not affected.
 type Limits struct {
 	// MaxHeaderBytes bounds the request line and headers of a request: 431. From 4Ki to 1Mi.
 	MaxHeaderBytes *resource.Quantity `json:"maxHeaderBytes,omitempty"`
-	// MaxURIBytes bounds the path and query: 414. kubectl exec writes the whole
-	// command into it. From 1Ki to 1Mi.
+	// MaxURIBytes bounds the path and query: 414. kubectl exec sends the whole command in them.
+	// From 1Ki to 1Mi.
 	MaxURIBytes *resource.Quantity `json:"maxURIBytes,omitempty"`
-	// MaxRequestBodyBytes bounds the body of a forwarded request, but for those
-	// through the proxy subresource: 413. The default is kube-apiserver's own limit. From
-	// 1Ki to 1Gi.
+	// MaxRequestBodyBytes bounds the body of a forwarded request, except through the proxy
+	// subresource: 413. The default is kube-apiserver's own limit. From 1Ki to 1Gi.
 	MaxRequestBodyBytes *resource.Quantity `json:"maxRequestBodyBytes,omitempty"`
-	// ReadTimeout is how long a client may take to send the headers of a request, and
-	// may pause within its body. It is cut then. At least 1s.
+	// ReadTimeout is how long a client may take to send the headers of a request, and may pause
+	// within its body. Then the connection is closed. At least 1s.
 	ReadTimeout *metav1.Duration `json:"readTimeout,omitempty"`
-	// WriteTimeout is how long a client may leave a part of an answer unread that is
-	// not a stream. It is cut then. At least 1s.
+	// WriteTimeout is how long a client may leave a part of an answer unread, unless the answer is
+	// a stream. Then the connection is closed. At least 1s.
 	WriteTimeout *metav1.Duration `json:"writeTimeout,omitempty"`
 	// IdleTimeout is how long a connection is kept between requests. At least 1s.
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 	// MaxConnections bounds the connections of all clients.
 	MaxConnections *int `json:"maxConnections,omitempty"`
-	// MaxConnectionsPerIdentity bounds the connections of one user. Without
-	// authentication, all clients are one.
+	// MaxConnectionsPerIdentity bounds the connections of one user. Without authentication, all
+	// clients count as one.
 	MaxConnectionsPerIdentity *int `json:"maxConnectionsPerIdentity,omitempty"`
-	// MaxWatchesPerIdentity bounds what one user has open that lasts, likewise: watches, and
+	// MaxWatchesPerIdentity bounds the long-running requests of one user, likewise: watches, and
 	// forwarded logs, exec, attach and port-forward.
 	MaxWatchesPerIdentity *int `json:"maxWatchesPerIdentity,omitempty"`
-	// MaxForwardsInFlight bounds the forwarded requests that upstream has at a time; with
-	// authentication a user has at most half of them. Further ones wait for their user's turn,
-	// as long as their client does, but at most a minute; they are refused with 429 only if the
-	// memory for those that wait is gone. Watches, logs, exec and the like do not count.
+	// MaxForwardsInFlight bounds the forwarded requests in flight upstream. With authentication,
+	// one user has at most half of them. Further requests wait for their user's turn, as long as
+	// their client does, at most a minute. They get 429 only if the memory for waiting requests is
+	// full. Watches, logs, exec and the like do not count.
 	MaxForwardsInFlight *int `json:"maxForwardsInFlight,omitempty"`
 }
 

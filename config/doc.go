@@ -1,7 +1,7 @@
 // Package config is watchproxy's configuration: its types, defaults, strict
 // loading and validation.
 //
-// A file is read strictly: an unknown field, a field given twice, a value of the
-// wrong type or a second document is an error. All that is wrong is told at once,
-// each with the path of its field.
+// Loading is strict: an unknown or repeated field, a value of the wrong type or a
+// second document is an error. All errors are reported at once, each with the path
+// of its field.
 package config

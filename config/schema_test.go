@@ -20,9 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-var update = flag.Bool("update", false, "write schema.json and README.md anew")
+var update = flag.Bool("update", false, "rewrite schema.json and README.md")
 
-// The schema and the reference say what the types say: go test ./config -update.
+// The schema and the reference are generated from the types: go test ./config -update.
 func TestSchemaAndReferenceAreOfTheTypes(t *testing.T) {
 	g := newGenerator(t)
 	schema := g.object(reflect.TypeFor[ProxyConfiguration](), fields(Default()))
@@ -41,9 +41,10 @@ func TestSchemaAndReferenceAreOfTheTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var reference strings.Builder
-	reference.WriteString("# ProxyConfiguration\n\nThe configuration file of `watchproxy serve --config FILE`, in YAML or JSON. Every field but `apiVersion` and `kind`\n" +
-		"may be left out. `watchproxy config validate FILE` tells everything that is wrong with one, `watchproxy config defaults` prints what an\n" +
-		"empty one means, `watchproxy config schema` the JSON schema of this list ([schema.json](schema.json)) for editors. Both are made of\n" +
+	reference.WriteString("# ProxyConfiguration\n\nThe configuration file of `watchproxy serve --config FILE`, in YAML or JSON. Every field except\n" +
+		"`apiVersion` and `kind` is optional. `watchproxy config validate FILE` reports every error in a file.\n" +
+		"`watchproxy config defaults` prints the configuration of an empty file. `watchproxy config schema`\n" +
+		"prints this list as a JSON schema for editors ([schema.json](schema.json)). Both are generated from\n" +
 		"the Go types. Durations are written like `1m30s`, sizes like `64Mi`.\n\n| Field | Default | |\n|---|---|---|\n")
 	writeReference(&reference, "", schema)
 	for name, content := range map[string]string{"schema.json": text.String(), "README.md": reference.String()} {
@@ -53,15 +54,15 @@ func TestSchemaAndReferenceAreOfTheTypes(t *testing.T) {
 			}
 		}
 		if written, err := os.ReadFile(name); err != nil || string(written) != content {
-			t.Errorf("%s is not of the types (%v): go test ./config -update", name, err)
+			t.Errorf("%s differs from the types (%v): go test ./config -update", name, err)
 		}
 	}
 	if string(Schema()) != text.String() && !*update {
-		t.Error("Schema is another one")
+		t.Error("Schema() differs from schema.json")
 	}
 }
 
-// generator makes schemas of types, with their comments for descriptions.
+// generator makes schemas from types. Their comments are the descriptions.
 type generator struct {
 	t        *testing.T
 	comments map[string]string   // of fields, by Type.Field
