@@ -14,7 +14,7 @@ func newConfig() *cobra.Command {
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:               "validate FILE",
-			Short:             "Report everything that is wrong with a configuration file",
+			Short:             "Report every error in a configuration file",
 			Args:              cobra.ExactArgs(1),
 			ValidArgsFunction: flagValues["config"],
 			RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,7 +41,7 @@ func newConfig() *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "defaults",
-			Short: "Print the configuration that an empty file means",
+			Short: "Print the configuration of an empty file",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				out, err := yaml.Marshal(config.Default())

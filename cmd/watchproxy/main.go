@@ -43,8 +43,8 @@ func newCommand() *cobra.Command {
 		Use:   "watchproxy",
 		Short: "A caching watch proxy for the Kubernetes API",
 		Long: `watchproxy stands in front of kube-apiserver. One upstream list+watch per
-resource feeds a cache; from it any number of clients list, page, get and watch
-as if it were the apiserver. Everything else is forwarded unchanged.`,
+resource feeds a cache. Any number of clients list, page, get and watch from it as
+from the apiserver. All other requests are forwarded unchanged.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,

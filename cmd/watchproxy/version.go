@@ -88,6 +88,6 @@ func newVersion() *cobra.Command {
 			return fmt.Errorf("--output %q: must be json, or not given", output)
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "`FORMAT`: json, or text if not given")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "`FORMAT`: json (default: text)")
 	return cmd
 }

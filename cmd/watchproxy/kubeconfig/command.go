@@ -37,14 +37,14 @@ func Command() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
 		Use:   "kubeconfig",
-		Short: "Point a kubeconfig at the proxy, and back",
-		Long: `kubeconfig writes a kubeconfig whose cluster is the proxy and whose users stay as
-they are: tokens, certificates, exec plugins. It holds the contexts of that
-cluster only, since the proxy leads to no other.
+		Short: "Point a kubeconfig at the proxy, or back",
+		Long: `kubeconfig writes a kubeconfig whose cluster is the proxy. Users stay as they are:
+tokens, certificates, exec plugins. It holds only the contexts of that cluster,
+because the proxy serves no other.
 
-With --in-place the kubeconfig itself is changed, after a copy was made beside
-it; other clusters in it stay as they are. --undo changes it back. The cluster's
-extension watchproxy.dev keeps the original address.`,
+--in-place changes the kubeconfig itself and keeps a copy beside it. Other clusters
+in it stay as they are. --undo changes it back. The cluster's extension watchproxy.dev
+keeps the original address.`,
 		Example: `  watchproxy kubeconfig --server http://127.0.0.1:8001 --to proxy.kubeconfig
   watchproxy kubeconfig --server https://watchproxy.example:6443 --certificate-authority ca.crt --in-place
   watchproxy kubeconfig --undo`,
@@ -53,14 +53,14 @@ extension watchproxy.dev keeps the original address.`,
 	}
 	set := cmd.Flags()
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` (default: $KUBECONFIG, whose files are merged, or ~/.kube/config)")
-	set.StringVar(&f.context, "context", "", "context `NAME` whose cluster it is about (default: the current context)")
+	set.StringVar(&f.context, "context", "", "context `NAME` of the cluster to change (default: the current context)")
 	set.StringVar(&f.server, "server", "", "`URL` of the proxy, http or https")
-	set.StringVar(&f.certificateAuthority, "certificate-authority", "", "PEM `FILE` with the authorities of the proxy's certificate, to be embedded (default: the cluster's)")
-	set.StringVar(&f.tlsServerName, "tls-server-name", "", "`NAME` in the proxy's certificate, if it is not that in the URL")
-	set.StringVar(&f.to, "to", "", "write to `FILE`, for its owner alone to read, instead of standard output")
-	set.BoolVar(&f.inPlace, "in-place", false, "change the kubeconfig instead of writing another")
-	set.BoolVar(&f.undo, "undo", false, "take back what --in-place has changed")
-	set.BoolVar(&f.force, "force", false, "with --undo: even if the cluster's address was changed since")
+	set.StringVar(&f.certificateAuthority, "certificate-authority", "", "PEM `FILE` with the authorities of the proxy's certificate, which is embedded (default: the cluster's)")
+	set.StringVar(&f.tlsServerName, "tls-server-name", "", "`NAME` in the proxy's certificate, if the URL has another one")
+	set.StringVar(&f.to, "to", "", "write to `FILE`, which only its owner can read, instead of standard output")
+	set.BoolVar(&f.inPlace, "in-place", false, "change the kubeconfig itself")
+	set.BoolVar(&f.undo, "undo", false, "revert --in-place")
+	set.BoolVar(&f.force, "force", false, "with --undo: revert even if the cluster's address has changed since")
 	cmd.MarkFlagsOneRequired("server", "undo")
 	for _, flag := range []string{"server", "certificate-authority", "tls-server-name", "in-place", "to"} {
 		cmd.MarkFlagsMutuallyExclusive("undo", flag)

@@ -35,11 +35,11 @@ func Command() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what a running proxy caches, and what that saves",
-		Long: `status shows the feeds of a running proxy, its memory, and what it spares
-upstream. The hit ratio is that of gets, lists and watches of resources; saved are
-the requests that upstream would have got without the proxy, less those that it
-got from the proxy. All is counted since the proxy's start.`,
+		Short: "Show the caches of a running proxy and the requests that they save",
+		Long: `status shows the feeds of a running proxy, its memory, and the requests that it
+saves upstream. The hit ratio covers gets, lists and watches of resources. Saved is
+the number of requests that upstream would have got without the proxy, less those
+that the proxy sent. All figures count since the proxy's start.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.output != "" && f.output != "json" {
@@ -62,8 +62,8 @@ got from the proxy. All is counted since the proxy's start.`,
 	}
 	set := cmd.Flags()
 	set.StringVar(&f.admin, "admin", "http://"+config.Default().AdminListen, "`URL` of the proxy's admin address")
-	set.BoolVarP(&f.watch, "watch", "w", false, "go on once a second, until interrupted")
-	set.StringVarP(&f.output, "output", "o", "", "`FORMAT`: json, or text if not given")
+	set.BoolVarP(&f.watch, "watch", "w", false, "refresh once a second until interrupted")
+	set.StringVarP(&f.output, "output", "o", "", "`FORMAT`: json (default: text)")
 	return cmd
 }
 
