@@ -152,8 +152,8 @@ func TestNotes(t *testing.T) {
 	for name, next := range map[string]string{
 		"default":          "rollout status deployment/watchproxy",
 		"daemonset":        "rollout status daemonset/watchproxy",
-		"everything":       "Guard them.\n\nThe proxy may impersonate anybody",
-		"claim":            "nobody of a list that is empty",
+		"everything":       "Protect them.\n\nThe proxy may impersonate anybody",
+		"claim":            "An empty list there grants nobody",
 		"values-sidecar":   "watchproxy.sidecar.*",
 		"existingclaim":    "/status",
 		"publicissuer":     "for watchproxy.example.com only",
