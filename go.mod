@@ -23,10 +23,14 @@ require golang.org/x/sync v0.24.0
 
 require (
 	github.com/KimMachineGun/automemlimit v1.0.1
+	github.com/dgraph-io/ristretto/v2 v2.4.2
 	github.com/go-logr/zapr v1.3.0
 )
 
-require github.com/pbnjay/memory v0.0.0-20210728143218-7b4eea64cf58 // indirect
+require (
+	github.com/dustin/go-humanize v1.0.1 // indirect
+	github.com/pbnjay/memory v0.0.0-20210728143218-7b4eea64cf58 // indirect
+)
 
 require (
 	github.com/blang/semver/v4 v4.0.0 // indirect

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -23,7 +21,7 @@ type hotPath struct {
 func hotPaths(tb testing.TB) []hotPath {
 	tb.Helper()
 	r, snapshot := pageOf(tb, 10_000, 0)
-	r.derived = NewDerived(1<<30, prometheus.NewRegistry())
+	r.derived = newDerived(tb, 1<<30)
 	list := func(r *read) func() {
 		from, to := r.filter.KeyRange(r.resource)
 		return func() {

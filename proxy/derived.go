@@ -1,14 +1,15 @@
 package proxy
 
 import (
-	"container/list"
 	"crypto/sha256"
 	"fmt"
+	"hash/maphash"
 	"runtime"
 	"slices"
 	"sync"
 	"weak"
 
+	"github.com/dgraph-io/ristretto/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
@@ -16,79 +17,99 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// Derived keeps what was made of pages once: their metadata in another form, their
-// bytes compressed. An update replaces a page, and so what was made of it; the
-// rest of a list stays. To lose an entry costs making it again.
+// Derived keeps what was made of pages once: their metadata in another form, their bytes
+// compressed, what selectors select. An update replaces a page, and so what was made of it; the
+// rest of a list stays. To lose a piece costs making it again.
 //
-// What was not read for the longest time goes first. Why not what is read least
-// often, as ristretto has it, which was here before: what hung on replaced pages was
-// read often once. It was kept, and what took its place was refused, so that each
-// replaced page was compressed a dozen times, and more as time went on
-// (TestChurnCostsOneMakeEach).
+// Ristretto keeps the pieces within a budget of bytes, and prefers those that are read often
+// (TinyLFU). By itself it kept stale pages' pieces because their frequency was high, and rejected
+// those of the pages that replaced them. So a piece is kept under the slot of its page: the piece
+// of a newer page deletes the stale one, has its room, and inherits its frequency.
+//
+// Why does the writer not delete stale pieces when it replaces a page? New ones would have no
+// frequency. With a budget of 1.1 times what is read, beside lists that are read once, an update
+// cost 20 makes by page, 10 by page with deletions, 2.3 by slot; it needs 2.
+//
+// The price of TinyLFU: if readers of a full budget turn to another list, each of its pieces is
+// made up to ten times before one is kept, unless somebody still holds it.
+//
+// Invariants:
+//
+//	D1 a piece is only returned for the very page, span and form that it was made for
+//	D2 the kept pieces cost no more than the limit
+//	D3 of one slot, span and form one piece is kept, that of the newest page
 type Derived struct {
-	mu struct {
-		sync.Mutex
-		limit   int64
-		entries map[derivedKey]*list.Element // of *entry
-		recent  *list.List                   // the one read last in front
-		cost    int64
-	}
-	// shared holds weak pointers to pieces by their keys, also to those that are kept no more while
-	// lists are still written from them: the next list finds them, and does not make a second copy.
+	keeping sync.Mutex // no two pieces are added at once: none is dropped, and each has its own cost
+	kept    *ristretto.Cache[uint64, *piece]
+	seed    maphash.Seed
+	// shared holds weak pointers to pieces by their keys, also to those that are not kept while
+	// lists are still written from them: the next list finds them, and makes no second copy.
 	shared sync.Map // of derivedKey to weak.Pointer[piece]
 	making singleflight.Group
 	hits   prometheus.Counter
 	misses prometheus.Counter
 }
 
-type entry struct {
-	key   derivedKey
-	piece *piece
-}
-
 // piece is a run of list items in some form, compressed or not, or what a selector
 // selects.
 type piece struct {
+	key      derivedKey
 	plain    []byte
 	segment  *wire.Segment
 	selected map[uint64]uint64 // see selection
 }
 
+// cost is in bytes: those of a piece, and what it takes to keep and find it.
 func (p *piece) cost() int64 {
-	const overhead, each = 256, 40 // bytes, of the entry itself and of those of a map
-	if p.selected != nil {
-		return int64(each*len(p.selected)) + overhead
+	switch {
+	case p.selected != nil:
+		return 400 + 40*int64(len(p.selected))
+	case p.segment != nil:
+		return 600 + int64(p.segment.Len())
 	}
-	if p.segment != nil {
-		return int64(p.segment.Len()) + overhead
-	}
-	return int64(cap(p.plain)) + overhead
+	return 600 + int64(cap(p.plain))
 }
 
-// NewDerived returns an empty store of up to limit bytes.
+// NewDerived returns an empty store of up to limit bytes. It must be closed.
 func NewDerived(limit int64, r prometheus.Registerer) *Derived {
-	d := &Derived{
-		hits: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watchproxy_derived_hits_total",
-			Help: "Runs of list items that were wanted compressed or as metadata only, and had been made before.",
-		}),
-		misses: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watchproxy_derived_misses_total",
-			Help: "Runs of list items that had to be compressed or cut to their metadata.",
-		}),
+	const usual, counters, least = 8 << 10, 10, 64 // bytes of a piece; ristretto's counters for each, and for all
+	kept, err := ristretto.NewCache(&ristretto.Config[uint64, *piece]{
+		NumCounters: max(counters*limit/usual, least), MaxCost: limit, BufferItems: 64, IgnoreInternalCost: true, Metrics: true,
+	})
+	if err != nil {
+		panic("BUG: " + err.Error())
 	}
-	d.mu.limit = limit
-	d.mu.entries, d.mu.recent = map[derivedKey]*list.Element{}, list.New()
+	d := &Derived{kept: kept, seed: maphash.MakeSeed()}
+	d.hits = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "watchproxy_derived_hits_total",
+		Help: "Runs of list items that were wanted compressed or as metadata only, and had been made before.",
+	})
+	d.misses = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "watchproxy_derived_misses_total",
+		Help: "Runs of list items that had to be compressed or cut to their metadata.",
+	})
 	r.MustRegister(d.hits, d.misses, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_derived_bytes",
 		Help: "Bytes of lists that are kept compressed or cut to their metadata, and of what selectors select.",
-	}, func() float64 {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return float64(d.mu.cost)
-	}))
+	}, func() float64 { return float64(d.cost()) }), prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "watchproxy_derived_evictions_total",
+		Help: "What was kept of this and is no more: replaced by what was made of a newer page, or without room.",
+	}, func() float64 { return float64(kept.Metrics.KeysEvicted()) }), prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "watchproxy_derived_rejections_total",
+		Help: "What was made and not kept, because all that it could have replaced is read more often.",
+	}, func() float64 { return float64(kept.Metrics.SetsRejected()) }))
 	return d
 }
+
+// Close empties the store and ends its goroutines. Nothing is kept from then on.
+func (d *Derived) Close() {
+	d.keeping.Lock()
+	defer d.keeping.Unlock()
+	d.kept.Close()
+}
+
+// cost is that of all pieces that are kept.
+func (d *Derived) cost() int64 { return d.kept.MaxCost() - d.kept.RemainingCost() }
 
 // derivedKey says what a piece was made of, and how. Pages are named by their IDs, as
 // the pieces must not keep them alive.
@@ -102,16 +123,31 @@ type derivedKey struct {
 
 // place is a span of a page.
 type place struct {
-	page   uint64
-	lo, hi int32
+	page, slot uint64
+	lo, hi     int32 // hi is toEnd however many objects there are
 }
+
+const toEnd = -1
 
 func placeOf(s watchcache.Span) place {
 	if s.Page == nil {
 		return place{}
 	}
-	return place{s.Page.ID(), int32(s.Lo), int32(s.Hi)}
+	p := place{s.Page.ID(), s.Page.Slot(), int32(s.Lo), int32(s.Hi)}
+	if s.Hi == s.Page.Len() {
+		p.hi = toEnd
+	}
+	return p
 }
+
+// slot is where a piece is kept: all of its key but the version.
+func (d *Derived) slot(key derivedKey) uint64 {
+	key.page.page, key.behind.page = 0, 0
+	return maphash.Comparable(d.seed, key)
+}
+
+// version grows with each page that replaces another.
+func (k derivedKey) version() uint64 { return k.page.page + k.behind.page }
 
 // variant is what is made of a span of a page.
 type variant struct {
@@ -160,12 +196,14 @@ func (d *Derived) get(m *meter, s watchcache.Span, v variant, produce func() (co
 		if err != nil {
 			return nil, err
 		}
-		p := &piece{plain: slices.Clip(plain)}
+		p := &piece{key: key}
 		if v.gzip {
-			p = &piece{segment: wire.NewSegment(context, plain)}
+			p.segment = wire.NewSegment(context, plain)
+		} else {
+			p.plain = slices.Clip(plain)
 		}
-		d.keep(key, p)
-		d.share(key, p)
+		d.share(p)
+		d.keep(p)
 		return p, nil
 	})
 	if err != nil {
@@ -175,11 +213,8 @@ func (d *Derived) get(m *meter, s watchcache.Span, v variant, produce func() (co
 }
 
 func (d *Derived) lookup(key derivedKey) *piece {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if e, ok := d.mu.entries[key]; ok {
-		d.mu.recent.MoveToFront(e)
-		return e.Value.(*entry).piece
+	if p, ok := d.kept.Get(d.slot(key)); ok && p.key == key {
+		return p
 	}
 	if p, ok := d.shared.Load(key); ok {
 		return p.(weak.Pointer[piece]).Value()
@@ -188,56 +223,44 @@ func (d *Derived) lookup(key derivedKey) *piece {
 }
 
 // share lets others find a piece for as long as anybody holds it.
-func (d *Derived) share(key derivedKey, p *piece) {
+func (d *Derived) share(p *piece) {
 	shared := weak.Make(p)
-	d.shared.Store(key, shared)
-	runtime.AddCleanup(p, func(key derivedKey) { d.shared.CompareAndDelete(key, shared) }, key)
+	d.shared.Store(p.key, shared)
+	runtime.AddCleanup(p, func(key derivedKey) { d.shared.CompareAndDelete(key, shared) }, p.key)
 }
 
-// keep adds a piece, and lets go of what was not read for the longest time.
-func (d *Derived) keep(key derivedKey, p *piece) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if _, ok := d.mu.entries[key]; !ok {
-		d.addLocked(key, p)
+// keep replaces what was made of an older page. That is deleted first: ristretto makes no room for a
+// larger piece in place of a smaller one. Without the wait, readers would not see the piece yet.
+func (d *Derived) keep(p *piece) {
+	d.keeping.Lock()
+	defer d.keeping.Unlock()
+	slot := d.slot(p.key)
+	if old, ok := d.kept.Get(slot); ok {
+		if old.key.version() > p.key.version() {
+			return // p is for readers of an old snapshot
+		}
+		d.kept.Del(slot)
 	}
+	d.kept.Set(slot, p, p.cost())
+	d.kept.Wait()
 }
 
-// replace is keep for what there may be an older version of.
-func (d *Derived) replace(key derivedKey, p *piece) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if e, ok := d.mu.entries[key]; ok {
-		d.dropLocked(e)
-	}
-	d.addLocked(key, p)
-}
-
-func (d *Derived) addLocked(key derivedKey, p *piece) {
-	if p.cost() > d.mu.limit {
-		return
-	}
-	d.mu.entries[key] = d.mu.recent.PushFront(&entry{key, p})
-	d.mu.cost += p.cost()
-	d.fitLocked()
-}
-
-// SetLimit changes how many bytes are kept at most.
+// SetLimit changes how many bytes are kept at most. Any pieces beyond it go at once. Ristretto would
+// evict none before the next piece comes.
 func (d *Derived) SetLimit(limit int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.mu.limit = limit
-	d.fitLocked()
-}
-
-func (d *Derived) fitLocked() {
-	for d.mu.cost > d.mu.limit {
-		d.dropLocked(d.mu.recent.Back())
+	d.keeping.Lock()
+	defer d.keeping.Unlock()
+	d.kept.UpdateMaxCost(limit)
+	var slots []uint64
+	excess := d.cost() - limit
+	d.kept.IterValues(func(p *piece) (stop bool) {
+		if excess > 0 {
+			slots, excess = append(slots, d.slot(p.key)), excess-p.cost()
+		}
+		return excess <= 0
+	})
+	for _, slot := range slots {
+		d.kept.Del(slot)
 	}
-}
-
-func (d *Derived) dropLocked(e *list.Element) {
-	old := d.mu.recent.Remove(e).(*entry)
-	delete(d.mu.entries, old.key)
-	d.mu.cost -= old.piece.cost()
+	d.kept.Wait()
 }

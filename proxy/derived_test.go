@@ -3,88 +3,103 @@ package proxy
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// What is made of pages is made once for each page that an update replaces, and for the one behind it, which refers to
-// it, however long updates go on and however much of the budget hangs on pages that are gone.
+// newDerived is a store for a test.
+func newDerived(tb testing.TB, limit int64) *Derived {
+	tb.Helper()
+	d := NewDerived(limit, prometheus.NewRegistry())
+	tb.Cleanup(d.Close)
+	return d
+}
+
+// An update costs one make of the page that it replaces, and one of the page behind it, which refers to it: however long
+// updates go on, and if the budget holds little more than what is read. A collection that is filled anew costs one make
+// of each page.
 func TestChurnCostsOneMakeEach(t *testing.T) {
+	for name, budget := range map[string]int64{"ample": 1 << 20, "tight": 180 << 10} {
+		t.Run(name, func(t *testing.T) { churn(t, budget) })
+	}
+}
+
+// churn reads 105 pages, some 170 kB of pieces, again and again while updates replace them.
+func churn(t *testing.T, budget int64) {
 	const (
 		objects = 5000
 		steps   = 400
 		size    = 1000 // bytes of a piece
 	)
-	resource := object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node"}
-	makeObject := func(i, rv int) *object.Object {
-		o, err := resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"n-%06d","uid":"u","resourceVersion":"%d"}}`, i, rv))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return o
-	}
-	var all []*object.Object
-	for i := range objects {
-		all = append(all, makeObject(i, i+1))
-	}
-	cache := watchcache.New(resource, watchcache.Limits{Events: 10})
-	cache.Reset(all, objects)
-	live := 0
-	makes := 0
-	d := NewDerived(1<<20, prometheus.NewRegistry()) // several times what is live
-	readAll := func() {
-		snapshot, err := cache.Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
+	r, snapshot := pageOf(t, objects, 0)
+	d := newDerived(t, budget)
+	live, makes := 0, 0
+	random := rand.NewChaCha8([32]byte{})
+	readAll := func(of watchcache.Snapshot) {
 		live = 0
 		var behind watchcache.Span
-		for span := range snapshot.Spans("", "") {
+		for span := range of.Spans("", "") {
 			v := variant{gzip: true, behind: behind}
 			if _, err := d.get(&meter{}, span, v, func() (context, plain []byte, err error) {
 				makes++
-				return nil, bytes.Repeat([]byte("x"), size), nil
+				plain = make([]byte, size)
+				_, err = random.Read(plain)
+				return nil, plain, err
 			}); err != nil {
 				t.Fatal(err)
 			}
 			behind = span
 			live++
 		}
+		if d.cost() > budget {
+			t.Errorf("%d of %d bytes", d.cost(), budget)
+		}
 	}
-	readAll()
+	readAll(snapshot)
 	if makes != live {
 		t.Fatalf("%d made of %d pages", makes, live)
 	}
 	makes = 0
 	for step := range steps {
-		rv := objects + step + 1
-		if err := cache.Apply([]watchcache.Change{{Object: makeObject(step*37%objects, rv)}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		snapshot = update(t, r, step*37%objects, objects+step+2)
 		for range 5 {
-			readAll()
+			readAll(snapshot)
+		}
+		if step%10 == 0 {
+			runtime.GC() // what is not kept is not shared any more
 		}
 	}
 	if makes > 2*steps {
 		t.Errorf("%d updates cost %d makes", steps, makes)
 	}
-	if d.mu.cost > d.mu.limit || len(d.mu.entries) != d.mu.recent.Len() {
-		t.Errorf("%d of %d bytes, %d entries of %d", d.mu.cost, d.mu.limit, len(d.mu.entries), d.mu.recent.Len())
+	makes = 0
+	again := watchcache.New(*r.resource, watchcache.Limits{})
+	again.Reset(slices.Collect(snapshot.Objects("", "")), snapshot.ResourceVersion())
+	snapshot, err := again.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		readAll(snapshot)
+		runtime.GC()
+	}
+	if makes != live {
+		t.Errorf("%d made of %d pages that are read anew", makes, live)
 	}
 }
 
 // A budget that holds nothing, or not everything, changes no answer.
 func TestDerivedWithinBudget(t *testing.T) {
-	d := NewDerived(2000, prometheus.NewRegistry())
+	d := newDerived(t, 2000)
 	page := func() watchcache.Span { return watchcache.Span{Page: &watchcache.Page{}} }
 	for i := range 10 {
 		want := bytes.Repeat([]byte{byte(i)}, i*300)
@@ -92,8 +107,14 @@ func TestDerivedWithinBudget(t *testing.T) {
 		if err != nil || !bytes.Equal(p.plain, want) {
 			t.Fatalf("%d: %d bytes, %v", i, len(p.plain), err)
 		}
-		if d.mu.cost > d.mu.limit {
-			t.Fatalf("%d bytes are kept", d.mu.cost)
+		if d.cost() > 2000 {
+			t.Fatalf("%d bytes are kept", d.cost())
+		}
+	}
+	for i := range 20 { // larger ones replace smaller ones
+		d.keep(&piece{key: derivedKey{page: place{page: uint64(i), slot: uint64(i % 2)}}, plain: make([]byte, 50*i)})
+		if d.cost() > 2000 {
+			t.Fatalf("%d bytes are kept", d.cost())
 		}
 	}
 	if _, err := d.get(&meter{}, page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, errForward }); err == nil {
@@ -105,8 +126,7 @@ func TestDerivedWithinBudget(t *testing.T) {
 func TestHerdMakesEachPieceOnce(t *testing.T) {
 	const herd = 20
 	slots := newFairQueue(1, 1, 1<<20)
-	registry := prometheus.NewRegistry()
-	derived := NewDerived(1, registry) // keeps nothing
+	derived := newDerived(t, 1) // keeps nothing
 	r, snapshot := pageOf(t, 5000, 0)
 	from, to := r.filter.KeyRange(r.resource)
 	if err := slots.take(t.Context(), claim{user: "other", size: 1}); err != nil {
@@ -137,4 +157,82 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 		t.Errorf("%v are made", n)
 	}
 	runtime.KeepAlive(pieces)
+}
+
+// D3: readers of an old snapshot do not displace what was made of the newest.
+func TestOldSnapshotsKeepNothing(t *testing.T) {
+	r, before := pageOf(t, 10, 0)
+	d := newDerived(t, 1<<20)
+	after := update(t, r, 3, 100)
+	for i, step := range []struct {
+		snapshot watchcache.Snapshot
+		makes    float64
+	}{{before, 1}, {after, 2}, {before, 3}, {after, 3}} {
+		readPages(t, d, step.snapshot, variant{})
+		if n := testutil.ToFloat64(d.misses); n != step.makes {
+			t.Errorf("after step %d: %v are made, want %v", i, n, step.makes)
+		}
+		runtime.GC() // what is not kept is not shared any more
+	}
+}
+
+// However pages change, however many read old and new snapshots of them, and whatever the limit is meanwhile: a piece is
+// the one that was asked for (D1), and what is kept costs what the store says, within the limit (D2).
+func TestDerivedKeepsToTheLimit(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	const objects, rounds, updates, readers = 1000, 60, 10, 4
+	r, snapshot := pageOf(t, objects, 0)
+	d := newDerived(t, 1)
+	snapshots := []watchcache.Snapshot{snapshot}
+	for round := range rounds {
+		random := rand.New(rand.NewPCG(seed, uint64(round)))
+		for i := range updates {
+			snapshot = update(t, r, random.IntN(objects), objects+2+round*updates+i)
+		}
+		snapshots = append(snapshots, snapshot)
+		var all sync.WaitGroup
+		for i := range readers {
+			of := snapshots[max(0, len(snapshots)-1-i)]
+			v := variant{form: formID(random.IntN(2)), first: random.IntN(2) == 0}
+			all.Go(func() { readPages(t, d, of, v) })
+		}
+		limit := []int64{0, 10_000, 20_000, 1 << 20}[random.IntN(4)]
+		d.SetLimit(limit)
+		all.Wait()
+		var held int64
+		d.kept.IterValues(func(p *piece) (stop bool) { held += p.cost(); return false })
+		if held != d.cost() || held > limit {
+			t.Fatalf("round %d: %d bytes are held, the store says %d, the limit is %d", round, held, d.cost(), limit)
+		}
+	}
+}
+
+// update replaces an object of pageOf.
+func update(t *testing.T, r *read, i, rv int) watchcache.Snapshot {
+	t.Helper()
+	o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i, rv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cache.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	snapshot, err := r.cache.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snapshot
+}
+
+// readPages gets a piece of each page, which tells what it was made of.
+func readPages(t *testing.T, d *Derived, snapshot watchcache.Snapshot, v variant) {
+	t.Helper()
+	for span := range snapshot.Spans("", "") {
+		want := bytes.Repeat(fmt.Append(nil, span.Page.ID(), v.form, v.first), 20+20*int(span.Page.ID()%10))
+		p, err := d.get(&meter{}, span, v, func() (_, plain []byte, err error) { return nil, want, nil })
+		if err != nil || !bytes.Equal(p.plain, want) {
+			t.Errorf("%d bytes instead of %d, %v", len(p.plain), len(want), err)
+		}
+	}
 }

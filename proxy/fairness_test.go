@@ -279,7 +279,7 @@ func TestDearReadsWait(t *testing.T) {
 func metered(t *testing.T, objects int, slots *fairQueue) (*read, watchcache.Snapshot) {
 	t.Helper()
 	r, snapshot := pageOf(t, objects, 0)
-	r.derived = NewDerived(1<<20, prometheus.NewRegistry())
+	r.derived = newDerived(t, 1<<20)
 	r.workspace = newWorkspace(1<<30, 1<<30, 1<<20)
 	selecting(t, r, "labelSelector="+dearSelector())
 	r.client = nobody{}

@@ -31,7 +31,7 @@ func TestShortAnswersAreGathered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewServer(nothingCached{}, forwards, NewDerived(1, prometheus.NewRegistry()),
+	s, err := NewServer(nothingCached{}, forwards, newDerived(t, 1),
 		Options{AnyHost: true, Limits: Limits{URIBytes: 1 << 10, HeaderBytes: 1 << 16, Forwards: 10, UserConnections: 10}}, NewMetrics(prometheus.NewRegistry()), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)

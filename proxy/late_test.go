@@ -181,7 +181,7 @@ func TestPanicGivesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	s, err := NewServer(oneFeed{feed: &rawFeed{r.cache}}, forwards, NewDerived(1<<20, registry),
+	s, err := NewServer(oneFeed{feed: &rawFeed{r.cache}}, forwards, newDerived(t, 1<<20),
 		Options{Limits: testLimits(), AnyHost: true, SyncTimeout: time.Minute}, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)

@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -28,7 +26,7 @@ func TestCompressedListsAreThePlainOnes(t *testing.T) {
 	const objects = 3000
 	r, _ := pageOf(t, objects, 0)
 	r.header = http.Header{"Accept-Encoding": {"gzip"}}
-	r.derived = NewDerived(1<<20, prometheus.NewRegistry())
+	r.derived = newDerived(t, 1<<20)
 	plain := *r
 	plain.request = &request{header: http.Header{}}
 	compressed := 0
@@ -100,7 +98,7 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 		r.header = http.Header{"Accept-Encoding": {encoding}}
 		r.choice = wire.Choice{Partial: true}
 		r.form = wire.NewForm(r.choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON)
-		r.derived = NewDerived(1, prometheus.NewRegistry()) // keeps nothing
+		r.derived = newDerived(t, 1) // keeps nothing
 		want := bodyOf(t, r, snapshot, "a/")
 		_, end := r.filter.KeyRange(r.resource)
 		before := liveHeap()

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -41,7 +39,7 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			slots := newFairQueue(1, 1, 1<<20)
 			r, snapshot := pageOf(t, 3000, c.objects)
-			r.derived = NewDerived(1<<20, prometheus.NewRegistry())
+			r.derived = newDerived(t, 1<<20)
 			r.workspace = newWorkspace(1<<30, 1<<30, 1<<20)
 			if c.selects {
 				selecting(t, r, "labelSelector=none!=x")

@@ -93,7 +93,7 @@ func serveTo(t *testing.T, feeds Feeds, upstream http.HandlerFunc, options Optio
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	s, err := NewServer(feeds, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
+	s, err := NewServer(feeds, forwards, newDerived(t, 1<<20), options, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

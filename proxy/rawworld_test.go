@@ -66,7 +66,7 @@ func newRawWorld(tb testing.TB) *rawWorld {
 	registry := prometheus.NewRegistry()
 	const long = time.Minute
 	options := Options{SyncTimeout: long, Stall: long, Limits: testLimits()}
-	s, err := NewServer(w, forwards, NewDerived(1<<20, registry), options, NewMetrics(registry), zap.NewNop())
+	s, err := NewServer(w, forwards, newDerived(tb, 1<<20), options, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func (s *selection) keep(objects int) {
 	const objectsPerPage, few = 16, 64 // of pages that are a quarter full
 	switch {
 	case !s.used:
-		s.derived.replace(s.key, &piece{selected: map[uint64]uint64{}})
+		s.derived.keep(&piece{key: s.key, selected: map[uint64]uint64{}})
 		return
 	case len(s.found) == 0:
 		return
@@ -72,7 +72,7 @@ func (s *selection) keep(objects int) {
 	if p := s.derived.lookup(s.key); p != nil && len(p.selected)+len(s.found) <= objects/objectsPerPage+few {
 		maps.Copy(s.found, p.selected)
 	}
-	s.derived.replace(s.key, &piece{selected: s.found})
+	s.derived.keep(&piece{key: s.key, selected: s.found})
 }
 
 // spans walks what a read selects in a key range: pages or, by a selector, runs of

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -22,7 +21,7 @@ func TestSelectionIsTheFilters(t *testing.T) {
 	for _, budget := range []int64{1 << 20, 2_000, 1} {
 		random := rand.New(rand.NewPCG(seed, uint64(budget)))
 		r, _ := pageOf(t, 0, 0)
-		r.derived = NewDerived(budget, prometheus.NewRegistry())
+		r.derived = newDerived(t, budget)
 		rv := uint64(1)
 		makeObject := func(name, color int) *object.Object {
 			rv++
@@ -87,7 +86,7 @@ func TestSelectionIsTheFilters(t *testing.T) {
 // the collection.
 func TestSelectionCost(t *testing.T) {
 	r, snapshot := pageOf(t, 10_000, 0)
-	r.derived = NewDerived(1<<20, prometheus.NewRegistry())
+	r.derived = newDerived(t, 1<<20)
 	selector, err := labels.Parse("app=none")
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +135,7 @@ func selecting(tb testing.TB, r *read, query string) int {
 // No selector hits upon what is remembered about another, whatever is in its values.
 func TestSelectorsAreToldApart(t *testing.T) {
 	r, _ := pageOf(t, 0, 0)
-	r.derived = NewDerived(1<<20, prometheus.NewRegistry())
+	r.derived = newDerived(t, 1<<20)
 	resource := *r.resource
 	resource.Fields = []object.Field{{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true}, {Name: "status.phase", Paths: []string{"status.phase"}, Kept: true}}
 	o, err := resource.ParseObject([]byte(`{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"},"spec":{"nodeName":"n1"},"status":{"phase":"Running"}}`))
@@ -172,12 +171,12 @@ func TestSelectorsAreToldApart(t *testing.T) {
 func TestSelectionMemory(t *testing.T) {
 	const objects = 10_000
 	r, _ := pageOf(t, objects, 0)
-	r.derived = NewDerived(1<<30, prometheus.NewRegistry())
+	r.derived = newDerived(t, 1<<30)
 	const once = 1000
 	for i := range once {
 		selecting(t, r, fmt.Sprintf("labelSelector=app!%%3Dnone-%d", i))
 	}
-	if each := r.derived.mu.cost / once; each > 500 {
+	if each := r.derived.cost() / once; each > 500 {
 		t.Errorf("%d bytes for a selector that is used once", each)
 	}
 	known := func() int {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,7 +143,7 @@ type Change struct {
 // Reset begins a new epoch with the given state: objects sorted by key, at rv.
 // Cursors of the previous epoch end with [ErrEnded].
 func (c *Cache) Reset(objects []*object.Object, rv uint64) {
-	next := &view{epoch: 1, rv: rv, tree: buildTree(objects), since: rv, first: 1, end: 1}
+	next := &view{epoch: 1, rv: rv, tree: c.build(objects), since: rv, first: 1, end: 1}
 	next.base = next.tree
 	if v := c.view.Load(); v != nil {
 		next.epoch = v.epoch + 1
@@ -153,6 +154,19 @@ func (c *Cache) Reset(objects []*object.Object, rv uint64) {
 	}
 	c.publish(next)
 	c.interests.each((*Cursor).Wake)
+}
+
+var slotSeed = maphash.MakeSeed()
+
+// build makes the tree of a state. Its slots are those of any state of an equal resource, and no split's.
+func (c *Cache) build(objects []*object.Object) tree {
+	t := buildTree(objects)
+	slot := 1<<63 | maphash.String(slotSeed, fmt.Sprint(c.resource.GVR, c.resource.Encoding))
+	for span := range t.spans("", "") {
+		span.Page.slot = slot
+		slot++
+	}
+	return t
 }
 
 // Apply takes changes in upstream's order and drops repeats. It fails with

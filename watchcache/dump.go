@@ -113,7 +113,7 @@ func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err erro
 	if l.err != nil {
 		return 0, nil, l.err
 	}
-	v.tree, v.rv = buildTree(objects), v.since
+	v.tree, v.rv = c.build(objects), v.since
 	v.base = v.tree
 	for n := l.number(); n > 0 && l.err == nil; n-- {
 		l.event(v)

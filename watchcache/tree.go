@@ -32,6 +32,7 @@ const (
 //	T3 no page and no node is empty, none holds more than pageMax or fanout
 //	T4 count and bytes of a node are the sums over the objects beneath it
 //	T5 nothing reachable from a published root changes
+//	T6 a page that replaces another has its slot; no two pages of a tree share one
 //
 // The zero tree is empty.
 type tree struct{ root *node }
@@ -48,9 +49,9 @@ type node struct {
 // Page is an immutable run of objects in key order: all snapshots share it
 // until one of its objects changes.
 type Page struct {
-	id      uint64
-	objects []*object.Object
-	bytes   int64
+	id, slot uint64
+	objects  []*object.Object
+	bytes    int64
 }
 
 // pageIDs counts the pages of all caches.
@@ -59,6 +60,10 @@ var pageIDs atomic.Uint64
 // ID is unique while the process lives: a key for what
 // is derived from the page.
 func (p *Page) ID() uint64 { return p.id }
+
+// Slot is the page's place in its collection. A page that replaces another takes over its slot, and
+// a collection that is filled anew, even in another cache, begins with the same slots.
+func (p *Page) Slot() uint64 { return p.slot }
 
 // Len is the number of objects on the page.
 func (p *Page) Len() int { return len(p.objects) }
@@ -89,10 +94,17 @@ func (s Span) Bytes() int64 {
 
 func newLeaf(objects []*object.Object) *node {
 	p := &Page{id: pageIDs.Add(1), objects: objects}
+	p.slot = p.id
 	for _, o := range objects {
 		p.bytes += int64(len(o.Item()))
 	}
 	return &node{min: objects[0].Key(), count: len(objects), bytes: p.bytes, page: p}
+}
+
+func (p *Page) replacement(objects []*object.Object) *node {
+	n := newLeaf(objects)
+	n.page.slot = p.slot
+	return n
 }
 
 func newInner(children []*node) *node {
@@ -204,16 +216,16 @@ func (n *node) set(o *object.Object) (nodes []*node, old *object.Object) {
 	}
 	at := n.child(o.Key())
 	replaced, old := n.children[at].set(o)
-	return split(splice(n.children, at, at+1, replaced), fanout, newInner), old
+	return split(splice(n.children, at, at+1, replaced), fanout, newInner, newInner), old
 }
 
 func (p *Page) set(o *object.Object) (nodes []*node, old *object.Object) {
 	i, found := p.find(o.Key())
 	if found {
 		old = p.objects[i]
-		return []*node{newLeaf(splice(p.objects, i, i+1, []*object.Object{o}))}, old
+		return []*node{p.replacement(splice(p.objects, i, i+1, []*object.Object{o}))}, old
 	}
-	return split(splice(p.objects, i, i, []*object.Object{o}), pageMax, newLeaf), nil
+	return split(splice(p.objects, i, i, []*object.Object{o}), pageMax, p.replacement, newLeaf), nil
 }
 
 // delete returns a tree without key, and the deleted object, if any.
@@ -242,7 +254,7 @@ func (n *node) delete(key string) (*node, *object.Object) {
 		if n.count == 1 {
 			return nil, old
 		}
-		return newLeaf(splice(n.page.objects, i, i+1, nil)), old
+		return n.page.replacement(splice(n.page.objects, i, i+1, nil)), old
 	}
 	at := n.child(key)
 	child, old := n.children[at].delete(key)
@@ -280,18 +292,18 @@ func (n *node) small() bool {
 // join makes one node of two neighbours, or two of even size if one would be too large.
 func join(a, b *node) []*node {
 	if a.page != nil {
-		return split(slices.Concat(a.page.objects, b.page.objects), pageMax, newLeaf)
+		return split(slices.Concat(a.page.objects, b.page.objects), pageMax, a.page.replacement, b.page.replacement)
 	}
-	return split(slices.Concat(a.children, b.children), fanout, newInner)
+	return split(slices.Concat(a.children, b.children), fanout, newInner, newInner)
 }
 
 // split makes one node of entries, or two halves if there are more than limit.
-func split[E any](entries []E, limit int, of func([]E) *node) []*node {
+func split[E any](entries []E, limit int, first, second func([]E) *node) []*node {
 	if len(entries) <= limit {
-		return []*node{of(entries)}
+		return []*node{first(entries)}
 	}
 	half := len(entries) / 2
-	return []*node{of(slices.Clip(entries[:half])), of(slices.Clone(entries[half:]))}
+	return []*node{first(slices.Clip(entries[:half])), second(slices.Clone(entries[half:]))}
 }
 
 // splice copies s with s[lo:hi] replaced.

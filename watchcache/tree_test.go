@@ -3,6 +3,7 @@ package watchcache
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -55,11 +56,12 @@ func (m model) between(from, to string) model {
 	return m[lo:max(lo, hi)]
 }
 
-// checkTree checks T1 to T4, and the contents against the model.
+// checkTree checks T1 to T4, the second half of T6, and the contents against the model.
 func checkTree(t *testing.T, tree tree, want model) {
 	t.Helper()
 	var got model
 	depth := -1
+	slots := map[uint64]bool{}
 	var walk func(n *node, level int) (count int, bytes int64)
 	walk = func(n *node, level int) (count int, bytes int64) {
 		if (n.page == nil) == (n.children == nil) {
@@ -70,6 +72,10 @@ func checkTree(t *testing.T, tree tree, want model) {
 				t.Fatalf("T1: leaves at depths %d and %d", depth, level)
 			}
 			depth = level
+			if slots[n.page.slot] {
+				t.Fatalf("T6: two pages in slot %d", n.page.slot)
+			}
+			slots[n.page.slot] = true
 			if l := n.page.Len(); l == 0 || l > pageMax {
 				t.Fatalf("T3: page of %d objects", l)
 			}
@@ -261,10 +267,10 @@ func TestTreeSharesPages(t *testing.T) {
 	for n := range 5000 {
 		m = append(m, entry(fmt.Sprintf("%05d", n), 1))
 	}
-	pages := func(tree tree) map[*Page]bool {
-		set := map[*Page]bool{}
+	pages := func(tree tree) map[*Page]uint64 {
+		set := map[*Page]uint64{}
 		for span := range tree.spans("", "") {
-			set[span.Page] = true
+			set[span.Page] = span.Page.Slot()
 		}
 		return set
 	}
@@ -272,12 +278,15 @@ func TestTreeSharesPages(t *testing.T) {
 	after, _ := before.set(entry("02500", 2))
 	was, changed := pages(before), 0
 	for p := range pages(after) {
-		if !was[p] {
+		if was[p] == 0 {
 			changed++
 		}
 	}
 	if changed != 1 {
 		t.Errorf("one update changed %d pages", changed)
+	}
+	if is := pages(after); !slices.Equal(slices.Sorted(maps.Values(was)), slices.Sorted(maps.Values(is))) {
+		t.Error("T6: the replaced page had another slot")
 	}
 	if same, _ := after.delete("no such key"); same != after {
 		t.Error("deleting nothing made another tree")

@@ -188,7 +188,7 @@ func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	registry := &touching{Registry: prometheus.NewRegistry()}
 	proxy.NewMetrics(registry)
-	proxy.NewDerived(1, registry)
+	defer proxy.NewDerived(1, registry).Close()
 	upstream.NewMetrics(registry)
 	for _, c := range registry.collectors {
 		touch(t, c)

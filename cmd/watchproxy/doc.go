@@ -55,7 +55,9 @@
 //	one-off lists while written   user           readers          64 KiB, 32 KiB to indent; 1.5 MiB of    forwarded
 //	                                                              the workspace to compress
 //	garbage of one-off bodies     process        readers          half of the workspace                   collected
-//	derived bytes, selections     page, form     readers          cache.derived.maxBytes                  least recently read
+//	derived bytes, selections     page, form     readers          cache.derived.maxBytes                  least often read
+//	their frequencies             hash           readers          1 % of that                             halved
+//	their admissions (library)    hash           readers          100,000 times                           any
 //	parsed selector               read, watch    readers          1,000 terms                             forwarded
 //	open watches                  user           clients          limits.maxWatchesPerIdentity            429
 //	unread events of a watch      watch          slow clients     64 KiB or one event; Stall              nothing is polled

@@ -139,6 +139,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	defer save()
 
 	derived := proxy.NewDerived(c.Cache.Derived.MaxBytes.Value(), registry)
+	defer derived.Close()
 	memory.feeds, memory.derived = feeds, derived
 	memory.derivedMax.Store(c.Cache.Derived.MaxBytes.Value())
 	memory.register(registry)
