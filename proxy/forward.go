@@ -28,7 +28,6 @@ type Forwarder struct {
 	actsAs    bool
 	own       transports
 	anonymous transports
-	patrol    patrol
 }
 
 // transports are two ways to the same upstream: HTTP/2 where it is spoken, and
@@ -59,7 +58,7 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 		config.DisableCompression = true // bodies pass as they are
 		return config
 	}
-	if t.plain, err = transport(func(config *rest.Config) *rest.Config { return withLanes(asIs(config)) }); err != nil {
+	if t.plain, err = transport(asIs); err != nil {
 		return t, err
 	}
 	t.upgrade, err = transport(func(config *rest.Config) *rest.Config {
@@ -75,7 +74,7 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 // upstream had ended it. Done is called once, when both sides are through.
 func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()) *response {
 	ctx, cancel := context.WithCancel(ctx)
-	x := &exchange{request: req, patrol: &f.patrol, cancel: joined(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
+	x := &exchange{request: req, cancel: joined(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
 	if over != nil {
 		finish := x.cancel
 		stop := context.AfterFunc(over, func() {
@@ -100,7 +99,7 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 	}
 	if x.body == nil {
 		close(x.bodyDone)
-		f.patrol.add(x)
+		x.watchClient()
 	}
 	asked := false
 	defer func() {
@@ -177,7 +176,6 @@ func joined(first, second func()) func() {
 // reads as the response's body; Close ends both sides.
 type exchange struct {
 	*request
-	patrol    *patrol
 	cancel    context.CancelFunc
 	upstream  io.ReadCloser
 	bodyDone  chan struct{} // closed when upstream's transport has let go of the request body
@@ -299,7 +297,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	if errors.Is(err, io.EOF) {
 		b.ended = true
 		b.closeLocked()
-		b.patrol.add(b.exchange)
+		b.watchClient()
 		return n, io.EOF
 	}
 	return n, err

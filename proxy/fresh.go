@@ -184,12 +184,6 @@ func (t *timed) begin() {
 	}
 }
 
-// brief tells one that is answered soon enough for lanes: who waits there for long asks twice.
-func (t *timed) brief() bool {
-	const few = 1000
-	return t != nil && t.scope.Objects <= few
-}
-
 // takes is how long upstream takes for it, 0 if that is not known.
 func (t *timed) takes() time.Duration {
 	if t == nil {

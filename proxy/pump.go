@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -119,8 +118,6 @@ func (p *pump) run() {
 			w.work(s)
 			batch[i] = nil
 		}
-		// Writes do not let others have their turn (trySend), and there are as many of us as processors.
-		runtime.Gosched()
 	}
 }
 

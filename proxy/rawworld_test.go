@@ -272,11 +272,7 @@ func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 	return feeds
 }
 
-// forwarderTo forwards to one server. Nearly all clients are watched: what goes wrong with that should show.
+// forwarderTo forwards to one server.
 func forwarderTo(config *rest.Config) (*Forwarder, error) {
-	f, err := NewForwarder(config, func(adapt Adaptation) (http.RoundTripper, error) { return rest.TransportFor(adapt(config)) })
-	if err == nil {
-		f.patrol.every = time.Millisecond
-	}
-	return f, err
+	return NewForwarder(config, func(adapt Adaptation) (http.RoundTripper, error) { return rest.TransportFor(adapt(config)) })
 }

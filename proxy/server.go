@@ -350,9 +350,6 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 	}
 	done = joined(done, admitted)
 	req.timed.begin()
-	if list := req.timed.brief(); list || req.getsOneObject(rt) {
-		ctx = context.WithValue(ctx, brief{}, list)
-	}
 	if rt.verb != "watch" {
 		resp := s.forwards.forward(ctx, nil, req, done)
 		if resp.lasts = lasting(rt); resp.tunnel != nil && !resp.lasts {

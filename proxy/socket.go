@@ -113,7 +113,7 @@ func (s *socket) keepLocked(rest []byte, size int) (int, error) {
 // tryLocked is one write by the file descriptor, which does not block.
 func (s *socket) tryLocked(fd uintptr) (done bool) {
 	for {
-		if s.mu.n, s.mu.err = trySend(fd, s.mu.p); !errors.Is(s.mu.err, syscall.EINTR) {
+		if s.mu.n, s.mu.err = syscall.Write(int(fd), s.mu.p); !errors.Is(s.mu.err, syscall.EINTR) {
 			return true // whatever came of it
 		}
 	}

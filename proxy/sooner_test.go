@@ -187,6 +187,7 @@ func TestFewAreLeftAtATime(t *testing.T) {
 	for range crowd - left {
 		<-done
 	}
+	waitFor(t, "upstream has its share", func() bool { return asked.Load() >= left })
 	if n := asked.Load(); n != left {
 		t.Errorf("%d lists are left to upstream, want %d", n, left)
 	}

@@ -43,8 +43,6 @@
 //	lists that upstream answers   user           readers          32, half a user; until it has answered  the cache answers
 //	sooner
 //	reads that leave a slow run   read           readers          10 a second, 4 at once                  wait on
-//	lanes upstream                server         clients          8 a server as the proxy, 8 as others    HTTP/2
-//	patrolled exchanges           request        clients          forwards under way                      none
 //
 // Reads and watches from the cache:
 //
