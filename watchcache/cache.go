@@ -194,10 +194,9 @@ func (c *Cache) Apply(changes []Change, now time.Time) error {
 	return err
 }
 
-// repeats tells whether the view contains a change already. It does below its
-// resourceVersion; at that resourceVersion the state decides, because one revision can hold
-// several deletions: etcd deletes all keys of an expired lease at once, and
-// kube-apiserver shares leases among Events.
+// repeats tells whether the view contains a change already. It does below its resourceVersion; at
+// that resourceVersion the state decides, because one revision can hold several deletions: etcd
+// deletes all keys of an expired lease at once, and kube-apiserver shares leases among Events.
 func (v *view) repeats(change Change) bool {
 	o := change.Object
 	if o.ResourceVersion() != v.rv {

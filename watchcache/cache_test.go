@@ -156,8 +156,7 @@ func TestCacheApply(t *testing.T) {
 	}
 }
 
-// A change that does not fit is refused; earlier changes stay in effect
-// and are signalled.
+// A change that does not fit is refused; earlier changes stay in effect and are signalled.
 func TestCacheDiverged(t *testing.T) {
 	replaced := pod("x", 12)
 	replaced.UID = "other"

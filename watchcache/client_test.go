@@ -18,8 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// selection is a client's request, and the filter that the cache makes
-// of it.
+// selection is a client's request, and the filter that the cache makes of it.
 type selection struct {
 	namespace string
 	labels    labels.Selector
@@ -105,8 +104,7 @@ func (s *selection) reaches(v *version) bool {
 	return inNamespace
 }
 
-// delta is the table by which apiserver's watch cache shows a
-// write to a watch with a selector.
+// delta is the table by which apiserver's watch cache shows a write to a watch with a selector.
 func (s *selection) delta(w *write) (watchcache.Delta, bool) {
 	was, is := s.matches(w.prev), s.matches(w.next)
 	switch {
@@ -143,9 +141,8 @@ func (c *client) fatalf(format string, args ...any) {
 	c.t.Fatalf("client %v from %d at %d: %s", c.selection, c.start, c.covered, fmt.Sprintf(format, args...))
 }
 
-// open starts the client at rv with its own state or, if state is nil, with
-// upstream's at rv. It returns false if the cache refuses, and checks the
-// reason.
+// open starts the client at rv with its own state or, if state is nil, with upstream's at rv. It
+// returns false if the cache refuses, and checks the reason.
 func (c *client) open(rv uint64, state map[string]*object.Object) bool {
 	c.t.Helper()
 	stats := c.m.cache.Stats()

@@ -12,9 +12,8 @@ import (
 // it and never waits for it: the cursor pulls, at its own speed. A slow reader
 // costs nothing until the log has left it behind.
 //
-// Why not a channel per watch: a thousand buffers hold a thousand copies of the
-// same pointers, and a full one stalls the writer or loses an event. A slow
-// reader shows only when it is too late.
+// Why not a channel per watch: a thousand buffers hold a thousand copies of the same pointers, and
+// a full one stalls the writer or loses an event. A slow reader shows only when it is too late.
 //
 // # Marks
 //
@@ -62,19 +61,17 @@ type Cursor struct {
 	place   int                    // in its cursorSet, guarded by interests.mu
 }
 
-// Delta is an event as one watch sees it through its filter. RV is the
-// resourceVersion that the client sees and may resume from at any server. Object
-// may carry an older one, if it is the previous version of an object that
-// left the selection.
+// Delta is an event as one watch sees it through its filter. RV is the resourceVersion that the
+// client sees and may resume from at any server. Object may carry an older one, if it is the
+// previous version of an object that left the selection.
 type Delta struct {
 	Type   EventType
 	RV     uint64
 	Object *object.Object
 }
 
-// Watch returns a cursor that delivers the changes after the resourceVersion from,
-// which may be ahead of upstream. It fails with
-// [ErrNotReady] or with [*TooOldError].
+// Watch returns a cursor that delivers the changes after the resourceVersion from, which may be
+// ahead of upstream. It fails with [ErrNotReady] or with [*TooOldError].
 func (c *Cache) Watch(filter *Filter, from uint64) (*Cursor, error) {
 	return c.watch(filter, from, 0)
 }
@@ -155,13 +152,12 @@ func (c *Cursor) Wake() {
 	}
 }
 
-// Poll appends up to limit deltas to into, without waiting. position covers
-// all deltas delivered so far: a bookmark at it would be true. It is below the cursor's start
-// until the cache has reached that, and before a gap until all of the gap was delivered.
-// If Poll returns limit deltas, there may be more at once; otherwise Ready tells.
-// Poll a new cursor before waiting. Poll fails for good, with [ErrEnded], with [ErrLagged], or with
-// [*TooOldError] if a relist jumped over the cursor's start, or over changes that
-// this watch cannot show safely (see Cache.Replace).
+// Poll appends up to limit deltas to into, without waiting. position covers all deltas delivered
+// so far: a bookmark at it would be true. It is below the cursor's start until the cache has
+// reached that, and before a gap until all of the gap was delivered. If Poll returns limit deltas,
+// there may be more at once; otherwise Ready tells. Poll a new cursor before waiting. Poll fails
+// for good, with [ErrEnded], with [ErrLagged], or with [*TooOldError] if a relist jumped over the
+// cursor's start, or over changes that this watch cannot show safely (see Cache.Replace).
 func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
 	return c.poll(into, bounds{deltas: limit, bytes: math.MaxInt, looks: math.MaxInt})
 }
@@ -176,8 +172,7 @@ func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, pos
 // More tells whether the last poll stopped before the end of the log.
 func (c *Cursor) More() bool { return c.more }
 
-// Err is the error of the next poll if the log no longer reaches back far enough, or has
-// ended.
+// Err is the error of the next poll if the log no longer reaches back far enough, or has ended.
 func (c *Cursor) Err() error {
 	switch v := c.cache.view.Load(); {
 	case v == nil || v.epoch != c.epoch:

@@ -189,9 +189,8 @@ func TestCursorMarks(t *testing.T) {
 	}
 }
 
-// A watch starts ahead of the cache, and a relist then jumps over the start:
-// deletions in between are reported below the start, so going on would
-// miss them.
+// A watch starts ahead of the cache, and a relist then jumps over the start: deletions in between
+// are reported below the start, so going on would miss them.
 func TestCursorStartSwallowedByGap(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset([]*object.Object{web(5).Object()}, 10)
@@ -270,8 +269,7 @@ func TestCursorOutlivesLog(t *testing.T) {
 	}
 }
 
-// A batch can be longer than the log. A cursor that misses part of the batch
-// must fail.
+// A batch can be longer than the log. A cursor that misses part of the batch must fail.
 func TestCursorLosesToBatch(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset(nil, 1)
@@ -316,8 +314,7 @@ func TestCursorPollAllocates(t *testing.T) {
 	}
 }
 
-// A poll within a bound stops before an event that exceeds it, even the first, and resumes
-// there.
+// A poll within a bound stops before an event that exceeds it, even the first, and resumes there.
 func TestPollWithin(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset(nil, 1)

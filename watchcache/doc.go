@@ -5,10 +5,9 @@
 //
 // # Shape
 //
-// A [Cache] belongs to one group-version-resource in one wire encoding. One writer at a time
-// feeds it; everything else reads. The writer builds each new state beside the
-// old one and publishes it by one atomic pointer store. So readers take no
-// lock and never see half a change.
+// A [Cache] belongs to one group-version-resource in one wire encoding. One writer at a time feeds
+// it; everything else reads. The writer builds each new state beside the old one and publishes it
+// by one atomic pointer store. So readers take no lock and never see half a change.
 //
 //	upstream events ─► Apply ─► tree' = tree + event ─► log append ─► publish ─► wake cursors
 //	                                                                     │

@@ -44,8 +44,7 @@ func dumped(t testing.TB) []byte {
 	return dump.Bytes()
 }
 
-// No file can do harm: a truncated dump is an error; a changed one is an error or a valid
-// state.
+// No file can do harm: a truncated dump is an error; a changed one is an error or a valid state.
 func FuzzRestore(f *testing.F) {
 	whole := dumped(f)
 	f.Add(whole)

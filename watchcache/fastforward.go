@@ -6,16 +6,14 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// FastForward publishes a state that upstream was asked for, objects sorted by
-// key at rv, ahead of the log. Readers see it at once:
-// [Cache.Snapshot] and [Cache.WaitFresh] return it until the log gets there.
-// Watches do not, because a state does not tell the changes that led to it: they go
-// on with the log, which stays complete. A watch that starts at rv gets
-// none of the log's events up to there (see [Cache.Watch]).
+// FastForward publishes a state that upstream was asked for, objects sorted by key at rv, ahead of
+// the log. Readers see it at once: [Cache.Snapshot] and [Cache.WaitFresh] return it until the log
+// gets there. Watches do not, because a state does not tell the changes that led to it: they go on
+// with the log, which stays complete. A watch that starts at rv gets none of the log's events up
+// to there (see [Cache.Watch]).
 //
-// A state at or below the one that readers see changes nothing. It fails with
-// [ErrDiverged], changing nothing, if objects cannot be a later state of the
-// cache.
+// A state at or below the one that readers see changes nothing. It fails with [ErrDiverged],
+// changing nothing, if objects cannot be a later state of the cache.
 func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	v := c.view.Load()
 	if v == nil {
@@ -41,10 +39,9 @@ func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	return nil
 }
 
-// Confirm compares a state that upstream was asked for, sorted by key at rv, with
-// the log's newest. If both hold the same objects in the same versions,
-// it publishes that state as of rv, as [Cache.FastForward] does. It returns whether
-// readers see a state at or above rv.
+// Confirm compares a state that upstream was asked for, sorted by key at rv, with the log's
+// newest. If both hold the same objects in the same versions, it publishes that state as of rv, as
+// [Cache.FastForward] does. It returns whether readers see a state at or above rv.
 func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	v := c.view.Load()
 	if v == nil {

@@ -116,8 +116,7 @@ func fieldIndex(r *object.Resource, field string) (int, bool) {
 	case "metadata.name":
 		return fieldName, true
 	case "metadata.namespace":
-		// A cluster-scoped object has no namespace to select by; upstream
-		// words the error.
+		// A cluster-scoped object has no namespace to select by; upstream words the error.
 		return fieldNamespace, r.Namespaced && !r.NoNamespaceField
 	}
 	i := slices.IndexFunc(r.Fields, func(f object.Field) bool { return f.Name == field })
@@ -188,8 +187,7 @@ func (f *Filter) Select(p *Page) (matches uint64) {
 	return matches
 }
 
-// ID is equal for filters of a resource that were asked for the same
-// selection.
+// ID is equal for filters of a resource that were asked for the same selection.
 func (f *Filter) ID() string {
 	id := append([]byte(f.namespace), 0)
 	if f.labels != nil {

@@ -124,14 +124,12 @@ func (x *interests) len() int {
 	return x.mu.count
 }
 
-// mark marks every cursor that could match an event from sequence
-// number from on, publishes, and appends the marked cursors to woken.
-// The writer signals them after.
+// mark marks every cursor that could match an event from sequence number from on, publishes, and
+// appends the marked cursors to woken. The writer signals them after.
 //
-// Both happen under one lock: otherwise a new watch could find the
-// view without the events and miss the marks for them. A cursor that still holds
-// an earlier mark is signalled, too: it may be taking that mark right now, with
-// a view in which the events are missing.
+// Both happen under one lock: otherwise a new watch could find the view without the events and
+// miss the marks for them. A cursor that still holds an earlier mark is signalled, too: it may be
+// taking that mark right now, with a view in which the events are missing.
 func (x *interests) mark(next *view, from uint64, publish func(), woken []*Cursor) []*Cursor {
 	x.mu.Lock()
 	defer x.mu.Unlock()

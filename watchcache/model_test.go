@@ -224,8 +224,7 @@ func (m *model) restore() {
 	m.reset()
 }
 
-// restart replaces the cache by one restored from its dump, with the same
-// clients.
+// restart replaces the cache by one restored from its dump, with the same clients.
 func (m *model) restart() {
 	m.t.Helper()
 	var dump bytes.Buffer

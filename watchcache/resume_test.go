@@ -139,8 +139,7 @@ func (w *world) finish() {
 	}
 }
 
-// informer works like client-go's reflector: it resumes at the last
-// event's resourceVersion.
+// informer works like client-go's reflector: it resumes at the last event's resourceVersion.
 type informer struct {
 	world      *world
 	selection  *selection

@@ -17,10 +17,9 @@ const (
 	fanout = 32
 )
 
-// tree is a persistent (copy-on-write) B+tree of objects in key order, bytewise
-// on the key, as etcd orders them. Every operation leaves the old tree as it
-// was and copies only the path to the change: a snapshot is
-// just a root that somebody still holds.
+// tree is a persistent (copy-on-write) B+tree of objects in key order, bytewise on the key, as
+// etcd orders them. Every operation leaves the old tree as it was and copies only the path to the
+// change: a snapshot is just a root that somebody still holds.
 //
 // Why not a sorted slice: an update of one in 100,000 objects would copy 800 kB.
 // Why not a map: lists need order, and derived encodings need pages.
@@ -57,8 +56,7 @@ type Page struct {
 // pageIDs counts the pages of all caches.
 var pageIDs atomic.Uint64
 
-// ID is unique while the process lives: a key for what
-// is derived from the page.
+// ID is unique while the process lives: a key for what is derived from the page.
 func (p *Page) ID() uint64 { return p.id }
 
 // Slot is the page's place in its collection. A page that replaces another takes over its slot, and

@@ -260,8 +260,7 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 	}
 }
 
-// An update leaves all other pages as they are, so the bytes derived from them
-// stay valid.
+// An update leaves all other pages as they are, so the bytes derived from them stay valid.
 func TestTreeSharesPages(t *testing.T) {
 	var m model
 	for n := range 5000 {

@@ -33,9 +33,8 @@ func (h rvTemplate) append(dst []byte, rv uint64) []byte {
 	return append(dst, h.after...)
 }
 
-// Append writes the bookmark's object at rv; initialEnd adds the annotation that ends the
-// initial events. The JSON form has kind and apiVersion; the protobuf form
-// is the bare message.
+// Append writes the bookmark's object at rv; initialEnd adds the annotation that ends the initial
+// events. The JSON form has kind and apiVersion; the protobuf form is the bare message.
 func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
 	switch {
 	case b.proto != nil:

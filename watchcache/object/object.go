@@ -21,9 +21,8 @@ var (
 	ErrMalformed = errors.New("malformed object")
 )
 
-// Object is one version of one API object: the bytes that upstream sent and
-// the parts that were read out of them once. It never changes and never pins the buffer
-// that it was read from.
+// Object is one version of one API object: the bytes that upstream sent and the parts that were
+// read out of them once. It never changes and never pins the buffer that it was read from.
 //
 // The bytes are in the form of a list item, because lists move the most
 // bytes. JSON of built-in types is without kind and apiVersion; proxy/wire adds them for a watch

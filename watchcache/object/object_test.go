@@ -309,8 +309,7 @@ func TestKeyRange(t *testing.T) {
 	}
 }
 
-// decoded is the reference: apiserver's own decoder, for which keys are case
-// sensitive.
+// decoded is the reference: apiserver's own decoder, for which keys are case sensitive.
 type decoded struct {
 	Metadata struct {
 		Name            string            `json:"name"`
@@ -330,10 +329,9 @@ type decoded struct {
 
 var surrogate = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
 
-// decodersAgree tells whether decoders have to agree about src. They may differ
-// on duplicate keys, which an apiserver cannot write: it encodes
-// structs and maps. They may also differ on broken UTF-8 and halves of surrogate pairs, which
-// each decoder repairs in its own way.
+// decodersAgree tells whether decoders have to agree about src. They may differ on duplicate keys,
+// which an apiserver cannot write: it encodes structs and maps. They may also differ on broken
+// UTF-8 and halves of surrogate pairs, which each decoder repairs in its own way.
 func decodersAgree(src []byte) bool {
 	return utf8.Valid(src) && !surrogate.Match(src) && uniqueKeys(json.NewDecoder(bytes.NewReader(src)))
 }

@@ -62,8 +62,7 @@ func fieldNumber(f reflect.StructField) (protowire.Number, bool) {
 	return protowire.Number(n), err == nil
 }
 
-// numberOf is the number of a field that this version of apimachinery's types is known
-// to have.
+// numberOf is the number of a field that this version of apimachinery's types is known to have.
 func numberOf[Message any](name string) protowire.Number {
 	p, ok := NewWirePath(reflect.TypeFor[Message](), name)
 	if !ok {
@@ -262,8 +261,7 @@ func readEntry(entry []byte) (key, value string, err error) {
 	return key, value, err
 }
 
-// protoAt is [Object.At] in protobuf: new digits change the
-// lengths around them.
+// protoAt is [Object.At] in protobuf: new digits change the lengths around them.
 func (o *Object) protoAt(rv uint64) *Object {
 	object := o.Bytes()
 	meta, err := metadataOf(object)

@@ -19,16 +19,14 @@ type Resource struct {
 	ListKind string
 	// Namespaced tells whether objects live in namespaces.
 	Namespaced bool
-	// SelfDescribing tells the two ways in which kube-apiserver writes objects
-	// apart. False for built-in types: kind and apiVersion stand first in a
-	// single object, and list items lack them. True for custom
-	// resources: keys are sorted and items have both.
+	// SelfDescribing tells the two ways in which kube-apiserver writes objects apart. False for
+	// built-in types: kind and apiVersion stand first in a single object, and list items lack
+	// them. True for custom resources: keys are sorted and items have both.
 	SelfDescribing bool
 	// Fields are the resource's field selector labels beside
 	// metadata.name and metadata.namespace, kept ones first.
 	Fields []Field
-	// NoNamespaceField marks a namespaced resource without
-	// metadata.namespace as a field label.
+	// NoNamespaceField marks a namespaced resource without metadata.namespace as a field label.
 	NoNamespaceField bool
 	// NoWatchCache marks a resource that kube-apiserver serves straight from etcd.
 	NoWatchCache bool
@@ -36,9 +34,8 @@ type Resource struct {
 	Encoding Encoding
 }
 
-// Encoding is the form of a cache's bytes. A resource in both encodings has two
-// caches. The proxy never converts one into the other: a converter would
-// drop fields that it does not know.
+// Encoding is the form of a cache's bytes. A resource in both encodings has two caches. The proxy
+// never converts one into the other: a converter would drop fields that it does not know.
 type Encoding uint8
 
 const (

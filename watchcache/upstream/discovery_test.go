@@ -172,8 +172,7 @@ func TestDiscoveryFails(t *testing.T) {
 	})
 }
 
-// A client does not wait for upstream beyond its own deadline, and the shared request
-// goes on.
+// A client does not wait for upstream beyond its own deadline, and the shared request goes on.
 func TestDiscoveryIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()

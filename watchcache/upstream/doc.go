@@ -1,8 +1,7 @@
 // Package upstream feeds watch caches from a kube-apiserver: one list+watch
 // loop per resource, however many clients read.
 //
-// A [Feed] belongs to one resource and is the only writer of its cache. It runs one
-// straight loop:
+// A [Feed] belongs to one resource and is the only writer of its cache. It runs one straight loop:
 //
 //	discover ─► probe ─► sync ─► watch ──(stream ends)──► watch from the last RV
 //	                      ▲        │
@@ -46,8 +45,7 @@
 //   - package servers: several apiservers, and what happens while none answers
 //   - package discovery: changes of a CustomResourceDefinition
 //
-// After its own restart, kube-apiserver 1.36 answers a watch from any earlier
-// resourceVersion with "too old", because its history starts again: an upstream restart
-// always leads to a relist here. Cache.Replace turns the difference
-// into events, and downstream watches go on.
+// After its own restart, kube-apiserver 1.36 answers a watch from any earlier resourceVersion with
+// "too old", because its history starts again: an upstream restart always leads to a relist here.
+// Cache.Replace turns the difference into events, and downstream watches go on.
 package upstream

@@ -31,17 +31,15 @@ var (
 	// errCutShort says that upstream ended a watch of a custom resource early,
 	// as it does when the definition changes.
 	errCutShort = errors.New("watch was cut short")
-	// errOvertaken says that a listed state is older than what a side watch has
-	// brought since.
+	// errOvertaken says that a listed state is older than what a side watch has brought since.
 	errOvertaken = errors.New("listed state was overtaken")
 	// errOtherEpoch says that a stream's events belong to a state that was
 	// abandoned after the stream opened.
 	errOtherEpoch = errors.New("cache was started anew")
 )
 
-// Feed keeps the cache of one resource in step with upstream. Its run loop
-// follows one watch; readers of the most recent state make it catch up sooner
-// (see [Feed.Fresh]).
+// Feed keeps the cache of one resource in step with upstream. Its run loop follows one watch;
+// readers of the most recent state make it catch up sooner (see [Feed.Fresh]).
 type Feed struct {
 	gvr      schema.GroupVersionResource
 	encoding object.Encoding
@@ -144,8 +142,7 @@ func (f *Feed) interruptible(cut context.CancelCauseFunc) {
 	f.writing.cut = cut
 }
 
-// interrupt ends the main stream, if it follows, with a reason for the run
-// loop.
+// interrupt ends the main stream, if it follows, with a reason for the run loop.
 func (f *Feed) interrupt(reason error) {
 	f.writing.Lock()
 	defer f.writing.Unlock()

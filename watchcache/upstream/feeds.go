@@ -31,8 +31,7 @@ type Options struct {
 	Resources map[schema.GroupResource]ResourceOptions
 	// Limits bound each resource's event log.
 	Limits watchcache.Limits
-	// IdleTimeout stops a feed after this long without a request or an open watch;
-	// 0 means never.
+	// IdleTimeout stops a feed after this long without a request or an open watch; 0 means never.
 	IdleTimeout time.Duration
 	// SelfCheck is how often each cache is compared with upstream; 0 means never.
 	SelfCheck time.Duration
@@ -259,8 +258,7 @@ func (fs *Feeds) enter(ctx context.Context, key feedKey) (*Feed, error) {
 	return fs.feed(key, asked)
 }
 
-// feed returns the running feed of a resource or starts one for a client that asked at that
-// time.
+// feed returns the running feed of a resource or starts one for a client that asked at that time.
 func (fs *Feeds) feed(key feedKey, asked time.Time) (*Feed, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -41,9 +41,8 @@ const (
 	// collections where helping takes longer than the next event.
 	streamPatience = 5 * time.Millisecond
 	largePatience  = 10 * time.Millisecond
-	// sideWatchSeconds makes upstream send a bookmark after about one second, at most
-	// some two. The bookmark is due two seconds before the watch times out; a
-	// timer of one second sends it.
+	// sideWatchSeconds makes upstream send a bookmark after about one second, at most some two.
+	// The bookmark is due two seconds before the watch times out; a timer of one second sends it.
 	sideWatchSeconds = 3
 	// askTimeout bounds how long a run waits for upstream's answer, freshTimeout how long it
 	// waits for the cache to catch up.
@@ -58,10 +57,9 @@ const (
 	objectsPerProbe = 100
 )
 
-// freshness shares the runs that bring a cache up to date among the readers
-// that need it. A reader may only share a run whose probe is sent after the
-// reader came. So at most one probe is in flight, and one run
-// gathers the readers of the next.
+// freshness shares the runs that bring a cache up to date among the readers that need it. A reader
+// may only share a run whose probe is sent after the reader came. So at most one probe is in
+// flight, and one run gathers the readers of the next.
 //
 // Probes follow each other without a pause unless many readers wait: spacing them by up to 100 ms
 // made reads slower than kube-apiserver's own and released all readers at once. A budget bounds the
@@ -205,8 +203,7 @@ func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, er
 	return r, nil
 }
 
-// notOlderThan returns the newest state. A new epoch may have begun after the run
-// that reached rv.
+// notOlderThan returns the newest state. A new epoch may have begun after the run that reached rv.
 func (f *Feed) notOlderThan(rv uint64) (watchcache.Snapshot, error) {
 	snapshot, err := f.cache.Snapshot()
 	if err == nil && snapshot.ResourceVersion() < rv {
@@ -238,8 +235,7 @@ func (s *freshness) joinLocked(f *Feed, readers int, help bool) (*freshRun, erro
 	return s.mu.next, nil
 }
 
-// gathered tells whether readers wait for a probe. If not, the goroutine that
-// probes must end.
+// gathered tells whether readers wait for a probe. If not, the goroutine that probes must end.
 func (s *freshness) gathered() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

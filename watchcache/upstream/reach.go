@@ -190,9 +190,8 @@ func (f *Feed) fastForward(ctx context.Context, rv uint64) (at uint64, err error
 	return p.RV, err
 }
 
-// sideWatch watches from the log's end and applies all events that
-// the main stream still owes, up to a bookmark. The cache drops the main stream's
-// copies as repeats.
+// sideWatch watches from the log's end and applies all events that the main stream still owes, up
+// to a bookmark. The cache drops the main stream's copies as repeats.
 func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 	from, epoch := f.standing()
 	ctx, cancel := context.WithTimeout(ctx, (sideWatchSeconds+1)*time.Second)

@@ -38,8 +38,8 @@ import (
 // clients with an earlier resourceVersion are forwarded or get 410.
 //
 // A proxy that stops ends its watches with a bookmark, so its clients resume from about the same
-// resourceVersion. When the proxies of two hundred informers were replaced in turn, 23 informers
-// had to relist without that bookmark, and 18 watches stayed with upstream.
+// resourceVersion. Before it did so, when the proxies of two hundred informers were replaced in
+// turn, 23 informers had to relist, and 18 watches stayed with upstream.
 type resumePoints struct {
 	mu struct {
 		sync.Mutex

@@ -51,8 +51,7 @@ type origin struct {
 	Server  string `json:"server"`
 }
 
-// savedHeader describes a file. All of it but the time must match for the file to be
-// used.
+// savedHeader describes a file. All of it but the time must match for the file to be used.
 type savedHeader struct {
 	origin
 	Resource   schema.GroupVersionResource `json:"resource"`

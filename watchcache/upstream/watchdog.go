@@ -67,8 +67,7 @@ func (f *Feed) check(ctx context.Context) error {
 	return nil
 }
 
-// forget drops what has exceeded the log's age limit. Bookmarks do that as well,
-// where they come.
+// forget drops what has exceeded the log's age limit. Bookmarks do that as well, where they come.
 func (f *Feed) forget() error {
 	_, epoch := f.standing()
 	return f.write(epoch, func() error {

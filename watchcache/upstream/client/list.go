@@ -13,8 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// PageSize is the limit of a paged list. It keeps memory
-// flat while a large collection is read.
+// PageSize is the limit of a paged list. It keeps memory flat while a large collection is read.
 const PageSize = 500
 
 // List reads a collection page by page: the fallback where upstream cannot

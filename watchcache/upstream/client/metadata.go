@@ -55,8 +55,7 @@ func (c *Client) MetadataBy(ctx context.Context, r *object.Resource, query url.V
 	return list, err
 }
 
-// Field numbers from the API's definitions of runtime.Unknown and
-// PartialObjectMetadataList.
+// Field numbers from the API's definitions of runtime.Unknown and PartialObjectMetadataList.
 const (
 	envelopeRaw      = protowire.Number(2)
 	envelopeEncoding = protowire.Number(3)

@@ -18,9 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// messages are the Go types of the resources that have field labels of their own. Their
-// tags locate the values in the protobuf form. Nothing is decoded into
-// them.
+// messages are the Go types of the resources that have field labels of their own. Their tags
+// locate the values in the protobuf form. Nothing is decoded into them.
 var messages = map[schema.GroupVersionResource]reflect.Type{
 	corev1.SchemeGroupVersion.WithResource("pods"):                                reflect.TypeFor[corev1.Pod](),
 	corev1.SchemeGroupVersion.WithResource("nodes"):                               reflect.TypeFor[corev1.Node](),

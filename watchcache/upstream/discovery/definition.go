@@ -46,9 +46,8 @@ type customResourceDefinition struct {
 	}
 }
 
-// Define reads the definition of a custom resource. A feed that may not read it, or finds
-// none, does without: upstream ends its watches when the
-// definition changes.
+// Define reads the definition of a custom resource. A feed that may not read it, or finds none,
+// does without: upstream ends its watches when the definition changes.
 func Define(ctx context.Context, c *client.Client, gvr schema.GroupVersionResource) (Definition, error) {
 	var crd customResourceDefinition
 	err := c.Read(ctx, definitionResource, client.ResourcePath(definitionResource, "")+"/"+DefinitionName(gvr), &crd)

@@ -92,8 +92,7 @@ func (d *Definitions) Run(ctx context.Context) {
 	}
 }
 
-// first is more urgent than any feed: without the definitions, a feed's bytes cannot be
-// trusted.
+// first is more urgent than any feed: without the definitions, a feed's bytes cannot be trusted.
 func first() servers.Urgency { return servers.Urgency{Watched: true, Used: math.MaxInt64} }
 
 // forbiddenPause is the pause after upstream forbade the list.

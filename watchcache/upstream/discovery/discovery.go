@@ -36,9 +36,8 @@ const (
 	nameMost = 253
 )
 
-// Discovery is upstream's discovery: the list of groups, and the list of resources
-// for each group and version that clients ask for. One request at a time reads each
-// document, for all callers.
+// Discovery is upstream's discovery: the list of groups, and the list of resources for each group
+// and version that clients ask for. One request at a time reads each document, for all callers.
 //
 // Clients can make up names. However many they ask for, upstream gets at most one request per
 // document in AskedAgain, and no made-up name is kept: documents belong to

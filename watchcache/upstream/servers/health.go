@@ -19,9 +19,8 @@ import (
 //	                                              └────► not ready ─► go on when it is, all at once
 //	any other answer ───────────────────────────────────────────────► upstream is there: back off
 //
-// A server that vanishes silently is noticed later. client-go's transport pings a
-// connection after 30 s of silence and gives up 15 s later. A consistent read
-// gives up after askTimeout.
+// A server that vanishes silently is noticed later. client-go's transport pings a connection after
+// 30 s of silence and gives up 15 s later. A consistent read gives up after askTimeout.
 type Health struct {
 	Turns *turns
 	check func() // requests a check soon

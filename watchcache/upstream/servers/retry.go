@@ -37,9 +37,8 @@ const Steady = 5 * time.Second
 func NewRetry(h *Health) Retry { return Retry{health: h, backoff: Reconnect} }
 
 // After waits before the next attempt. The last one took some time and ended with err. The first
-// broken stream is resumed at once, and the first relist that upstream asks for starts at once. The
-// turns, not After, wait while upstream is away. It returns false if ctx
-// ends.
+// broken stream is resumed at once, and the first relist that upstream asks for starts at once.
+// The turns, not After, wait while upstream is away. It returns false if ctx ends.
 func (r *Retry) After(ctx context.Context, took time.Duration, err error, do Action) bool {
 	if took > Steady {
 		*r = NewRetry(r.health)

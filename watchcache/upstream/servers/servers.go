@@ -129,8 +129,7 @@ func newServers(servers []Server, metrics *Metrics, requests *client.Metrics, lo
 	return s
 }
 
-// Client returns a client for the current server. transport leads there
-// (see [Set.Transport]).
+// Client returns a client for the current server. transport leads there (see [Set.Transport]).
 func (s *Set) Client(transport http.RoundTripper, requests *client.Metrics) *client.Client {
 	return client.New(s.servers[0].Base, transport, requests)
 }

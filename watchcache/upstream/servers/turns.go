@@ -33,8 +33,7 @@ type waiter struct {
 	turn    chan struct{}  // closed when the waiter has its turn
 }
 
-// Urgency orders the waiters: open watches lose most by waiting, then the most recent
-// readers.
+// Urgency orders the waiters: open watches lose most by waiting, then the most recent readers.
 type Urgency struct {
 	Watched bool
 	Used    int64 // moment of the last read
