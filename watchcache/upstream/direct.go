@@ -120,7 +120,7 @@ func (r *roads) ran(outcome string, took time.Duration, readers int) {
 	case moved, "shared": // a shared run was not slow itself; it waited for a slow one
 	case "failed":
 		r.mu.help = now.Add(min(exploreRest*took, exploreMost))
-	case "current", "stream", proved, "list": // a list costs no more than a probe
+	case "current", "stream", proved, "list": // a list costs no more than the read
 		r.mu.helped -= r.mu.helped / 8
 		if readers == 0 { // the run was meant to find that out
 			r.mu.helped = 0

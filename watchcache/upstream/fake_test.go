@@ -52,7 +52,7 @@ type fakeUpstream struct {
 		cluster    string            // the uid of kube-system
 		version    string            // of the server
 		aside      uint64            // revisions used by other resources: bookmarks tell
-		others     []otherEvent      // what was written to other resources that show it
+		others     []otherEvent      // writes to other resources that their watches show
 		apart      map[string]uint64 // resources in another etcd, and its revision
 	}
 }

@@ -76,7 +76,7 @@ type Feed struct {
 	past       resumePoints      // where it could begin
 
 	writing struct {
-		sync.Mutex                         // held by whoever writes to the cache
+		sync.Mutex                         // held to write to the cache
 		over       bool                    // the cache was abandoned
 		epoch      uint64                  // counts the states read; a stream has one
 		cut        context.CancelCauseFunc // ends the main stream; nil unless one is being followed

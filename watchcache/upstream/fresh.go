@@ -68,7 +68,7 @@ type freshness struct {
 	mu struct {
 		sync.Mutex
 		next    *freshRun // gathers readers; nil if nobody waits
-		probing bool      // a goroutine is running what is next
+		probing bool      // a goroutine sends probes
 		over    bool
 		proof   proof         // the latest
 		ahead   *freshRun     // the last run that began without readers
