@@ -22,6 +22,15 @@ import (
 // A revision may be noted before or after its resource's own caches show it:
 // a resource's own revision proves nothing for its cache. So a feed may lag any distance,
 // and a resource may have two feeds.
+//
+// The ledger counts watch events that are newer than everything the watch has told before: no
+// initial state, and no event that a relist made up. A broken stream may mean that etcd was
+// restored or exchanged. So the ledger then forgets everything, the evidence too, and proves
+// nothing for a cache until upstream itself has shown that cache to be current. It never proves
+// anything for events: etcd deletes many of them at one revision when a lease expires, and a cache
+// may show only some of these deletions.
+//
+// If the upstream is another watchproxy, that one caches everything that the ledger watches.
 type Ledger struct {
 	mu struct {
 		sync.Mutex

@@ -2,6 +2,11 @@ package ledger
 
 // This file establishes which resources share one etcd. kube-apiserver may keep some resources in
 // another (--etcd-servers-overrides), whose revisions mean something else.
+//
+// As evidence, a probe of the resource must lie between two probes of namespaces, three times, at
+// another revision each time. A probe outside of the two excludes the resource for good; so do two
+// revisions that another resource has used as well. Both names of events count as one resource.
+// Aggregated APIs do not count: they may show other resources' objects.
 
 const (
 	// EvidenceEnough is how many times a resource's revision must lie between two of the reference,
