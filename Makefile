@@ -81,7 +81,7 @@ screenshot: kubeapi bin/chromium ## bench/results/page.png: the status page afte
 	cd bench/page && go test -count 1 -run TestPicture . -picture $(CURDIR)/bench/results/page.png
 
 linearizability: kubeapi ## consistent reads against acknowledged writes, 90 s in each of nine settings: half a million
-	go test -v -run TestLinearizable -timeout 25m -count 1 ./bench/clients -linearize 90s
+	go test -v -run TestLinearizable -timeout 25m -count 1 ./bench/clients/linearizability -linearize 90s
 
 FAULTS = @mkdir -p bench/results; go test -v -count 1 -timeout 60m ./bench/faults -report $(CURDIR)/bench/results/$@.md
 

@@ -20,7 +20,7 @@ func FuzzRawRequest(f *testing.F) {
 	for _, seed := range exactSeeds {
 		f.Add([]byte(seed), uint8(0))
 	}
-	w := newRawWorld(f)
+	w := newParserDiff(f)
 	f.Fuzz(func(t *testing.T, raw []byte, piece uint8) {
 		const most = 32 << 10
 		if len(raw) > most {
@@ -45,7 +45,7 @@ func FuzzRawRequest(f *testing.F) {
 // hearsUnspaced tells whether the apiserver would hear the request of the i-th
 // outcome, too, were it not for empty lines in front of it, and then goes on without
 // those. A server may skip them (RFC 9112, 2.2): fasthttp does, net/http does not.
-func (w *rawWorld) hearsUnspaced(tb testing.TB, x *rawExchange, i int) bool {
+func (w *parserDiff) hearsUnspaced(tb testing.TB, x *rawExchange, i int) bool {
 	tb.Helper()
 	line := []byte(x.outcomes[i].method + " " + x.outcomes[i].target + " ")
 	for at := range x.raw {

@@ -23,9 +23,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// rawWorld sends the same bytes to a proxy and to a server like kube-apiserver's,
+// parserDiff sends the same bytes to a proxy and to a server like kube-apiserver's,
 // one connection at a time, and notes what each of them makes of them.
-type rawWorld struct {
+type parserDiff struct {
 	proxy  *rawListener
 	direct *rawListener
 	feeds  map[schema.GroupVersionResource]*rawFeed
@@ -41,9 +41,9 @@ type rawWorld struct {
 // numbered names the header by which upstream tells which outcome it is part of.
 const numbered = "X-Raw-Request-Number"
 
-func newRawWorld(tb testing.TB) *rawWorld {
+func newParserDiff(tb testing.TB) *parserDiff {
 	tb.Helper()
-	w := &rawWorld{proxy: newRawListener(), direct: newRawListener(), feeds: rawFeeds(tb)}
+	w := &parserDiff{proxy: newRawListener(), direct: newRawListener(), feeds: rawFeeds(tb)}
 	silent := log.New(io.Discard, "", 0)
 	upstream, err := (&net.ListenConfig{}).Listen(tb.Context(), "unix", filepath.Join(tb.TempDir(), "upstream"))
 	if err != nil {
@@ -96,7 +96,7 @@ func newRawWorld(tb testing.TB) *rawWorld {
 }
 
 // begin notes a request that the proxy has read.
-func (w *rawWorld) begin(h *fasthttp.RequestHeader) {
+func (w *parserDiff) begin(h *fasthttp.RequestHeader) {
 	req := &request{method: string(h.Method()), target: string(h.RequestURI())}
 	req.splitTarget()
 	o := &outcome{method: req.method, target: req.target, query: req.query, route: parseRoute(req.method, req.path)}
@@ -110,7 +110,7 @@ func (w *rawWorld) begin(h *fasthttp.RequestHeader) {
 
 // numbering notes requests that are forwarded, and numbers them.
 type numbering struct {
-	*rawWorld
+	*parserDiff
 	http.RoundTripper
 }
 
@@ -126,7 +126,7 @@ func (n *numbering) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // upstream is the apiserver behind the proxy.
-func (w *rawWorld) upstream(_ http.ResponseWriter, r *http.Request) {
+func (w *parserDiff) upstream(_ http.ResponseWriter, r *http.Request) {
 	number := r.Header.Get(numbered)
 	r.Header.Del(numbered)
 	h := hear(r)
@@ -141,7 +141,7 @@ func (w *rawWorld) upstream(_ http.ResponseWriter, r *http.Request) {
 }
 
 // apiserver is the one that the client talks to itself.
-func (w *rawWorld) apiserver(_ http.ResponseWriter, r *http.Request) {
+func (w *parserDiff) apiserver(_ http.ResponseWriter, r *http.Request) {
 	h := hear(r)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,7 +157,7 @@ type rawExchange struct {
 }
 
 // send sends bytes to both. The proxy gets them in pieces, 0 for all at once.
-func (w *rawWorld) send(tb testing.TB, raw []byte, piece int) rawExchange {
+func (w *parserDiff) send(tb testing.TB, raw []byte, piece int) rawExchange {
 	tb.Helper()
 	w.mu.Lock()
 	w.mu.run++
@@ -181,7 +181,7 @@ func (w *rawWorld) send(tb testing.TB, raw []byte, piece int) rawExchange {
 }
 
 // hearDirect sends bytes to the apiserver alone.
-func (w *rawWorld) hearDirect(tb testing.TB, raw []byte) []*heard {
+func (w *parserDiff) hearDirect(tb testing.TB, raw []byte) []*heard {
 	tb.Helper()
 	w.mu.Lock()
 	w.mu.heard = nil
@@ -195,18 +195,18 @@ func (w *rawWorld) hearDirect(tb testing.TB, raw []byte) []*heard {
 }
 
 // Joins implements Feeds.
-func (w *rawWorld) Joins(schema.GroupVersionResource, object.Encoding, func() bool) bool {
+func (w *parserDiff) Joins(schema.GroupVersionResource, object.Encoding, func() bool) bool {
 	return false
 }
 
 // Caches implements Feeds.
-func (w *rawWorld) Caches(schema.GroupVersionResource) bool { return true }
+func (w *parserDiff) Caches(schema.GroupVersionResource) bool { return true }
 
 // Lost implements Feeds.
-func (w *rawWorld) Lost(schema.GroupVersionResource) time.Duration { return 0 }
+func (w *parserDiff) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Open implements Feeds.
-func (w *rawWorld) Open(_ context.Context, gvr schema.GroupVersionResource, _ object.Encoding, _ uint64) (Feed, error) {
+func (w *parserDiff) Open(_ context.Context, gvr schema.GroupVersionResource, _ object.Encoding, _ uint64) (Feed, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.outcomes[len(w.mu.outcomes)-1].opened = true

@@ -1,17 +1,15 @@
 package access
 
 import (
-	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"fmt"
 	"net/http"
+	"testing"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // Users and groups that come with certificates, and what is named in more than one place.
@@ -59,38 +57,9 @@ const (
 )
 
 // newCallers makes every kind of caller.
-func (w *world) newCallers(ctx context.Context) (map[string]*caller, error) {
-	day := time.Now().Add(24 * time.Hour)
-	var err error
-	sign := func(by *authority, until time.Time, user string, groups ...string) *tls.Certificate {
-		cert, signErr := by.sign(until, user, groups...)
-		if signErr != nil {
-			err = signErr
-		}
-		return cert
-	}
-	account := func(namespace, name string, audiences ...string) string {
-		token, tokenErr := w.requestToken(ctx, namespace, name, audiences...)
-		if tokenErr != nil {
-			err = tokenErr
-		}
-		return token
-	}
-	robot, getErr := w.admin.CoreV1().ServiceAccounts(teamA).Get(ctx, "robot", metav1.GetOptions{})
-	if getErr != nil {
-		return nil, getErr
-	}
-	forge := func(key *ecdsa.PrivateKey, expires time.Time) string {
-		token, forgeErr := serviceAccountToken(key, teamA, "robot", string(robot.UID), expires)
-		if forgeErr != nil {
-			err = forgeErr
-		}
-		return token
-	}
-	othersKey, keyErr := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if keyErr != nil {
-		return nil, keyErr
-	}
+func (w *world) newCallers(tb testing.TB) map[string]*caller {
+	tb.Helper()
+	const day = 24 * time.Hour
 	const (
 		podsA   = "/api/v1/namespaces/" + teamA + "/pods"
 		configB = "/api/v1/namespaces/" + teamB + "/configmaps"
@@ -98,8 +67,8 @@ func (w *world) newCallers(ctx context.Context) (map[string]*caller, error) {
 		few     = 8
 		half    = 2
 	)
-	carla := sign(w.ca, day, "carla", certified)
-	stranger := sign(w.foreign, day, "admin", "system:masters")
+	carla := w.ca.SignT(tb, day, "carla", certified)
+	stranger := w.foreign.SignT(tb, day, "admin", "system:masters")
 	some := []int{ok, forbidden}
 	refused := []int{unknown}
 	all := []*caller{
@@ -114,24 +83,24 @@ func (w *world) newCallers(ctx context.Context) (map[string]*caller, error) {
 		{name: "basic", header: http.Header{"Authorization": {"Basic YTpi"}}, answers: some, part: half},
 		{name: "garbage", token: "garbage", answers: refused, part: few},
 		{name: "no token", header: http.Header{"Authorization": {"Bearer "}}, answers: some, part: few},
-		{name: "expired", token: forge(w.saKey, time.Now().Add(-time.Hour)), answers: refused, part: few},
-		{name: "forged", token: forge(othersKey, day), answers: refused, part: few},
-		{name: "signed here", token: forge(w.saKey, day), answers: some, part: half}, // shows what is wrong with the two above
-		{name: "for others", token: account(teamA, "robot", "others"), answers: refused, part: few},
-		{name: "robot", token: account(teamA, "robot"), answers: some, probe: podsA, part: half},
-		{name: "mate", token: account(teamB, "robot"), answers: some, probe: configB, part: half},
+		{name: "expired", token: w.robotToken(tb, w.saKey, -time.Hour), answers: refused, part: few},
+		{name: "forged", token: w.robotToken(tb, cluster.NewKeyT(tb), day), answers: refused, part: few},
+		{name: "signed here", token: w.robotToken(tb, w.saKey, day), answers: some, part: half}, // shows what is wrong with the two above
+		{name: "for others", token: w.requestToken(tb, teamA, "robot", "others"), answers: refused, part: few},
+		{name: "robot", token: w.requestToken(tb, teamA, "robot"), answers: some, probe: podsA, part: half},
+		{name: "mate", token: w.requestToken(tb, teamB, "robot"), answers: some, probe: configB, part: half},
 		{name: "certificate", cert: carla, answers: some, probe: podsA},
-		{name: "certified node", cert: sign(w.ca, day, "system:node:n2", "system:nodes"), answers: some, probe: podsOf + "n2"},
-		{name: "certified nobody", cert: sign(w.ca, day, "nobody"), answers: []int{forbidden}, part: half},
-		{name: "certified oddity", cert: sign(w.ca, day, `Ödön <b>&"`), answers: []int{forbidden}, part: half},
-		{name: "expired certificate", cert: sign(w.ca, time.Now().Add(-time.Hour), "carla", certified), answers: refused, part: few},
+		{name: "certified node", cert: w.ca.SignT(tb, day, "system:node:n2", "system:nodes"), answers: some, probe: podsOf + "n2"},
+		{name: "certified nobody", cert: w.ca.SignT(tb, day, "nobody"), answers: []int{forbidden}, part: half},
+		{name: "certified oddity", cert: w.ca.SignT(tb, day, `Ödön <b>&"`), answers: []int{forbidden}, part: half},
+		{name: "expired certificate", cert: w.ca.SignT(tb, -time.Hour, "carla", certified), answers: refused, part: few},
 		{name: "stranger", cert: stranger, answers: refused, part: few},
 		{name: "certificate and token", cert: carla, token: w.api.Token, answers: some, part: half},
 		{name: "certificate and garbage", cert: carla, token: "garbage", answers: some, part: half},
 		{name: "stranger with token", cert: stranger, token: tokenOf("reader"), answers: some, part: half},
 	}
 	impersonator := caller{token: tokenOf("impersonator"), uncached: true, part: half}
-	ivan := caller{cert: sign(w.ca, day, "ivan", impersonators), uncached: true, part: half}
+	ivan := caller{cert: w.ca.SignT(tb, day, "ivan", impersonators), uncached: true, part: half}
 	for _, by := range []struct {
 		name string
 		*caller
@@ -147,16 +116,17 @@ func (w *world) newCallers(ctx context.Context) (map[string]*caller, error) {
 	for _, c := range all {
 		callers[c.name] = c
 	}
-	return callers, err
+	return callers
 }
 
 // requestToken asks for a token of a service account.
-func (w *world) requestToken(ctx context.Context, namespace, name string, audiences ...string) (string, error) {
-	r, err := w.admin.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
+func (w *world) requestToken(tb testing.TB, namespace, name string, audiences ...string) string {
+	tb.Helper()
+	r, err := w.admin.CoreV1().ServiceAccounts(namespace).CreateToken(tb.Context(), name, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{Audiences: audiences},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("token of %s/%s: %w", namespace, name, err)
+		tb.Fatalf("token of %s/%s: %v", namespace, name, err)
 	}
-	return r.Status.Token, nil
+	return r.Status.Token
 }

@@ -1,8 +1,6 @@
 package access
 
 import (
-	"crypto/ecdsa"
-	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"os"
@@ -13,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -25,17 +22,13 @@ func TestClientCAFile(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
 	file := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(file, pemOf("CERTIFICATE", w.foreign.cert.Raw), 0o600); err != nil {
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.foreign.Certificate.Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := w.startFront(t, "", w.api.URL, proxyUser, fmt.Sprintf("authentication: {x509: {clientCAFile: %q}}\n", file))
+	f := w.startFront(t, w.api.URL, proxyUser, fmt.Sprintf("authentication: {x509: {clientCAFile: %q}}\n", file), false)
 	const list = "/api/v1/namespaces/" + teamA + "/pods"
 	foreign := func(user string, groups ...string) *caller {
-		cert, err := w.foreign.sign(w.ca.cert.NotAfter, user, groups...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return &caller{name: "foreign " + user, cert: cert}
+		return &caller{name: "foreign " + user, cert: w.foreign.SignT(t, time.Hour, user, groups...)}
 	}
 	for _, target := range []string{list, list + "?resourceVersion=0", list + "?limit=1", list + "/one"} {
 		r := request{target: target}
@@ -52,48 +45,34 @@ func TestClientCAFile(t *testing.T) {
 			}
 		}
 	}
-	w.skipRecords(t)
+	w.audit.SkipT(t)
 	carla := foreign("carla", certified)
 	first, direct := request{target: list + "/one"}.named()
 	second, forwarded := request{target: list + "/one"}.named()
 	w.server.must(t, w.callers["certificate"], first)
 	f.must(t, carla, second)
-	want, got := w.recorded(t, direct).effective(), w.recorded(t, forwarded).effective()
+	want, got := w.recorded(t, direct).Effective(), w.recorded(t, forwarded).Effective()
 	if want.Username != got.Username || fmt.Sprint(want.Groups) != fmt.Sprint(got.Groups) {
-		t.Errorf("it acts as %s instead of %s", got, want)
+		t.Errorf("it acts as %s instead of %s", identity(got), identity(want))
 	}
 }
 
 // listVersion is what two caches may have got to at different times.
 var listVersion = regexp.MustCompile(`"metadata":\{"resourceVersion":"\d+"\},`)
 
-func pemOf(kind string, der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-}
-
 // An administrator with a certificate does with kubectl --as, through the proxy, what the apiserver lets him do: reads
 // from the cache, reads that are forwarded, writes.
 func TestKubectlAs(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, "")
-	admin := w.signed(t, time.Hour, "admin", "system:masters")
-	key, err := x509.MarshalECPrivateKey(admin.PrivateKey.(*ecdsa.PrivateKey))
-	if err != nil {
-		t.Fatal(err)
-	}
+	var user clientcmdapi.AuthInfo
+	user.ClientCertificateData, user.ClientKeyData = cluster.PEM(w.ca.SignT(t, time.Hour, "admin", "system:masters"))
 	run := func(url string, ca []byte, args ...string) string {
 		home := t.TempDir()
-		c := clientcmdapi.NewConfig()
-		c.Clusters["c"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca}
-		c.AuthInfos["u"] = &clientcmdapi.AuthInfo{
-			ClientCertificateData: pemOf("CERTIFICATE", admin.Certificate[0]), ClientKeyData: pemOf("EC PRIVATE KEY", key),
-		}
-		c.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u", Namespace: teamA}
-		c.CurrentContext = "c"
-		if err := clientcmd.WriteToFile(*c, filepath.Join(home, "config")); err != nil {
+		if err := cluster.WriteKubeconfig(filepath.Join(home, "config"), url, ca, user); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), cluster.KubectlT(t), append([]string{"--kubeconfig", filepath.Join(home, "config")}, args...)...)
+		cmd := exec.CommandContext(t.Context(), cluster.KubectlT(t), append([]string{"--namespace", teamA, "--kubeconfig", filepath.Join(home, "config")}, args...)...)
 		cmd.Env = []string{"HOME=" + home}
 		out, err := cmd.CombinedOutput() // a refusal is an answer
 		return fmt.Sprintf("%s%v", listVersion.ReplaceAll(out, nil), err)

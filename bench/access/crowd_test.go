@@ -1,87 +1,103 @@
 package access
 
 import (
+	"context"
 	"fmt"
-	"os"
-	"regexp"
-	"strconv"
-	"sync"
+	"net/url"
+	"strings"
 	"testing"
+	"time"
 
-	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/workload"
 )
+
+const oneConfigMap = "/api/v1/namespaces/" + teamA + "/configmaps/one?resourceVersion=0"
+
+// outlasts has a crowd ask what it has to ask, some at a time. The proxy's memory must not grow by more than a bound, in
+// bytes, and the admin is served afterwards.
+func (f *front) outlasts(t *testing.T, w *world, n, atATime int, growth int64, ask func(ctx context.Context, i int) error) {
+	t.Helper()
+	before, _ := f.proxy.MemoryT(t)
+	if err := workload.Parallel(t.Context(), n, atATime, ask); err != nil {
+		t.Error(err)
+	}
+	after, _ := f.proxy.MemoryT(t)
+	t.Logf("resident memory went from %d to %d MiB", before>>20, after>>20)
+	if after-before > growth {
+		t.Errorf("resident memory went from %d to %d bytes", before, after)
+	}
+	if got := f.must(t, w.callers["admin"], request{target: oneConfigMap}); got.status != ok {
+		t.Errorf("after the crowd admin gets %d", got.status)
+	}
+}
+
+// expect asks for something and fails if the answer has another status.
+func (f *front) expect(ctx context.Context, c *caller, r request, status int) error {
+	got, err := f.ask(ctx, c, r)
+	if err == nil && got.status != status {
+		err = fmt.Errorf("%s: %.80s: %d instead of %d: %.300s", c.name, r.target, got.status, status, got.body)
+	}
+	return err
+}
 
 // Many callers, half of whom nobody knows, do not fill the proxy's memory, and others are served after them.
 func TestCrowd(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
-	binary, err := cluster.BuildProxy(t.Context(), false) // the race detector's memory is not the proxy's
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := w.frontOf(t, binary, proxyUser, "")
-	admin := w.callers["admin"]
-	f.warm(t, admin, collections())
-	const (
-		askers = 32
-		growth = 64 << 20 // bytes: some 6 KiB for each
-		target = "/api/v1/namespaces/" + teamA + "/configmaps/one?resourceVersion=0"
-	)
-	before := f.resident(t)
-	numbers := make(chan int)
-	var workers sync.WaitGroup
-	for range askers {
-		workers.Go(func() {
-			for i := range numbers {
-				for token, want := range map[string]int{tokenOf(crowdUser(i)): ok, fmt.Sprintf("garbage-%d", i): unknown} {
-					got, err := f.ask(t.Context(), &caller{name: token, token: token}, request{target: target, http2: i%2 == 0})
-					if err != nil {
-						t.Error(err)
-					} else if got.status != want {
-						t.Errorf("%s: %d instead of %d: %.300s", token, got.status, want, got.body)
-					}
-				}
+	f := w.lean(t)
+	f.warm(t, w.callers["admin"], collections())
+	const askers, growth = 32, 64 << 20 // bytes: some 6 KiB for each
+	f.outlasts(t, w, crowdSize, askers, growth, func(ctx context.Context, i int) error {
+		for token, want := range map[string]int{tokenOf(crowdUser(i)): ok, fmt.Sprintf("garbage-%d", i): unknown} {
+			if err := f.expect(ctx, &caller{name: token, token: token}, request{target: oneConfigMap, http2: i%2 == 0}, want); err != nil {
+				return err
 			}
-		})
-	}
-	for i := range crowdSize {
-		if t.Failed() {
-			break
 		}
-		numbers <- i
-	}
-	close(numbers)
-	workers.Wait()
-	after := f.resident(t)
-	m, err := f.proxy.Metrics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%v reviews; resident memory went from %d to %d MiB", m.Sum("watchproxy_reviews_total"), before>>20, after>>20)
-	if after-before > growth {
-		t.Errorf("resident memory went from %d to %d bytes", before, after)
-	}
-	if got := f.must(t, admin, request{target: target}); got.status != ok {
-		t.Errorf("after the crowd admin gets %d", got.status)
-	}
+		return nil
+	})
 }
 
-var residentSize = regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`)
-
-// resident is how many bytes of memory the proxy has.
-func (f *front) resident(t *testing.T) int {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", f.proxy.PID()))
-	if err != nil {
-		t.Fatal(err)
+// One who may read nothing asks for list after list, each with another large selector or of
+// another resource that does not exist. The proxy keeps next to nothing of it, asks upstream
+// for little, and serves others meanwhile.
+func TestFloodOfQuestions(t *testing.T) {
+	notWithSelf(t)
+	w := sharedWorld(t)
+	f := w.lean(t)
+	f.warm(t, w.callers["admin"], collections())
+	const (
+		lists, askers = 600, 8
+		selector      = 40 << 10 // bytes
+		growth        = 96 << 20 // bytes; one kept as it was took 800 KiB
+	)
+	large := url.QueryEscape(strings.Repeat(",!a", selector/len(url.QueryEscape(",!a"))))
+	began := time.Now()
+	f.outlasts(t, w, lists, askers, growth, func(ctx context.Context, i int) error {
+		for _, target := range []string{
+			fmt.Sprintf("/api/v1/pods?resourceVersion=0&labelSelector=x%d%s", i, large),
+			fmt.Sprintf("/api/v1/made%d?resourceVersion=0", i),
+			fmt.Sprintf("/apis/made%d.example.com/v1/things?resourceVersion=0", i),
+		} {
+			if err := f.expect(ctx, w.callers["nobody"], request{target: target, http2: i%2 == 0}, forbidden); err != nil {
+				return err
+			}
+		}
+		if i%50 == 0 {
+			return f.expect(ctx, w.callers["one"], request{target: oneConfigMap}, ok)
+		}
+		return nil
+	})
+	took := time.Since(began)
+	m := f.proxy.MetricsT(t)
+	kept := m.Sum("watchproxy_review_cache_bytes", `outcome="access"`)
+	discovered := m.Sum("watchproxy_feed_requests_total", `verb="discover"`)
+	t.Logf("%d questions in %v: %v bytes of decisions, %v documents of discovery", 3*lists, took, kept, discovered)
+	const each = 1 << 10
+	if kept > 2*lists*each {
+		t.Errorf("%v bytes of decisions are kept", kept)
 	}
-	found := residentSize.FindSubmatch(status)
-	if found == nil {
-		t.Fatalf("no VmRSS in %s", status)
+	// The list of groups and a document of the core once in two seconds, and what began before.
+	if most := 100 + 3*took.Seconds(); discovered > most {
+		t.Errorf("upstream was asked for %v documents of discovery, at most %.0f in %v", discovered, most, took)
 	}
-	kilobytes, err := strconv.Atoi(string(found[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kilobytes << 10
 }

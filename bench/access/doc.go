@@ -7,6 +7,7 @@
 // request arrives upstream, how soon a right ends that was taken away, what many callers cost, and what becomes of a
 // proxy that may not read something.
 //
-// By default the matrix asks a part of its questions, drawn by lot, -everything asks all: some 43,000 with full caches.
+// By default the matrix asks a random part of its questions, which -seed repeats. With -everything it asks all: some
+// 43,000 with full caches.
 // With -self the apiserver takes the place of the proxy: a difference is then one of the test.
 package access

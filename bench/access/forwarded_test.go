@@ -71,7 +71,7 @@ func TestHopByHop(t *testing.T) {
 		}
 		header.Set("Connection", names)
 		for _, target := range []string{"/version", "/api/v1/namespaces/" + teamA + "/pods/one", "/api/v1/namespaces/" + teamA + "/pods?resourceVersion=0"} {
-			w.skipRecords(t)
+			w.audit.SkipT(t)
 			first, direct := request{target: target}.named()
 			second, forwarded := request{target: target}.named()
 			want, got := w.server.must(t, c, first), f.must(t, c.as(header), second)
@@ -105,7 +105,7 @@ func (w *world) checkIdentity(t *testing.T, f *front, c *caller, pod string) {
 		{target: "/apis"},
 		{target: "/version"},
 	} {
-		w.skipRecords(t)
+		w.audit.SkipT(t)
 		first, direct := r.making("made-direct").named()
 		second, forwarded := r.making("made-forwarded").named()
 		second.http2 = drawn(2, c.name, r.target) == 0
@@ -124,7 +124,7 @@ func (w *world) checkIdentity(t *testing.T, f *front, c *caller, pod string) {
 		return // nor may it do more
 	}
 	for _, target := range []string{pods + "/" + pod + "/exec?command=x&stdin=1", pods + "/" + pod + "/portforward"} {
-		w.skipRecords(t)
+		w.audit.SkipT(t)
 		first, direct := request{method: http.MethodPost, target: target}.named()
 		second, forwarded := request{method: http.MethodPost, target: target}.named()
 		w.server.upgrade(t, c, first)
@@ -163,17 +163,17 @@ func (s *server) begin(t *testing.T, c *caller, r request) (int, string) {
 func (w *world) sameIdentity(t *testing.T, f *front, c *caller, r request, direct, forwarded string) {
 	t.Helper()
 	want, got := w.recorded(t, direct), w.recorded(t, forwarded)
-	if want.effective().String() != got.effective().String() {
-		t.Errorf("%s %s: it acts as\n%s instead of\n%s", r.method, r.target, got.effective(), want.effective())
+	if identity(want.Effective()) != identity(got.Effective()) {
+		t.Errorf("%s %s: it acts as\n%s instead of\n%s", r.method, r.target, identity(got.Effective()), identity(want.Effective()))
 	}
-	user := want.User.String()
+	user := identity(want.User)
 	if c.cert != nil && f.proxy != nil {
 		if user = proxyUser; got.User.Username == user {
 			return
 		}
 	}
-	if got.User.String() != user {
-		t.Errorf("%s %s: it arrives as\n%s instead of\n%s", r.method, r.target, got.User, user)
+	if identity(got.User) != user {
+		t.Errorf("%s %s: it arrives as\n%s instead of\n%s", r.method, r.target, identity(got.User), user)
 	}
 }
 

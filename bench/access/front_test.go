@@ -1,13 +1,9 @@
 package access
 
 import (
-	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
-	"github.com/watchproxy/watchproxy/config"
 )
 
 // front is a proxy that authenticates its clients, or with -self the apiserver in its place.
@@ -19,43 +15,26 @@ type front struct {
 // front starts a proxy as a user with the given settings. It ends with the test.
 func (w *world) front(t *testing.T, user, settings string) *front {
 	t.Helper()
-	return w.frontOf(t, "", user, settings)
+	return w.startFront(t, w.api.URL, user, settings, false).warmed(t, w)
 }
 
-// frontOf starts a proxy of a binary; empty: with the race detector if the test has it.
-func (w *world) frontOf(t *testing.T, binary, user, settings string) *front {
+// lean is front without the race detector, for tests that measure memory.
+func (w *world) lean(t *testing.T) *front {
 	t.Helper()
-	return w.startFront(t, binary, w.api.URL, user, settings).warmed(t, w)
+	return w.startFront(t, w.api.URL, proxyUser, "", true).warmed(t, w)
 }
 
-// frontAt starts a proxy whose upstream has an address of its own.
-func (w *world) frontAt(t *testing.T, upstream, user, settings string) *front {
-	t.Helper()
-	return w.startFront(t, "", upstream, user, settings).warmed(t, w)
-}
-
-func (w *world) startFront(t *testing.T, binary, upstream, user, settings string) *front {
+// startFront starts a proxy that reaches the apiserver at a URL.
+func (w *world) startFront(t *testing.T, upstream, user, settings string, noRace bool) *front {
 	t.Helper()
 	if *self {
-		f := &front{server: newServer("apiserver again", w.api.URL, w.api.CA)}
-		t.Cleanup(f.close)
-		return f
-	}
-	dir := t.TempDir()
-	kubeconfig, file := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "config.yaml")
-	if err := w.api.WriteKubeconfigAt(kubeconfig, upstream, tokenOf(user)); err != nil {
-		t.Fatal(err)
-	}
-	head := fmt.Sprintf("apiVersion: %s\nkind: %s\ndrain: 100ms\n", config.APIVersion, config.Kind)
-	if err := os.WriteFile(file, []byte(head+settings), 0o600); err != nil {
-		t.Fatal(err)
+		return &front{server: newServer(t, "apiserver again", w.api.URL, w.api.CA)}
 	}
 	proxy := cluster.ProxyT(t, cluster.ProxyOptions{
-		Binary: binary, Kubeconfig: kubeconfig, TLS: true, Args: []string{"--authentication=delegated", "--config", file},
+		Kubeconfig: w.api.KubeconfigT(t, upstream, tokenOf(user)), TLS: true, NoRace: noRace,
+		Settings: "drain: 100ms\n" + settings, Args: []string{"--authentication=delegated"},
 	})
-	f := &front{server: newServer("proxy", proxy.URL, proxy.CA), proxy: proxy}
-	t.Cleanup(f.close)
-	return f
+	return &front{server: newServer(t, "proxy", proxy.URL, proxy.CA), proxy: proxy}
 }
 
 // warmed has somebody impersonate: it is refused in other words to those who never succeeded with it.
@@ -82,9 +61,5 @@ func (f *front) fromCache(t *testing.T) int {
 	if f.proxy == nil {
 		return 0
 	}
-	m, err := f.proxy.Metrics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return int(m.Sum("watchproxy_requests_total", `source="cache"`, `code="200"`))
+	return int(f.proxy.MetricsT(t).Sum("watchproxy_requests_total", `source="cache"`, `code="200"`))
 }

@@ -7,7 +7,8 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 var (
@@ -36,24 +37,25 @@ func (w *world) grant(ctx context.Context) error {
 		to              []rbacv1.Subject
 		rules           []rbacv1.PolicyRule
 	}{
-		{"", "proxies", users(proxyUser, poorProxy), []rbacv1.PolicyRule{
+		{"", "proxies", cluster.Users(proxyUser, poorProxy), []rbacv1.PolicyRule{
 			rule(reading, []string{"widgets"}), // what the file cannot know
 			{APIGroups: []string{"authentication.k8s.io"}, Verbs: []string{impersonate}, Resources: []string{"userextras/scopes"}},
 		}},
-		{teamA, "reader", append(users("reader", robotUser), groups(targetGroup)...), append(writing, rule(reading, namespaced))},
-		{teamA, "one", users("one"), []rbacv1.PolicyRule{rule(reading, namespaced, "one")}},
-		{"", "one", users("one"), []rbacv1.PolicyRule{rule(reading, []string{"namespaces"}, teamA), rule(reading, []string{"nodes"}, "n1")}},
-		{teamA, "lists", users("verbs"), []rbacv1.PolicyRule{rule([]string{"list"}, namespaced)}},
-		{teamB, "watches", users("verbs"), []rbacv1.PolicyRule{rule([]string{"watch"}, namespaced)}},
-		{"", "gets", users("verbs"), []rbacv1.PolicyRule{rule([]string{"get"}, everywhere)}},
-		{"", "certified", groups(certified), append(writing, rule(reading, append(namespaced, "namespaces")))},
-		{teamB, "mates", groups("system:serviceaccounts:" + teamB), []rbacv1.PolicyRule{rule(reading, namespaced)}},
-		{teamB, "public", groups("system:unauthenticated"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
-		{teamA, "crowd", groups("crowd"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
-		{teamA, "leaver", users("leaver"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
-		{teamA, "carl", users("carl"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
-		{teamA, "account", users("system:serviceaccount:" + teamB + ":leaver"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
-		{"", "impersonators", append(users("impersonator"), groups(impersonators)...), []rbacv1.PolicyRule{
+		{teamA, "reader", append(cluster.Users("reader", robotUser), cluster.Groups(targetGroup)...), append(writing, rule(reading, namespaced))},
+		{teamA, "one", cluster.Users("one"), []rbacv1.PolicyRule{rule(reading, namespaced, "one")}},
+		{"", "one", cluster.Users("one"), []rbacv1.PolicyRule{rule(reading, []string{"namespaces"}, teamA), rule(reading, []string{"nodes"}, "n1")}},
+		{teamA, "lists", cluster.Users("verbs"), []rbacv1.PolicyRule{rule([]string{"list"}, namespaced)}},
+		{teamB, "watches", cluster.Users("verbs"), []rbacv1.PolicyRule{rule([]string{"watch"}, namespaced)}},
+		{"", "gets", cluster.Users("verbs"), []rbacv1.PolicyRule{rule([]string{"get"}, everywhere)}},
+		{"", "certified", cluster.Groups(certified), append(writing, rule(reading, append(namespaced, "namespaces")))},
+		{teamB, "mates", cluster.Groups("system:serviceaccounts:" + teamB), []rbacv1.PolicyRule{rule(reading, namespaced)}},
+		{teamB, "public", cluster.Groups("system:unauthenticated"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
+		{teamA, "crowd", cluster.Groups("crowd"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
+		{"default", "smugglers", cluster.Users("bob", "carol"), []rbacv1.PolicyRule{rule([]string{"list"}, []string{"configmaps"})}},
+		{teamA, "leaver", cluster.Users("leaver"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
+		{teamA, "carl", cluster.Users("carl"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
+		{teamA, "account", cluster.Users("system:serviceaccount:" + teamB + ":leaver"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
+		{"", "impersonators", append(cluster.Users("impersonator"), cluster.Groups(impersonators)...), []rbacv1.PolicyRule{
 			rule([]string{impersonate}, []string{"users"}, "reader", "target"),
 			rule([]string{impersonate}, []string{"groups"}, targetGroup),
 			{
@@ -62,11 +64,11 @@ func (w *world) grant(ctx context.Context) error {
 			},
 		}},
 	} {
-		errs = append(errs, allow(ctx, w.admin, a.namespace, a.name, a.to, a.rules...))
+		errs = append(errs, w.api.Allow(ctx, a.namespace, a.name, a.to, a.rules...))
 	}
 	// The apiserver's refusal names the role that is not there.
 	_, err = w.admin.RbacV1().RoleBindings(teamA).Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "dangling"}, Subjects: users("dangling"),
+		ObjectMeta: metav1.ObjectMeta{Name: "dangling"}, Subjects: cluster.Users("dangling"),
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "no-such-role"},
 	}, metav1.CreateOptions{})
 	return errors.Join(append(errs, err)...)
@@ -91,35 +93,7 @@ func (g grants) without(resource string, others ...string) grants {
 	return less
 }
 
-func users(names ...string) []rbacv1.Subject { return subjects(rbacv1.UserKind, names) }
-
-func groups(names ...string) []rbacv1.Subject { return subjects(rbacv1.GroupKind, names) }
-
-func subjects(kind string, names []string) (all []rbacv1.Subject) {
-	for _, name := range names {
-		all = append(all, rbacv1.Subject{Kind: kind, Name: name, APIGroup: rbacv1.GroupName})
-	}
-	return all
-}
-
 // rule lets verbs be done to resources of the groups that the tests read, under some names only if there are any.
 func rule(verbs, resources []string, names ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{"", widgets.Group}, Verbs: verbs, Resources: resources, ResourceNames: names}
-}
-
-// allow gives subjects rules, everywhere or in a namespace. The role and its binding have the same name.
-func allow(ctx context.Context, client kubernetes.Interface, namespace, name string, to []rbacv1.Subject, rules ...rbacv1.PolicyRule) error {
-	meta := metav1.ObjectMeta{Name: name, Namespace: namespace}
-	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
-	rbac := client.RbacV1()
-	var roleErr, bindingErr error
-	if namespace == "" {
-		_, roleErr = rbac.ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
-		_, bindingErr = rbac.ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: to, RoleRef: ref}, metav1.CreateOptions{})
-	} else {
-		ref.Kind = "Role"
-		_, roleErr = rbac.Roles(namespace).Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
-		_, bindingErr = rbac.RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{ObjectMeta: meta, Subjects: to, RoleRef: ref}, metav1.CreateOptions{})
-	}
-	return errors.Join(roleErr, bindingErr)
 }

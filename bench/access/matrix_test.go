@@ -45,7 +45,6 @@ type tally struct {
 // Whoever asks gets the apiserver's own answer, whether the caches are full or not there yet.
 func TestMatrix(t *testing.T) {
 	w := sharedWorld(t)
-	t.Logf("-lot %d", *lot)
 	hot := w.front(t, proxyUser, withAnonymous)
 	all := collections()
 	hot.warm(t, w.callers["admin"], all)

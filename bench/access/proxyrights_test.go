@@ -85,14 +85,14 @@ func (g grants) give(ctx context.Context, client kubernetes.Interface, user stri
 	for _, b := range g.bindings {
 		own(&b.ObjectMeta)
 		ref(&b.RoleRef, "")
-		b.Subjects = users(user)
+		b.Subjects = cluster.Users(user)
 		_, err := rbac.ClusterRoleBindings().Create(ctx, &b, metav1.CreateOptions{})
 		done(err)
 	}
 	for _, b := range g.local {
 		own(&b.ObjectMeta)
 		ref(&b.RoleRef, b.Namespace)
-		b.Subjects = users(user)
+		b.Subjects = cluster.Users(user)
 		_, err := rbac.RoleBindings(b.Namespace).Create(ctx, &b, metav1.CreateOptions{})
 		done(err)
 	}

@@ -6,13 +6,11 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"strings"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// lot draws in which form beside JSON a read is asked for, and which part is asked where it is not all.
-var (
-	lot        = flag.Uint64("lot", rand.Uint64(), "draws what is asked for in which form")
-	everything = flag.Bool("everything", false, "ask for all of it")
-)
+var everything = flag.Bool("everything", false, "ask for all of it, instead of a part that is drawn")
 
 // drawn is a number below n that a name always draws.
 func drawn(n int, name ...string) int {
@@ -20,7 +18,7 @@ func drawn(n int, name ...string) int {
 	for _, s := range name {
 		_, _ = h.Write(append([]byte(s), 0))
 	}
-	return rand.New(rand.NewPCG(*lot, h.Sum64())).IntN(n)
+	return rand.New(rand.NewPCG(cluster.Seed(), h.Sum64())).IntN(n)
 }
 
 // read is a request that the cache can answer.

@@ -1,11 +1,12 @@
 package access
 
 import (
-	"crypto/tls"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // What a decision may outlive its cause by: the second for which shortLived keeps it, the second after which an open
@@ -31,8 +32,8 @@ type leaver struct {
 // joins opens a watch that is answered from the cache, when the apiserver allows it.
 func (f *front) joins(t *testing.T, w *world, c *caller) leaver {
 	t.Helper()
-	eventually(t, c.name+" has its right", func() bool { return w.server.must(t, c, request{target: leaversList}).status == ok })
-	eventually(t, c.name+" has its right at the proxy", func() bool { return f.must(t, c, request{target: leaversList}).status == ok })
+	cluster.Eventually(t, c.name+" has its right", func() bool { return w.server.must(t, c, request{target: leaversList}).status == ok })
+	cluster.Eventually(t, c.name+" has its right at the proxy", func() bool { return f.must(t, c, request{target: leaversList}).status == ok })
 	before := f.fromCache(t)
 	if got := f.must(t, c, request{target: leaversList}); got.status != ok {
 		t.Fatalf("%s: %d %s", c.name, got.status, got.body)
@@ -50,9 +51,9 @@ func (l leaver) leaves(t *testing.T, w *world, f *front, status int) {
 	refused := func(s *server) func() bool {
 		return func() bool { return s.must(t, l.caller, request{target: leaversList}).status == status }
 	}
-	eventually(t, l.name+" is refused by the apiserver", refused(w.server))
+	cluster.Eventually(t, l.name+" is refused by the apiserver", refused(w.server))
 	gone := time.Now()
-	within(t, lifetime+slack, l.name+" is refused by the proxy", refused(f.server))
+	cluster.Within(t, lifetime+slack, l.name+" is refused by the proxy", refused(f.server))
 	t.Logf("%s was refused %v after the apiserver did", l.name, time.Since(gone).Round(time.Millisecond))
 	want, got := w.server.must(t, l.caller, request{target: leaversList}), f.must(t, l.caller, request{target: leaversList})
 	if err := compare(want, got); err != nil {
@@ -76,10 +77,7 @@ func TestRevocation(t *testing.T) {
 		}
 	}
 	nothing := func() error { return nil } // but to wait
-	account, err := w.requestToken(t.Context(), teamB, "leaver")
-	if err != nil {
-		t.Fatal(err)
-	}
+	account := w.requestToken(t, teamB, "leaver")
 	leavers := []struct {
 		name   string
 		caller func(*testing.T) caller
@@ -87,13 +85,13 @@ func TestRevocation(t *testing.T) {
 		status int
 	}{
 		{"binding", func(*testing.T) caller { return caller{token: tokenOf("leaver")} }, unbind("leaver"), forbidden},
-		{"binding of a certificate", func(t *testing.T) caller { return caller{cert: w.signed(t, time.Hour, "carl")} }, unbind("carl"), forbidden},
+		{"binding of a certificate", func(t *testing.T) caller { return caller{cert: w.ca.SignT(t, time.Hour, "carl")} }, unbind("carl"), forbidden},
 		{"service account", func(*testing.T) caller { return caller{token: account} }, func() error {
 			return w.admin.CoreV1().ServiceAccounts(teamB).Delete(t.Context(), "leaver", metav1.DeleteOptions{})
 		}, unknown},
 		// The apiserver's clock is lenient by a minute.
-		{"end of a token", func(t *testing.T) caller { return caller{token: w.endingToken(t, soon-time.Minute)} }, nothing, unknown},
-		{"end of a certificate", func(t *testing.T) caller { return caller{cert: w.signed(t, soon, "carla", certified)} }, nothing, unknown},
+		{"end of a token", func(t *testing.T) caller { return caller{token: w.robotToken(t, w.saKey, soon-time.Minute)} }, nothing, unknown},
+		{"end of a certificate", func(t *testing.T) caller { return caller{cert: w.ca.SignT(t, soon, "carla", certified)} }, nothing, unknown},
 	}
 	t.Run("leavers", func(t *testing.T) {
 		for _, l := range leavers {
@@ -115,28 +113,4 @@ func TestRevocation(t *testing.T) {
 	if got := f.must(t, stays.caller, request{target: leaversList}); got.status != ok {
 		t.Errorf("somebody who has lost nothing gets %d", got.status)
 	}
-}
-
-// signed is a certificate of the cluster's authority.
-func (w *world) signed(t *testing.T, lasts time.Duration, user string, groups ...string) *tls.Certificate {
-	t.Helper()
-	cert, err := w.ca.sign(time.Now().Add(lasts), user, groups...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
-}
-
-// endingToken is a token of robot's.
-func (w *world) endingToken(t *testing.T, lasts time.Duration) string {
-	t.Helper()
-	robot, err := w.admin.CoreV1().ServiceAccounts(teamA).Get(t.Context(), "robot", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := serviceAccountToken(w.saKey, teamA, "robot", string(robot.UID), time.Now().Add(lasts))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,7 +24,6 @@ var (
 	nodes      = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 	accounts   = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 	widgets    = schema.GroupVersionResource{Group: "access.test", Version: "v1", Resource: "widgets"}
-	crds       = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 )
 
 // seed makes what the callers read: in both namespaces objects one, two and three of each resource, on nodes n1 and n2.
@@ -130,37 +128,8 @@ func object(apiVersion, kind, name, app string, rest map[string]any) *unstructur
 
 // define makes the custom resource and waits until it is served.
 func (w *world) define(ctx context.Context) error {
-	definition := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1",
-		"kind":       "CustomResourceDefinition",
-		"metadata":   map[string]any{"name": widgets.Resource + "." + widgets.Group},
-		"spec": map[string]any{
-			"group": widgets.Group,
-			"scope": "Namespaced",
-			"names": map[string]any{"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
-			"versions": []any{map[string]any{
-				"name": "v1", "served": true, "storage": true,
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{
-					"type": "object", "x-kubernetes-preserve-unknown-fields": true,
-				}},
-			}},
-		},
-	}}
-	if err := w.create(ctx, crds, "", definition); err != nil {
-		return err
-	}
-	const pause = 20 * time.Millisecond
-	for {
-		_, err := w.dynamic.Resource(widgets).List(ctx, metav1.ListOptions{})
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return fmt.Errorf("widgets are not served: %w", err)
-		}
-	}
+	anything := map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+	return w.api.Define(ctx, widgets, "Widget", map[string]any{"spec": anything}, nil)
 }
 
 // newest is the resourceVersion that the world has reached.

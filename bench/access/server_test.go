@@ -1,22 +1,18 @@
 package access
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
@@ -31,59 +27,46 @@ type server struct {
 
 	mu struct {
 		sync.Mutex
-		clients map[client]*http.Client
+		clients map[client]*cluster.Endpoint
 	}
 }
 
 // client tells clients of a server apart.
 type client struct {
-	cert  *tls.Certificate
-	http2 bool
-	once  bool // a connection carries a single request
+	cert *tls.Certificate
+	once bool // a connection carries a single request
 }
 
-func newServer(name, url string, ca []byte) *server {
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca)
-	s := &server{name: name, url: url, tls: &tls.Config{RootCAs: roots}}
-	s.mu.clients = map[client]*http.Client{}
+func newServer(tb testing.TB, name, url string, ca []byte) *server {
+	tb.Helper()
+	s := &server{name: name, url: url, tls: cluster.Trust(ca)}
+	s.mu.clients = map[client]*cluster.Endpoint{}
+	tb.Cleanup(func() {
+		for _, e := range s.mu.clients {
+			e.CloseIdle()
+		}
+	})
 	return s
 }
 
-func (s *server) close() {
+// endpoint is the server as a caller reaches it. A certificate is presented even if the server names no authority that has
+// signed it.
+func (s *server) endpoint(c *caller) *cluster.Endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.mu.clients {
-		c.CloseIdleConnections()
-	}
-}
-
-func (s *server) client(c *caller, http2 bool) *http.Client {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	id := client{c.cert, http2, http2 && slices.Contains(c.answers, unknown)}
+	id := client{c.cert, slices.Contains(c.answers, unknown)}
 	if s.mu.clients[id] == nil {
-		var protocols http.Protocols
-		protocols.SetHTTP1(!http2)
-		protocols.SetHTTP2(http2)
-		s.mu.clients[id] = &http.Client{Transport: &http.Transport{
-			DisableCompression:  true,
-			DisableKeepAlives:   id.once,
-			TLSClientConfig:     s.tlsConfig(c.cert),
-			Protocols:           &protocols,
-			MaxIdleConnsPerHost: watchers,
-		}}
+		config := s.tls.Clone()
+		if c.cert != nil {
+			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.cert, nil }
+		}
+		e := cluster.NewEndpoint(s.name, s.url, "", config)
+		if id.once {
+			e.Once()
+		}
+		s.mu.clients[id] = e
 	}
 	return s.mu.clients[id]
-}
-
-// tlsConfig presents a certificate, if there is one, even if the server names no authority that has signed it.
-func (s *server) tlsConfig(cert *tls.Certificate) *tls.Config {
-	config := s.tls.Clone()
-	if cert != nil {
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
-	}
-	return config
 }
 
 // request is what a caller asks for.
@@ -107,25 +90,19 @@ type answer struct {
 
 // send sends a request and returns when the answer's header is there.
 func (s *server) send(ctx context.Context, c *caller, r request) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, r.method, s.url, strings.NewReader(r.body))
+	resp, err := s.endpoint(c).Open(ctx, cluster.Request{Method: r.method, Target: r.target, Header: s.header(c, r), Body: r.body, HTTP2: r.http2})
 	if err != nil {
-		return nil, err
-	}
-	if r.body == "" {
-		req.Body, req.ContentLength = nil, 0
-	}
-	req.URL.Opaque, req.URL.RawQuery, _ = strings.Cut(r.target, "?")
-	maps.Copy(req.Header, s.header(c, r))
-	resp, err := s.client(c, r.http2).Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %s %s: %w", s.name, c.name, r.method, r.target, err)
+		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
 	return resp, nil
 }
 
+// userAgent is what callers call themselves.
+const userAgent = "access/1"
+
 // header is that of a caller's request.
 func (s *server) header(c *caller, r request) http.Header {
-	h := http.Header{"User-Agent": {"access/1"}, "Accept": {"application/json"}}
+	h := http.Header{"User-Agent": {userAgent}, "Accept": {"application/json"}}
 	if r.accept != "" {
 		h.Set("Accept", r.accept)
 	}
@@ -140,6 +117,9 @@ func (s *server) header(c *caller, r request) http.Header {
 	return h
 }
 
+// limit bounds a request.
+const limit = time.Minute
+
 // ask sends a request and reads the whole answer; of a watch, until it ends or its initial state has come.
 func (s *server) ask(ctx context.Context, c *caller, r request) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -151,7 +131,14 @@ func (s *server) ask(ctx context.Context, c *caller, r request) (answer, error) 
 	defer resp.Body.Close()
 	a := answer{status: resp.StatusCode, header: resp.Header}
 	if r.watches && resp.StatusCode == http.StatusOK {
-		a.events, err = readEvents(resp, func(e conformance.Event) bool { return e.InitialEnd })
+		for e, broken := range conformance.Events(resp) {
+			if err = broken; err != nil {
+				break
+			}
+			if a.events = append(a.events, e); e.InitialEnd {
+				break
+			}
+		}
 	} else {
 		a.body, err = io.ReadAll(resp.Body)
 	}
@@ -169,50 +156,6 @@ func (s *server) must(tb testing.TB, c *caller, r request) answer {
 		tb.Fatal(err)
 	}
 	return a
-}
-
-// readEvents reads a watch up to its last event, or to its end.
-func readEvents(resp *http.Response, last func(conformance.Event) bool) (events []conformance.Event, err error) {
-	body := bufio.NewReader(resp.Body)
-	next := nextLine
-	if strings.HasPrefix(resp.Header.Get("Content-Type"), protobuf) {
-		next = nextFrame
-	}
-	for {
-		e, err := next(body)
-		switch {
-		case err == io.EOF: //nolint:errorlint // a clean end is not wrapped
-			return events, nil
-		case err != nil:
-			return events, err
-		}
-		if events = append(events, e); last(e) {
-			return events, nil
-		}
-	}
-}
-
-func nextLine(body *bufio.Reader) (conformance.Event, error) {
-	line, err := body.ReadBytes('\n')
-	switch {
-	case errors.Is(err, io.EOF) && len(line) == 0:
-		return conformance.Event{}, err
-	case err != nil:
-		return conformance.Event{}, fmt.Errorf("watch broke after %q: %w", line, err)
-	}
-	return conformance.ParseEvent(line)
-}
-
-func nextFrame(body *bufio.Reader) (conformance.Event, error) {
-	frame := make([]byte, 4)
-	if _, err := io.ReadFull(body, frame); err != nil {
-		return conformance.Event{}, err
-	}
-	frame = append(frame, make([]byte, binary.BigEndian.Uint32(frame))...)
-	if _, err := io.ReadFull(body, frame[4:]); err != nil {
-		return conformance.Event{}, fmt.Errorf("cut frame: %w", err)
-	}
-	return conformance.ParseProtoEvent(frame)
 }
 
 // stream is an open watch.

@@ -3,6 +3,8 @@ package access
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -10,28 +12,83 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// No bytes that a client with few rights, or none, can send make the proxy ask the apiserver as anybody else, show what
-// the apiserver would not, or change anything.
-func TestSmuggling(t *testing.T) {
-	w := newSmuggleWorld(t)
-	attempts := smuggleAttempts()
-	if len(attempts) < 60 {
-		t.Fatalf("only %d attempts", len(attempts))
+const (
+	smuggleMarker = "nobody-may-read-this"
+	smugglePublic = "all-may-read-this"
+	smuggleAgent  = "smuggle-attempt-"
+	smuggleCached = "/api/v1/namespaces/default/configmaps?resourceVersion=0" // what bob and carol may have
+)
+
+// smugglers are clients with few rights, or none, in front of a proxy to which nothing is refused.
+type smugglers struct {
+	*world
+	front   *front
+	callers []*caller
+	uids    map[string]string // of what must not go, by namespace
+}
+
+func newSmugglers(t *testing.T) *smugglers {
+	t.Helper()
+	notWithSelf(t)
+	w := sharedWorld(t)
+	s := &smugglers{world: w, front: w.front(t, masterProxy, ""), uids: map[string]string{}}
+	s.callers = []*caller{
+		{name: "token", token: tokenOf("bob")},
+		{name: "certificate", cert: w.ca.SignT(t, time.Hour, "carol", "crew")},
+		{name: "nobody"},
 	}
+	for namespace := range precious {
+		made, err := w.admin.CoreV1().ConfigMaps(namespace).Get(t.Context(), "precious", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.uids[namespace] = string(made.UID)
+	}
+	return s
+}
+
+// precious are the namespaces with what nobody may read or take away, and what their configmaps say: bob and carol may list
+// those of namespace default.
+var precious = map[string]string{"default": smugglePublic, "kube-system": smuggleMarker}
+
+func (w *world) createPrecious(ctx context.Context) error {
+	meta := func(value string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: "precious", Annotations: map[string]string{"marker": value}}
+	}
+	pod := cluster.NewPod("precious")
+	pod.ObjectMeta = meta(smuggleMarker)
+	var errs []error
+	for namespace, value := range precious {
+		_, mapErr := w.admin.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: meta(value)}, metav1.CreateOptions{})
+		_, secretErr := w.admin.CoreV1().Secrets(namespace).Create(ctx, &corev1.Secret{ObjectMeta: meta(smuggleMarker)}, metav1.CreateOptions{})
+		_, podErr := w.admin.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+		errs = append(errs, mapErr, secretErr, podErr)
+	}
+	return errors.Join(errs...)
+}
+
+// try has every attempt made at the proxy and then at the apiserver. No attempt may be heard as anybody else's, change
+// anything, or be answered with more than the apiserver answers it with.
+func (w *smugglers) try(t *testing.T, all func(*testing.T, *server) []*smuggled) {
+	t.Helper()
 	w.prove(t)
-	began := len(w.audit(t))
-	proxied := w.smuggleAll(t, w.proxyAddress, attempts)
-	w.checkIdentities(t, began)
+	w.audit.SkipT(t)
+	proxied := all(t, w.front.server)
+	w.checkIdentities(t)
 	w.checkStanding(t)
 	w.prove(t) // it still answers
-	direct := w.smuggleAll(t, w.apiAddress, attempts)
-	for i, got := range proxied {
-		want := direct[i]
+	for i, want := range all(t, w.server) {
+		got := proxied[i]
 		if got.data() > want.data() && !got.attempt.lenient {
 			t.Errorf("%v: the apiserver answers %d times with data, the proxy %d times\napiserver: %.600q\nproxy: %.600q",
 				got, want.data(), got.data(), want.answers, got.answers)
@@ -40,6 +97,17 @@ func TestSmuggling(t *testing.T) {
 			t.Errorf("%v: the proxy shows the secret: %.300q", got, got.answers[max(0, where-100):])
 		}
 	}
+}
+
+// No bytes that a client with few rights, or none, can send make the proxy ask the apiserver as anybody else, show what
+// the apiserver would not, or change anything.
+func TestSmuggling(t *testing.T) {
+	w := newSmugglers(t)
+	attempts := smuggleAttempts()
+	if len(attempts) < 60 {
+		t.Fatalf("only %d attempts", len(attempts))
+	}
+	w.try(t, func(t *testing.T, s *server) []*smuggled { return w.smuggleAll(t, s, attempts) })
 }
 
 // smuggleAttempt is what is written to a connection. The first & stands for the headers that every honest request has.
@@ -53,7 +121,7 @@ type smuggleAttempt struct {
 // smuggled is what became of an attempt.
 type smuggled struct {
 	attempt smuggleAttempt
-	caller  *smuggleCaller
+	caller  *caller
 	answers []byte
 	codes   []int
 }
@@ -71,68 +139,68 @@ func (s *smuggled) data() (n int) {
 }
 
 // smuggleAll makes every attempt as every caller, some at a time. The outcomes are in the order of the attempts.
-func (w *smuggleWorld) smuggleAll(t *testing.T, address string, attempts []smuggleAttempt) []*smuggled {
+func (w *smugglers) smuggleAll(t *testing.T, to *server, attempts []smuggleAttempt) (all []*smuggled) {
 	t.Helper()
-	const atATime = 32
-	var all []*smuggled
 	for _, attempt := range attempts {
 		for _, caller := range w.callers {
 			all = append(all, &smuggled{attempt: attempt, caller: caller})
 		}
 	}
-	var running sync.WaitGroup
-	places := make(chan struct{}, atATime)
-	for i, s := range all {
-		places <- struct{}{}
-		running.Go(func() {
-			defer func() { <-places }()
-			if err := w.smuggle(address, s, fmt.Sprint(smuggleAgent, i)); err != nil {
-				t.Errorf("%v: %v", s, err)
-			}
-		})
+	const atATime = 32
+	if err := workload.Parallel(t.Context(), len(all), atATime, func(ctx context.Context, i int) error {
+		return all[i].smuggle(ctx, to, fmt.Sprint(smuggleAgent, i))
+	}); err != nil {
+		t.Error(err)
 	}
-	running.Wait()
 	return all
 }
 
 // smuggle writes an attempt and reads what comes back, until the server hangs up or has been silent for a while.
-func (w *smuggleWorld) smuggle(address string, s *smuggled, agent string) error {
-	conn, err := w.dial(address, s.caller, "http/1.1")
+func (s *smuggled) smuggle(ctx context.Context, to *server, agent string) error {
+	conn, err := to.connect(ctx, s.caller, "http/1.1")
 	if err != nil {
-		return err
+		return fmt.Errorf("%v: %w", s, err)
 	}
 	defer conn.Close()
 	honest := "Host: localhost\r\nUser-Agent: " + agent
 	if s.caller.token != "" {
 		honest += "\r\nAuthorization: Bearer " + s.caller.token
 	}
-	go io.WriteString(conn, strings.ReplaceAll(s.attempt.raw, "&", honest)) // fails if the server has hung up already
-	if s.answers, err = smuggleRead(conn); err != nil {
-		return err
-	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		io.WriteString(conn, strings.ReplaceAll(s.attempt.raw, "&", honest)) // fails if the server has hung up already
+	}()
+	s.answers = smuggleRead(conn)
 	s.codes = smuggleCodes(s.answers)
+	conn.Close()
+	<-written
 	return nil
 }
 
-func smuggleRead(conn net.Conn) ([]byte, error) {
+// connect opens a bare connection on which TLS has agreed on a protocol.
+func (s *server) connect(ctx context.Context, c *caller, protocol string) (net.Conn, error) {
+	config := s.endpoint(c).TLS.Clone()
+	config.NextProtos = []string{protocol}
+	ctx, cancel := context.WithTimeout(ctx, cluster.Limit)
+	defer cancel()
+	return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", s.endpoint(c).Address())
+}
+
+func smuggleRead(conn net.Conn) (answers []byte) {
 	const first, silence, all = 4 * time.Second, 500 * time.Millisecond, 8 * time.Second
-	var answers []byte
 	end, wait := time.Now().Add(all), first
-	for {
+	for buffer := make([]byte, 32<<10); ; wait = silence {
 		deadline := time.Now().Add(wait)
 		if deadline.After(end) {
 			deadline = end
 		}
-		if err := conn.SetReadDeadline(deadline); err != nil {
-			return answers, nil // it is closed
-		}
-		buffer := make([]byte, 32<<10)
+		conn.SetReadDeadline(deadline)
 		n, err := conn.Read(buffer)
 		answers = append(answers, buffer[:n]...)
 		if err != nil || time.Now().After(end) {
-			return answers, nil // an attempt may be left without an answer
+			return answers // an attempt may be left without an answer
 		}
-		wait = silence
 	}
 }
 
@@ -156,15 +224,52 @@ func smuggleCodes(answers []byte) (codes []int) {
 	}
 }
 
-// checkIdentities holds what the audit log has told since then against who may have asked.
-func (w *smuggleWorld) checkIdentities(t *testing.T, began int) {
+// prove makes the caches hot and sees that each caller gets what is due.
+func (w *smugglers) prove(t *testing.T) {
+	t.Helper()
+	for _, hot := range []string{
+		"/api/v1/pods?resourceVersion=0", "/api/v1/configmaps?resourceVersion=0", smuggleHot,
+		"/api/v1/namespaces/kube-system/pods/precious?resourceVersion=0",
+	} {
+		if got := w.front.must(t, w.world.callers["admin"], request{target: hot}); got.status != ok || !bytes.Contains(got.body, []byte(smuggleMarker)) {
+			t.Fatalf("admin: %s: %d %.300s", hot, got.status, got.body)
+		}
+	}
+	for i, want := range []int{ok, ok, unknown} {
+		got := w.front.must(t, w.callers[i], request{target: smuggleCached})
+		if got.status != want || (want == ok) != bytes.Contains(got.body, []byte(smugglePublic)) {
+			t.Fatalf("%s: %d instead of %d: %.300s", w.callers[i].name, got.status, want, got.body)
+		}
+	}
+}
+
+// checkStanding sees that nothing has gone or come.
+func (w *smugglers) checkStanding(t *testing.T) {
+	t.Helper()
+	for namespace, uid := range w.uids {
+		configs := w.admin.CoreV1().ConfigMaps(namespace)
+		got, err := configs.Get(t.Context(), "precious", metav1.GetOptions{})
+		if err != nil || string(got.UID) != uid || got.DeletionTimestamp != nil {
+			t.Errorf("the configmap in %s has gone: %v", namespace, err)
+		}
+		if _, err := w.admin.CoreV1().Pods(namespace).Get(t.Context(), "precious", metav1.GetOptions{}); err != nil {
+			t.Errorf("the pod in %s has gone: %v", namespace, err)
+		}
+		if _, err := configs.Get(t.Context(), "smuggled", metav1.GetOptions{}); err == nil {
+			t.Errorf("somebody has put a configmap into %s", namespace)
+		}
+	}
+}
+
+// checkIdentities holds what the audit log has told against who may have asked.
+func (w *smugglers) checkIdentities(t *testing.T) {
 	t.Helper()
 	seen := map[string]int{}
-	for _, e := range w.audit(t)[began:] {
-		user := e.effective()
+	for _, r := range w.audit.NextT(t) {
+		user := r.Effective().Username
 		seen[user]++
-		if err := w.explains(e); err != nil {
-			t.Errorf("%v: as %s: %s %s, agent %q, answer %d", err, user, e.Verb, e.RequestURI, e.UserAgent, e.ResponseStatus.Code)
+		if !explained(r) {
+			t.Errorf("nobody may have sent this as %s: %s %s, agent %q, answer %d", user, r.Verb, r.RequestURI, r.UserAgent, r.ResponseStatus.Code)
 		}
 	}
 	for _, user := range []string{"bob", "carol"} {
@@ -174,29 +279,19 @@ func (w *smuggleWorld) checkIdentities(t *testing.T, began int) {
 	}
 }
 
-// explains tells why a request may have arrived as the one that it has arrived as.
-func (w *smuggleWorld) explains(e smuggleEvent) error {
-	attempt := strings.HasPrefix(e.UserAgent, smuggleAgent)
-	switch e.effective() {
+// explained tells whether a request may have arrived as the one that it has arrived as.
+func explained(r cluster.AuditRecord) bool {
+	switch user := r.Effective().Username; user {
 	case "bob", "carol":
-		return nil
-	case "":
-		if e.ResponseStatus.Code == http.StatusUnauthorized {
-			return nil // nobody's: refused, or broken off before it was known whose
-		}
+		return true
+	case "": // nobody's: refused, or broken off before it was known whose
+		return r.ResponseStatus.Code == unknown
 	case "admin":
-		if e.UserAgent == smuggleAdminAgent {
-			return nil
-		}
-	case smuggleProxyUser:
+		return r.UserAgent == userAgent
+	case masterProxy:
 		own := []string{"list", "watch", "create"} // feeds and reviews
-		if strings.HasPrefix(e.UserAgent, "watchproxy") && slices.Contains(own, e.Verb) && !strings.Contains(e.RequestURI, "/secrets") {
-			return nil
-		}
+		return strings.HasPrefix(r.UserAgent, "watchproxy") && slices.Contains(own, r.Verb) && !strings.Contains(r.RequestURI, "/secrets")
 	default:
-		if !attempt && strings.HasPrefix(e.effective(), "system:apiserver") {
-			return nil
-		}
+		return !strings.HasPrefix(r.UserAgent, smuggleAgent) && strings.HasPrefix(user, "system:apiserver")
 	}
-	return errors.New("a request that nobody may have sent")
 }

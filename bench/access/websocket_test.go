@@ -56,7 +56,7 @@ func TestWebSocketTokens(t *testing.T) {
 				c := *test.caller
 				c.name = name
 				r := request{method: http.MethodGet, target: target, header: webSocket(test.token, subprotocols...)}
-				w.skipRecords(t)
+				w.audit.SkipT(t)
 				first, direct := r.named()
 				second, forwarded := r.named()
 				first.header.Set("Origin", w.server.url)

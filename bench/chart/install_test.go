@@ -16,14 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/kubernetes"
 )
-
-func newDiscovery(client kubernetes.Interface) discovery.CachedDiscoveryInterface {
-	return memory.NewMemCacheClient(client.Discovery())
-}
 
 // The apiserver takes all objects of each combination of values, and the pods of its templates where only restricted
 // ones may be.

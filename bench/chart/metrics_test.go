@@ -202,10 +202,7 @@ func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	if _, err := w.client(t, p).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	text, err := p.Metrics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := p.MetricsT(t)
 	format := expfmt.NewTextParser(model.LegacyValidation)
 	all, err := format.TextToMetricFamilies(strings.NewReader(string(text)))
 	if err != nil {

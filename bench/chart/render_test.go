@@ -92,8 +92,8 @@ func render(t *testing.T, values map[string]any) objects {
 // objects are what a manifest has.
 type objects []*unstructured.Unstructured
 
-func parseObjects(t *testing.T, manifest string) (all objects) {
-	t.Helper()
+func parseObjects(tb testing.TB, manifest string) (all objects) {
+	tb.Helper()
 	documents := yamlreader.NewDocumentDecoder(io.NopCloser(strings.NewReader(manifest)))
 	buf := make([]byte, 1<<20)
 	for {
@@ -101,12 +101,12 @@ func parseObjects(t *testing.T, manifest string) (all objects) {
 		if errors.Is(err, io.EOF) {
 			return all
 		} else if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		document := bytes.Clone(buf[:n])
 		o := &unstructured.Unstructured{}
 		if err := yaml.UnmarshalStrict(document, &o.Object); err != nil {
-			t.Fatalf("rendered: %v\n%s", err, document)
+			tb.Fatalf("rendered: %v\n%s", err, document)
 		}
 		if len(o.Object) > 0 {
 			all = append(all, o)

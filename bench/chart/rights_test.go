@@ -1,9 +1,7 @@
 package chart
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +11,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -36,7 +36,7 @@ const limit = time.Minute
 // the rights to know its upstream is idle.
 func TestRightsSuffice(t *testing.T) {
 	w := sharedWorld(t)
-	before := len(w.requests(t)) // other tests are denied things on purpose
+	w.audit.SkipT(t) // other tests are denied things on purpose
 	caches := t.TempDir()
 	p := w.proxyWithRights(t, fmt.Sprintf(`
 cachedResources: [pods, events, deployments.apps, widgets.example.com]
@@ -51,7 +51,7 @@ config: {cache: {persistence: {directory: %s}}}`, caches))
 	}
 
 	used := map[string]bool{}
-	for _, r := range w.requests(t)[before:] {
+	for _, r := range w.audit.NextT(t) {
 		if r.User.Username != proxyIdentity {
 			continue
 		}
@@ -78,10 +78,7 @@ func TestRightsAreNoMore(t *testing.T) {
 	if _, err := client.CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{ResourceVersion: "0"}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := p.Metrics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := p.MetricsT(t)
 	if n := m.Sum("watchproxy_requests_total", `verb="list"`, `resource="configmaps"`, `source="upstream"`); n != 1 {
 		t.Errorf("%v lists were forwarded", n)
 	}
@@ -104,11 +101,7 @@ func (w *world) proxyWithRights(t *testing.T, values string) *cluster.Proxy {
 		authorizationv1.ResourceAttributes{
 			Verb: "get", Resource: "configmaps", Namespace: metav1.NamespaceSystem, Name: "extension-apiserver-authentication",
 		})
-	dir := t.TempDir()
-	kubeconfig, file := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "config.yaml")
-	if err := w.api.WriteKubeconfig(kubeconfig, w.token(t, releaseName)); err != nil {
-		t.Fatal(err)
-	}
+	file := filepath.Join(t.TempDir(), "config.yaml")
 	text, err := yaml.Marshal(configuration(t, all))
 	if err != nil {
 		t.Fatal(err)
@@ -117,28 +110,16 @@ func (w *world) proxyWithRights(t *testing.T, values string) *cluster.Proxy {
 		t.Fatal(err)
 	}
 	return cluster.ProxyT(t, cluster.ProxyOptions{
-		Kubeconfig: kubeconfig, TLS: true,
+		Kubeconfig: w.api.KubeconfigT(t, w.api.URL, w.token(t, releaseName)), TLS: true,
 		Args: []string{"--config", file, "--authentication", "delegated"},
 	})
 }
 
-// awaitRights waits until the apiserver knows of rights: it learns them in the order in which they were made, each kind by
-// itself.
+// awaitRights waits until the apiserver knows of rights.
 func (w *world) awaitRights(t *testing.T, user string, rights ...authorizationv1.ResourceAttributes) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	for _, may := range rights {
-		for {
-			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &may}}
-			review, err := w.admin.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-			if err != nil {
-				t.Fatalf("%s may not %s %s: %v", user, may.Verb, may.Resource, err)
-			}
-			if review.Status.Allowed {
-				break
-			}
-		}
+	if err := w.api.AwaitRights(t.Context(), user, rights...); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -155,19 +136,16 @@ func (w *world) token(t *testing.T, name string) string {
 // clientConfig is that of a client with rights of its own, which comes to the proxy with its token.
 func (w *world) clientConfig(t *testing.T, p *cluster.Proxy) *rest.Config {
 	t.Helper()
-	for _, kind := range []string{
-		`{apiVersion: v1, kind: ServiceAccount, metadata: {name: reader, namespace: proxies}}`,
-		`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: reader}, rules: [
-			{apiGroups: ["", apps, example.com], resources: ["*"], verbs: [get, list, watch, create, delete]}]}`,
-		`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: reader},
-			roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: reader},
-			subjects: [{kind: ServiceAccount, name: reader, namespace: proxies}]}`,
-	} {
-		for _, o := range parseObjects(t, kind) {
-			if err := w.apply(t.Context(), o); err != nil {
-				t.Fatal(err)
-			}
+	for _, o := range parseObjects(t, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: reader, namespace: proxies}}`) {
+		if err := w.apply(t.Context(), o); err != nil {
+			t.Fatal(err)
 		}
+	}
+	err := w.api.Allow(t.Context(), "", reader, cluster.Users("system:serviceaccount:"+namespace+":"+reader), rbacv1.PolicyRule{
+		APIGroups: []string{"", "apps", "example.com"}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch", "create", "delete"},
+	})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
 	}
 	c := p.RESTConfig()
 	c.BearerToken = w.token(t, reader)
@@ -234,10 +212,7 @@ func (w *world) readThrough(t *testing.T, p *cluster.Proxy) {
 	if _, err := custom.Resource(widgets).List(ctx, metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := p.Metrics(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := p.MetricsT(t)
 	for _, labels := range [][]string{
 		{`verb="list"`, `resource="pods"`},
 		{`verb="watch"`, `resource="pods"`},
@@ -262,37 +237,4 @@ func examplePod() *corev1.Pod {
 			}}},
 		},
 	}
-}
-
-// auditRecord is the part of a line of the apiserver's log that is of interest.
-type auditRecord struct {
-	Verb             string
-	RequestURI       string
-	User             struct{ Username string }
-	ImpersonatedUser *struct{ Username string }
-	ObjectRef        struct{ Resource, Namespace string }
-	ResponseStatus   struct{ Code int }
-}
-
-// requests are all that the apiserver has answered so far.
-func (w *world) requests(t *testing.T) (all []auditRecord) {
-	t.Helper()
-	file, err := os.Open(w.audit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var r auditRecord
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			t.Fatalf("%v: %s", err, lines.Bytes())
-		}
-		all = append(all, r)
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return all
 }

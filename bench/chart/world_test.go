@@ -2,19 +2,16 @@ package chart
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/restmapper"
@@ -25,92 +22,49 @@ import (
 // world is an apiserver with the custom resources that the chart makes objects of. All tests share it.
 type world struct {
 	api     *cluster.APIServer
-	dir     string
-	audit   string // path of the apiserver's log
+	audit   *cluster.AuditLog
 	admin   *kubernetes.Clientset
 	dynamic *dynamic.DynamicClient
 	mapping *restmapper.DeferredDiscoveryRESTMapper
 }
 
-var (
-	shared     *world
-	sharedErr  error
-	sharedOnce sync.Once
-)
-
 // sharedWorld starts the world at its first call.
-func sharedWorld(t *testing.T) *world {
-	t.Helper()
-	sharedOnce.Do(func() { shared, sharedErr = newWorld(t) })
-	if sharedErr != nil {
-		t.Fatal(sharedErr)
-	}
-	return shared
-}
+var sharedWorld = cluster.Shared(newWorld)
 
-func (w *world) close() error {
-	if w == nil {
-		return nil
-	}
-	var err error
-	if w.api != nil {
-		err = w.api.Close()
-	}
-	return errors.Join(err, os.RemoveAll(w.dir))
-}
-
-// restricted has the apiserver refuse pods in a namespace that are not as Kubernetes' strictest standard wants them.
-var restricted = map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
-
-func newWorld(t *testing.T) (w *world, err error) {
-	t.Helper()
-	w = &world{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, w.close())
-		}
-	}()
-	const limit = 3 * time.Minute
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+func newWorld(tb testing.TB) *world {
+	tb.Helper()
+	w := &world{audit: &cluster.AuditLog{Path: filepath.Join(tb.TempDir(), "audit.log")}}
+	w.api = cluster.APIServerT(tb, cluster.Options{AuditLog: w.audit.Path})
+	w.admin, w.dynamic = w.api.Client(), w.api.Dynamic()
+	ctx, cancel := context.WithTimeout(tb.Context(), limit)
 	defer cancel()
-	if w.dir, err = os.MkdirTemp("", "chart-"); err != nil {
-		return w, err
-	}
-	w.audit = filepath.Join(w.dir, "audit.log")
-	if w.api, err = cluster.StartAPIServer(ctx, cluster.Options{AuditLog: w.audit}); err != nil {
-		return w, err
-	}
-	if w.admin, err = kubernetes.NewForConfig(w.api.RESTConfig()); err != nil {
-		return w, err
-	}
-	if w.dynamic, err = dynamic.NewForConfig(w.api.RESTConfig()); err != nil {
-		return w, err
-	}
+	// The apiserver refuses pods there that are not as Kubernetes' strictest standard wants them.
+	restricted := map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: restricted}}
-	if _, err = w.admin.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
-		return w, err
+	if _, err := w.admin.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		tb.Fatal(err)
 	}
-	if err := w.define(ctx, t); err != nil {
-		return w, err
+	if err := w.define(ctx, tb); err != nil {
+		tb.Fatal(err)
 	}
-	w.mapping = restmapper.NewDeferredDiscoveryRESTMapper(newDiscovery(w.admin))
-	return w, nil
+	w.mapping = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(w.admin.Discovery()))
+	return w
 }
 
 // define makes the custom resources and waits until they are served.
-func (w *world) define(ctx context.Context, t *testing.T) error {
-	t.Helper()
+func (w *world) define(ctx context.Context, tb testing.TB) error {
+	tb.Helper()
 	files, err := filepath.Glob("testdata/crds/*.yaml")
 	if err != nil {
 		return err
 	}
-	definitions := w.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definitions := w.dynamic.Resource(cluster.Definitions)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return err
 		}
-		for _, crd := range parseObjects(t, string(text)) {
+		for _, crd := range parseObjects(tb, string(text)) {
 			if _, err := definitions.Create(ctx, crd, metav1.CreateOptions{}); err != nil {
 				return fmt.Errorf("%s: %w", file, err)
 			}

@@ -9,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
@@ -17,43 +16,27 @@ import (
 // burst is what a controller manager with a client that allows for it sends at once when it rolls a Deployment.
 const burst = 600
 
-// clientOf is a client with a token, which sends as fast as it can.
-func clientOf(t *testing.T, p *cluster.Proxy, token string) *kubernetes.Clientset {
-	t.Helper()
-	config := p.RESTConfig()
-	config.QPS, config.BearerToken = -1, token
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
-}
-
 // A burst of writes by one user waits for its turn upstream: the proxy refuses none of it, with the places that there are
 // by default and with few. Others do not wait until it is over.
 func TestBurstOfWrites(t *testing.T) {
 	w := sharedWorld(t)
-	allowBob(t, w)
-	// With the race detector 600 requests at once keep two processors busy for seconds. The HTTP/2
-	// library cuts a connection whose settings it has not read within two.
-	binary, err := cluster.BuildProxy(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.AllowBob(t)
 	for name, places := range map[string]string{"default": "", "few places": "limits: {maxForwardsInFlight: 8}\n"} {
 		t.Run(name, func(t *testing.T) {
-			ns := w.namespace(t, "burst")
+			ns := w.Namespace(t, "burst")
 			p := cluster.ProxyT(t, cluster.ProxyOptions{
-				Binary: binary, Kubeconfig: w.api.Kubeconfig, TLS: true, Args: []string{"--authentication=delegated", "--config", file(t, header+places)},
+				// With the race detector 600 requests at once keep two processors busy for seconds. The HTTP/2
+				// library cuts a connection whose settings it has not read within two.
+				NoRace: true, Kubeconfig: w.API.Kubeconfig, TLS: true, Settings: places, Args: []string{"--authentication=delegated"},
 			})
-			controller, bob := clientOf(t, p, w.api.Token), clientOf(t, p, bobsToken)
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			controller, bob := p.Client(w.API.Token), p.Client(BobsToken)
+			ctx, cancel := context.WithTimeout(t.Context(), cluster.Limit)
 			defer cancel()
 			var created, gets atomic.Int64
 			var writing sync.WaitGroup
 			for i := range burst {
 				writing.Go(func() {
-					_, err := controller.CoreV1().Pods(ns).Create(ctx, pod(fmt.Sprintf("p-%03d", i)), metav1.CreateOptions{})
+					_, err := controller.CoreV1().Pods(ns).Create(ctx, cluster.NewPod(fmt.Sprintf("p-%03d", i)), metav1.CreateOptions{})
 					if err != nil {
 						t.Error(err)
 					}
@@ -71,18 +54,18 @@ func TestBurstOfWrites(t *testing.T) {
 			}
 			writing.Wait()
 			// Other tests list the pods of all namespaces, in pages of two.
-			if err := w.admin.CoreV1().Pods(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			if err := w.Admin.CoreV1().Pods(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 				t.Error(err)
 			}
 			t.Logf("%d reads of another user meanwhile; the quickest waited for %d writes", gets.Load(), least)
 			if places != "" && least > burst/10 { // else all of them are upstream's to serve in turn
 				t.Errorf("each of another user's reads waited for %d writes at least", least)
 			}
-			m := proxyMetrics(t, p)
-			if n := m.sum("watchproxy_limited_total"); n != 0 {
+			m := p.MetricsT(t)
+			if n := m.Sum("watchproxy_limited_total"); n != 0 {
 				t.Errorf("%v requests were refused", n)
 			}
-			if n := m.sum("watchproxy_requests_total", "code", "429"); n != 0 {
+			if n := m.Sum("watchproxy_requests_total", `code="429"`); n != 0 {
 				t.Errorf("%v requests were answered with 429", n)
 			}
 		})

@@ -1,15 +1,18 @@
-// Package clients holds watchproxy to what its clients know of an apiserver. Its tests put real ones in front of the
-// real binary, which stands in front of a real kube-apiserver: kubectl, client-go's informers, a thousand watches on
-// bare connections.
+// Package clients holds watchproxy to what its clients know of an apiserver. Real clients talk to the
+// real binary, and that talks to a real kube-apiserver.
 //
-// What a client does through the proxy it does against the apiserver, too, and the two outcomes are compared: output,
-// exit code, and what is stored afterwards. Where the proxy promises more than the apiserver, that is what the tests
-// claim: a thousand watches are one watch upstream, and those watches outlive the apiserver's crash.
+// The package is the library of its subpackages (World, Watch, Run), and it has the tests of informers
+// and watches. The subpackages test one kind of client or of event each: kubectl, commandline
+// (watchproxy's own commands, and those of the README), wire (HTTP/1.1, HTTP/2, TLS, limits), outage
+// (the apiserver or the proxy goes away), and linearizability.
 //
-// There is no node. A Node object points the apiserver to a kubelet of the test's own, which runs the commands of
-// kubectl exec as processes of this machine.
+// The tests do the same through the proxy and at the apiserver. Then they compare the output, the exit
+// code, and what is stored. Some promises are the proxy's alone: a thousand watches are one watch
+// upstream, and they outlive a crash of the apiserver.
 //
-// Consistent reads are put to a test of their own, TestLinearizable, in which the proxy's watches come late; `make
-// linearizability` runs it for longer. It counts what it reads, so its proxy has the race detector only if the test has.
-// All others are built with it, and a race or a panic in a proxy's log fails the test that started it.
+// There is no node. A Node object points the apiserver to a kubelet of the test's own, which runs the
+// commands of kubectl exec as processes of this machine.
+//
+// Proxies are built with the race detector, linearizability's excepted. A race or a panic in a proxy's
+// log fails the test that started it.
 package clients

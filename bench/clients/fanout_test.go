@@ -5,19 +5,19 @@ import (
 	"sync"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // podsRequests is what the apiserver itself counts about pods.
 type podsRequests struct{ lists, watches, open float64 }
 
-func (w *world) podsRequests(t *testing.T) podsRequests {
+func podsRequestsOf(t *testing.T, w *World) podsRequests {
 	t.Helper()
-	m := w.upstreamMetrics(t)
+	m := w.API.MetricsT(t)
 	return podsRequests{
-		lists:   m.sum("apiserver_request_total", "resource", "pods", "verb", "LIST"),
-		watches: m.sum("apiserver_request_total", "resource", "pods", "verb", "WATCH"), // those that have ended
-		open:    m.sum("apiserver_longrunning_requests", "resource", "pods", "verb", "WATCH"),
+		lists:   m.Sum("apiserver_request_total", `resource="pods"`, `verb="LIST"`),
+		watches: m.Sum("apiserver_request_total", `resource="pods"`, `verb="WATCH"`), // those that have ended
+		open:    m.Sum("apiserver_longrunning_requests", `resource="pods"`, `verb="WATCH"`),
 	}
 }
 
@@ -28,19 +28,19 @@ func (r podsRequests) since(before podsRequests) podsRequests {
 // A thousand watches are one watch upstream, and one list at most: the probe, which matches nothing. When they leave,
 // nothing of them stays.
 func TestThousandWatches(t *testing.T) {
-	w := ownWorld(t)
+	w := NewWorld(t)
 	const count = 1000
-	namespaces := []string{w.namespace(t, "fan-a"), w.namespace(t, "fan-b")}
+	namespaces := []string{w.Namespace(t, "fan-a"), w.Namespace(t, "fan-b")}
 	for _, ns := range namespaces {
-		w.createPod(t, ns, pod("seed"))
+		w.CreatePod(t, ns, cluster.NewPod("seed"))
 	}
-	proxy := w.endpoints(t)[1]
-	before := w.podsRequests(t)
+	proxy := w.Endpoints(t)[1]
+	before := podsRequestsOf(t, w)
 
 	// The list starts the feed and tells the resourceVersion to watch from.
-	version := listVersion(t, proxy.get(t, "/api/v1/pods?resourceVersion=0", nil))
-	idle := proxyMetrics(t, w.proxy)
-	watches := make([]*watch, count)
+	version := ListVersion(t, proxy.GetT(t, "/api/v1/pods?resourceVersion=0", nil))
+	idle := w.Proxy.MetricsT(t)
+	watches := make([]*Watch, count)
 	var opening sync.WaitGroup
 	const openers = 20
 	for first := range openers {
@@ -54,7 +54,7 @@ func TestThousandWatches(t *testing.T) {
 				if i%16 > 7 {
 					target += "&allowWatchBookmarks=true"
 				}
-				watches[i] = proxy.watchAt(t, target)
+				watches[i] = WatchAt(t, proxy, target)
 			}
 		})
 	}
@@ -62,53 +62,41 @@ func TestThousandWatches(t *testing.T) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	if n := proxyMetrics(t, w.proxy).sum("watchproxy_watches", "resource", "pods"); n != count {
+	if n := w.Proxy.MetricsT(t).Sum("watchproxy_watches", `resource="pods"`); n != count {
 		t.Errorf("the proxy has %v watches", n)
 	}
 	for _, ns := range namespaces {
-		w.createPod(t, ns, pod("news"))
+		w.CreatePod(t, ns, cluster.NewPod("news"))
 	}
 	for i, o := range watches {
-		eventually(t, fmt.Sprintf("watch %d has the news", i), func() bool {
-			return o.saw("ADDED", namespaces[i%2]+"/news") && (i%4 > 1 || o.saw("ADDED", namespaces[1-i%2]+"/news"))
+		cluster.Eventually(t, fmt.Sprintf("watch %d has the news", i), func() bool {
+			return o.Saw("ADDED", namespaces[i%2]+"/news") && (i%4 > 1 || o.Saw("ADDED", namespaces[1-i%2]+"/news"))
 		})
 	}
-	if got := w.podsRequests(t).since(before); got.lists > 1 || got.watches != 0 || got.open != 1 {
+	if got := podsRequestsOf(t, w).since(before); got.lists > 1 || got.watches != 0 || got.open != 1 {
 		t.Errorf("upstream saw %v lists, has %v watches open, and %v have ended", got.lists, got.open, got.watches)
 	}
 
 	for _, o := range watches {
-		o.cancel()
+		o.Leave()
 	}
-	for _, o := range watches {
-		<-o.done
-	}
-	eventually(t, "the proxy forgets them", func() bool {
-		m := proxyMetrics(t, w.proxy)
+	cluster.Eventually(t, "the proxy forgets them", func() bool {
+		m := w.Proxy.MetricsT(t)
 		const slack = 20 // connections for metrics, and the race detector's
-		return m.sum("watchproxy_watches") == 0 && m.sum("watchproxy_feed_watches") == 0 &&
-			m.sum("go_goroutines") < idle.sum("go_goroutines")+slack &&
-			m.sum("process_open_fds") < idle.sum("process_open_fds")+slack
+		return m.Sum("watchproxy_watches") == 0 && m.Sum("watchproxy_feed_watches") == 0 &&
+			m.Sum("go_goroutines") < idle.Sum("go_goroutines")+slack &&
+			m.Sum("process_open_fds") < idle.Sum("process_open_fds")+slack
 	})
-	if got := w.podsRequests(t).since(before); got.lists > 1 || got.watches != 0 || got.open != 1 {
+	if got := podsRequestsOf(t, w).since(before); got.lists > 1 || got.watches != 0 || got.open != 1 {
 		t.Errorf("afterwards upstream saw %v lists, has %v watches open, and %v have ended", got.lists, got.open, got.watches)
 	}
-	if err := w.proxy.Stop(); err != nil {
+	if err := w.Proxy.Stop(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the watch upstream ends with the proxy", func() bool {
-		got := w.podsRequests(t).since(before)
+	cluster.Eventually(t, "the watch upstream ends with the proxy", func() bool {
+		got := podsRequestsOf(t, w).since(before)
 		return got.watches == 1 && got.open == 0 && got.lists <= 1
 	})
 }
 
 // listVersion returns a list's resourceVersion.
-func listVersion(t *testing.T, a answer) string {
-	t.Helper()
-	var list metav1.PartialObjectMetadataList
-	a.decode(t, &list)
-	if list.ResourceVersion == "" {
-		t.Fatalf("no resourceVersion in %d %s", a.status, a.body)
-	}
-	return list.ResourceVersion
-}

@@ -1,10 +1,7 @@
 package clients
 
 import (
-	"fmt"
 	"maps"
-	"regexp"
-	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,31 +62,31 @@ func syncAll(t *testing.T, f informers.SharedInformerFactory) {
 // the feeds ask for as one, however many they answer.
 func TestSchedulerLikeInformers(t *testing.T) {
 	w := sharedWorld(t)
-	p := w.secureProxy(t)
-	w.createPod(t, w.namespace(t, "scheduler"), pod("one"))
+	p := w.SecureProxy(t, "")
+	w.CreatePod(t, w.Namespace(t, "scheduler"), cluster.NewPod("one"))
 	syncAll(t, schedulerLike(t, p))
-	first := proxyMetrics(t, p)
-	if n := first.sum("watchproxy_requests_total", "source", "upstream"); n != 0 {
+	first := p.MetricsT(t)
+	if n := first.Sum("watchproxy_requests_total", `source="upstream"`); n != 0 {
 		t.Errorf("%v requests were forwarded", n)
 	}
-	if n := first.sum("watchproxy_feed_synced", "encoding", "protobuf"); n != 14 {
+	if n := first.Sum("watchproxy_feed_synced", `encoding="protobuf"`); n != 14 {
 		t.Errorf("%v feeds in protobuf, want 14", n)
 	}
-	if n := first.sum("watchproxy_feed_synced", "encoding", "json"); n != 0 {
+	if n := first.Sum("watchproxy_feed_synced", `encoding="json"`); n != 0 {
 		t.Errorf("%v feeds in JSON, want none", n)
 	}
 	for range 3 {
 		syncAll(t, schedulerLike(t, p))
 	}
-	again := proxyMetrics(t, p)
-	if n := again.sum("watchproxy_requests_total", "source", "upstream"); n != 0 {
+	again := p.MetricsT(t)
+	if n := again.Sum("watchproxy_requests_total", `source="upstream"`); n != 0 {
 		t.Errorf("%v requests were forwarded", n)
 	}
-	if before, after := first.sum("watchproxy_feed_requests_total", "verb", "watch"), again.sum("watchproxy_feed_requests_total", "verb", "watch"); after != before {
+	if before, after := first.Sum("watchproxy_feed_requests_total", `verb="watch"`), again.Sum("watchproxy_feed_requests_total", `verb="watch"`); after != before {
 		t.Errorf("feeds sent %v further watches", after-before)
 	}
-	lists := func(m metrics) float64 {
-		return m.sum("watchproxy_feed_requests_total", "verb", "list") - m.sum("watchproxy_freshness_runs_total", "outcome", "list")
+	lists := func(m cluster.Metrics) float64 {
+		return m.Sum("watchproxy_feed_requests_total", `verb="list"`) - m.Sum("watchproxy_freshness_runs_total", `outcome="list"`)
 	}
 	if n := lists(again); n != 0 {
 		t.Errorf("%v lists beside those of freshness runs", n)
@@ -99,70 +96,27 @@ func TestSchedulerLikeInformers(t *testing.T) {
 // Metadata informers, as the garbage collector's, show what there is, of built-in and of custom resources.
 func TestMetadataInformers(t *testing.T) {
 	w := sharedWorld(t)
-	newWidgets(t, w)
-	p := w.secureProxy(t)
-	ns := w.namespace(t, "metadata")
-	w.createPod(t, ns, pod("one"))
+	w.DefineWidgets(t)
+	p := w.SecureProxy(t, "")
+	ns := w.Namespace(t, "metadata")
+	w.CreatePod(t, ns, cluster.NewPod("one"))
 	client, err := metadata.NewForConfig(p.RESTConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := metadatainformer.NewFilteredSharedInformerFactory(client, 0, ns, nil)
 	t.Cleanup(f.Shutdown)
-	ofPods, ofWidgets := newMirror(t, pods, f.ForResource(pods).Informer()), newMirror(t, widgets, f.ForResource(widgets).Informer())
+	ofPods, ofWidgets := newMirror(t, pods, f.ForResource(pods).Informer()), newMirror(t, Widgets, f.ForResource(Widgets).Informer())
 	f.Start(t.Context().Done())
 	f.WaitForCacheSync(t.Context().Done())
-	w.createPod(t, ns, pod("two"))
-	if _, err := w.dynamic.Resource(widgets).Namespace(ns).Create(t.Context(), widget("w"), metav1.CreateOptions{}); err != nil {
+	w.CreatePod(t, ns, cluster.NewPod("two"))
+	if _, err := w.Dynamic.Resource(Widgets).Namespace(ns).Create(t.Context(), NewWidget("w"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range []*mirror{ofPods, ofWidgets} {
-		eventually(t, "metadata of "+m.gvr.Resource, func() bool { return maps.Equal(m.stored(ns), w.versions(t, m.gvr, ns)) })
+		cluster.Eventually(t, "metadata of "+m.gvr.Resource, func() bool { return maps.Equal(m.stored(ns), versions(t, w, m.gvr, ns)) })
 	}
-	if n := proxyMetrics(t, p).sum("watchproxy_requests_total", "source", "upstream"); n != 0 {
+	if n := p.MetricsT(t).Sum("watchproxy_requests_total", `source="upstream"`); n != 0 {
 		t.Errorf("%v requests were forwarded", n)
-	}
-}
-
-var ages = regexp.MustCompile(`\b(\d+[smhd])+ *\b`)
-
-// kubectl shows the same through the proxy, over TLS, in all of its forms.
-func TestKubectlForms(t *testing.T) {
-	w := sharedWorld(t)
-	p := w.secureProxy(t)
-	config := file(t, "")
-	if err := p.WriteKubeconfig(config); err != nil {
-		t.Fatal(err)
-	}
-	fronts := w.fronts(t)
-	fronts[1].args = []string{"--kubeconfig", config}
-	ns := w.namespace(t, "forms")
-	w.createPod(t, ns, pod("one"))
-	for _, args := range [][]string{
-		{"get", "pods", "-n", ns},
-		{"get", "pods", "-n", ns, "-o", "wide"},
-		{"get", "pods", "-n", ns, "-o", "yaml"},
-		{"get", "pod", "one", "-n", ns, "-o", "json"},
-		{"get", "pods", "-n", ns, "-o", "name"},
-		{"get", "pods", "-A", "--chunk-size=2"},
-		{"get", "pods", "-n", ns, "-o", "custom-columns=NAME:.metadata.name"},
-		{"describe", "ns", ns},
-	} {
-		want, got := fronts[0].must(t, kubectl(args...)), fronts[1].must(t, kubectl(args...))
-		if ages.ReplaceAllString(want, "AGE") != ages.ReplaceAllString(got, "AGE") {
-			t.Errorf("kubectl %v\n%s\nthrough the proxy\n%s", args, want, got)
-		}
-	}
-	for i, args := range [][]string{
-		{"get", "pods", "-n", ns, "-w", "-o", "name"}, {"get", "pods", "-n", ns, "-w"}, {"get", "pods", "-n", ns, "-w", "-o", "yaml"},
-	} {
-		watching := fronts[1].start(t, kubectl(args...))
-		for !strings.Contains(watching.line(t), "one") { // a line that does not come fails the test
-		}
-		name := fmt.Sprint("later-", i)
-		w.createPod(t, ns, pod(name))
-		for !strings.Contains(watching.line(t), name) {
-		}
-		watching.kill()
 	}
 }

@@ -1,7 +1,7 @@
 package clients
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -17,7 +18,6 @@ import (
 	"k8s.io/client-go/features"
 	featurestesting "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
@@ -29,66 +29,57 @@ import (
 // restart of the proxy.
 func TestInformers(t *testing.T) {
 	w := sharedWorld(t)
-	newWidgets(t, w)
+	w.DefineWidgets(t)
 	for _, streaming := range []bool{false, true} {
 		t.Run(fmt.Sprintf("WatchListClient=%t", streaming), func(t *testing.T) {
 			featurestesting.SetFeatureDuringTest(t, features.WatchListClient, streaming)
-			testInformers(t, w, w.namespace(t, fmt.Sprintf("informers-%t", streaming)))
+			testInformers(t, w, w.Namespace(t, fmt.Sprintf("informers-%t", streaming)))
 		})
 	}
 }
 
-func testInformers(t *testing.T, w *world, ns string) {
-	proxy, restart := w.restartableProxy(t)
-	writer := &objectWriter{world: w, namespace: ns, seed: rand.Uint64(), live: map[schema.GroupVersionResource][]string{}}
-	t.Logf("seed %d", writer.seed)
-	writer.random = rand.New(rand.NewPCG(writer.seed, 0))
+func testInformers(t *testing.T, w *World, ns string) {
+	proxy := w.FreshProxy(t, "drain: 500ms\n")
+	writer := &objectWriter{world: w, namespace: ns, live: map[schema.GroupVersionResource][]string{}}
+	writer.random = rand.New(rand.NewPCG(cluster.Seed(), 0))
 	const some = 60
 	writer.write(t, some)
 
-	ctx, cancel := context.WithCancel(t.Context())
-	typed, err := kubernetes.NewForConfig(proxy.RESTConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := proxy.Client("")
 	loose, err := dynamic.NewForConfig(proxy.RESTConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(typed, 0, informers.WithNamespace(ns))
-	everything := informers.NewSharedInformerFactory(typed, 0)
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(ns))
+	everything := informers.NewSharedInformerFactory(client, 0)
 	shallow, err := metadata.NewForConfig(proxy.RESTConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
 	shallowly := metadatainformer.NewFilteredSharedInformerFactory(shallow, 0, ns, nil)
 	loosely := dynamicinformer.NewFilteredDynamicSharedInformerFactory(loose, 0, ns, nil)
-	t.Cleanup(func() {
-		cancel()
-		factory.Shutdown()
-		everything.Shutdown()
-		loosely.Shutdown()
-		shallowly.Shutdown()
-	})
 	mirrors := []*mirror{
 		newMirror(t, pods, factory.Core().V1().Pods().Informer()),
 		newMirror(t, pods, everything.Core().V1().Pods().Informer()),
 		newMirror(t, configs, factory.Core().V1().ConfigMaps().Informer()),
 		newMirror(t, pods, loosely.ForResource(pods).Informer()),
-		newMirror(t, widgets, loosely.ForResource(widgets).Informer()),
+		newMirror(t, Widgets, loosely.ForResource(Widgets).Informer()),
 		newMirror(t, pods, shallowly.ForResource(pods).Informer()),
-		newMirror(t, widgets, shallowly.ForResource(widgets).Informer()),
+		newMirror(t, Widgets, shallowly.ForResource(Widgets).Informer()),
 	}
-	factory.Start(ctx.Done())
-	everything.Start(ctx.Done())
-	loosely.Start(ctx.Done())
-	shallowly.Start(ctx.Done())
+	for _, f := range []interface {
+		Start(stop <-chan struct{})
+		Shutdown()
+	}{factory, everything, loosely, shallowly} {
+		f.Start(t.Context().Done())
+		t.Cleanup(f.Shutdown)
+	}
 
 	settled := func(when string) {
 		t.Helper()
 		for i, m := range mirrors {
-			want := w.versions(t, m.gvr, ns)
-			eventually(t, fmt.Sprintf("%s: informer %d of %s is where upstream is", when, i, m.gvr.Resource), func() bool {
+			want := versions(t, w, m.gvr, ns)
+			cluster.Eventually(t, fmt.Sprintf("%s: informer %d of %s is where upstream is", when, i, m.gvr.Resource), func() bool {
 				return m.informer.HasSynced() && maps.Equal(m.stored(ns), want) && maps.Equal(m.handled(ns), want)
 			})
 		}
@@ -96,7 +87,9 @@ func testInformers(t *testing.T, w *world, ns string) {
 	settled("first")
 	writer.write(t, some)
 	settled("after changes")
-	restart()
+	if err := errors.Join(proxy.Stop(), proxy.Start(t.Context())); err != nil {
+		t.Fatal(err)
+	}
 	writer.write(t, some)
 	settled("after a restart of the proxy")
 	for i, m := range mirrors {
@@ -113,9 +106,8 @@ var (
 
 // objectWriter makes random changes, straight at the apiserver.
 type objectWriter struct {
-	world     *world
+	world     *World
 	namespace string
-	seed      uint64
 	random    *rand.Rand
 	made      int
 	live      map[schema.GroupVersionResource][]string
@@ -124,8 +116,8 @@ type objectWriter struct {
 func (o *objectWriter) write(t *testing.T, changes int) {
 	t.Helper()
 	for range changes {
-		gvr := []schema.GroupVersionResource{pods, configs, widgets}[o.random.IntN(3)]
-		objects, live := o.world.dynamic.Resource(gvr).Namespace(o.namespace), o.live[gvr]
+		gvr := []schema.GroupVersionResource{pods, configs, Widgets}[o.random.IntN(3)]
+		objects, live := o.world.Dynamic.Resource(gvr).Namespace(o.namespace), o.live[gvr]
 		var err error
 		switch pick := o.random.IntN(10); {
 		case pick < 4 || len(live) == 0:
@@ -135,7 +127,7 @@ func (o *objectWriter) write(t *testing.T, changes int) {
 			o.live[gvr] = append(live, object.GetName())
 		case pick < 8:
 			name := live[o.random.IntN(len(live))]
-			_, err = objects.Patch(t.Context(), name, types.MergePatchType, labelPatch("n", fmt.Sprint(o.random.IntN(100))), metav1.PatchOptions{})
+			_, err = objects.Patch(t.Context(), name, types.MergePatchType, LabelPatch("n", fmt.Sprint(o.random.IntN(100))), metav1.PatchOptions{})
 		default:
 			at := o.random.IntN(len(live))
 			err = objects.Delete(t.Context(), live[at], *metav1.NewDeleteOptions(0))
@@ -148,9 +140,9 @@ func (o *objectWriter) write(t *testing.T, changes int) {
 }
 
 // versions returns the resourceVersion of each object upstream.
-func (w *world) versions(t *testing.T, gvr schema.GroupVersionResource, ns string) map[string]string {
+func versions(t *testing.T, w *World, gvr schema.GroupVersionResource, ns string) map[string]string {
 	t.Helper()
-	list, err := w.dynamic.Resource(gvr).Namespace(ns).List(t.Context(), metav1.ListOptions{})
+	list, err := w.Dynamic.Resource(gvr).Namespace(ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,16 +235,18 @@ func (m *mirror) stored(ns string) map[string]string {
 	return all
 }
 
-// restartableProxy is a proxy of the test's own, and what restarts it at the same address.
-func (w *world) restartableProxy(t *testing.T) (p *cluster.Proxy, restart func()) {
-	t.Helper()
-	config := file(t, header+"drain: 500ms\n")
-	p = w.freshProxy(t, "--config", config)
-	return p, func() {
-		t.Helper()
-		if err := p.Stop(); err != nil {
-			t.Error(err)
-		}
-		w.freshProxy(t, "--config", config, "--listen", strings.TrimPrefix(p.URL, "http://"))
+// template is an object of a kind, as the apiserver accepts it.
+func template(gvr schema.GroupVersionResource, name string) *unstructured.Unstructured {
+	switch gvr {
+	case pods:
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name},
+			"spec": map[string]any{"containers": []any{map[string]any{"name": "main", "image": "none"}}},
+		}}
+	case configs:
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name},
+		}}
 	}
+	return NewWidget(name)
 }

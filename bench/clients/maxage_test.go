@@ -1,13 +1,9 @@
 package clients
 
 import (
-	"io"
 	"net/http"
 	"strconv"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
@@ -16,12 +12,9 @@ import (
 func TestMaxAge(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
-	p := w.freshProxy(t, "--config", file(t, header+"cache: {resources: [{name: configmaps, maxAge: 10m}]}\n"))
-	ns := w.namespace(t, "maxage")
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
-	if _, err := w.admin.CoreV1().ConfigMaps(ns).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	p := w.FreshProxy(t, "cache: {resources: [{name: configmaps, maxAge: 10m}]}\n")
+	ns := w.Namespace(t, "maxage")
+	w.CreateConfigMap(t, ns, "a", "", "")
 	collection := "/api/v1/namespaces/" + ns + "/configmaps"
 	if age := ageOf(t, p, collection); age != "" {
 		t.Errorf("the first read, which nothing was known before, is of %s seconds ago", age)
@@ -41,14 +34,9 @@ func TestMaxAge(t *testing.T) {
 // ageOf is the Age header of an answer.
 func ageOf(t *testing.T, p *cluster.Proxy, path string) string {
 	t.Helper()
-	resp, err := http.Get(p.URL + path)
-	if err != nil {
-		t.Fatal(err)
+	got := p.EndpointT(t).GetT(t, path, nil)
+	if got.Status != http.StatusOK {
+		t.Fatalf("%s: %d: %s", path, got.Status, got.Body)
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s %v: %s", path, resp.Status, err, body)
-	}
-	return resp.Header.Get("Age")
+	return got.Header.Get("Age")
 }

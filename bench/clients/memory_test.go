@@ -22,28 +22,26 @@ import (
 // and what it answers is right.
 func TestMemoryBudget(t *testing.T) {
 	t.Parallel()
-	w := ownWorld(t)
+	w := NewWorld(t)
 	const (
 		budget         = 160 << 20
 		objects, large = 1000, 40 << 10 // 41 MB of each kind
 	)
-	settings := file(t, fmt.Sprintf("apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nmemoryBudget: %d\ncache: {resources: [{name: secrets}]}\n", budget))
-	binary, err := cluster.BuildProxy(t.Context(), false) // the race detector takes several times as much
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := cluster.ProxyT(t, cluster.ProxyOptions{Binary: binary, Kubeconfig: w.api.Kubeconfig, Args: []string{"--config", settings}})
-	ns := w.namespace(t, "memory")
+	p := cluster.ProxyT(t, cluster.ProxyOptions{
+		Kubeconfig: w.API.Kubeconfig, NoRace: true, // it takes several times as much
+		Settings: fmt.Sprintf("memoryBudget: %d\ncache: {resources: [{name: secrets}]}\n", budget),
+	})
+	ns := w.Namespace(t, "memory")
 	value := strings.Repeat("0123456789abcdef", large/16)
 	create := func(ctx context.Context, i int) error {
 		meta := metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("o-%05d", i), Annotations: map[string]string{"value": value}}
-		if _, err := w.admin.CoreV1().ConfigMaps(ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
+		if _, err := w.Admin.CoreV1().ConfigMaps(ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
 			return err
 		}
-		if _, err := w.admin.CoreV1().Secrets(ns).Create(ctx, &corev1.Secret{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
+		if _, err := w.Admin.CoreV1().Secrets(ns).Create(ctx, &corev1.Secret{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
 			return err
 		}
-		_, err := w.admin.CoreV1().ServiceAccounts(ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
+		_, err := w.Admin.CoreV1().ServiceAccounts(ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
 		return err
 	}
 	const parallel = 16
@@ -64,16 +62,12 @@ func TestMemoryBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cached := func(resource string) bool {
-		return proxyMetrics(t, p).sum("watchproxy_feed_synced", "resource", resource) > 0
-	}
-
 	everything := func(target string, header http.Header) {
 		t.Helper()
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
-				status, n, err := drainBody(t.Context(), p.URL+target, header)
+				status, n, err := drainBody(t.Context(), p, target, header)
 				if err != nil || status != http.StatusOK && status != http.StatusTooManyRequests || status == http.StatusOK && n == 0 {
 					t.Errorf("%s: %d, %d bytes, %v", target, status, n, err)
 				}
@@ -84,7 +78,7 @@ func TestMemoryBudget(t *testing.T) {
 	}
 	configmaps := "/api/v1/namespaces/" + ns + "/configmaps"
 	everything(configmaps+"?resourceVersion=0", nil)
-	if !cached("configmaps") {
+	if !p.CachedT(t, "configmaps") {
 		t.Fatal("the first resource is not cached")
 	}
 	everything(configmaps+"?resourceVersion=0", http.Header{"Accept-Encoding": {"gzip"}})
@@ -95,35 +89,35 @@ func TestMemoryBudget(t *testing.T) {
 
 	for _, more := range []string{"secrets", "serviceaccounts"} {
 		target := "/api/v1/namespaces/" + ns + "/" + more + "?resourceVersion=0"
-		status, n, err := drainBody(t.Context(), p.URL+target, nil)
+		status, n, err := drainBody(t.Context(), p, target, nil)
 		if err != nil || status != http.StatusOK || n < objects*large {
 			t.Errorf("%s: %d, %d bytes, %v", target, status, n, err)
 		}
 		keepsTo("one list of " + more)
 	}
-	eventually(t, "the last resource is not cached", func() bool { return !cached("serviceaccounts") })
+	cluster.Eventually(t, "the last resource is not cached", func() bool { return !p.CachedT(t, "serviceaccounts") })
 	// It was given up while it was read, or not begun.
 	if !strings.Contains(p.Log(), "no memory is left for another cache") && !strings.Contains(p.Log(), `"newCaches":false`) {
 		t.Error("the log does not say why")
 	}
 
-	seen := endpointOf(t, w, p).watchAt(t, configmaps+"?watch=1&resourceVersion=0&fieldSelector=metadata.name=o-00000")
+	seen := WatchAt(t, p.EndpointT(t), configmaps+"?watch=1&resourceVersion=0&fieldSelector=metadata.name=o-00000")
 	for i := range 2 * objects { // 82 MB of history
 		name := fmt.Sprintf("o-%05d", i%objects)
-		if _, err := w.admin.CoreV1().ConfigMaps(ns).Patch(t.Context(), name, "application/merge-patch+json", labelPatch("n", fmt.Sprint(i)), metav1.PatchOptions{}); err != nil {
+		if _, err := w.Admin.CoreV1().ConfigMaps(ns).Patch(t.Context(), name, "application/merge-patch+json", LabelPatch("n", fmt.Sprint(i)), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	const state = 1
-	eventually(t, "all changes of the object that is watched", func() bool { return len(seen.events()) == state+2 })
+	cluster.Eventually(t, "all changes of the object that is watched", func() bool { return len(seen.Events()) == state+2 })
 	keepsTo("a long history")
-	list, err := w.admin.CoreV1().ConfigMaps(ns).List(t.Context(), metav1.ListOptions{Limit: 1})
+	list, err := w.Admin.CoreV1().ConfigMaps(ns).List(t.Context(), metav1.ListOptions{Limit: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := endpointOf(t, w, p)
-	eventually(t, "the cache has come as far as upstream", func() bool {
-		return listVersion(t, e.get(t, configmaps+"?limit=1", nil)) >= list.ResourceVersion
+	e := p.EndpointT(t)
+	cluster.Eventually(t, "the cache has come as far as upstream", func() bool {
+		return ListVersion(t, e.GetT(t, configmaps+"?limit=1", nil)) >= list.ResourceVersion
 	})
 }
 
@@ -137,33 +131,18 @@ func peakOf(p *cluster.Proxy) (int64, error) {
 	return peak - program, err
 }
 
-// endpointOf is a proxy of the world's apiserver beside its own.
-func endpointOf(t *testing.T, w *world, p *cluster.Proxy) endpoint {
-	t.Helper()
-	e := w.endpoints(t)[1]
-	e.url = p.URL
-	return e
-}
-
 // drainBody asks over a connection of its own and reads the answer as a client does that cannot keep up.
-func drainBody(ctx context.Context, target string, header http.Header) (status int, n int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*limit)
+func drainBody(ctx context.Context, p *cluster.Proxy, target string, header http.Header) (status int, n int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*cluster.Limit)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
-	if err != nil {
-		return 0, 0, err
-	}
-	if header != nil {
-		req.Header = header.Clone()
-	}
-	transport := &http.Transport{DisableCompression: true}
-	defer transport.CloseIdleConnections()
-	resp, err := transport.RoundTrip(req)
+	e := cluster.NewEndpoint("proxy", p.URL, "", nil)
+	defer e.CloseIdle()
+	resp, err := e.Open(ctx, cluster.Request{Target: target, Header: header})
 	if err != nil {
 		return 0, 0, err
 	}
 	defer resp.Body.Close()
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // it is slow
 	n, err = io.Copy(io.Discard, resp.Body)
 	return resp.StatusCode, n, err
 }

@@ -109,11 +109,8 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	n := newNewer(t)
 	upstream := httptest.NewServer(n)
 	t.Cleanup(upstream.Close)
-	binary, err := cluster.BuildProxy(t.Context(), true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := cluster.ProxyT(t, cluster.ProxyOptions{Binary: binary, Kubeconfig: kubeconfig(t, upstream.URL, "")})
+	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: cluster.KubeconfigT(t, upstream.URL, nil, "")})
+	e := p.EndpointT(t)
 	const protobuf = "application/vnd.kubernetes.protobuf"
 	single := append([]byte(`{"kind":"ConfigMap","apiVersion":"v1",`), n.json[1:]...)
 	for name, tc := range map[string]struct {
@@ -127,20 +124,9 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 		"watch in JSON":     {"/api/v1/configmaps?resourceVersion=0&watch=1&timeoutSeconds=1", "application/json", single},
 		"watch in protobuf": {"/api/v1/configmaps?resourceVersion=0&watch=1&timeoutSeconds=1", protobuf, frame("ADDED", envelope("ConfigMap", n.message))},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL+tc.target, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Accept", tc.accept)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(body, tc.want) || strings.HasPrefix(name, "get") && !bytes.Equal(body, tc.want) {
-			t.Errorf("%s: %s, %v\n%q does not hold\n%q", name, resp.Status, err, body, tc.want)
+		got := e.GetT(t, tc.target, http.Header{"Accept": {tc.accept}})
+		if got.Status != http.StatusOK || !bytes.Contains(got.Body, tc.want) || strings.HasPrefix(name, "get") && !bytes.Equal(got.Body, tc.want) {
+			t.Errorf("%s: %d\n%q does not hold\n%q", name, got.Status, got.Body, tc.want)
 		}
 	}
-	http.DefaultClient.CloseIdleConnections()
 }

@@ -2,8 +2,6 @@ package clients
 
 import (
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,40 +16,27 @@ import (
 // wrong in it, or with what cannot change, changes nothing and says why.
 func TestReload(t *testing.T) {
 	t.Parallel()
-	w := ownWorld(t)
-	path := filepath.Join(t.TempDir(), "config.yaml")
+	w := NewWorld(t)
+	p := w.FreshProxy(t, "cache: {resources: [{name: secrets}]}\n")
 	write := func(settings string) {
 		t.Helper()
-		// As a ConfigMap changes: at once or not at all.
-		content := []byte("apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n" + settings)
-		if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
+		if err := p.Configure(settings); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write("cache: {resources: [{name: secrets}]}\n")
-	binary, err := cluster.BuildProxy(t.Context(), true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := cluster.ProxyT(t, cluster.ProxyOptions{Binary: binary, Kubeconfig: w.api.Kubeconfig, Args: []string{"--config", path}})
-	e := endpointOf(t, w, p)
+	e := p.EndpointT(t)
 	reloads := func(outcome string) float64 {
-		return proxyMetrics(t, p).sum("watchproxy_config_reloads_total", "outcome", outcome)
+		return p.MetricsT(t).Sum("watchproxy_config_reloads_total", cluster.Label("outcome", outcome))
 	}
-	cached := func(resource string) bool {
-		return proxyMetrics(t, p).sum("watchproxy_feed_synced", "resource", resource) > 0
-	}
-	ns := w.namespace(t, "reload")
-	w.createPod(t, ns, pod("a"))
-	var stay, end []*watch
+	cached := func(resource string) bool { return p.CachedT(t, resource) }
+	ns := w.Namespace(t, "reload")
+	w.CreatePod(t, ns, cluster.NewPod("a"))
+	var stay, end []*Watch
 	for range 20 {
-		stay = append(stay, e.watchAt(t, "/api/v1/namespaces/"+ns+"/pods?watch=1&resourceVersion=0"))
-		end = append(end, e.watchAt(t, "/api/v1/namespaces/"+ns+"/secrets?watch=1&resourceVersion=0"))
+		stay = append(stay, WatchAt(t, e, "/api/v1/namespaces/"+ns+"/pods?watch=1&resourceVersion=0"))
+		end = append(end, WatchAt(t, e, "/api/v1/namespaces/"+ns+"/secrets?watch=1&resourceVersion=0"))
 	}
-	eventually(t, "both are cached", func() bool { return cached("pods") && cached("secrets") })
+	cluster.Eventually(t, "both are cached", func() bool { return cached("pods") && cached("secrets") })
 
 	for i, wrong := range []struct{ settings, says string }{
 		{"drian: 5s\n", "drian: Forbidden: unknown field"},
@@ -59,47 +44,47 @@ func TestReload(t *testing.T) {
 		{"listen: 127.0.0.1:1\ncache: {persistence: {interval: 7s}, exclude: [pods]}\n", "cache.persistence.interval"},
 	} {
 		write(wrong.settings)
-		eventually(t, "the file is refused", func() bool { return reloads("refused") >= float64(i+1) })
+		cluster.Eventually(t, "the file is refused", func() bool { return reloads("refused") >= float64(i+1) })
 		if !strings.Contains(p.Log(), wrong.says) {
 			t.Errorf("%q is not named: %s", wrong.says, p.Log())
 		}
-		if !cached("pods") || !cached("secrets") || proxyMetrics(t, p).sum("watchproxy_config_refused") != 1 {
+		if !cached("pods") || !cached("secrets") || p.MetricsT(t).Sum("watchproxy_config_refused") != 1 {
 			t.Errorf("%q was refused and has changed something", wrong.settings)
 		}
 	}
 
 	write("cache: {resources: [{name: pods, consistentReads: forward}]}\nlimits: {maxURIBytes: 4Ki}\nlogLevel: debug\n")
-	eventually(t, "the file is in effect", func() bool { return reloads("applied") == 1 })
-	eventually(t, "secrets are not cached any more", func() bool { return !cached("secrets") })
+	cluster.Eventually(t, "the file is in effect", func() bool { return reloads("applied") == 1 })
+	cluster.Eventually(t, "secrets are not cached any more", func() bool { return !cached("secrets") })
 	for _, o := range end {
-		eventually(t, "watches of secrets end", func() bool { return o.ended() != nil })
+		cluster.Eventually(t, "watches of secrets end", func() bool { return o.Ended() != nil })
 	}
-	if got := e.get(t, "/api/v1/namespaces/"+ns+"/secrets?resourceVersion=0", nil); got.status != http.StatusOK || cached("secrets") {
-		t.Errorf("secrets: %d, cached: %t", got.status, cached("secrets"))
+	if got := e.GetT(t, "/api/v1/namespaces/"+ns+"/secrets?resourceVersion=0", nil); got.Status != http.StatusOK || cached("secrets") {
+		t.Errorf("secrets: %d, cached: %t", got.Status, cached("secrets"))
 	}
-	if got := e.get(t, "/api/v1/pods?labelSelector="+strings.Repeat("a", 5<<10), nil); got.status != http.StatusRequestURITooLong {
-		t.Errorf("a long URI: %d", got.status)
+	if got := e.GetT(t, "/api/v1/pods?labelSelector="+strings.Repeat("a", 5<<10), nil); got.Status != http.StatusRequestURITooLong {
+		t.Errorf("a long URI: %d", got.Status)
 	}
-	runs := proxyMetrics(t, p).sum("watchproxy_freshness_runs_total")
-	if got := e.get(t, "/api/v1/namespaces/"+ns+"/pods", nil); got.status != http.StatusOK || proxyMetrics(t, p).sum("watchproxy_freshness_runs_total") != runs {
-		t.Errorf("a consistent read is not forwarded: %d", got.status)
+	runs := p.MetricsT(t).Sum("watchproxy_freshness_runs_total")
+	if got := e.GetT(t, "/api/v1/namespaces/"+ns+"/pods", nil); got.Status != http.StatusOK || p.MetricsT(t).Sum("watchproxy_freshness_runs_total") != runs {
+		t.Errorf("a consistent read is not forwarded: %d", got.Status)
 	}
 
 	write("")
-	if err := syscall.Kill(p.PID(), syscall.SIGHUP); err != nil {
+	if err := p.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the signal reloads", func() bool { return reloads("applied") == 2 })
-	if proxyMetrics(t, p).sum("watchproxy_config_refused") != 0 {
+	cluster.Eventually(t, "the signal reloads", func() bool { return reloads("applied") == 2 })
+	if p.MetricsT(t).Sum("watchproxy_config_refused") != 0 {
 		t.Error("the file is in effect and said not to be")
 	}
-	if _, err := w.admin.CoreV1().Pods(ns).Patch(t.Context(), "a", types.MergePatchType, labelPatch("n", "1"), metav1.PatchOptions{}); err != nil {
+	if _, err := w.Admin.CoreV1().Pods(ns).Patch(t.Context(), "a", types.MergePatchType, LabelPatch("n", "1"), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range stay {
 		const state, change = 1, 1
-		eventually(t, "the change has come to each watch", func() bool { return len(o.events()) == state+change })
-		if err := o.ended(); err != nil {
+		cluster.Eventually(t, "the change has come to each watch", func() bool { return len(o.Events()) == state+change })
+		if err := o.Ended(); err != nil {
 			t.Errorf("a watch that need not end has ended: %v", err)
 		}
 	}

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -17,11 +20,11 @@ const apiServerLimit = 2 * time.Minute
 
 // Options configure an APIServer. The zero value is fine.
 type Options struct {
-	Dir       string   // its state, kept by Close; empty: a temporary directory, removed by Close
-	TokenFile string   // further users, one per line: token,user,uid,"group1,group2"
-	AuditLog  string   // file for one JSON line per request
-	Etcd      string   // another server's, which must outlive this one; empty: one of its own
-	Flags     []string // further flags for kube-apiserver
+	Dir      string   // its state, kept by Close; empty: a temporary directory, removed by Close
+	Users    string   // further users, one per line: token,user,uid,"group1,group2"
+	AuditLog string   // file for one JSON line per request
+	Etcd     string   // another server's, which must outlive this one; empty: one of its own
+	Flags    []string // further flags for kube-apiserver
 	// Grace is how long requests may go on once the server is told to stop; 0 for kubeapi's default, which is short.
 	Grace time.Duration
 }
@@ -62,6 +65,9 @@ func (s *APIServer) firstStart(ctx context.Context) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
+	if err := os.WriteFile(s.tokenFile(), []byte(s.opts.Users), 0o600); err != nil {
+		return err
+	}
 	if err := s.start(ctx, "127.0.0.1:0"); err != nil {
 		return err
 	}
@@ -98,8 +104,8 @@ func (s *APIServer) start(ctx context.Context, listen string) error {
 		return err
 	}
 	args := []string{"--dir", s.Dir, "--listen", listen}
-	if s.opts.TokenFile != "" {
-		args = append(args, "--token-file", s.opts.TokenFile)
+	if s.opts.Users != "" {
+		args = append(args, "--token-file", s.tokenFile())
 	}
 	if s.opts.AuditLog != "" {
 		args = append(args, "--audit-log", s.opts.AuditLog)
@@ -166,13 +172,25 @@ func (s *APIServer) RESTConfig() *rest.Config {
 	return config
 }
 
-// Log returns everything that the server has printed, over all its starts.
-func (s *APIServer) Log() string {
-	b, err := os.ReadFile(s.logFile())
-	if err != nil {
-		return err.Error()
-	}
-	return string(b)
+// Client returns a client of the admin's.
+func (s *APIServer) Client() *kubernetes.Clientset {
+	return kubernetes.NewForConfigOrDie(s.RESTConfig())
 }
 
+// Dynamic returns a client of the admin's for resources of all kinds.
+func (s *APIServer) Dynamic() *dynamic.DynamicClient {
+	return dynamic.NewForConfigOrDie(s.RESTConfig())
+}
+
+// Signal sends the server a signal.
+func (s *APIServer) Signal(signal syscall.Signal) error { return s.process.child.Signal(signal) }
+
+// Address is where the server listens, without the scheme.
+func (s *APIServer) Address() string { return address(s.URL) }
+
+// Log returns everything that the server has printed, over all its starts.
+func (s *APIServer) Log() string { return contentOf(s.logFile()) }
+
 func (s *APIServer) logFile() string { return filepath.Join(s.Dir, "kubeapi.log") }
+
+func (s *APIServer) tokenFile() string { return filepath.Join(s.Dir, "tokens.csv") }

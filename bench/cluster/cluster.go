@@ -1,5 +1,10 @@
-// Package cluster starts and stops the processes that tests and the demo run against: a real kube-apiserver with etcd
-// (bin/kubeapi, see bench/kubeapi) and watchproxy itself.
+// Package cluster is the cluster that tests and commands of the bench run against: a real kube-apiserver with etcd
+// (bin/kubeapi, see bench/kubeapi) and watchproxy itself. It has what all of them need: endpoints and relays, waiting,
+// certificates, kubeconfigs, users and their rights, audit logs, custom resources, a kubelet.
+//
+// [Main] is the TestMain of all packages. It defines -seed, ends what tests share ([Shared]), and fails the package if
+// a goroutine is left. Functions that end in T fail the test instead of returning an error, and what they start ends
+// with the test.
 //
 // Each is a child process in a process group of its own, so that a Ctrl-C in the terminal reaches only the parent,
 // which then stops its children in order. The kernel kills them when the parent dies without having done so: a test

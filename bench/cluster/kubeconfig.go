@@ -2,25 +2,44 @@ package cluster
 
 import (
 	"fmt"
+	"path/filepath"
+	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// WriteKubeconfig writes a kubeconfig that points at the apiserver, for the user of a token.
-func (s *APIServer) WriteKubeconfig(path, token string) error {
-	return s.WriteKubeconfigAt(path, s.URL, token)
-}
-
-// WriteKubeconfigAt is WriteKubeconfig for an apiserver that is reached under another URL.
-func (s *APIServer) WriteKubeconfigAt(path, url, token string) error {
+// WriteKubeconfig writes a kubeconfig with one context, for a user of a server.
+func WriteKubeconfig(path, url string, ca []byte, user clientcmdapi.AuthInfo) error {
 	c := clientcmdapi.NewConfig()
-	c.Clusters["apiserver"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: s.CA}
-	c.AuthInfos["user"] = &clientcmdapi.AuthInfo{Token: token}
-	c.Contexts["apiserver"] = &clientcmdapi.Context{Cluster: "apiserver", AuthInfo: "user"}
-	c.CurrentContext = "apiserver"
+	c.Clusters["c"] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca}
+	c.AuthInfos["u"] = &user
+	c.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	c.CurrentContext = "c"
 	if err := clientcmd.WriteToFile(*c, path); err != nil {
-		return fmt.Errorf("kubeconfig of the apiserver: %w", err)
+		return fmt.Errorf("kubeconfig of %s: %w", url, err)
 	}
 	return nil
+}
+
+// WriteKubeconfig writes a kubeconfig that points at the apiserver, for the user of a token.
+func (s *APIServer) WriteKubeconfig(path, token string) error {
+	return WriteKubeconfig(path, s.URL, s.CA, clientcmdapi.AuthInfo{Token: token})
+}
+
+// KubeconfigT writes a kubeconfig for the user of a token, with the URL by which the apiserver is reached, and returns its
+// path. The file ends with the test.
+func (s *APIServer) KubeconfigT(tb testing.TB, url, token string) (path string) {
+	tb.Helper()
+	return KubeconfigT(tb, url, s.CA, token)
+}
+
+// KubeconfigT writes a kubeconfig for the user of a token and returns its path. The file ends with the test.
+func KubeconfigT(tb testing.TB, url string, ca []byte, token string) (path string) {
+	tb.Helper()
+	path = filepath.Join(tb.TempDir(), "kubeconfig")
+	if err := WriteKubeconfig(path, url, ca, clientcmdapi.AuthInfo{Token: token}); err != nil {
+		tb.Fatal(err)
+	}
+	return path
 }

@@ -70,3 +70,6 @@ func sample(line string, labels []string) float64 {
 	}
 	return v
 }
+
+// Label is a label of a sample, for Sum.
+func Label(name, value string) string { return name + "=" + strconv.Quote(value) }

@@ -121,8 +121,11 @@ func (p *process) exit() error {
 	return p.err
 }
 
-func (p *process) output() string {
-	b, err := os.ReadFile(p.log)
+func (p *process) output() string { return contentOf(p.log) }
+
+// contentOf is what is in a log, or why it cannot be read.
+func contentOf(log string) string {
+	b, err := os.ReadFile(log)
 	if err != nil {
 		return err.Error()
 	}

@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/cert"
 )
@@ -27,7 +27,9 @@ const proxyLimit = time.Minute
 // ProxyOptions configure a Proxy.
 type ProxyOptions struct {
 	Kubeconfig string   // the upstream; empty: none is named, Args tell
+	Settings   string   // YAML of its configuration file, after apiVersion and kind; empty: no file
 	Binary     string   // empty: BuildProxy's, with the race detector if this program has it, or WATCHPROXY_RACE is set
+	NoRace     bool     // without the race detector, whose memory and time are not the proxy's
 	Listen     string   // empty: a free port of 127.0.0.1
 	Args       []string // further arguments of watchproxy serve
 	TLS        bool     // with a certificate of its own making
@@ -40,61 +42,87 @@ type Proxy struct {
 	key      []byte // of the same certificate
 	AdminURL string // http://127.0.0.1:PORT
 
-	tlsDir  string // of its certificate, which it reads again when it changes; empty without TLS
-	process *process
+	dir     string // its log, certificate and configuration; it rereads the latter two when they change
+	binary  string
+	args    []string // of watchproxy serve, beside its addresses
+	listen  string
+	admin   string
+	process *process // nil before the first start
+	logged  int      // bytes in the log before the last start
 }
 
 var proxyAddresses = regexp.MustCompile(`^((?:https?|unix)://\S+) \(admin (https?://\S+)\)$`)
 
 // StartProxy starts watchproxy serve. ctx bounds the start, the build included, but not the life of the proxy.
 func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {
-	binary := opts.Binary
-	if binary == "" {
+	if opts.Binary == "" {
 		var err error
-		if binary, err = BuildProxy(ctx, raceEnabled || os.Getenv(raceVariable) != ""); err != nil {
+		if opts.Binary, err = BuildProxy(ctx, !opts.NoRace && (raceEnabled || os.Getenv(raceVariable) != "")); err != nil {
 			return nil, err
 		}
 	}
-	listen := opts.Listen
-	if listen == "" {
-		listen = "127.0.0.1:0"
+	dir, err := os.MkdirTemp("", "watchproxy-")
+	if err != nil {
+		return nil, err
 	}
-	args := []string{"serve", "--listen", listen, "--admin-listen", "127.0.0.1:0"}
-	if opts.Kubeconfig != "" {
-		args = append(args, "--kubeconfig", opts.Kubeconfig)
+	p := &Proxy{dir: dir, binary: opts.Binary, listen: opts.Listen, admin: "127.0.0.1:0"}
+	if err = p.prepare(opts); err == nil {
+		err = p.Start(ctx)
 	}
-	p := &Proxy{}
-	if opts.TLS {
-		more, err := p.writeCertificate()
-		if err != nil {
-			return nil, err
-		}
-		args = append(args, more...)
-	}
-	if err := p.start(ctx, binary, append(args, opts.Args...)); err != nil {
-		os.RemoveAll(p.tlsDir) //nolint:errcheck // nothing to be done about it
+	if err != nil {
+		os.RemoveAll(dir) //nolint:errcheck // nothing to be done about it
 		return nil, err
 	}
 	return p, nil
 }
 
-// start starts the binary and waits until it announces its addresses.
-func (p *Proxy) start(ctx context.Context, binary string, args []string) error {
-	log, err := os.CreateTemp("", "watchproxy-*.log")
-	if err != nil {
-		return err
+// prepare writes the proxy's files and puts its arguments together.
+func (p *Proxy) prepare(opts ProxyOptions) (err error) {
+	if p.listen == "" {
+		p.listen = "127.0.0.1:0"
 	}
-	log.Close() //nolint:errcheck // nothing was written
+	if opts.Kubeconfig != "" {
+		p.args = append(p.args, "--kubeconfig", opts.Kubeconfig)
+	}
+	if opts.TLS {
+		err = p.writeCertificate()
+		p.args = append(p.args, "--tls-cert-file", p.file("tls.crt"), "--tls-private-key-file", p.file("tls.key"))
+	}
+	if opts.Settings != "" {
+		err = errors.Join(err, p.Configure(opts.Settings))
+		p.args = append(p.args, "--config", p.file("config.yaml"))
+	}
+	p.args = append(p.args, opts.Args...)
+	return err
+}
+
+func (p *Proxy) file(name string) string { return filepath.Join(p.dir, name) }
+
+// Configure replaces the settings in the configuration file.
+func (p *Proxy) Configure(settings string) error {
+	const head = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n"
+	return replaceFile(p.file("config.yaml"), []byte(head+settings))
+}
+
+// replaceFile writes a file at once or not at all, as a ConfigMap changes.
+func replaceFile(path string, content []byte) error {
+	return errors.Join(os.WriteFile(path+".new", content, 0o600), os.Rename(path+".new", path))
+}
+
+// Start starts the proxy again after Stop or Kill, with the same files at the same addresses.
+func (p *Proxy) Start(ctx context.Context) (err error) {
+	if log, err := os.Stat(p.file("watchproxy.log")); err == nil {
+		p.logged = int(log.Size())
+	}
 	var announced string
 	p.process, announced, err = start(ctx, command{
-		path:  binary,
-		args:  args,
+		path:  p.binary,
+		args:  append([]string{"serve", "--listen", p.listen, "--admin-listen", p.admin}, p.args...),
 		ready: "watchproxy ready: ",
 		limit: proxyLimit,
-		log:   log.Name(),
+		log:   p.file("watchproxy.log"),
 	})
 	if err != nil {
-		os.Remove(log.Name()) //nolint:errcheck // its end is in err
 		return err
 	}
 	addresses := proxyAddresses.FindStringSubmatch(announced)
@@ -102,36 +130,37 @@ func (p *Proxy) start(ctx context.Context, binary string, args []string) error {
 		p.Kill()
 		return fmt.Errorf("watchproxy announced itself with %q instead of its two addresses", announced)
 	}
-	p.URL, p.AdminURL = addresses[1], addresses[2]
+	if p.URL == "" {
+		p.URL, p.AdminURL = addresses[1], addresses[2]
+		p.listen, p.admin = strings.TrimPrefix(strings.TrimPrefix(p.URL, "http://"), "https://"), address(p.AdminURL)
+	}
 	return nil
 }
 
-// writeCertificate makes a certificate for loopback and returns the arguments that name its files.
-func (p *Proxy) writeCertificate() ([]string, error) {
-	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	if err != nil {
-		return nil, fmt.Errorf("certificate of the proxy: %w", err)
+// writeCertificate makes a certificate for loopback.
+func (p *Proxy) writeCertificate() (err error) {
+	if p.CA, p.key, err = cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil); err != nil {
+		return fmt.Errorf("certificate of the proxy: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "watchproxy-tls-")
-	if err != nil {
-		return nil, err
-	}
-	p.tlsDir = dir
-	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	if err := errors.Join(os.WriteFile(certFile, certificate, 0o600), os.WriteFile(keyFile, key, 0o600)); err != nil {
-		return nil, err
-	}
-	p.CA, p.key = certificate, key
-	return []string{"--tls-cert-file", certFile, "--tls-private-key-file", keyFile}, nil
+	return errors.Join(p.ReplaceCertificate(p.CA), p.ReplaceKey(p.key))
 }
+
+// ReplaceCertificate replaces the file of the certificate. The proxy serves the new one when its key is there, too.
+func (p *Proxy) ReplaceCertificate(pem []byte) error { return replaceFile(p.file("tls.crt"), pem) }
+
+// ReplaceKey replaces the file of the certificate's key.
+func (p *Proxy) ReplaceKey(pem []byte) error { return replaceFile(p.file("tls.key"), pem) }
 
 // Stop ends the proxy in an orderly way. It returns an error unless the exit code is 0 and the log holds neither a data
 // race nor a panic: a proxy that recovers from one and goes on has failed all the same.
 func (p *Proxy) Stop() error {
+	if p.process == nil {
+		return nil
+	}
 	if err := p.process.stop(); err != nil {
 		return err
 	}
-	log := p.Log()
+	log := contentOf(p.file("watchproxy.log"))
 	for _, disaster := range []string{"DATA RACE", "panic:"} {
 		if at := strings.Index(log, disaster); at >= 0 {
 			return fmt.Errorf("watchproxy's log holds a %q\n--- from there on\n%s", disaster, log[at:])
@@ -143,16 +172,22 @@ func (p *Proxy) Stop() error {
 // Kill ends the proxy as a crash would.
 func (p *Proxy) Kill() { p.process.kill() }
 
-// Close stops the proxy as Stop does and removes its log and its certificate.
-func (p *Proxy) Close() error {
-	err := p.Stop()
-	os.Remove(p.process.log) //nolint:errcheck // nothing to be done about it
-	os.RemoveAll(p.tlsDir)   //nolint:errcheck // as above
-	return err
-}
+// Signal sends the proxy a signal.
+func (p *Proxy) Signal(signal syscall.Signal) error { return p.process.child.Signal(signal) }
+
+// Close stops the proxy as Stop does and removes its files.
+func (p *Proxy) Close() error { return errors.Join(p.Stop(), os.RemoveAll(p.dir)) }
 
 // PID returns the process id, by which /proc tells what the proxy costs.
 func (p *Proxy) PID() int { return p.process.child.Pid }
+
+// Address is where the proxy listens, without the scheme.
+func (p *Proxy) Address() string { return address(p.URL) }
+
+func address(url string) string {
+	_, rest, _ := strings.Cut(url, "://")
+	return rest
+}
 
 // RESTConfig returns a client configuration without credentials and client-side rate limits.
 func (p *Proxy) RESTConfig() *rest.Config {
@@ -161,20 +196,16 @@ func (p *Proxy) RESTConfig() *rest.Config {
 
 // WriteKubeconfig writes a kubeconfig that points at the proxy: what stands behind it is another tier.
 func (p *Proxy) WriteKubeconfig(path string) error {
-	c := clientcmdapi.NewConfig()
-	c.Clusters["proxy"] = &clientcmdapi.Cluster{Server: p.URL, CertificateAuthorityData: p.CA}
-	c.Contexts["proxy"] = &clientcmdapi.Context{Cluster: "proxy"}
+	var user clientcmdapi.AuthInfo
 	if p.CA != nil {
 		// kubectl asks for a password unless it has credentials for TLS. The proxy does not ask for them.
-		c.AuthInfos["nobody"] = &clientcmdapi.AuthInfo{ClientCertificateData: p.CA, ClientKeyData: p.key}
-		c.Contexts["proxy"].AuthInfo = "nobody"
+		user = clientcmdapi.AuthInfo{ClientCertificateData: p.CA, ClientKeyData: p.key}
 	}
-	c.CurrentContext = "proxy"
-	if err := clientcmd.WriteToFile(*c, path); err != nil {
-		return fmt.Errorf("kubeconfig of the proxy: %w", err)
-	}
-	return nil
+	return WriteKubeconfig(path, p.URL, p.CA, user)
 }
 
-// Log returns everything that the proxy has printed.
-func (p *Proxy) Log() string { return p.process.output() }
+// Log returns everything that the proxy has printed since it was started last.
+func (p *Proxy) Log() string {
+	log := contentOf(p.file("watchproxy.log"))
+	return log[min(p.logged, len(log)):]
+}

@@ -1,6 +1,14 @@
 package cluster
 
-import "testing"
+import (
+	"crypto/rand"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
 
 // APIServerT starts an apiserver that ends with the test.
 func APIServerT(tb testing.TB, opts Options) *APIServer {
@@ -40,6 +48,19 @@ func ProxyT(tb testing.TB, opts ProxyOptions) *Proxy {
 	return p
 }
 
+// NamespaceT makes a namespace. It stays: there is no controller that could empty it.
+func (s *APIServer) NamespaceT(tb testing.TB, name string) string {
+	tb.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := s.Client().CoreV1().Namespaces().Create(tb.Context(), ns, metav1.CreateOptions{}); err != nil {
+		tb.Fatal(err)
+	}
+	return name
+}
+
+// UniqueName is a name and then some, so that a test can run again.
+func UniqueName(name string) string { return name + "-" + strings.ToLower(rand.Text()[:6]) }
+
 // KubectlT returns the path of bin/kubectl.
 func KubectlT(tb testing.TB) string {
 	tb.Helper()
@@ -48,4 +69,47 @@ func KubectlT(tb testing.TB) string {
 		tb.Fatal(err)
 	}
 	return path
+}
+
+// MetricsT returns what the proxy counts.
+func (p *Proxy) MetricsT(tb testing.TB) Metrics {
+	tb.Helper()
+	m, err := p.Metrics(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return m
+}
+
+// MetricsT returns what the apiserver counts.
+func (s *APIServer) MetricsT(tb testing.TB) Metrics {
+	tb.Helper()
+	text, err := s.Client().RESTClient().Get().AbsPath("/metrics").DoRaw(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return Metrics(text)
+}
+
+// MemoryT returns the memory that the proxy takes, and the most that it has taken, in bytes.
+func (p *Proxy) MemoryT(tb testing.TB) (resident, peak int64) {
+	tb.Helper()
+	resident, peak, err := MemoryOf(p.PID())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return resident, peak
+}
+
+// CachedT tells whether the proxy has all of a resource in a cache.
+func (p *Proxy) CachedT(tb testing.TB, resource string) bool {
+	tb.Helper()
+	return p.MetricsT(tb).Sum("watchproxy_feed_synced", Label("resource", resource)) > 0
+}
+
+// Client is a client of the proxy, with a token unless that is empty.
+func (p *Proxy) Client(token string) *kubernetes.Clientset {
+	config := p.RESTConfig()
+	config.BearerToken = token
+	return kubernetes.NewForConfigOrDie(config)
 }

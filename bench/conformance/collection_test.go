@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
+	"testing"
 
 	"github.com/tidwall/gjson"
 )
@@ -103,18 +104,18 @@ func (c *collection) apiVersion() string {
 // write sends a change to the apiserver and returns the resourceVersion that the answer carries: of a change its own, of
 // a deletion 0, as answers to those vary.
 func write(ctx context.Context, method, target, body string) (uint64, error) {
-	r := request{method: method, target: target, body: body}.with("Content-Type", "application/json")
+	r := request{Method: method, Target: target, Body: body}.With("Content-Type", "application/json")
 	if method == http.MethodPatch {
-		r.header.Set("Content-Type", "application/merge-patch+json")
+		r.Header.Set("Content-Type", "application/merge-patch+json")
 	}
-	got, err := apiserver.send(ctx, r)
+	got, err := apiserver.Ask(ctx, r)
 	if err != nil {
 		return 0, err
 	}
-	if got.status/100 != 2 {
-		return 0, fmt.Errorf("%s %s: %d %.1000s", method, target, got.status, got.body)
+	if got.Status/100 != 2 {
+		return 0, fmt.Errorf("%s %s: %d %.1000s", method, target, got.Status, got.Body)
 	}
-	rv, _ := strconv.ParseUint(gjson.GetBytes(got.body, "metadata.resourceVersion").Str, 10, 64)
+	rv, _ := strconv.ParseUint(gjson.GetBytes(got.Body, "metadata.resourceVersion").Str, 10, 64)
 	return rv, nil
 }
 
@@ -145,4 +146,14 @@ func (o object) remove(ctx context.Context) error {
 		_, err = write(ctx, http.MethodPut, o.path()+"/finalize", o.json())
 	}
 	return err
+}
+
+// createT is create for what the test needs.
+func (o object) createT(tb testing.TB) uint64 {
+	tb.Helper()
+	rv, err := o.create(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return rv
 }

@@ -1,10 +1,7 @@
 package conformance
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -25,33 +22,13 @@ func another(t *testing.T, options cluster.Options) *cluster.APIServer {
 // own, both as the user of a token.
 func anotherProxy(t *testing.T, server *cluster.APIServer, token, settings string) {
 	t.Helper()
-	kubeconfig, config := filepath.Join(t.TempDir(), "kubeconfig"), filepath.Join(t.TempDir(), "config.yaml")
-	const head = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n"
-	if err := errors.Join(server.WriteKubeconfigAt(kubeconfig, server.URL, token), os.WriteFile(config, []byte(head+settings), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Args: []string{"--config", config}})
-	for _, s := range []struct {
-		to              **endpoint
-		name, url, auth string
-	}{
-		{&apiserver, "apiserver", server.URL, token},
-		{&proxied, "proxy", proxy.URL, ""},
-		{&admin, "admin", proxy.AdminURL, ""},
-	} {
-		e, err := newEndpoint(s.name, s.url, s.auth, server.CA)
-		if err != nil {
-			t.Fatal(err)
-		}
-		was := *s.to
-		*s.to = e
-		t.Cleanup(func() {
-			e.http.CloseIdleConnections()
-			*s.to = was
-			forget()
-		})
-	}
-	forget()
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: server.KubeconfigT(t, server.URL, token), Settings: settings})
+	was := [...]*cluster.Endpoint{apiserver, proxied, admin}
+	t.Cleanup(func() {
+		apiserver, proxied, admin = was[0], was[1], was[2]
+		forget()
+	})
+	speakTo(t, server, token, proxy, "")
 }
 
 // What etcd has compacted is gone: for reads of exact states, for the tokens of pages, and for the watches of what the
@@ -68,10 +45,7 @@ func TestCompaction(t *testing.T) {
 			if c.uncached {
 				o.fields = c.about(o.namespace, name)
 			}
-			rv, err := o.create(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			rv := o.createT(t)
 			if name == "two" {
 				gone[c] = rv
 			}
@@ -80,9 +54,7 @@ func TestCompaction(t *testing.T) {
 	// The apiserver's cache looks once in 15 seconds whether what it has is compacted.
 	for _, c := range samples {
 		exact := fmt.Sprintf("%s?resourceVersionMatch=Exact&resourceVersion=%d", c.all(), gone[c])
-		if err := eventually(t.Context(), apiserver, get(exact), 410); err != nil {
-			t.Fatal(err)
-		}
+		await(t, get(exact), 410)
 	}
 	var rows []row
 	for _, c := range samples {
@@ -113,7 +85,7 @@ func compacted(t *testing.T, c *collection, rv uint64) (rows []row) {
 	)
 	const tooOld = "The resourceVersion for the provided list is too old."
 	const inconsistent = "Continuing with the provided token results in an inconsistent list"
-	rest := someState(rv)
+	rest := SomeState(rv)
 	for _, f := range []struct {
 		name, query string
 		status      int
@@ -136,7 +108,7 @@ func compacted(t *testing.T, c *collection, rv uint64) (rows []row) {
 		rows = append(rows, row{name: c.name + ", " + f.name, request: get(target), status: f.status, from: c.source(f.from), open: f.open, says: f.says})
 	}
 	// The answer to an expired token brings another one, for the rest as it is now.
-	expired := apiserver.must(t, get(fill.Replace(c.all()+"?limit=1&continue=$TOKEN")), 410)
-	next := gjson.GetBytes(expired.body, "metadata.continue").Str
+	expired := must(t, apiserver, get(fill.Replace(c.all()+"?limit=1&continue=$TOKEN")), 410)
+	next := gjson.GetBytes(expired.Body, "metadata.continue").Str
 	return append(rows, row{name: c.name + ", the rest", request: get(c.all() + "?limit=1&continue=" + next), status: 200, from: c.source(ifCached), open: rest})
 }

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // A long list is compressed when the client likes that, whatever it is written in; it is the apiserver's list, and no
@@ -36,7 +37,7 @@ func TestCompressedLists(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			at := revision(t, proxied.must(t, get(tc.of.all()+"?limit=1"), http.StatusOK))
+			at := revision(t, must(t, proxied, get(tc.of.all()+"?limit=1"), http.StatusOK))
 			catchUp(t, tc.of, at)
 			exact := fmt.Sprintf("resourceVersion=%d&resourceVersionMatch=Exact", at)
 			for _, path := range []string{
@@ -62,23 +63,23 @@ func compressed(t *testing.T, path string) {
 			continue // made for each request
 		}
 		before := derivedMisses(t)
-		want, got := apiserver.must(t, r, 200), proxied.must(t, r, 200)
+		want, got := must(t, apiserver, r, 200), must(t, proxied, r, 200)
 		if n := derivedMisses(t) - before; n > 0 {
 			t.Errorf("%s, %s: %d pieces are made again", path, f, n)
 		}
-		if !strings.Contains(got.header.Get("Content-Encoding"), "gzip") {
-			t.Logf("%s, %s: not compressed, %d bytes", path, f, len(got.body))
+		if !strings.Contains(got.Header.Get("Content-Encoding"), "gzip") {
+			t.Logf("%s, %s: not compressed, %d bytes", path, f, len(got.Body))
 			continue
 		}
-		t.Logf("%s, %s: %d bytes, %.2f of the apiserver's", path, f, len(got.body), float64(len(got.body))/float64(len(want.body)))
+		t.Logf("%s, %s: %d bytes, %.2f of the apiserver's", path, f, len(got.Body), float64(len(got.Body))/float64(len(want.Body)))
 	}
 }
 
 // anUpdate makes anew what it touches and what stands behind that, once.
 func anUpdate(t *testing.T, c *collection, home string) {
 	t.Helper()
-	list := get(c.all()+"?resourceVersion=0").with("Accept-Encoding", "gzip")
-	proxied.must(t, list, 200)
+	list := get(c.all()+"?resourceVersion=0").With("Accept-Encoding", "gzip")
+	must(t, proxied, list, 200)
 	for i := range 3 {
 		rv, err := (object{of: c, namespace: home, name: "o-0100"}).patch(t.Context(), fmt.Sprintf(`{"metadata":{"labels":{"updated":"%d"}}}`, i))
 		if err != nil {
@@ -87,7 +88,7 @@ func anUpdate(t *testing.T, c *collection, home string) {
 		catchUp(t, c, rv)
 		before := derivedMisses(t)
 		for range 3 {
-			proxied.must(t, list, 200)
+			must(t, proxied, list, 200)
 		}
 		if n := derivedMisses(t) - before; n < 1 || n > 4 { // two, or more if a page was split
 			t.Errorf("%s: %d pieces are made after an update", c.name, n)
@@ -110,19 +111,10 @@ func podTemplate(i int) map[string]any {
 	}}}
 }
 
-var missesSeries = regexp.MustCompile(`(?m)^watchproxy_derived_misses_total (\S+)$`)
-
 func derivedMisses(t *testing.T) int {
 	t.Helper()
-	found := missesSeries.FindSubmatch(admin.must(t, get("/metrics"), 200).body)
-	if found == nil {
-		t.Fatal("there is no watchproxy_derived_misses_total")
-	}
-	n, err := strconv.ParseFloat(string(found[1]), 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return int(n)
+	m := cluster.Metrics(must(t, admin, get("/metrics"), 200).Body)
+	return int(m.Sum("watchproxy_derived_misses_total"))
 }
 
 // What is just long enough is compressed, and what is not is not.
@@ -131,24 +123,22 @@ func TestCompressionThreshold(t *testing.T) {
 	home := newNamespaces(t, "threshold", 1)[0]
 	create := func(name string, size int) int {
 		o := object{of: configMaps, namespace: home, name: name, fields: data("k", strings.Repeat("x", size))}
-		if _, err := o.create(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		return len(apiserver.must(t, get(o.path()), 200).body)
+		o.createT(t)
+		return len(must(t, apiserver, get(o.path()), 200).Body)
 	}
 	size := threshold - (create("c-0", 1000) - 1000)
 	seen := map[int]bool{}
 	for i := range 5 {
 		name := fmt.Sprint("c-", i+1)
 		seen[create(name, size-2+i)-threshold] = true
-		catchUp(t, configMaps, revision(t, apiserver.must(t, get(configMaps.all()+"?limit=1"), 200)))
+		catchUp(t, configMaps, revision(t, must(t, apiserver, get(configMaps.all()+"?limit=1"), 200)))
 		for _, accept := range []string{"gzip", "deflate, gzip", "gzip;q=1.0", "*", "br, zstd"} {
-			r := get(configMaps.in(home)+"/"+name+"?resourceVersion=0").with("Accept-Encoding", accept)
+			r := get(configMaps.in(home)+"/"+name+"?resourceVersion=0").With("Accept-Encoding", accept)
 			row{name: name + " with " + accept, request: r, status: 200, from: cache}.run(t)
 		}
 		for _, form := range lots(name, compressedForms) {
 			if r, ok := form.of(get(configMaps.in(home) + "?resourceVersion=0&fieldSelector=metadata.name%3D" + name)); ok {
-				row{name: "list of " + name + " " + form.String(), request: r, status: 200, from: cache, open: someState(1)}.run(t)
+				row{name: "list of " + name + " " + form.String(), request: r, status: 200, from: cache, open: SomeState(1)}.run(t)
 			}
 		}
 	}

@@ -47,8 +47,8 @@ func TestFiniteWatches(t *testing.T) {
 		row{name: "too old", request: get(widgets.all() + "?watch=1&resourceVersion=1"), status: 200, from: upstream, open: reach, says: `"reason":"Expired"`},
 		row{name: "too old, with bookmarks", request: get(widgets.all() + "?watch=1&resourceVersion=1&allowWatchBookmarks=true&timeoutSeconds=9"), status: 200, from: upstream, open: reach},
 		row{name: "too old, by name", request: get(planets.all() + "?watch=1&resourceVersion=1&fieldSelector=metadata.name%3Dearth"), status: 200, from: upstream, open: reach},
-		row{name: "metadata", request: get(long).with("Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"), status: 200, from: cache},
-		row{name: "protobuf", request: get(long).with("Accept", "application/vnd.kubernetes.protobuf;stream=watch"), status: 200, from: cache},
+		row{name: "metadata", request: get(long).With("Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"), status: 200, from: cache},
+		row{name: "protobuf", request: get(long).With("Accept", "application/vnd.kubernetes.protobuf;stream=watch"), status: 200, from: cache},
 	))
 }
 
@@ -56,17 +56,11 @@ func TestFiniteWatches(t *testing.T) {
 func historyRows(t *testing.T, c *collection) (rows []row) {
 	t.Helper()
 	s := newScript(t, c)
-	n, err := s.object(s.home, unique("before"), "web", "").create(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := s.object(s.home, unique("before"), "web", "").createT(t)
 	if err := s.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	last, err := s.object(s.home, unique("after"), "web", "").create(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	last := s.object(s.home, unique("after"), "web", "").createT(t)
 	catchUp(t, c, last)
 	for name, selector := range map[string]string{
 		"history": "", "history by name": "&fieldSelector=metadata.name%3D" + s.first, "history by label": "&labelSelector=app%3Dweb",
@@ -139,8 +133,8 @@ func TestRefusedWatches(t *testing.T) {
 				row{name: target, request: get(target), status: f.status, from: upstream}.run(t)
 			}
 			check(t, []row{
-				{name: "as YAML", request: get(c.all()+"?watch=true&resourceVersion=0").with("Accept", "application/yaml"), status: 406, from: upstream},
-				{name: "as HTML", request: get(c.all()+"?watch=true&resourceVersion=0").with("Accept", "text/html"), status: 406, from: upstream},
+				{name: "as YAML", request: get(c.all()+"?watch=true&resourceVersion=0").With("Accept", "application/yaml"), status: 406, from: upstream},
+				{name: "as HTML", request: get(c.all()+"?watch=true&resourceVersion=0").With("Accept", "text/html"), status: 406, from: upstream},
 			})
 		})
 	}
@@ -155,19 +149,12 @@ func TestLastBookmark(t *testing.T) {
 	began := time.Now()
 	for _, c := range cs {
 		s := newScript(t, c)
-		n, err := s.object(s.home, unique("before"), "web", "").create(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := s.object(s.home, unique("before"), "web", "").createT(t)
 		catchUp(t, c, n)
 		target := fmt.Sprintf("%s?watch=true&labelSelector=app%%3Dnobody&resourceVersion=%d&timeoutSeconds=%d", c.all(), n, lifetime/time.Second)
 		silent, marked := openPair(t, "silent", get(target), cache), openPair(t, "marked", get(target+"&allowWatchBookmarks=true"), cache)
 		streams = append(streams, silent.want, silent.got, marked.want, marked.got)
-		rv, err := s.object(s.home, unique("unseen"), "web", "").create(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		unseen = append(unseen, rv)
+		unseen = append(unseen, s.object(s.home, unique("unseen"), "web", "").createT(t))
 	}
 	opened := time.Now()
 	for i, four := range slices.Collect(slices.Chunk(toEnd(streams), 4)) {
@@ -185,7 +172,7 @@ func TestLastBookmark(t *testing.T) {
 			for _, w := range marked {
 				w.check(t, unseen[i], began, opened, lifetime)
 				for _, e := range w.events {
-					marks[string(settled(e))] = true
+					marks[string(Settled(e))] = true
 				}
 			}
 			if len(marks) > 1 {

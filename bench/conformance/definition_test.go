@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -39,55 +40,37 @@ func (g *gadgets) definition() string { return definitions + "/" + g.resource + 
 func (g *gadgets) define(versions ...string) {
 	g.t.Helper()
 	crd := definition(g.kind, g.resource, "Namespaced", strings.Join(versions, ","))
-	if _, err := write(g.t.Context(), http.MethodPost, definitions, crd); err != nil {
-		g.t.Fatal(err)
-	}
-	g.eventually(http.StatusOK)
+	writeT(g.t, http.MethodPost, definitions, crd)
+	await(g.t, get(g.all()), http.StatusOK)
 }
 
 // redefine replaces the versions.
 func (g *gadgets) redefine(versions ...string) {
 	g.t.Helper()
-	if _, err := write(g.t.Context(), http.MethodPatch, g.definition(), `{"spec":{"versions":[`+strings.Join(versions, ",")+`]}}`); err != nil {
-		g.t.Fatal(err)
-	}
-}
-
-func (g *gadgets) eventually(status int) {
-	g.t.Helper()
-	ctx, cancel := context.WithTimeout(g.t.Context(), streamLimit)
-	defer cancel()
-	if err := eventually(ctx, apiserver, get(g.all()), status); err != nil {
-		g.t.Fatal(err)
-	}
+	writeT(g.t, http.MethodPatch, g.definition(), `{"spec":{"versions":[`+strings.Join(versions, ",")+`]}}`)
 }
 
 func (g *gadgets) add(name, color string) {
 	g.t.Helper()
 	o := object{of: &g.collection, namespace: "a", name: name, fields: map[string]any{"spec": map[string]any{"color": color}}}
-	if _, err := o.create(g.t.Context()); err != nil {
-		g.t.Fatal(err)
-	}
+	o.createT(g.t)
 }
 
 // cached waits until the proxy answers from its cache, and checks each answer until then.
 func (g *gadgets) cached(target string) {
 	g.t.Helper()
 	path, _, _ := strings.Cut(target, "?")
-	apiserver.must(g.t, get(path+"?limit=1"), http.StatusOK) // its own cache of the version may have just begun
+	must(g.t, apiserver, get(path+"?limit=1"), http.StatusOK) // its own cache of the version may have just begun
 	var last error
 	for end := time.Now().Add(streamLimit); time.Now().Before(end); {
-		r := row{request: get(target), status: 200, from: cache, open: someState(0)}
+		r := row{request: get(target), status: 200, from: cache, open: SomeState(0)}
 		if last = r.try(g.t.Context()); last == nil {
 			return
 		}
 		if !strings.Contains(last.Error(), "the answer came from") {
 			break
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-g.t.Context().Done():
-		}
+		cluster.Pause(g.t.Context(), 100*time.Millisecond)
 	}
 	g.t.Fatalf("%s is not answered from the cache: %v", target, last)
 }
@@ -123,14 +106,14 @@ func (g *gadgets) same(targets ...string) {
 			if err != nil {
 				g.t.Fatal(err)
 			}
-			if want.status == http.StatusTooManyRequests || got.status == http.StatusTooManyRequests {
+			if want.Status == http.StatusTooManyRequests || got.Status == http.StatusTooManyRequests {
 				continue // upstream is initializing; both asked it, one of them too early
 			}
 			var open rule
-			if want.status == http.StatusOK {
-				open = someState(0)
+			if want.Status == http.StatusOK {
+				open = SomeState(0)
 			}
-			if err := compare(want, got, open); err != nil {
+			if err := Compare(want, got, open); err != nil {
 				g.t.Errorf("%s: %v", target, err)
 			}
 		}
@@ -155,8 +138,8 @@ func TestSchemaChange(t *testing.T) {
 	g.ended(p.got)
 	g.same(g.all()+"?resourceVersion=0", g.all(), g.in("a")+"/one?resourceVersion=0")
 	g.cached(g.all() + "?resourceVersion=0")
-	if got := proxied.must(t, get(g.in("a")+"/one?resourceVersion=0"), 200); !bytes.Contains(got.body, []byte(`"size":2`)) {
-		t.Errorf("the object is %s", got.body)
+	if got := must(t, proxied, get(g.in("a")+"/one?resourceVersion=0"), 200); !bytes.Contains(got.Body, []byte(`"size":2`)) {
+		t.Errorf("the object is %s", got.Body)
 	}
 }
 
@@ -169,22 +152,13 @@ func TestSelectableFieldsChange(t *testing.T) {
 	g.cached(g.all() + "?resourceVersion=0")
 	row{name: "not selectable yet", request: get(g.all() + red), status: 400, from: upstream}.run(t)
 	g.redefine(version("v1", true, `,"selectableFields":[{"jsonPath":".spec.color"}]`), version("v2", false, ""))
-	g.eventuallyAt(g.all()+red, http.StatusOK)
+	await(g.t, get(g.all()+red), http.StatusOK)
 	g.same(g.all() + red)
 	g.cached(g.all() + red)
 	row{name: "not in the other version", request: get(strings.Replace(g.all(), "/v1/", "/v2/", 1) + red), status: 400, from: upstream}.run(t)
 	g.redefine(version("v1", true, ""), version("v2", false, ""))
-	g.eventuallyAt(g.all()+red, http.StatusBadRequest)
+	await(g.t, get(g.all()+red), http.StatusBadRequest)
 	g.same(g.all() + red)
-}
-
-func (g *gadgets) eventuallyAt(target string, status int) {
-	g.t.Helper()
-	ctx, cancel := context.WithTimeout(g.t.Context(), streamLimit)
-	defer cancel()
-	if err := eventually(ctx, apiserver, get(target), status); err != nil {
-		g.t.Fatal(err)
-	}
 }
 
 // A version that is not served any more is not served from the cache either; the others go on.
@@ -196,7 +170,7 @@ func TestVersionRemoved(t *testing.T) {
 	g.cached(v2 + "?resourceVersion=0")
 	p := openPair(t, "changes", get(v2+"?watch=true"), cache)
 	g.redefine(version("v1", true, ""), strings.Replace(version("v2", false, ""), `"served":true`, `"served":false`, 1))
-	g.eventuallyAt(v2, http.StatusNotFound)
+	await(g.t, get(v2), http.StatusNotFound)
 	g.ended(p.want)
 	g.ended(p.got)
 	g.same(v2+"?resourceVersion=0", v2, g.all())
@@ -209,10 +183,8 @@ func TestDefinitionDeletedAndRecreated(t *testing.T) {
 	g.add("one", "red")
 	g.cached(g.all() + "?resourceVersion=0")
 	p := openPair(t, "changes", get(g.all()+"?watch=true"), cache)
-	if _, err := write(t.Context(), http.MethodDelete, g.definition(), ""); err != nil {
-		t.Fatal(err)
-	}
-	g.eventually(http.StatusNotFound)
+	writeT(t, http.MethodDelete, g.definition(), "")
+	await(g.t, get(g.all()), http.StatusNotFound)
 	g.ended(p.got)
 	p.want.close()
 	g.same(g.all()+"?resourceVersion=0", g.all(), g.in("a")+"/one?resourceVersion=0")
@@ -221,7 +193,7 @@ func TestDefinitionDeletedAndRecreated(t *testing.T) {
 	g.add("two", "blue")
 	g.cached(g.all())
 	var list struct{ Items []json.RawMessage }
-	if err := json.Unmarshal(proxied.must(t, get(g.all()), 200).body, &list); err != nil || len(list.Items) != 1 {
+	if err := json.Unmarshal(must(t, proxied, get(g.all()), 200).Body, &list); err != nil || len(list.Items) != 1 {
 		t.Errorf("%d objects: %v", len(list.Items), err)
 	}
 }
@@ -231,11 +203,9 @@ func TestDefinitionAppears(t *testing.T) {
 	plural := strings.ReplaceAll(unique("late"), "-", "")
 	target := "/apis/example.com/v1/" + plural
 	row{name: "not there yet", request: get(target), status: 404, from: upstream}.run(t)
-	if _, err := write(t.Context(), http.MethodPost, definitions, definition(strings.ToUpper(plural[:1])+plural[1:], plural, "Cluster", version("v1", true, ""))); err != nil {
-		t.Fatal(err)
-	}
+	writeT(t, http.MethodPost, definitions, definition(strings.ToUpper(plural[:1])+plural[1:], plural, "Cluster", version("v1", true, "")))
 	g := &gadgets{collection{name: plural, root: "/apis/example.com/v1", resource: plural}, t}
-	g.eventually(http.StatusOK)
+	await(g.t, get(g.all()), http.StatusOK)
 	g.cached(target)
 }
 
@@ -247,13 +217,12 @@ func TestCrowdAfterARedefinition(t *testing.T) {
 	g.cached(g.all() + "?resourceVersion=0")
 	watch := get(g.all() + "?watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
 	open := func() []*stream {
-		streams, errs := make([]*stream, crowd), make([]error, crowd)
-		var all sync.WaitGroup
-		for i := range crowd {
-			all.Go(func() { streams[i], errs[i] = proxied.watch(t.Context(), watch) })
-		}
-		all.Wait()
-		if err := errors.Join(errs...); err != nil {
+		streams := make([]*stream, crowd)
+		err := workload.Parallel(t.Context(), crowd, crowd, func(_ context.Context, i int) (err error) {
+			streams[i], err = openStream(t.Context(), proxied, watch)
+			return err
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
 		return streams

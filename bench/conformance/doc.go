@@ -4,7 +4,7 @@
 // # The differential suite
 //
 // A [testing.T] table of requests, each sent to both servers as it stands, over HTTP/1.1 or HTTP/2 and without any client
-// library in between: in plain JSON and in the other forms that the apiserver offers, one of them by lot (-form-seed) or
+// library in between: in plain JSON and in the other forms that the apiserver offers, one that -seed picks or
 // all (-all-forms). Status, headers and body must be the same. Each row also says where the proxy's answer has to come from,
 // its cache or the apiserver, and the proxy's own metrics have to agree: a row about the cache cannot pass because the
 // request was forwarded.

@@ -13,7 +13,7 @@ func TestForbidden(t *testing.T) {
 		t.Skip("-rbac: a proxy that authenticates refuses itself who has no identity; what it says to those who may not, package access compares")
 	}
 	nobody := func(method, target, body string) request {
-		return request{method: method, target: target, body: body}.with("Authorization", "nonsense").with("Content-Type", "application/json")
+		return request{Method: method, Target: target, Body: body}.With("Authorization", "nonsense").With("Content-Type", "application/json")
 	}
 	var rows []row
 	for _, c := range samples {
@@ -71,7 +71,7 @@ func TestRefusedMethods(t *testing.T) {
 			{http.MethodGet, c.root + "/namespaces/a/nonsense/x", 404, 404},
 			{http.MethodGet, strings.Replace(c.all(), "/v1/", "/v9/", 1), 404, 404},
 		} {
-			r := request{method: f.method, target: f.target}.with("Content-Type", "application/json")
+			r := request{Method: f.method, Target: f.target}.With("Content-Type", "application/json")
 			refused := row{name: f.method + " " + f.target, request: r, status: f.builtin, from: upstream}
 			if custom {
 				refused.status = f.ofCustom
@@ -89,10 +89,8 @@ func TestRefusedMethods(t *testing.T) {
 func TestAggregatedServerDown(t *testing.T) {
 	const apiservices = "/apis/apiregistration.k8s.io/v1/apiservices"
 	const name = "v1.down.example.com"
-	if _, err := write(t.Context(), http.MethodPost, apiservices, `{"kind":"APIService","apiVersion":"apiregistration.k8s.io/v1","metadata":{"name":"`+name+`"},
-		"spec":{"group":"down.example.com","version":"v1","groupPriorityMinimum":1,"versionPriority":1,"service":{"namespace":"default","name":"down"}}}`); err != nil {
-		t.Fatal(err)
-	}
+	writeT(t, http.MethodPost, apiservices, `{"kind":"APIService","apiVersion":"apiregistration.k8s.io/v1","metadata":{"name":"`+name+`"},
+		"spec":{"group":"down.example.com","version":"v1","groupPriorityMinimum":1,"versionPriority":1,"service":{"namespace":"default","name":"down"}}}`)
 	const things = "/apis/down.example.com/v1/things"
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
@@ -104,9 +102,7 @@ func TestAggregatedServerDown(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := eventually(t.Context(), apiserver, get(things), 503); err != nil {
-		t.Fatal(err)
-	}
+	await(t, get(things), 503)
 	check(t, []row{
 		{name: "list", request: get(things + "?resourceVersion=0"), status: 503, from: upstream, says: "service unavailable"},
 		{name: "most recent", request: get(things), status: 503, from: upstream},

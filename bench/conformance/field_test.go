@@ -8,6 +8,8 @@ import (
 
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // Whatever the apiserver lets select by, the cache selects by.
@@ -47,10 +49,7 @@ func TestFieldsOfAnotherVersion(t *testing.T) {
 		"text": `"7"`, "yes": "true", "null": "null", "list": "[1,2]", "map": `{}`,
 	}
 	for name, value := range values {
-		rv, err := object{of: &v2, namespace: "a", name: name, fields: spec(`{"size":` + value + `}`)}.create(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		rv := object{of: &v2, namespace: "a", name: name, fields: spec(`{"size":` + value + `}`)}.createT(t)
 		last = max(last, rv)
 	}
 	g.cached(g.all() + "?resourceVersion=0")
@@ -60,7 +59,7 @@ func TestFieldsOfAnotherVersion(t *testing.T) {
 		"9.223372036854776e+18", "9223372036854775808", "9223372036854776000", "7", "true", "", "<nil>", "null", "[1 2]", "[1,2]", "map[]", "{}",
 	} {
 		target := g.all() + "?resourceVersion=0&fieldSelector=" + url.QueryEscape("spec.size="+fields.EscapeValue(value))
-		row{name: "as " + value, request: get(target), status: 200, from: cache, open: someState(last)}.run(t)
+		row{name: "as " + value, request: get(target), status: 200, from: cache, open: SomeState(last)}.run(t)
 	}
 }
 
@@ -73,16 +72,16 @@ func (s *selectables) check(t *testing.T, home string, last uint64) {
 // catchUp waits until both servers have got to a resourceVersion.
 func catchUp(t *testing.T, c *collection, rv uint64) {
 	t.Helper()
-	for _, e := range []*endpoint{apiserver, proxied} {
+	for _, e := range []*cluster.Endpoint{apiserver, proxied} {
 		caught := get(fmt.Sprintf("%s?limit=1&resourceVersionMatch=NotOlderThan&resourceVersion=%d", c.all(), rv))
-		e.must(t, caught, 200)
-		e.must(t, caught.with("Accept", "application/vnd.kubernetes.protobuf,application/json"), 200)
+		must(t, e, caught, 200)
+		must(t, e, caught.With("Accept", "application/vnd.kubernetes.protobuf,application/json"), 200)
 	}
 }
 
 // rows are the lists by each field.
 func (s *selectables) rows(home string, last uint64) (rows []row) {
-	recent := someState(last)
+	recent := SomeState(last)
 	for i, f := range s.fields {
 		next := s.fields[(i+1)%len(s.fields)]
 		for _, form := range []struct {

@@ -57,10 +57,7 @@ func TestFieldWatches(t *testing.T) {
 func (p passage) check(t *testing.T, home string) {
 	name := unique("passage")
 	catchUp(t, p.watched, 1) // a cache that a read has started knows nothing of before
-	before, err := p.object(home, name+"-before").create(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := p.object(home, name+"-before").createT(t)
 	catchUp(t, p.watched, before)
 	var open []*pair
 	for _, selector := range []string{p.selector, strings.Replace(p.selector, "=", "!=", 1)} {

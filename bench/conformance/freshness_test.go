@@ -21,9 +21,9 @@ func TestProbeTellsTheRevision(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			written := elsewhere(t)
-			got := apiserver.must(t, get(target), 200)
-			if rv := revision(t, got); rv < written || gjson.GetBytes(got.body, "items.#").Int() != 0 {
-				t.Errorf("after a write at %d: %s", written, got.body)
+			got := must(t, apiserver, get(target), 200)
+			if rv := revision(t, got); rv < written || gjson.GetBytes(got.Body, "items.#").Int() != 0 {
+				t.Errorf("after a write at %d: %s", written, got.Body)
 			}
 		})
 	}
@@ -36,15 +36,15 @@ func TestSideWatchBringsABookmark(t *testing.T) {
 	for _, c := range []*collection{endpoints, nodes, planets, widgetsV2} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			from := revision(t, apiserver.must(t, get(c.all()+"?limit=1"), 200))
+			from := revision(t, must(t, apiserver, get(c.all()+"?limit=1"), 200))
 			elsewhere(t)
 			probe := c.all() + "?limit=1&fieldSelector=metadata.name%3Dwatchproxy.dev:none"
 			if c.namespaced {
 				probe = c.in("watchproxy.none") + "?limit=1"
 			}
-			probed := revision(t, apiserver.must(t, get(probe), 200))
+			probed := revision(t, must(t, apiserver, get(probe), 200))
 			began := time.Now()
-			s, err := apiserver.watch(t.Context(), get(fmt.Sprintf("%s?watch=true&allowWatchBookmarks=true&timeoutSeconds=3&resourceVersion=%d", c.all(), from)))
+			s, err := openStream(t.Context(), apiserver, get(fmt.Sprintf("%s?watch=true&allowWatchBookmarks=true&timeoutSeconds=3&resourceVersion=%d", c.all(), from)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -65,8 +65,8 @@ func TestSideWatchBringsABookmark(t *testing.T) {
 // The apiserver's cache has what a probe saw: a list not older than it does not wait, and shows it.
 func TestListAtTheProbedRevision(t *testing.T) {
 	written := elsewhere(t)
-	probed := revision(t, apiserver.must(t, get("/api/v1/namespaces/watchproxy.none/endpoints?limit=1"), 200))
-	got := apiserver.must(t, get(fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=NotOlderThan", endpoints.all(), probed)), 200)
+	probed := revision(t, must(t, apiserver, get("/api/v1/namespaces/watchproxy.none/endpoints?limit=1"), 200))
+	got := must(t, apiserver, get(fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=NotOlderThan", endpoints.all(), probed)), 200)
 	if rv := revision(t, got); rv < probed || probed < written {
 		t.Errorf("written %d, probed %d, listed %d", written, probed, rv)
 	}
@@ -75,16 +75,12 @@ func TestListAtTheProbedRevision(t *testing.T) {
 // elsewhere writes to a collection that the test is not about, and returns the revision.
 func elsewhere(t *testing.T) uint64 {
 	t.Helper()
-	rv, err := (object{of: leases, namespace: "default", name: unique("elsewhere")}).create(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rv
+	return object{of: leases, namespace: "default", name: unique("elsewhere")}.createT(t)
 }
 
 func revision(t *testing.T, list reply) uint64 {
 	t.Helper()
-	rv, err := strconv.ParseUint(gjson.GetBytes(list.body, "metadata.resourceVersion").Str, 10, 64)
+	rv, err := strconv.ParseUint(gjson.GetBytes(list.Body, "metadata.resourceVersion").Str, 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -111,10 +111,7 @@ func TestTooLargeResourceVersion(t *testing.T) {
 // What a write elsewhere has reached is no future to the apiserver, though nothing has come of it on the stream of a
 // collection that rests. (A bookmark might, so that the proxy's answer can come from either place.)
 func TestResourceVersionOfAnotherCollection(t *testing.T) {
-	elsewhere, err := (object{of: configMaps, namespace: "default", name: unique("elsewhere")}).create(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	elsewhere := (object{of: configMaps, namespace: "default", name: unique("elsewhere")}).createT(t)
 	at := fmt.Sprintf("resourceVersion=%d", elsewhere)
 	beginning := token(fmt.Sprintf(`{"v":"meta.k8s.io/v1","rv":%d,"start":"/!"}`, elsewhere))
 	var rows []row
@@ -124,7 +121,7 @@ func TestResourceVersionOfAnotherCollection(t *testing.T) {
 			open         rule
 		}{
 			{"get", "/" + c.one + "?" + at, nil},
-			{"list", "?" + at, someState(elsewhere)},
+			{"list", "?" + at, SomeState(elsewhere)},
 			{"list, exact", "?resourceVersionMatch=Exact&" + at, nil},
 			{"page", "?limit=1&" + at, nil},
 			{"page by its token", "?limit=1&continue=" + beginning, nil},

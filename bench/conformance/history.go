@@ -1,11 +1,16 @@
 package conformance
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
+	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/tidwall/gjson"
 )
@@ -20,7 +25,8 @@ type Event struct {
 	Line       []byte // the whole line with its newline, or in protobuf the frame with its length
 }
 
-var errNoEvent = errors.New("not a line of a watch")
+// ErrNoEvent says that what came is no event.
+var ErrNoEvent = errors.New("not a line of a watch")
 
 // ParseEvent reads a line. It insists on the framing that kube-apiserver writes, down to the bytes.
 func ParseEvent(line []byte) (Event, error) {
@@ -29,7 +35,7 @@ func ParseEvent(line []byte) (Event, error) {
 	kind, rest, ok2 := bytes.Cut(rest, []byte(`","object":`))
 	object, ok3 := bytes.CutSuffix(rest, []byte("}\n"))
 	if !ok || !ok2 || !ok3 || !gjson.ValidBytes(object) {
-		return e, fmt.Errorf("%w: %.200q", errNoEvent, line)
+		return e, fmt.Errorf("%w: %.200q", ErrNoEvent, line)
 	}
 	e.Type = string(kind)
 	if e.Type == "ERROR" {
@@ -41,7 +47,7 @@ func ParseEvent(line []byte) (Event, error) {
 	}
 	var err error
 	if e.RV, err = strconv.ParseUint(meta.Get("resourceVersion").Str, 10, 64); err != nil {
-		return e, fmt.Errorf("%w: resourceVersion: %w", errNoEvent, err)
+		return e, fmt.Errorf("%w: resourceVersion: %w", ErrNoEvent, err)
 	}
 	if e.Type == "BOOKMARK" {
 		e.InitialEnd = meta.Get(`annotations.k8s\.io/initial-events-end`).Str == "true"
@@ -86,4 +92,45 @@ func (c *Connection) Last() uint64 {
 		}
 	}
 	return c.From
+}
+
+// Events reads the events of a watch, in JSON or in protobuf as its header says. The last comes with an error unless the
+// watch ends after a whole event.
+func Events(resp *http.Response) iter.Seq2[Event, error] {
+	next, body := nextLine, bufio.NewReader(resp.Body)
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/vnd.kubernetes.protobuf") {
+		next = nextFrame
+	}
+	return func(yield func(Event, error) bool) {
+		for {
+			e, err := next(body)
+			if err == io.EOF { //nolint:errorlint // a clean end is not wrapped
+				return
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// nextLine reads an event in JSON.
+func nextLine(r *bufio.Reader) (Event, error) {
+	line, err := r.ReadBytes('\n')
+	switch {
+	case errors.Is(err, io.EOF) && len(line) == 0:
+		return Event{}, err
+	case err != nil:
+		return Event{}, fmt.Errorf("watch broke after %q: %w", line, errors.Join(err, io.ErrUnexpectedEOF))
+	}
+	return ParseEvent(line)
+}
+
+// nextFrame reads an event in protobuf.
+func nextFrame(r *bufio.Reader) (Event, error) {
+	frame, err := readFrame(r)
+	if err != nil {
+		return Event{}, err
+	}
+	return ParseProtoEvent(frame)
 }

@@ -89,7 +89,7 @@ func TestListsOfOne(t *testing.T) {
 					r := row{name: f.name + ", " + name, status: 200, from: c.source(f.from)}
 					r.request = get(c.expand(c.in("a") + "?fieldSelector=metadata.name%3D" + name + "&" + f.query))
 					if r.open = c.exact(); !f.exact {
-						r.open = someState(c.now)
+						r.open = SomeState(c.now)
 					}
 					r.run(t)
 				}
@@ -102,7 +102,7 @@ func listRows(c *collection, where, path string) (rows []row) {
 	for _, f := range listForms {
 		r := row{name: f.name + where, request: get(c.expand(path + "?" + f.query)), status: 200, from: c.source(f.from)}
 		if r.open = c.exact(); !f.exact {
-			r.open = someState(c.now)
+			r.open = SomeState(c.now)
 			// In all namespaces there is the lease that the apiserver renews.
 			r.moving = c == leases && path == c.all()
 		}

@@ -3,8 +3,11 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // minute is a watch of every sample, at both servers, that shows nothing but bookmarks and ends shortly after the regular
@@ -12,7 +15,8 @@ import (
 var minute struct {
 	streams []*stream
 	unseen  []uint64 // of a write after the watch was opened
-	read    chan []watched
+	read    []watched
+	reading sync.WaitGroup
 }
 
 // minuteLife is between one regular bookmark and two, and more than two seconds after the first.
@@ -32,8 +36,8 @@ func startMinute(ctx context.Context) error {
 		}
 		target := fmt.Sprintf("%s?watch=true&labelSelector=app%%3Dnobody&resourceVersion=%d&timeoutSeconds=%d&allowWatchBookmarks=true",
 			c.all(), rv, minuteLife/time.Second)
-		for _, e := range []*endpoint{apiserver, proxied} {
-			s, err := e.watch(ctx, get(target))
+		for _, e := range []*cluster.Endpoint{apiserver, proxied} {
+			s, err := openStream(ctx, e, get(target))
 			if err != nil {
 				return err
 			}
@@ -48,8 +52,7 @@ func startMinute(ctx context.Context) error {
 		}
 		minute.unseen = append(minute.unseen, rv)
 	}
-	minute.read = make(chan []watched, 1)
-	go func() { minute.read <- toEnd(minute.streams) }()
+	minute.reading.Go(func() { minute.read = toEnd(minute.streams) })
 	return nil
 }
 
@@ -57,16 +60,18 @@ func closeMinute() {
 	for _, s := range minute.streams {
 		s.close()
 	}
+	minute.reading.Wait()
 }
 
 // A watch gets a bookmark once a minute, and one shortly before its end, and no others. The apiserver, which looks for due
 // ones once a second, now and then sends the last one twice.
 func TestBookmarksOnceAMinute(t *testing.T) {
-	for i, w := range <-minute.read {
+	minute.reading.Wait()
+	for i, w := range minute.read {
 		c := samples[i/2]
 		t.Run(c.name+", "+w.name, func(t *testing.T) {
 			due, twice := 2, 0
-			if w.name == apiserver.name {
+			if w.name == apiserver.Name {
 				twice = 1
 			}
 			if c.uncached {

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // What is asked for in a form that the cache has is answered from there, whatever else is named: the rest is forwarded.
@@ -67,24 +69,24 @@ func TestNegotiation(t *testing.T) {
 				{strings.Repeat("text/x, ", 20) + "application/yaml, application/json", 200, upstream},
 				{"application/json, " + strings.Repeat("application/yaml, ", 20) + "text/x", 200, upstream},
 			} {
-				row{name: "list as " + f.accept, request: list.with("Accept", f.accept), status: f.status, from: f.from}.run(t)
-				row{name: "get as " + f.accept, request: object.with("Accept", f.accept), status: f.status, from: f.from}.run(t)
+				row{name: "list as " + f.accept, request: list.With("Accept", f.accept), status: f.status, from: f.from}.run(t)
+				row{name: "get as " + f.accept, request: object.With("Accept", f.accept), status: f.status, from: f.from}.run(t)
 			}
 			check(t, []row{
-				{name: "two Accept headers", request: list.with("Accept", "application/json").with("Accept", "application/yaml"), status: 200, from: cache},
-				{name: "two Accept headers, the other way round", request: list.with("Accept", "application/yaml").with("Accept", "application/json"), status: 200, from: cache},
-				{name: "Table of a list", request: list.with("Accept", table), status: 200, from: upstream, moving: true},
-				{name: "Table of an object", request: object.with("Accept", table), status: 200, from: upstream, moving: true},
-				{name: "Table or JSON", request: list.with("Accept", table+",application/json"), status: 200, from: upstream, moving: true},
-				{name: "Table with objects", request: get(list.target+"&includeObject=Object").with("Accept", table), status: 200, from: upstream, moving: true},
-				{name: "Table of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").with("Accept", table), status: 404, from: upstream},
-				{name: "metadata of a list", request: list.with("Accept", partial), status: 200, from: cache},
-				{name: "metadata of an empty list", request: get(c.expand(c.in("nobody")+"?resourceVersion=$N&resourceVersionMatch=Exact")).with("Accept", partial), status: 200, from: cache, says: `"items":null`},
-				{name: "metadata of an object", request: object.with("Accept", one), status: 200, from: cache},
-				{name: "metadata as protobuf", request: list.with("Accept", strings.Replace(partial, "json", "vnd.kubernetes.protobuf", 1)), status: 200, from: cache},
-				{name: "metadata of one asked of a list", request: list.with("Accept", one), status: 406, from: upstream},
-				{name: "YAML of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").with("Accept", "application/yaml"), status: 404, from: cache},
-				{name: "JSON of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").with("Accept", "application/json"), status: 404, from: cache},
+				{name: "two Accept headers", request: list.With("Accept", "application/json").With("Accept", "application/yaml"), status: 200, from: cache},
+				{name: "two Accept headers, the other way round", request: list.With("Accept", "application/yaml").With("Accept", "application/json"), status: 200, from: cache},
+				{name: "Table of a list", request: list.With("Accept", table), status: 200, from: upstream, moving: true},
+				{name: "Table of an object", request: object.With("Accept", table), status: 200, from: upstream, moving: true},
+				{name: "Table or JSON", request: list.With("Accept", table+",application/json"), status: 200, from: upstream, moving: true},
+				{name: "Table with objects", request: get(list.Target+"&includeObject=Object").With("Accept", table), status: 200, from: upstream, moving: true},
+				{name: "Table of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").With("Accept", table), status: 404, from: upstream},
+				{name: "metadata of a list", request: list.With("Accept", partial), status: 200, from: cache},
+				{name: "metadata of an empty list", request: get(c.expand(c.in("nobody")+"?resourceVersion=$N&resourceVersionMatch=Exact")).With("Accept", partial), status: 200, from: cache, says: `"items":null`},
+				{name: "metadata of an object", request: object.With("Accept", one), status: 200, from: cache},
+				{name: "metadata as protobuf", request: list.With("Accept", strings.Replace(partial, "json", "vnd.kubernetes.protobuf", 1)), status: 200, from: cache},
+				{name: "metadata of one asked of a list", request: list.With("Accept", one), status: 406, from: upstream},
+				{name: "YAML of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").With("Accept", "application/yaml"), status: 404, from: cache},
+				{name: "JSON of an error", request: get(c.in("a-b")+"/nobody?resourceVersion=0").With("Accept", "application/json"), status: 404, from: cache},
 			})
 		})
 	}
@@ -123,7 +125,7 @@ func TestPretty(t *testing.T) {
 				} {
 					r := get(target + f.query)
 					if f.agent != "" {
-						r = r.with("User-Agent", f.agent)
+						r = r.With("User-Agent", f.agent)
 					}
 					row{name: target + f.query + " " + f.agent, request: r, status: 200, from: f.from}.run(t)
 				}
@@ -147,9 +149,7 @@ var acceptWords = struct{ types, params []string }{
 // Whatever a client accepts, it gets what the apiserver would give it: of an object, a list, a watch and an error.
 func TestNegotiationAtRandom(t *testing.T) {
 	const headers = 150
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := rand.New(rand.NewPCG(cluster.Seed(), 0))
 	pick := func(words []string) string { return words[r.IntN(len(words))] }
 	for range headers {
 		var clauses []string
@@ -169,13 +169,13 @@ func TestNegotiationAtRandom(t *testing.T) {
 			if strings.Contains(target, "watch") && r.IntN(10) > 0 {
 				continue // they take a second each
 			}
-			both := row{request: get(c.expand(c.in("a")+target)).with("Accept", accept)}
+			both := row{request: get(c.expand(c.in("a")+target)).With("Accept", accept)}
 			want, got, err := both.ask(t.Context())
 			if err == nil {
-				err = compare(want, got, ageless(nil))
+				err = Compare(want, got, ageless(nil))
 			}
 			if err != nil {
-				t.Errorf("%s as %q: %v", both.target, accept, err)
+				t.Errorf("%s as %q: %v", both.Target, accept, err)
 			}
 		}
 	}

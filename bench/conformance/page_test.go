@@ -54,18 +54,18 @@ func TestPageWalks(t *testing.T) {
 		t.Run(walk.name, func(t *testing.T) {
 			first := row{request: get(fmt.Sprintf("%s&limit=%d", walk.of.expand(walk.query), walk.limit)), status: 200, from: walk.begun, open: walk.of.exact()}
 			if walk.recent {
-				first.open = someState(walk.of.now)
+				first.open = SomeState(walk.of.now)
 			}
 			first.check(t)
 			if !walk.recent {
-				walkOn(t, walk.of, first.target, apiserver.must(t, first.request, 200))
+				walkOn(t, walk.of, first.Target, must(t, apiserver, first.request, 200))
 				return
 			}
 			// Their first pages may be of different states. Either's tokens are good at both.
-			pages := []reply{apiserver.must(t, first.request, 200), proxied.must(t, first.request, 200)}
+			pages := []reply{must(t, apiserver, first.request, 200), must(t, proxied, first.request, 200)}
 			passBy(t, walk.of)
 			for _, page := range pages {
-				walkOn(t, walk.of, first.target, page)
+				walkOn(t, walk.of, first.Target, page)
 			}
 		})
 	}
@@ -88,7 +88,7 @@ func walkOn(t *testing.T, c *collection, first string, page reply) {
 		params.Set("continue", listToken(page))
 		next := row{request: get(path + "?" + params.Encode()), status: 200, from: cache, open: c.exact()}
 		next.check(t)
-		page = apiserver.must(t, next.request, 200)
+		page = must(t, apiserver, next.request, 200)
 	}
 }
 
@@ -100,10 +100,7 @@ func passBy(t *testing.T, c *collection) {
 	if c.uncached {
 		o.fields = c.about(o.namespace, "passer-by")
 	}
-	rv, err := o.create(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	rv := o.createT(t)
 	if err := o.remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func TestParameters(t *testing.T) {
 				{"resourceVersion=0&continue=", 200, cache, ""},
 			} {
 				target := c.expand(c.in("a-b") + "?" + f.query)
-				row{name: target, request: get(target), status: f.status, from: c.source(f.from), says: f.says, open: someState(0)}.run(t)
+				row{name: target, request: get(target), status: f.status, from: c.source(f.from), says: f.says, open: SomeState(0)}.run(t)
 			}
 		})
 	}
@@ -88,19 +88,19 @@ func TestHeaders(t *testing.T) {
 	nobody := get(configMaps.in("a") + "/nobody?resourceVersion=0")
 	if *rights == "" { // a proxy that authenticates has its own answer to these
 		check(t, []row{
-			{name: "identity of the admin", request: list.with("Authorization", "Bearer "+apiserver.token), status: 200, from: upstream},
-			{name: "identity of nobody", request: list.with("Authorization", "Bearer nonsense"), status: 401, from: upstream},
-			{name: "identity that is malformed", request: list.with("Authorization", "nonsense"), status: 403, from: upstream},
+			{name: "identity of the admin", request: list.With("Authorization", "Bearer "+apiserver.Token), status: 200, from: upstream},
+			{name: "identity of nobody", request: list.With("Authorization", "Bearer nonsense"), status: 401, from: upstream},
+			{name: "identity that is malformed", request: list.With("Authorization", "nonsense"), status: 403, from: upstream},
 		})
 	}
 	check(t, []row{
-		{name: "impersonation", request: list.with("Impersonate-User", "nobody"), status: 403, from: upstream},
-		{name: "impersonation that is malformed", request: list.with("Impersonate-Group", "nobody"), status: 400, from: upstream},
-		{name: "conditions mean nothing", request: object.with("If-None-Match", "*").with("If-Modified-Since", "Sat, 01 Jan 2050 00:00:00 GMT"), status: 200, from: cache},
-		{name: "ranges mean nothing", request: object.with("Range", "bytes=0-9"), status: 200, from: cache},
-		{name: "a page's own origin means nothing", request: object.with("Origin", "http://localhost").with("Sec-Fetch-Site", "same-origin"), status: 200, from: cache},
-		{name: "a content type means nothing", request: object.with("Content-Type", "application/yaml"), status: 200, from: cache},
-		{name: "tracing means nothing", request: object.with("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), status: 200, from: cache},
+		{name: "impersonation", request: list.With("Impersonate-User", "nobody"), status: 403, from: upstream},
+		{name: "impersonation that is malformed", request: list.With("Impersonate-Group", "nobody"), status: 400, from: upstream},
+		{name: "conditions mean nothing", request: object.With("If-None-Match", "*").With("If-Modified-Since", "Sat, 01 Jan 2050 00:00:00 GMT"), status: 200, from: cache},
+		{name: "ranges mean nothing", request: object.With("Range", "bytes=0-9"), status: 200, from: cache},
+		{name: "a page's own origin means nothing", request: object.With("Origin", "http://localhost").With("Sec-Fetch-Site", "same-origin"), status: 200, from: cache},
+		{name: "a content type means nothing", request: object.With("Content-Type", "application/yaml"), status: 200, from: cache},
+		{name: "tracing means nothing", request: object.With("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), status: 200, from: cache},
 	})
 	for _, f := range []struct {
 		name    string
@@ -111,11 +111,11 @@ func TestHeaders(t *testing.T) {
 	} {
 		for _, id := range []string{"mine", "an id with spaces", "üñí", "", strings.Repeat("long", 100)} {
 			t.Run("Audit-Id of "+f.name+" "+id[:min(len(id), 20)], func(t *testing.T) {
-				want, got, err := row{request: f.request.with("Audit-Id", id)}.ask(t.Context())
+				want, got, err := row{request: f.request.With("Audit-Id", id)}.ask(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
-				if w, g := want.header.Values("Audit-Id"), got.header.Values("Audit-Id"); len(w) != len(g) || id != "" && w[0] != g[0] {
+				if w, g := want.Header.Values("Audit-Id"), got.Header.Values("Audit-Id"); len(w) != len(g) || id != "" && w[0] != g[0] {
 					t.Errorf("%q instead of %q", g, w)
 				}
 			})

@@ -23,7 +23,7 @@ func readFrame(r io.Reader) ([]byte, error) {
 	}
 	n := binary.BigEndian.Uint32(frame)
 	if n > maxFrame {
-		return nil, fmt.Errorf("%w: a frame of %d bytes", errNoEvent, n)
+		return nil, fmt.Errorf("%w: a frame of %d bytes", ErrNoEvent, n)
 	}
 	frame = append(frame, make([]byte, n)...)
 	if _, err := io.ReadFull(r, frame[4:]); err != nil {
@@ -37,21 +37,21 @@ func ParseProtoEvent(frame []byte) (Event, error) {
 	e := Event{Line: frame}
 	var event metav1.WatchEvent
 	if err := event.Unmarshal(frame[4:]); err != nil {
-		return e, fmt.Errorf("%w: %w", errNoEvent, err)
+		return e, fmt.Errorf("%w: %w", ErrNoEvent, err)
 	}
-	envelope, err := openEnvelope(event.Object.Raw)
+	envelope, err := OpenEnvelope(event.Object.Raw)
 	if err != nil {
-		return e, fmt.Errorf("%w: %w", errNoEvent, err)
+		return e, fmt.Errorf("%w: %w", ErrNoEvent, err)
 	}
 	if e.Type = event.Type; e.Type == "ERROR" {
 		return e, nil
 	}
 	var object metav1.PartialObjectMetadata
 	if err := object.Unmarshal(envelope.Raw); err != nil {
-		return e, fmt.Errorf("%w: %w", errNoEvent, err)
+		return e, fmt.Errorf("%w: %w", ErrNoEvent, err)
 	}
 	if e.RV, err = strconv.ParseUint(object.ResourceVersion, 10, 64); err != nil {
-		return e, fmt.Errorf("%w: resourceVersion: %w", errNoEvent, err)
+		return e, fmt.Errorf("%w: resourceVersion: %w", ErrNoEvent, err)
 	}
 	if e.Type == "BOOKMARK" {
 		e.InitialEnd = object.Annotations["k8s.io/initial-events-end"] == "true"
@@ -63,8 +63,8 @@ func ParseProtoEvent(frame []byte) (Event, error) {
 	return e, nil
 }
 
-// openEnvelope reads the prefix and the envelope of a message.
-func openEnvelope(body []byte) (runtime.Unknown, error) {
+// OpenEnvelope reads the prefix and the envelope of a message.
+func OpenEnvelope(body []byte) (runtime.Unknown, error) {
 	var envelope runtime.Unknown
 	raw, ok := bytes.CutPrefix(body, []byte("k8s\x00"))
 	if !ok {
@@ -73,13 +73,13 @@ func openEnvelope(body []byte) (runtime.Unknown, error) {
 	return envelope, envelope.Unmarshal(raw)
 }
 
-// settledFrame is a bookmark in protobuf without its resourceVersion.
-func settledFrame(frame []byte) []byte {
+// SettledFrame is a bookmark in protobuf without its resourceVersion.
+func SettledFrame(frame []byte) []byte {
 	var event metav1.WatchEvent
 	if err := event.Unmarshal(frame[4:]); err != nil {
 		return frame
 	}
-	envelope, err := openEnvelope(event.Object.Raw)
+	envelope, err := OpenEnvelope(event.Object.Raw)
 	if err != nil {
 		return frame
 	}

@@ -9,8 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -43,28 +41,16 @@ func slowConversion(t *testing.T) (called <-chan struct{}) {
 	})
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: webhook.Certificate().Raw})
 	stored, converted := version("v1", true, ""), version("v2", false, "")
-	if _, err := write(t.Context(), http.MethodPost, definitions, definition("Slow", "slows", "Namespaced", stored)); err != nil {
-		t.Fatal(err)
-	}
+	writeT(t, http.MethodPost, definitions, definition("Slow", "slows", "Namespaced", stored))
 	const slows = "/apis/example.com/v1/namespaces/default/slows"
-	if err := eventually(t.Context(), apiserver, get(slows), http.StatusOK); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := write(t.Context(), http.MethodPost, slows, `{"kind":"Slow","apiVersion":"example.com/v1","metadata":{"name":"one"}}`); err != nil {
-		t.Fatal(err)
-	}
+	await(t, get(slows), http.StatusOK)
+	writeT(t, http.MethodPost, slows, `{"kind":"Slow","apiVersion":"example.com/v1","metadata":{"name":"one"}}`)
 	patch := fmt.Sprintf(`{"spec":{"versions":[%s,%s],"conversion":{"strategy":"Webhook",
 		"webhook":{"conversionReviewVersions":["v1"],"clientConfig":{"url":%q,"caBundle":%q}}}}}`,
 		stored, converted, webhook.URL, base64.StdEncoding.EncodeToString(ca))
-	if _, err := write(t.Context(), http.MethodPatch, definitions+"/slows.example.com", patch); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), streamLimit)
-	defer cancel()
+	writeT(t, http.MethodPatch, definitions+"/slows.example.com", patch)
 	unserved := get(strings.Replace(slows, "v1", "v2", 1) + "?resourceVersion=0")
-	if err := eventually(ctx, apiserver, unserved, http.StatusTooManyRequests); err != nil {
-		t.Fatal(err)
-	}
+	await(t, unserved, http.StatusTooManyRequests)
 	return calls
 }
 
@@ -78,7 +64,7 @@ func lasting(t *testing.T, r request, called <-chan struct{}) (end func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		apiserver.send(ctx, r) // it is not meant to succeed
+		apiserver.Ask(ctx, r) // it is not meant to succeed
 	}()
 	<-called
 	return func() {
@@ -90,13 +76,13 @@ func lasting(t *testing.T, r request, called <-chan struct{}) (end func()) {
 // againByLot checks that an answer's header and body agree on when to come again, which the apiserver draws lots about,
 // and leaves that open.
 func againByLot(r reply) (reply, error) {
-	said, told := r.header.Get("Retry-After"), gjson.GetBytes(r.body, "details.retryAfterSeconds")
+	said, told := r.Header.Get("Retry-After"), gjson.GetBytes(r.Body, "details.retryAfterSeconds")
 	if said == "" || said != told.Raw {
-		return r, fmt.Errorf("%d %.300s: the header says to come again after %q seconds, the body after %q", r.status, r.body, said, told.Raw)
+		return r, fmt.Errorf("%d %.300s: the header says to come again after %q seconds, the body after %q", r.Status, r.Body, said, told.Raw)
 	}
-	r.header = r.header.Clone()
-	r.header.Set("Retry-After", "N")
-	r.body = replaceAt(r.body, told.Index, len(told.Raw), "N")
+	r.Header = r.Header.Clone()
+	r.Header.Set("Retry-After", "N")
+	r.Body = replaceAt(r.Body, told.Index, len(told.Raw), "N")
 	return r, nil
 }
 
@@ -137,7 +123,7 @@ func TestRefusalsForAWhile(t *testing.T) {
 			}
 		})
 	}
-	row{name: "cached", request: get(configs + "?resourceVersion=0"), status: 200, from: cache, open: someState(0)}.run(t)
+	row{name: "cached", request: get(configs + "?resourceVersion=0"), status: 200, from: cache, open: SomeState(0)}.run(t)
 
 	defer lasting(t, get(slows+"?limit=1"), called)() // keeps the apiserver from ending
 	stopped := make(chan error, 1)
@@ -147,10 +133,10 @@ func TestRefusalsForAWhile(t *testing.T) {
 	}
 	check(t, []row{
 		{name: "ending, get", request: get(configs + "/one"), status: 429, from: upstream, says: "The apiserver is shutting down, please try again later."},
-		{name: "ending, create", request: request{method: "POST", target: configs, body: "{}"}, status: 429, from: upstream},
+		{name: "ending, create", request: request{Method: "POST", Target: configs, Body: "{}"}, status: 429, from: upstream},
 	})
-	if got := proxied.must(t, get(configs+"?resourceVersion=0"), http.StatusOK); !bytes.Contains(got.body, []byte("ConfigMapList")) {
-		t.Errorf("%.200s", got.body)
+	if got := must(t, proxied, get(configs+"?resourceVersion=0"), http.StatusOK); !bytes.Contains(got.Body, []byte("ConfigMapList")) {
+		t.Errorf("%.200s", got.Body)
 	}
 	if err := <-stopped; err != nil {
 		t.Error(err)
@@ -161,11 +147,7 @@ func TestRefusalsForAWhile(t *testing.T) {
 // the cache answers takes no place.
 func TestTooManyRequests(t *testing.T) {
 	const token = "limited-token"
-	tokens := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(tokens, []byte(token+",limited,limited-uid\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	server := another(t, cluster.Options{TokenFile: tokens})
+	server := another(t, cluster.Options{Users: token + ",limited,limited-uid\n"})
 	const flow = "/apis/flowcontrol.apiserver.k8s.io/v1/"
 	for _, o := range []struct{ path, body string }{
 		{"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"limited"},
@@ -176,24 +158,20 @@ func TestTooManyRequests(t *testing.T) {
 			"spec":{"matchingPrecedence":2,"priorityLevelConfiguration":{"name":"none"},"rules":[{"subjects":[{"kind":"User","user":{"name":"limited"}}],
 			"resourceRules":[{"verbs":["get","create"],"apiGroups":["*"],"resources":["configmaps","slows"],"namespaces":["*"]}]}]}}`},
 	} {
-		if _, err := write(t.Context(), http.MethodPost, o.path, o.body); err != nil {
-			t.Fatal(err)
-		}
+		writeT(t, http.MethodPost, o.path, o.body)
 	}
 	called := slowConversion(t)
 	anotherProxy(t, server, token, "")
 	const slow, configs = "/apis/example.com/v2/namespaces/default/slows/one", "/api/v1/namespaces/default/configmaps"
 	defer lasting(t, get(slow), called)()
-	if err := eventually(t.Context(), apiserver, get(configs+"/one"), http.StatusTooManyRequests); err != nil {
-		t.Fatal(err)
-	}
+	await(t, get(configs+"/one"), http.StatusTooManyRequests)
 	check(t, []row{
 		{name: "get", request: get(configs + "/one"), status: 429, from: upstream, says: "Too many requests, please try again later."},
-		{name: "create", request: request{method: "POST", target: configs, body: `{}`}, status: 429, from: upstream},
-		{name: "list", request: get(configs), status: 200, from: cache, open: someState(0)},
-		{name: "old list", request: get(configs + "?resourceVersion=0"), status: 200, from: cache, open: someState(0)},
+		{name: "create", request: request{Method: "POST", Target: configs, Body: `{}`}, status: 429, from: upstream},
+		{name: "list", request: get(configs), status: 200, from: cache, open: SomeState(0)},
+		{name: "old list", request: get(configs + "?resourceVersion=0"), status: 200, from: cache, open: SomeState(0)},
 	})
-	if got := proxied.must(t, get(configs+"/one?resourceVersion=0"), http.StatusNotFound); !bytes.Contains(got.body, []byte("NotFound")) {
-		t.Errorf("%.200s", got.body)
+	if got := must(t, proxied, get(configs+"/one?resourceVersion=0"), http.StatusNotFound); !bytes.Contains(got.Body, []byte("NotFound")) {
+		t.Errorf("%.200s", got.Body)
 	}
 }

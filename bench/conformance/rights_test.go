@@ -10,15 +10,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/kubernetes"
 	strictyaml "sigs.k8s.io/yaml"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -29,39 +27,30 @@ import (
 var rights = flag.String("rbac", "", "YAML `FILE` with a service account and its roles, as the chart renders them: the proxy runs as that")
 
 // restrict gives the file's service account its rights, and returns a kubeconfig and the proxy's arguments for it.
-func restrict(ctx context.Context, server *cluster.APIServer) (kubeconfig string, args []string, err error) {
+func restrict(ctx context.Context, tb testing.TB, server *cluster.APIServer) (kubeconfig string, args []string) {
+	tb.Helper()
 	if *plain || *tiers != 1 {
-		return "", nil, errors.New("-rbac: clients bring a token, which takes TLS and one proxy: without -plain and -tiers")
+		tb.Fatal("-rbac: clients bring a token, which takes TLS and one proxy: without -plain and -tiers")
 	}
 	account, err := serviceAccountIn(*rights)
 	if err != nil {
-		return "", nil, fmt.Errorf("-rbac: %w", err)
+		tb.Fatalf("-rbac: %v", err)
 	}
-	client, err := kubernetes.NewForConfig(server.RESTConfig())
-	if err != nil {
-		return "", nil, err
-	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: account.Namespace}}
-	if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return "", nil, err
-	}
-	kubectl, err := cluster.Kubectl()
-	if err != nil {
-		return "", nil, err
-	}
-	apply := exec.CommandContext(ctx, kubectl, "--kubeconfig", server.Kubeconfig, "apply", "--filename", *rights)
+	server.NamespaceT(tb, account.Namespace)
+	apply := exec.CommandContext(ctx, cluster.KubectlT(tb), "--kubeconfig", server.Kubeconfig, "apply", "--filename", *rights)
 	if out, err := apply.CombinedOutput(); err != nil {
-		return "", nil, fmt.Errorf("-rbac: kubectl apply: %w\n%s", err, out)
+		tb.Fatalf("-rbac: kubectl apply: %v\n%s", err, out)
 	}
-	if err := awaitReviews(ctx, client, account); err != nil {
-		return "", nil, fmt.Errorf("-rbac: %w", err)
+	// Without it the proxy does not start.
+	reviews := authorizationv1.ResourceAttributes{Verb: "create", Group: "authentication.k8s.io", Resource: "tokenreviews"}
+	if err := server.AwaitRights(ctx, "system:serviceaccount:"+account.Namespace+":"+account.Name, reviews); err != nil {
+		tb.Fatalf("-rbac: %v", err)
 	}
-	token, err := client.CoreV1().ServiceAccounts(account.Namespace).CreateToken(ctx, account.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := server.Client().CoreV1().ServiceAccounts(account.Namespace).CreateToken(ctx, account.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
-		return "", nil, err
+		tb.Fatal(err)
 	}
-	kubeconfig = filepath.Join(server.Dir, "service-account.kubeconfig")
-	return kubeconfig, []string{"--authentication", "delegated"}, server.WriteKubeconfig(kubeconfig, token.Status.Token)
+	return server.KubeconfigT(tb, server.URL, token.Status.Token), []string{"--authentication", "delegated"}
 }
 
 // serviceAccountIn finds the service account in a file.
@@ -80,24 +69,6 @@ func serviceAccountIn(file string) (account corev1.ServiceAccount, err error) {
 		}
 		if err := strictyaml.Unmarshal(document, &account); err == nil && account.Kind == "ServiceAccount" && account.Namespace != "" {
 			return account, nil
-		}
-	}
-}
-
-// awaitReviews waits until the apiserver knows that the service account may have tokens reviewed, without which the proxy
-// does not start.
-func awaitReviews(ctx context.Context, client kubernetes.Interface, account corev1.ServiceAccount) error {
-	for {
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               "system:serviceaccount:" + account.Namespace + ":" + account.Name,
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "create", Group: "authentication.k8s.io", Resource: "tokenreviews"},
-		}}
-		review, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-		if err != nil {
-			return fmt.Errorf("%s may not have tokens reviewed: %w", account.Name, err)
-		}
-		if review.Status.Allowed {
-			return nil
 		}
 	}
 }

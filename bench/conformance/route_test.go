@@ -10,9 +10,9 @@ import (
 func TestRoutes(t *testing.T) {
 	const atZero = "?resourceVersion=0"
 	check(t, []row{
-		{name: "trailing slash", request: get("/api/v1/namespaces/a/pods/" + atZero), status: 200, from: upstream, open: someState(0)},
+		{name: "trailing slash", request: get("/api/v1/namespaces/a/pods/" + atZero), status: 200, from: upstream, open: SomeState(0)},
 		{name: "trailing slash of an object", request: get("/api/v1/namespaces/a/pods/web-1/" + atZero), status: 200, from: upstream},
-		{name: "trailing slash of custom resources", request: get("/apis/example.com/v1/namespaces/a/widgets/" + atZero), status: 200, from: upstream, open: someState(0)},
+		{name: "trailing slash of custom resources", request: get("/apis/example.com/v1/namespaces/a/widgets/" + atZero), status: 200, from: upstream, open: SomeState(0)},
 		{name: "doubled slash at the front", request: get("//api/v1/pods" + atZero), status: 404, from: upstream},
 		{name: "doubled slash inside", request: get("/api/v1//pods" + atZero), status: 404, from: upstream},
 		{name: "doubled slash before the name", request: get("/api/v1/namespaces/a/pods//web-1" + atZero), status: 404, from: upstream},
@@ -44,11 +44,11 @@ func TestRoutes(t *testing.T) {
 		{name: "cluster-scoped object in a namespace", request: get("/api/v1/namespaces/a/nodes/n1" + atZero), status: 404, from: upstream},
 		{name: "cluster-scoped custom resource in a namespace", request: get("/apis/example.com/v1/namespaces/a/planets" + atZero), status: 404, from: upstream},
 		{name: "namespace in a namespace", request: get("/api/v1/namespaces/a/namespaces/a" + atZero), status: 404, from: upstream},
-		{name: "namespace that is not there", request: get("/api/v1/namespaces/nobody/pods" + atZero), status: 200, from: cache, open: someState(0)},
-		{name: "custom resources of a namespace that is not there", request: get("/apis/example.com/v1/namespaces/nobody/widgets" + atZero), status: 200, from: cache, open: someState(0)},
+		{name: "namespace that is not there", request: get("/api/v1/namespaces/nobody/pods" + atZero), status: 200, from: cache, open: SomeState(0)},
+		{name: "custom resources of a namespace that is not there", request: get("/apis/example.com/v1/namespaces/nobody/widgets" + atZero), status: 200, from: cache, open: SomeState(0)},
 		{name: "object of a namespace that is not there", request: get("/api/v1/namespaces/nobody/pods/web-1" + atZero), status: 404, from: cache},
-		{name: "namespace that cannot be", request: get("/api/v1/namespaces/No_Body/pods" + atZero), status: 200, from: cache, open: someState(0)},
-		{name: "namespace that begins like another", request: get("/api/v1/namespaces/a-/pods" + atZero), status: 200, from: cache, open: someState(0)},
+		{name: "namespace that cannot be", request: get("/api/v1/namespaces/No_Body/pods" + atZero), status: 200, from: cache, open: SomeState(0)},
+		{name: "namespace that begins like another", request: get("/api/v1/namespaces/a-/pods" + atZero), status: 200, from: cache, open: SomeState(0)},
 
 		{name: "subresource", request: get("/api/v1/namespaces/a/pods/web-1/status" + atZero), status: 200, from: upstream},
 		{name: "subresource of a namespace", request: get("/api/v1/namespaces/a/status" + atZero), status: 200, from: upstream},
@@ -59,26 +59,26 @@ func TestRoutes(t *testing.T) {
 		{name: "no resource: discovery", request: get("/api/v1"), status: 200, from: upstream},
 		{name: "no resource: groups", request: get("/apis"), status: 200, from: upstream},
 		{name: "no resource: group", request: get("/apis/example.com"), status: 200, from: upstream},
-		{name: "no resource: aggregated discovery", request: get("/apis").with("Accept", "application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList"), status: 200, from: upstream},
+		{name: "no resource: aggregated discovery", request: get("/apis").With("Accept", "application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList"), status: 200, from: upstream},
 		{name: "no resource: health", request: get("/livez?verbose"), status: 200, from: upstream, moving: true},
 		{name: "no resource: root", request: get("/"), status: 200, from: upstream},
 		{name: "no resource: nothing there", request: get("/nonsense"), status: 404, from: upstream},
 
 		{name: "watch prefix alone", request: get("/api/v1/watch"), status: 500, from: upstream},
-		{name: "not cached: secrets", request: get("/api/v1/namespaces/a/secrets" + atZero), status: 200, from: upstream, open: someState(0)},
+		{name: "not cached: secrets", request: get("/api/v1/namespaces/a/secrets" + atZero), status: 200, from: upstream, open: SomeState(0)},
 	})
 }
 
 // What is no GET is forwarded, and so are its errors.
 func TestMethods(t *testing.T) {
 	method := func(method, target, body string) request {
-		return request{method: method, target: target, body: body}.with("Content-Type", "application/json")
+		return request{Method: method, Target: target, Body: body}.With("Content-Type", "application/json")
 	}
 	check(t, []row{
-		{name: "HEAD of a list", request: request{method: http.MethodHead, target: pods.all() + "?resourceVersion=0"}, status: 405, from: upstream},
-		{name: "HEAD of an object", request: request{method: http.MethodHead, target: pods.in("a") + "/web-1?resourceVersion=0"}, status: 405, from: upstream},
-		{name: "HEAD of a custom object", request: request{method: http.MethodHead, target: widgets.in("a") + "/numbers?resourceVersion=0"}, status: 200, from: upstream},
-		{name: "OPTIONS", request: request{method: http.MethodOptions, target: pods.all()}, status: 405, from: upstream},
+		{name: "HEAD of a list", request: request{Method: http.MethodHead, Target: pods.all() + "?resourceVersion=0"}, status: 405, from: upstream},
+		{name: "HEAD of an object", request: request{Method: http.MethodHead, Target: pods.in("a") + "/web-1?resourceVersion=0"}, status: 405, from: upstream},
+		{name: "HEAD of a custom object", request: request{Method: http.MethodHead, Target: widgets.in("a") + "/numbers?resourceVersion=0"}, status: 200, from: upstream},
+		{name: "OPTIONS", request: request{Method: http.MethodOptions, Target: pods.all()}, status: 405, from: upstream},
 		{name: "POST to a list without a body", request: method(http.MethodPost, pods.in("a"), ""), status: 400, from: upstream},
 		{name: "POST to a list, malformed", request: method(http.MethodPost, pods.in("a"), "{"), status: 400, from: upstream},
 		{name: "POST to a list, another kind", request: method(http.MethodPost, pods.in("a"), `{"kind":"Node","apiVersion":"v1","metadata":{"name":"x"}}`), status: 400, from: upstream},
@@ -91,7 +91,7 @@ func TestMethods(t *testing.T) {
 		{name: "PUT of nobody", request: method(http.MethodPut, configMaps.in("a")+"/nobody", `{"metadata":{"name":"nobody","resourceVersion":"1"}}`), status: 404, from: upstream},
 		{name: "PATCH of another media type", request: method(http.MethodPatch, configMaps.in("a")+"/plain", `{}`), status: 415, from: upstream},
 		{name: "DELETE of nobody", request: method(http.MethodDelete, configMaps.in("a")+"/nobody", ""), status: 404, from: upstream},
-		{name: "DELETE of a collection, dry", request: method(http.MethodDelete, leases.in("a")+"?dryRun=All", ""), status: 200, from: upstream, open: someState(0)},
+		{name: "DELETE of a collection, dry", request: method(http.MethodDelete, leases.in("a")+"?dryRun=All", ""), status: 200, from: upstream, open: SomeState(0)},
 		{name: "a method of its own", request: method("BREW", pods.in("a"), ""), status: 405, from: upstream},
 		{name: "GET with a body", request: method(http.MethodGet, pods.in("a")+"/web-1?resourceVersion=0", "x"), status: 200, from: upstream},
 	})

@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/tidwall/gjson"
 )
 
 // row is one request of the differential suite.
@@ -56,10 +59,10 @@ func (r row) try(ctx context.Context) error {
 		return err
 	}
 	if r.yaml && unwritable(want) {
-		r.status, r.from = want.status, upstream
+		r.status, r.from = want.Status, upstream
 	}
 	if from := counted(before, after); from != r.from {
-		return fmt.Errorf("the answer came from %q instead of %q\n%d %.500s", from, r.from, got.status, got.body)
+		return fmt.Errorf("the answer came from %q instead of %q\n%d %.500s", from, r.from, got.Status, got.Body)
 	}
 	return r.judge(want, got)
 }
@@ -67,19 +70,19 @@ func (r row) try(ctx context.Context) error {
 // judge compares the answers with what the row says and with each other.
 func (r row) judge(want, got reply) error {
 	switch {
-	case want.status != r.status:
-		return fmt.Errorf("the apiserver answers %d instead of %d\n%.500s", want.status, r.status, want.body)
-	case !bytes.Contains(want.body, []byte(r.says)):
-		return fmt.Errorf("the apiserver does not say %q\n%.1000s", r.says, want.body)
+	case want.Status != r.status:
+		return fmt.Errorf("the apiserver answers %d instead of %d\n%.500s", want.Status, r.status, want.Body)
+	case !bytes.Contains(want.Body, []byte(r.says)):
+		return fmt.Errorf("the apiserver does not say %q\n%.1000s", r.says, want.Body)
 	}
-	return compare(want, got, r.open)
+	return Compare(want, got, r.open)
 }
 
 func (r row) ask(ctx context.Context) (want, got reply, err error) {
 	var both sync.WaitGroup
 	var wantErr, gotErr error
-	both.Go(func() { want, wantErr = apiserver.send(ctx, r.request) })
-	both.Go(func() { got, gotErr = proxied.send(ctx, r.request) })
+	both.Go(func() { want, wantErr = apiserver.Ask(ctx, r.request) })
+	both.Go(func() { got, gotErr = proxied.Ask(ctx, r.request) })
 	both.Wait()
 	return want, got, errors.Join(wantErr, gotErr)
 }
@@ -142,7 +145,7 @@ func checkAtOnce(t *testing.T, rows []row) {
 	for i := range rows {
 		r := &rows[i]
 		if r.yaml && unwritable(wants[i]) {
-			r.status, r.from = wants[i].status, upstream
+			r.status, r.from = wants[i].Status, upstream
 		}
 		if r.from == anywhere {
 			open++
@@ -163,3 +166,38 @@ func checkAtOnce(t *testing.T, rows []row) {
 		})
 	}
 }
+
+// rule is what the contract leaves open in a body.
+type rule = Rule
+
+// same leaves nothing open.
+func same(body []byte) ([]byte, error) { return body, nil }
+
+// exact is the rule of a collection's pages at an exact resourceVersion.
+func (c *collection) exact() rule {
+	if c.uncached {
+		return same // etcd answers them all
+	}
+	return ExactPage
+}
+
+var reached = regexp.MustCompile(`(Too large resource version: \d+, current: |too old resource version: \d+ \()\d+`)
+
+// reach is the rule of answers that tell how far a cache has got, or how far back it goes.
+func reach(body []byte) ([]byte, error) {
+	if !reached.Match(body) {
+		return nil, fmt.Errorf("does not tell how far the cache reaches: %.200s", body)
+	}
+	return reached.ReplaceAll(body, []byte("${1}RV")), nil
+}
+
+var drawn = regexp.MustCompile(`"retryAfterSeconds":[123]\b`)
+
+// reachByLot is reach for watches of what the apiserver does not cache: it draws lots when to come again.
+func reachByLot(body []byte) ([]byte, error) {
+	body, err := reach(body)
+	return drawn.ReplaceAll(body, []byte(`"retryAfterSeconds":N`)), err
+}
+
+// listToken is the continue token of a list.
+func listToken(r reply) string { return gjson.GetBytes(r.Body, "metadata.continue").Str }

@@ -21,9 +21,7 @@ func newNamespaces(t *testing.T, name string, n int) []string {
 	base := unique(name)
 	for i := range names {
 		names[i] = fmt.Sprintf("%s-%c", base, 'a'+i)
-		if _, err := (object{of: namespaces, name: names[i]}).create(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		(object{of: namespaces, name: names[i]}).createT(t)
 	}
 	return names
 }

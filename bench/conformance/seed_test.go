@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"testing"
 	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // seed makes the objects that the rows at rest are about, and never changes. Half of them are there before the proxy
@@ -83,22 +86,40 @@ func defineCustom(ctx context.Context) error {
 }
 
 // eventually asks until the answer has a status.
-func eventually(ctx context.Context, e *endpoint, r request, status int) error {
+func eventually(ctx context.Context, e *cluster.Endpoint, r request, status int) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		got, err := e.send(ctx, r)
+		got, err := e.Ask(ctx, r)
 		if err != nil {
 			return err
 		}
-		if got.status == status {
+		if got.Status == status {
 			return nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %s still answers %d: %w", e.name, r.target, got.status, ctx.Err())
+			return fmt.Errorf("%s: %s still answers %d: %w", e.Name, r.Target, got.Status, ctx.Err())
 		}
+	}
+}
+
+// await waits until the apiserver answers a request with a status.
+func await(t *testing.T, r request, status int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*streamLimit)
+	defer cancel()
+	if err := eventually(ctx, apiserver, r, status); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeT is write for what the test needs.
+func writeT(t *testing.T, method, path, body string) {
+	t.Helper()
+	if _, err := write(t.Context(), method, path, body); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -114,10 +135,10 @@ func startFeeds(ctx context.Context) error {
 // follow starts the proxy's feeds of a collection: custom resources have but the one.
 func (c *collection) follow(ctx context.Context) error {
 	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf,application/json"} {
-		if got, err := proxied.send(ctx, get(c.all()+"?resourceVersion=0").with("Accept", accept)); err != nil {
+		if got, err := proxied.Ask(ctx, get(c.all()+"?resourceVersion=0").With("Accept", accept)); err != nil {
 			return err
-		} else if got.status != http.StatusOK {
-			return fmt.Errorf("proxy: list %s: %d %s", c.name, got.status, got.body)
+		} else if got.Status != http.StatusOK {
+			return fmt.Errorf("proxy: list %s: %d %s", c.name, got.Status, got.Body)
 		}
 	}
 	return nil

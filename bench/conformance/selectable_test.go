@@ -2,8 +2,6 @@ package conformance
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
@@ -13,6 +11,8 @@ import (
 	"math/big"
 	"net/http"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // selectables are the fields that objects of a collection can be selected by, and objects that differ in them.
@@ -253,25 +253,24 @@ func slice(driver, where string, value any) map[string]any {
 
 func signingRequest(t *testing.T, signer string) map[string]any {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return map[string]any{"spec": map[string]any{
-		"signerName": signer, "usages": []string{"client auth"}, "request": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+		"signerName": signer, "usages": []string{"client auth"},
+		"request": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: certificateRequest(t)}),
 	}}
+}
+
+func certificateRequest(t *testing.T) []byte {
+	t.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, cluster.NewKeyT(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
 }
 
 func trustBundle(t *testing.T, signer string) map[string]any {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := cluster.NewKeyT(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -283,18 +282,9 @@ func trustBundle(t *testing.T, signer string) map[string]any {
 
 func podCertificate(t *testing.T, signer, pod, node string) map[string]any {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.CertificateRequest{}
-	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return map[string]any{"spec": map[string]any{
 		"signerName": signer, "podName": pod, "podUID": "pod-uid", "serviceAccountName": "robot", "serviceAccountUID": "robot-uid",
-		"nodeName": node, "nodeUID": "node-uid", "maxExpirationSeconds": 86400, "stubPKCS10Request": der,
+		"nodeName": node, "nodeUID": "node-uid", "maxExpirationSeconds": 86400, "stubPKCS10Request": certificateRequest(t),
 	}}
 }
 
@@ -304,7 +294,7 @@ func (s *selectables) create(t *testing.T, home string) (last uint64) {
 	// The caches are there before the objects: a watch from then on is forwarded if its cache has begun later, which
 	// it has if something else was written meanwhile.
 	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
-		if _, err := proxied.send(t.Context(), get(s.of.all()+"?resourceVersion=0").with("Accept", accept+",application/json")); err != nil {
+		if _, err := proxied.Ask(t.Context(), get(s.of.all()+"?resourceVersion=0").With("Accept", accept+",application/json")); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,7 +13,7 @@ func TestSelectors(t *testing.T) {
 		for _, f := range forms {
 			for _, path := range []string{c.all(), c.in("a")} {
 				target := c.expand(path + "?resourceVersion=$N&" + param + "=" + f.query)
-				rows = append(rows, row{name: target, request: get(target), status: f.status, from: f.from, open: someState(c.now)})
+				rows = append(rows, row{name: target, request: get(target), status: f.status, from: f.from, open: SomeState(c.now)})
 				if path == c.in("a") {
 					break // no namespaces
 				}

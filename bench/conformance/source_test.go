@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"regexp"
-	"strconv"
 	"sync"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // source is where the proxy's answer came from, as its metrics tell.
@@ -34,8 +34,6 @@ func (c *collection) source(of source) source {
 	return cache
 }
 
-var requestSeries = regexp.MustCompile(`(?m)^watchproxy_requests_total\{.*source="(\w+)".*\} (\S+)$`)
-
 // looked is the last look at the metrics, and how many requests the proxy had been sent then: if it has not been sent any
 // since, a look tells nothing new.
 var looked struct {
@@ -55,7 +53,7 @@ func forget() {
 func sources(ctx context.Context) (map[source]int, error) {
 	looked.Lock()
 	defer looked.Unlock()
-	if sent := proxied.sent.Load(); looked.counts == nil || sent != looked.sent {
+	if sent := proxied.Sent.Load(); looked.counts == nil || sent != looked.sent {
 		counts, err := look(ctx)
 		if err != nil {
 			return nil, err
@@ -66,20 +64,16 @@ func sources(ctx context.Context) (map[source]int, error) {
 }
 
 func look(ctx context.Context) (map[source]int, error) {
-	got, err := admin.send(ctx, get("/metrics?name[]=watchproxy_requests_total"))
+	got, err := admin.Ask(ctx, get("/metrics?name[]=watchproxy_requests_total"))
 	if err != nil {
 		return nil, err
 	}
-	if got.status != http.StatusOK {
-		return nil, fmt.Errorf("/metrics: %d", got.status)
+	if got.Status != http.StatusOK {
+		return nil, fmt.Errorf("/metrics: %d", got.Status)
 	}
-	counts := map[source]int{}
-	for _, series := range requestSeries.FindAllSubmatch(got.body, -1) {
-		n, err := strconv.ParseFloat(string(series[2]), 64)
-		if err != nil {
-			return nil, err
-		}
-		counts[source(series[1])] += int(n)
+	m, counts := cluster.Metrics("\n"+string(got.Body)), map[source]int{}
+	for _, s := range []source{cache, upstream, "proxy"} {
+		counts[s] = int(m.Sum("watchproxy_requests_total", fmt.Sprintf("source=%q", s)))
 	}
 	return counts, nil
 }

@@ -1,14 +1,12 @@
 package conformance
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"strings"
 	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // streamLimit is how long a test waits for what has to come on a watch.
@@ -24,74 +22,40 @@ type stream struct {
 	done   chan struct{}
 }
 
-// watch opens a watch. It must be closed.
-func (e *endpoint) watch(ctx context.Context, r request) (*stream, error) {
+// openStream opens a watch. It must be closed.
+func openStream(ctx context.Context, e *cluster.Endpoint, r request) (*stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	bound := time.AfterFunc(streamLimit, cancel)
-	resp, err := e.open(ctx, r)
-	bound.Stop()
+	resp, err := e.Watch(ctx, r)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusOK {
-		body, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		cancel()
-		return nil, fmt.Errorf("%s: watch %s: %d %.500s", e.name, r.target, resp.StatusCode, body)
-	}
 	lines := make(chan Event, 64)
-	s := &stream{name: e.name, header: resp.Header, lines: lines, cancel: cancel, done: make(chan struct{})}
+	s := &stream{name: e.Name, header: resp.Header, lines: lines, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
 		defer close(lines)
 		defer resp.Body.Close()
-		next := nextLine
-		if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/vnd.kubernetes.protobuf") {
-			next = nextFrame
-		}
-		s.err = read(ctx, bufio.NewReader(resp.Body), next, lines)
+		s.err = pass(ctx, resp, lines)
 	}()
 	return s, nil
 }
 
-// nextLine reads an event in JSON.
-func nextLine(r *bufio.Reader) (Event, error) {
-	line, err := r.ReadBytes('\n')
-	switch {
-	case errors.Is(err, io.EOF) && len(line) == 0:
-		return Event{}, err
-	case err != nil:
-		return Event{}, fmt.Errorf("watch broke after %q: %w", line, errors.Join(err, io.ErrUnexpectedEOF))
-	}
-	return ParseEvent(line)
-}
-
-// nextFrame reads an event in protobuf.
-func nextFrame(r *bufio.Reader) (Event, error) {
-	frame, err := readFrame(r)
-	if err != nil {
-		return Event{}, err
-	}
-	return ParseProtoEvent(frame)
-}
-
-// read passes on the events of a watch until it ends or ctx does, which is no error.
-func read(ctx context.Context, body *bufio.Reader, next func(*bufio.Reader) (Event, error), lines chan<- Event) error {
-	for {
-		event, err := next(body)
-		switch {
-		case ctx.Err() != nil, err == io.EOF: //nolint:errorlint // a clean end is not wrapped
+// pass passes on the events of a watch until it ends or ctx does, which is no error.
+func pass(ctx context.Context, resp *http.Response, to chan<- Event) error {
+	for event, err := range Events(resp) {
+		if ctx.Err() != nil {
 			return nil
-		case err != nil:
+		}
+		if err != nil {
 			return err
 		}
 		select {
-		case lines <- event:
+		case to <- event:
 		case <-ctx.Done():
-			return nil
 		}
 	}
+	return nil
 }
 
 // close ends the watch and waits for its reader.

@@ -6,7 +6,7 @@ import "testing"
 func TestContinueTokens(t *testing.T) {
 	const v1 = `{"v":"meta.k8s.io/v1",`
 	for _, c := range samples {
-		bare, rest := c.one, someState(c.now)
+		bare, rest := c.one, SomeState(c.now)
 		if c.namespaced {
 			bare = "a/" + c.one
 		}
@@ -68,16 +68,16 @@ func TestContinueTokensInNamespaces(t *testing.T) {
 	}
 	many, all := configMaps.in("many"), configMaps.all()
 	check(t, []row{
-		{name: "after one", request: in(many, "limit=2&", `"rv":$N,"start":"/c-100\u0000"`), status: 200, from: cache, open: exactPage},
-		{name: "before its first", request: in(many, "limit=2&", `"rv":$N,"start":"/!"`), status: 200, from: cache, open: exactPage},
-		{name: "with a slash inside", request: in(many, "limit=2&", `"rv":$N,"start":"/c-1/x"`), status: 200, from: cache, open: exactPage},
+		{name: "after one", request: in(many, "limit=2&", `"rv":$N,"start":"/c-100\u0000"`), status: 200, from: cache, open: ExactPage},
+		{name: "before its first", request: in(many, "limit=2&", `"rv":$N,"start":"/!"`), status: 200, from: cache, open: ExactPage},
+		{name: "with a slash inside", request: in(many, "limit=2&", `"rv":$N,"start":"/c-1/x"`), status: 200, from: cache, open: ExactPage},
 		{name: "that leaves the namespace", request: in(many, "", `"rv":$N,"start":"/../a/x"`), status: 400, from: upstream},
-		{name: "of any resourceVersion", request: in(many, "limit=3&", `"rv":-1,"start":"/c-100\u0000"`), status: 200, from: cache, open: someState(configMaps.now)},
-		{name: "of any resourceVersion, by label", request: in(many, "limit=3&labelSelector=parity%3Dodd&", `"rv":-1,"start":"/c-100\u0000"`), status: 200, from: cache, open: someState(configMaps.now)},
+		{name: "of any resourceVersion", request: in(many, "limit=3&", `"rv":-1,"start":"/c-100\u0000"`), status: 200, from: cache, open: SomeState(configMaps.now)},
+		{name: "of any resourceVersion, by label", request: in(many, "limit=3&labelSelector=parity%3Dodd&", `"rv":-1,"start":"/c-100\u0000"`), status: 200, from: cache, open: SomeState(configMaps.now)},
 		{name: "of one by name", request: in(all, "fieldSelector=metadata.name%3Dx,metadata.namespace%3Da&", `"rv":$N,"start":"/a/w"`), status: 200, from: upstream},
 		{name: "of one by name in a namespace", request: in(configMaps.in("a"), "fieldSelector=metadata.name%3Dx&", `"rv":$N,"start":"/w"`), status: 200, from: upstream},
 		{name: "that is no base64", request: get(all + "?continue=%25%25"), status: 400, from: upstream},
 		{name: "with padding", request: get(all + "?continue=" + token(`{"v":"meta.k8s.io/v1","rv":1,"start":"/a/x"}`) + "%3D"), status: 400, from: upstream},
-		{name: "empty", request: get(configMaps.expand(all + "?resourceVersion=$N&continue=")), status: 200, from: cache, open: someState(configMaps.now)},
+		{name: "empty", request: get(configMaps.expand(all + "?resourceVersion=$N&continue=")), status: 200, from: cache, open: SomeState(configMaps.now)},
 	})
 }

@@ -3,15 +3,15 @@ package conformance
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
-)
 
-var seedFlag = flag.Uint64("seed", 0, "of the random writes; 0 takes one from the clock")
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/workload"
+)
 
 const (
 	writes        = 2000
@@ -23,11 +23,7 @@ const (
 // Under random writes, every watcher through the proxy sees exactly what the apiserver's own watch tells of its
 // selection.
 func TestWatchersSeeEverythingOnce(t *testing.T) {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("-seed %d", seed)
+	seed := cluster.Seed()
 	ctx, cancel := context.WithTimeout(t.Context(), validateLimit)
 	defer cancel()
 
@@ -39,9 +35,7 @@ func TestWatchersSeeEverythingOnce(t *testing.T) {
 		{of: configMaps, namespace: "default", name: unique("anchor")},
 		{of: pods, namespace: "default", name: unique("anchor"), fields: podSpec("n3")},
 	} {
-		if _, err := o.create(ctx); err != nil {
-			t.Fatal(err)
-		}
+		o.createT(t)
 	}
 	first, refs := references(t, ctx, all)
 
@@ -122,10 +116,7 @@ func report(t *testing.T, h *History, found []Violation) {
 func references(t *testing.T, ctx context.Context, all []selection) (uint64, []*Reference) {
 	t.Helper()
 	marker := object{of: configMaps, namespace: "default", name: unique("marker")}
-	first, err := marker.create(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := marker.createT(t)
 	refs := make([]*Reference, len(all))
 	for i, s := range all {
 		query := fmt.Sprintf("resourceVersion=%d&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", first)
@@ -152,31 +143,22 @@ func replay(t *testing.T, ctx context.Context, all []selection, refs []*Referenc
 		{of: configMaps, namespace: "default", name: unique("end")},
 		{of: pods, namespace: "default", name: unique("end"), fields: podSpec("n3")},
 	} {
-		rv, err := o.create(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		end[o.of] = rv
+		end[o.of] = o.createT(t)
 	}
 	// All at once: the apiserver drops a client that is slow to read.
-	complete := make([]error, len(all))
-	var reading sync.WaitGroup
-	for i, s := range open {
-		reading.Go(func() {
-			var events []Event
-			events, complete[i] = readTo(s, func(e Event) bool { return e.RV >= end[all[i].of] })
-			refs[i].Events = slices.DeleteFunc(events, func(e Event) bool { return e.Type == "BOOKMARK" })
-		})
-	}
-	reading.Wait()
-	if err := errors.Join(complete...); err != nil {
+	err := workload.Parallel(ctx, len(all), len(all), func(_ context.Context, i int) error {
+		events, err := readTo(open[i], func(e Event) bool { return e.RV >= end[all[i].of] })
+		refs[i].Events = slices.DeleteFunc(events, func(e Event) bool { return e.Type == "BOOKMARK" })
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }
 
 func history(t *testing.T, ctx context.Context, target string) *stream {
 	t.Helper()
-	s, err := apiserver.watch(ctx, get(target))
+	s, err := openStream(ctx, apiserver, get(target))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,16 +185,8 @@ func writeAtRandom(t *testing.T, ctx context.Context, homes []string, seed uint6
 	t.Helper()
 	var crowd []*writer
 	each := func(f func(*writer) error) {
-		var writing sync.WaitGroup
-		errs := make([]error, len(crowd))
-		for i, w := range crowd {
-			writing.Go(func() { errs[i] = f(w) })
-		}
-		writing.Wait()
-		for _, err := range errs {
-			if err != nil {
-				t.Fatal(err)
-			}
+		if err := workload.Parallel(ctx, len(crowd), len(crowd), func(_ context.Context, i int) error { return f(crowd[i]) }); err != nil {
+			t.Fatal(err)
 		}
 	}
 	for i, home := range homes {

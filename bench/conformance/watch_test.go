@@ -3,9 +3,10 @@ package conformance
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // watchForms are the ways to watch a collection. $N is the resourceVersion before the script, $HOME the namespace where
@@ -79,10 +80,7 @@ func TestWatches(t *testing.T) {
 // watchScript opens all watches of a collection at both servers, runs a script, and compares.
 func watchScript(t *testing.T, c *collection) {
 	s := newScript(t, c)
-	n, err := s.object(s.elsewhere, s.first+"-before", "web", "n1").create(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := s.object(s.elsewhere, s.first+"-before", "web", "n1").createT(t)
 	catchUp(t, c, n)
 	fill := strings.NewReplacer("$N+4", fmt.Sprint(n+4), "$N", fmt.Sprint(n), "$HOME", s.home, "$FIRST", s.first)
 
@@ -152,8 +150,8 @@ func openPair(t *testing.T, name string, r request, from source) *pair {
 // openPairUnseen does not look where the proxy's answer comes from, as other tests go on meanwhile.
 func openPairUnseen(t *testing.T, r request) *pair {
 	t.Helper()
-	open := func(e *endpoint) *stream {
-		s, err := e.watch(t.Context(), r)
+	open := func(e *cluster.Endpoint) *stream {
+		s, err := openStream(t.Context(), e, r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,10 +161,10 @@ func openPairUnseen(t *testing.T, r request) *pair {
 	return &pair{want: open(apiserver), got: open(proxied)}
 }
 
-// compare reads both watches up to their last event.
-func (p *pair) compare(t *testing.T, last func(Event) bool) {
+// compare reads both watches up to an event and compares what came. It returns how many events those were.
+func (p *pair) compare(t *testing.T, last func(Event) bool) int {
 	t.Helper()
-	if err := compare(reply{status: 200, header: p.want.header}, reply{status: 200, header: p.got.header}, nil); err != nil {
+	if err := Compare(reply{Status: 200, Header: p.want.header}, reply{Status: 200, Header: p.got.header}, nil); err != nil {
 		t.Error(err)
 	}
 	want, err := p.want.until(last)
@@ -184,12 +182,11 @@ func (p *pair) compare(t *testing.T, last func(Event) bool) {
 			t.Fatalf("event %d of %d did not come: %v", i, len(want), want[i])
 		case i >= len(want):
 			t.Fatalf("event %d is one too many: %v", i, got[i])
-		case !bytes.Equal(settled(got[i]), settled(want[i])):
+		case !bytes.Equal(Settled(got[i]), Settled(want[i])):
 			t.Fatalf("event %d of %d differs\n%s", i, len(want), excerpts(want[i].Line, got[i].Line))
 		}
 	}
-	p.want.close()
-	p.got.close()
+	return len(want)
 }
 
 // ownLease is how the key of the apiserver's own lease begins, which it renews now and then, possibly after the first watch
@@ -217,25 +214,4 @@ func withoutBookmarks(t *testing.T, events []Event) []Event {
 		}
 	}
 	return rest
-}
-
-// columns are told with the first event of a watch of Tables, or so they should be: the apiserver keeps what it encoded
-// for one watch and sends it to others, so that further events have them or not as it happens.
-var columns = regexp.MustCompile(`"columnDefinitions":(null|\[[^\]]*\]),`)
-
-// settled is an event without what the contract leaves open: the resourceVersion of a bookmark, ages, and columns.
-func settled(e Event) []byte {
-	switch {
-	case bytes.Contains(e.Line, []byte(`"kind":"Table"`)):
-		line := columns.ReplaceAll(age.ReplaceAll(e.Line, []byte(`"AGE"`)), nil)
-		if e.Type == "BOOKMARK" {
-			line = bytes.ReplaceAll(line, fmt.Appendf(nil, `"resourceVersion":"%d"`, e.RV), []byte(`"resourceVersion":"RV"`))
-		}
-		return line
-	case e.Type != "BOOKMARK":
-		return e.Line
-	case e.Line[0] != '{':
-		return settledFrame(e.Line)
-	}
-	return bytes.Replace(e.Line, fmt.Appendf(nil, `"resourceVersion":"%d"`, e.RV), []byte(`"resourceVersion":"RV"`), 1)
 }

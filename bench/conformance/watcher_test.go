@@ -139,7 +139,7 @@ func (w *watcher) query(from uint64, state bool) string {
 // connect opens one connection and notes what comes, until the watch ends, the watcher leaves, or all that is due has
 // come. End is what is due, once that is known.
 func (w *watcher) connect(ctx context.Context, from uint64, state bool, end *uint64, due <-chan uint64) (done bool, err error) {
-	s, err := proxied.watch(ctx, get(w.target(w.query(from, state))))
+	s, err := openStream(ctx, proxied, get(w.target(w.query(from, state))))
 	if err != nil {
 		return false, err
 	}

@@ -26,12 +26,12 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	cluster.Main(m)
 }
 
-// command returns the demo with few pods and informers, and the directory that all its temporary files are in. The
+// startable returns the demo with few pods and informers, and the directory that all its temporary files are in. The
 // kernel kills it if the thread ends that started it; so the test keeps its thread.
-func command(t *testing.T, args ...string) (cmd *exec.Cmd, dir string) {
+func startable(t *testing.T, args ...string) (cmd *exec.Cmd, dir string) {
 	t.Helper()
 	proxy, err := cluster.BuildProxy(t.Context(), false)
 	if err != nil {
@@ -77,7 +77,7 @@ func checkNothingLeft(t *testing.T, dir string) {
 }
 
 func TestDemoExits(t *testing.T) {
-	cmd, dir := command(t, "--for", "3s", "--exit")
+	cmd, dir := startable(t, "--for", "3s", "--exit")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -149,11 +149,8 @@ func rows(t *testing.T, out string) []row {
 
 // The demo stays up, kubectl works as it is told to, and Ctrl-C ends everything.
 func TestDemoIsInterrupted(t *testing.T) {
-	kubectl, err := cluster.Kubectl()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd, dir := command(t, "--for", "1s")
+	kubectl := cluster.KubectlT(t)
+	cmd, dir := startable(t, "--for", "1s")
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

@@ -7,15 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 
-	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/command"
 )
 
 // options are the flags.
@@ -28,41 +26,23 @@ type options struct {
 
 func main() {
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	// The first signal tidies up; a second one ends the demo at once. A reader that has gone, as in make demo | head, is
-	// like a signal, but must not cut the tidying short.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	context.AfterFunc(ctx, func() {
-		signal.Ignore(syscall.SIGPIPE)
-		stop()
-	})
-	if err := newCommand().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
-	}
+	command.Run(newCommand(), syscall.SIGPIPE) // a reader that has gone, as in make demo | head
 }
 
 func newCommand() *cobra.Command {
 	var o options
-	cmd := &cobra.Command{
-		Use:   "demo",
-		Short: "Show watchproxy at work on a real kube-apiserver",
-		Long: `Starts kube-apiserver with etcd, seeds pods, starts watchproxy, runs client-go
+	cmd := command.New("demo", "Show watchproxy at work on a real kube-apiserver",
+		`Starts kube-apiserver with etcd, seeds pods, starts watchproxy, runs client-go
 informers through it while pods change, and shows once a second what goes in and
 what goes out. Then it stays up to be tried with kubectl. Ctrl-C ends everything.`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		PreRunE:       func(*cobra.Command, []string) error { return o.validate() },
-		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o, newScreen(os.Stdout)) },
-	}
+		o.validate, func(ctx context.Context) error { return run(ctx, o, newScreen(os.Stdout)) })
 	flags := cmd.Flags()
-	flags.SortFlags = false
 	flags.IntVar(&o.pods, "pods", 2000, "how many `PODS` there are")
 	flags.IntVar(&o.informers, "informers", 200, "how many `INFORMERS` watch them: half all pods, a quarter a namespace, a quarter a node")
 	flags.IntVar(&o.rate, "rate", 20, "`UPDATES` of pods per second")
 	flags.DurationVar(&o.measured, "for", 20*time.Second, "how long to measure; 0s: until Ctrl-C")
 	flags.BoolVar(&o.exit, "exit", false, "end after that, instead of staying up")
-	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
+	command.ProxyFlag(cmd, &o.watchproxy)
 	return cmd
 }
 

@@ -1,12 +1,13 @@
 package faults
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
+	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
@@ -31,20 +32,14 @@ func (v *verdict) complain(format string, args ...any) {
 }
 
 // reference reads what the apiserver itself tells of a selection after a resourceVersion at which there was nothing.
-func reference(ctx context.Context, s server, of resource, namespace string, selection int, first, last uint64) (*conformance.Reference, error) {
-	resp, err := s.open(ctx, of.watch(namespace, selections[selection], fmt.Sprintf("resourceVersion=%d&timeoutSeconds=30", first)))
+func reference(ctx context.Context, s *cluster.Endpoint, of resource, namespace string, selection int, first, last uint64) (*conformance.Reference, error) {
+	resp, err := s.Watch(ctx, cluster.Get(of.watch(namespace, selections[selection], fmt.Sprintf("resourceVersion=%d&timeoutSeconds=30", first))))
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
 	ref := &conformance.Reference{Since: first}
-	body := bufio.NewReader(resp.Body)
-	for {
-		line, err := body.ReadBytes('\n')
-		if err != nil {
-			return nil, fmt.Errorf("the apiserver's watch from %d stands at %d, due at %d: %w", first, ref.End(), last, err)
-		}
-		e, err := conformance.ParseEvent(line)
+	for e, err := range conformance.Events(resp) {
 		switch {
 		case err != nil:
 			return nil, err
@@ -57,6 +52,7 @@ func reference(ctx context.Context, s server, of resource, namespace string, sel
 			return ref, nil
 		}
 	}
+	return nil, fmt.Errorf("the apiserver's watch from %d stands at %d, due at %d", first, ref.End(), last)
 }
 
 // upTo is the reference as if nothing had happened after a resourceVersion.
@@ -141,22 +137,15 @@ func (v *verdict) sound(w *watcher, want map[string]uint64) {
 }
 
 // present is what a selection holds at the apiserver.
-func present(t *testing.T, s server, of resource, namespace string, selection int) map[string]uint64 {
+func present(t *testing.T, s *cluster.Endpoint, of resource, namespace string, selection int) map[string]uint64 {
 	t.Helper()
-	query := "resourceVersion=0&timeoutSeconds=20"
-	resp, err := s.open(t.Context(), of.watch(namespace, selections[selection], query))
+	resp, err := s.Watch(t.Context(), cluster.Get(of.watch(namespace, selections[selection], "resourceVersion=0&timeoutSeconds=20")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	state := map[string]uint64{}
-	body := bufio.NewReader(resp.Body)
-	for {
-		line, err := body.ReadBytes('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		e, err := conformance.ParseEvent(line)
+	for e, err := range conformance.Events(resp) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,6 +154,8 @@ func present(t *testing.T, s server, of resource, namespace string, selection in
 		}
 		state[e.Key] = e.RV
 	}
+	t.Fatal("the state has no end")
+	return nil
 }
 
 // reads holds lists of the most recent state against the reference of everything in an era.
@@ -184,14 +175,14 @@ func (v *verdict) reads(r *reader, ref *conformance.Reference, era int64) {
 		}
 		want := map[string]string{}
 		for _, e := range ref.State {
-			_, name, _ := cut(e.Key)
+			_, name, _ := strings.Cut(e.Key, "/")
 			want[name] = fmt.Sprint(e.RV)
 		}
 		for _, e := range ref.Events {
 			if e.RV > s.rv {
 				break
 			}
-			_, name, _ := cut(e.Key)
+			_, name, _ := strings.Cut(e.Key, "/")
 			if want[name] = fmt.Sprint(e.RV); e.Type == "DELETED" {
 				delete(want, name)
 			}
@@ -201,13 +192,4 @@ func (v *verdict) reads(r *reader, ref *conformance.Reference, era int64) {
 			v.complain("a list at %d holds %v instead of %v", s.rv, s.state, want)
 		}
 	}
-}
-
-func cut(key string) (namespace, name string, ok bool) {
-	for i := range key {
-		if key[i] == '/' {
-			return key[:i], key[i+1:], true
-		}
-	}
-	return "", key, false
 }

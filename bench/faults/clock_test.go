@@ -119,9 +119,9 @@ func jump(t *testing.T, w *world) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour, 0} {
 		setClock(t, ahead)
 		time.Sleep(lasting / 3)
-		w.down.end(true)
+		w.down.End(true)
 		time.Sleep(lasting / 3)
-		w.up.end(true)
+		w.up.End(true)
 		time.Sleep(lasting / 3)
 	}
 }

@@ -1,9 +1,9 @@
 // Package faults breaks things around the proxy while writers write, watchers watch and readers read, and then holds what
 // all of them saw against what the apiserver tells (package conformance).
 //
-// Between the proxy and the apiserver, and between the clients and the proxy, stands a relay that can cut, reset, freeze,
-// slow down, truncate and corrupt connections. It is our own: the published one for the purpose corrupts nothing, leaves no
-// connection half-open, and comes with a server of its own. Processes are stopped, killed, suspended and started again.
+// A relay (package cluster) stands between the proxy and the apiserver, and another one between the clients and the
+// proxy. It cuts, resets, freezes, slows down, truncates and corrupts connections. Processes are stopped, killed,
+// suspended and started again.
 //
 // Each scenario counts what a watcher must not see: events lost, duplicated, reordered, invented; and reads of the most
 // recent state that lacked something which was acknowledged before. Where upstream itself forgets, watchers are held

@@ -63,27 +63,17 @@ func (x *extremes) largeObject(t *testing.T) {
 			t.Fatalf("the event is %.200q, upstream's %.200q, want it %s", our, their, what)
 		}
 	}
-	objects := x.dynamic.Resource(x.of.GroupVersionResource).Namespace(namespace)
+	objects := x.objects(namespace)
 	if _, err := objects.Create(t.Context(), x.of.object(name, colours[0], strings.Repeat("0123456789", size/10)), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	same("ADDED")
 	target := x.of.list(namespace) + "/" + name + "?resourceVersion=0"
-	our, err := body(t.Context(), through, target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	their, err := body(t.Context(), direct, target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	our, their := bodyT(t, through, target), bodyT(t, direct, target)
 	if !bytes.Equal(our, their) || len(our) < size {
 		t.Errorf("a get gives %d bytes, upstream %d", len(our), len(their))
 	}
-	list, err := body(t.Context(), through, x.of.list(namespace)+"?resourceVersion=0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := bodyT(t, through, x.of.list(namespace)+"?resourceVersion=0")
 	if n := len(gjson.GetBytes(list, "items.0.spec.n").Str); n != size {
 		t.Errorf("in a list the object has %d bytes, want %d", n, size)
 	}
@@ -117,7 +107,7 @@ func (x *extremes) manyResources(t *testing.T) {
 		}
 		x.of = kinds[i]
 		x.of.define(t.Context(), t, x.world)
-		objects := x.dynamic.Resource(x.of.GroupVersionResource).Namespace("default")
+		objects := x.objects("default")
 		if _, err := objects.Create(t.Context(), x.of.object("one", colours[0], "1"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +132,7 @@ func (x *extremes) manyObjects(t *testing.T) {
 	const namespace, parallel, page = "many", 32, 5000
 	x.of = configMaps
 	x.namespace(t, namespace)
-	objects := x.dynamic.Resource(x.of.GroupVersionResource).Namespace(namespace)
+	objects := x.objects(namespace)
 	err := workload.Parallel(t.Context(), *extremeObjects, parallel, func(ctx context.Context, i int) error {
 		_, err := objects.Create(ctx, x.of.object(fmt.Sprintf("o-%06d", i), colours[i%len(colours)], fmt.Sprint(i)), metav1.CreateOptions{})
 		return err
@@ -153,17 +143,12 @@ func (x *extremes) manyObjects(t *testing.T) {
 	through := x.straight(t)
 	want := walk(t, x.direct(t), x.of.list(namespace), page)
 	began := time.Now()
-	if _, err := body(t.Context(), through, x.of.list(namespace)+"?limit=1"); err != nil {
-		t.Fatal(err)
-	}
+	bodyT(t, through, x.of.list(namespace)+"?limit=1")
 	x.cached(t, x.of)
 	synced := time.Since(began)
 
 	all := x.of.list(namespace) + "?resourceVersion=0"
-	list, err := body(t.Context(), through, all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := bodyT(t, through, all)
 	got := map[string]string{}
 	note(got, list)
 	if !maps.Equal(got, want) {
@@ -192,10 +177,7 @@ func (x *extremes) manyObjects(t *testing.T) {
 	if event := next(); gjson.GetBytes(event, "object.metadata.name").Str != one || gjson.GetBytes(event, "object.data.n").Str != "none" {
 		t.Errorf("the watch shows %.200q", event)
 	}
-	resident, peak, err := cluster.MemoryOf(x.proxy.PID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	resident, peak := x.proxy.MemoryT(t)
 	x.row("objects of one resource", "%d, %d MiB as JSON: list, pages and watch have all, as upstream", len(want), len(list)>>20)
 	x.row("until they were cached", "%.1f s", synced.Seconds())
 	x.row("memory of the proxy meanwhile", "%d MiB, at most %d MiB", resident>>20, peak>>20)
@@ -204,24 +186,13 @@ func (x *extremes) manyObjects(t *testing.T) {
 // cached waits until a resource is.
 func (x *extremes) cached(t *testing.T, of resource) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	for {
-		m, err := x.proxy.Metrics(ctx)
-		if err != nil {
-			t.Fatalf("%s is not cached: %v", of.Resource, err)
-		}
-		if m.Sum("watchproxy_feed_synced", fmt.Sprintf("resource=%q", of.Resource)) == 1 {
-			return
-		}
-		pause(ctx)
-	}
+	cluster.Within(t, 5*time.Minute, of.Resource+" are cached", func() bool { return x.proxy.CachedT(t, of.Resource) })
 }
 
 // lines opens a watch, whose events next gives one after another, until the test ends.
-func lines(t *testing.T, s server, target string) (next func() []byte) {
+func lines(t *testing.T, s *cluster.Endpoint, target string) (next func() []byte) {
 	t.Helper()
-	resp, err := s.open(t.Context(), target)
+	resp, err := s.Watch(t.Context(), cluster.Get(target))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,14 +217,11 @@ func lines(t *testing.T, s server, target string) (next func() []byte) {
 }
 
 // walk pages through a list.
-func walk(t *testing.T, s server, path string, limit int) map[string]string {
+func walk(t *testing.T, s *cluster.Endpoint, path string, limit int) map[string]string {
 	t.Helper()
 	seen, token := map[string]string{}, ""
 	for {
-		page, err := body(t.Context(), s, fmt.Sprintf("%s?limit=%d&continue=%s", path, limit, token))
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := bodyT(t, s, fmt.Sprintf("%s?limit=%d&continue=%s", path, limit, token))
 		before := len(seen)
 		if n := note(seen, page); len(seen) != before+n {
 			t.Fatalf("a page has %d objects, %d of which came before", n, before+n-len(seen))

@@ -3,7 +3,6 @@ package faults
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"runtime"
 	"strings"
@@ -25,11 +24,7 @@ const (
 // Whatever goes wrong: no watcher loses an event or sees one twice, in the wrong order or that never was; no read of the
 // most recent state lacks what was acknowledged before it.
 func TestFaults(t *testing.T) {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("-seed %d", seed)
+	seed := cluster.Seed()
 	var table strings.Builder
 	fmt.Fprintf(&table, "%s, %d watchers, %d writers, %d readers, %d processors, seed %d.\n\n%s\n",
 		time.Now().UTC().Format(time.DateOnly), *watching, writerCount, readerCount, runtime.NumCPU(), seed, tableHead)

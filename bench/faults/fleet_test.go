@@ -15,19 +15,16 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // followed are the resources that a fleet follows, by turns.
-var followed = []schema.GroupVersionResource{
-	{Version: "v1", Resource: "configmaps"},
-	{Version: "v1", Resource: "serviceaccounts"},
-	{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
-}
+var followed = builtIn[:3]
 
 const (
 	fleetNamespace = "fleet"
@@ -73,7 +70,7 @@ func newFleet(ctx context.Context, t *testing.T, size int, to *rest.Config) *fle
 			}
 		}
 		factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(fleetNamespace))
-		generic, err := factory.ForResource(followed[i%len(followed)])
+		generic, err := factory.ForResource(followed[i%len(followed)].GroupVersionResource)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,6 +191,6 @@ func (f *fleet) await(ctx context.Context, mark int64) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("%d of %d informers have not seen mark %d: %w", behind, len(f.seen), mark, ctx.Err())
 		}
-		lull(ctx, 20*time.Millisecond)
+		cluster.Pause(ctx, 20*time.Millisecond)
 	}
 }

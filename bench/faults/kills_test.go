@@ -3,9 +3,10 @@ package faults
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,11 +33,7 @@ type killer struct {
 // Whenever the proxy is killed, be it while it starts or saves its caches: the next one starts from a cache that is
 // whole, and what it answers is what upstream has. Clients go on as if nothing had been.
 func TestKills(t *testing.T) {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("-seed %d", seed)
+	seed := cluster.Seed()
 	k := &killer{random: rand.New(rand.NewPCG(seed, 1))}
 	const each = 5 * time.Second
 	s := scenario{
@@ -46,7 +43,7 @@ func TestKills(t *testing.T) {
 		disturb: func(t *testing.T, w *world) {
 			k.world = w
 			k.fill(t)
-			w.awaitSave(t)
+			awaitSaves(t, w.dir, 1)
 			for range *kills {
 				k.kill(t)
 			}
@@ -71,7 +68,7 @@ func TestKills(t *testing.T) {
 func (k *killer) fill(t *testing.T) {
 	t.Helper()
 	const objects, size, parallel = 1000, 4 << 10, 8
-	ballast := k.dynamic.Resource(k.of.GroupVersionResource).Namespace("default")
+	ballast := k.objects("default")
 	err := workload.Parallel(t.Context(), objects, parallel, func(ctx context.Context, i int) error {
 		_, err := ballast.Create(ctx, k.of.object(fmt.Sprintf("ballast-%d", i), "red", strings.Repeat("n", size)), metav1.CreateOptions{})
 		return err
@@ -88,21 +85,21 @@ func (k *killer) kill(t *testing.T) {
 	time.Sleep(time.Duration(k.random.IntN(longest)) * time.Millisecond)
 	k.count(t)
 	k.examine(t, k.proxy.Log())
-	listen := k.proxy.URL[len("http://"):]
 	k.proxy.Kill()
 	for k.random.IntN(3) == 0 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(k.random.IntN(aStart))*time.Millisecond)
-		early, err := cluster.StartProxy(ctx, cluster.ProxyOptions{Binary: k.binary, Listen: listen, Args: k.args})
+		err := k.proxy.Start(ctx)
 		cancel()
 		if err == nil {
-			early.Kill()
-			err = fmt.Errorf("%s", early.Log())
-			early.Close()
+			k.proxy.Kill()
+			err = errors.New(k.proxy.Log())
 		}
 		k.midStart++
 		k.examine(t, err.Error())
 	}
-	k.start(t, listen)
+	if err := k.proxy.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	k.compare(t)
 	if strings.Contains(k.proxy.Log(), `"msg":"restored"`) {
 		k.restored++
@@ -148,12 +145,23 @@ func (k *killer) compare(t *testing.T) {
 	}
 }
 
-// body reads an answer.
-func body(ctx context.Context, s server, target string) ([]byte, error) {
-	resp, err := s.open(ctx, target)
-	if err != nil {
-		return nil, err
+// body reads an answer of 200.
+func body(ctx context.Context, s *cluster.Endpoint, target string) ([]byte, error) {
+	got, err := s.Ask(ctx, cluster.Request{Target: target, HTTP2: true})
+	if err == nil && got.Status != http.StatusOK {
+		err = fmt.Errorf("%d: %.200s", got.Status, got.Body)
 	}
-	defer resp.Body.Close()
-	return io.ReadAll(resp.Body)
+	return got.Body, err
+}
+
+// bodyT is body for what the test needs.
+func bodyT(t *testing.T, s *cluster.Endpoint, target string) []byte {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	b, err := body(ctx, s, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

@@ -3,12 +3,12 @@ package faults
 import (
 	"context"
 	"fmt"
-	"io"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // reader makes reads of the most recent state.
@@ -29,7 +29,7 @@ type sight struct {
 const readLimit = 12 * time.Second
 
 // run reads until ctx ends.
-func (r *reader) run(ctx context.Context, s server, w *writers) {
+func (r *reader) run(ctx context.Context, s *cluster.Endpoint, w *writers) {
 	for ctx.Err() == nil {
 		era, floor, began := w.era.Load(), w.acked.Load(), time.Now()
 		got, err := readList(ctx, s, w.of, w.namespace)
@@ -49,15 +49,10 @@ func (r *reader) run(ctx context.Context, s server, w *writers) {
 	}
 }
 
-func readList(ctx context.Context, s server, of resource, namespace string) (got sight, err error) {
+func readList(ctx context.Context, s *cluster.Endpoint, of resource, namespace string) (got sight, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	resp, err := s.open(ctx, of.list(namespace))
-	if err != nil {
-		return got, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
+	body, err := body(ctx, s, of.list(namespace))
 	if err != nil {
 		return got, err
 	}
@@ -66,9 +61,6 @@ func readList(ctx context.Context, s server, of resource, namespace string) (got
 		return got, err
 	}
 	got.state = map[string]string{}
-	list.Get("items").ForEach(func(_, item gjson.Result) bool {
-		got.state[strings.Clone(item.Get("metadata.name").Str)] = strings.Clone(item.Get("metadata.resourceVersion").Str)
-		return true
-	})
+	note(got.state, body)
 	return got, nil
 }

@@ -1,13 +1,11 @@
 package faults
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -23,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/conformance"
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
@@ -42,7 +41,7 @@ const (
 type recovery struct {
 	*world
 	all      []resource
-	auditLog string
+	audit    *cluster.AuditLog
 	watching sync.WaitGroup
 	seen     []atomic.Pointer[marked] // of each resource
 	written  []time.Time              // when the last mark of each was acknowledged
@@ -93,9 +92,9 @@ func measureRecovery(t *testing.T, restarts, feeds int, away time.Duration) stri
 var builtIn = []resource{
 	configMaps,
 	{schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, "/api/v1", "ServiceAccount", "spec"},
+	{schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, "/apis/coordination.k8s.io/v1", "Lease", "spec"},
 	{schema.GroupVersionResource{Version: "v1", Resource: "resourcequotas"}, "/api/v1", "ResourceQuota", "spec"},
 	{schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}, "/apis/rbac.authorization.k8s.io/v1", "Role", "spec"},
-	{schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, "/apis/coordination.k8s.io/v1", "Lease", "spec"},
 }
 
 // builtIns is how many of the feeds are of such: the others are of custom resources.
@@ -103,8 +102,8 @@ func builtIns(feeds int) int { return min(len(builtIn), feeds/2) }
 
 func newRecovery(ctx context.Context, t *testing.T, feeds int) *recovery {
 	t.Helper()
-	r := &recovery{auditLog: filepath.Join(t.TempDir(), "audit.log"), seen: make([]atomic.Pointer[marked], feeds), written: make([]time.Time, feeds)}
-	api := cluster.APIServerT(t, cluster.Options{AuditLog: r.auditLog})
+	r := &recovery{audit: &cluster.AuditLog{Path: filepath.Join(t.TempDir(), "audit.log")}, seen: make([]atomic.Pointer[marked], feeds), written: make([]time.Time, feeds)}
+	api := cluster.APIServerT(t, cluster.Options{AuditLog: r.audit.Path})
 	r.world = newWorld(t, api, configMaps, "", "")
 	r.all = slices.Clone(builtIn[:builtIns(feeds)])
 	for i := len(r.all); i < feeds; i++ {
@@ -123,7 +122,7 @@ func newRecovery(ctx context.Context, t *testing.T, feeds int) *recovery {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := client.open(watching, of.watch("default", "", ""))
+		resp, err := client.Watch(watching, cluster.Get(of.watch("default", "", "")))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,20 +135,19 @@ func newRecovery(ctx context.Context, t *testing.T, feeds int) *recovery {
 // watch notes which marks come by a watch.
 func (r *recovery) watch(ctx context.Context, resp *http.Response, i int) {
 	defer resp.Body.Close()
-	for lines := bufio.NewReader(resp.Body); ; {
-		line, err := lines.ReadBytes('\n')
+	for e, err := range conformance.Events(resp) {
 		now := time.Now()
-		if err != nil || gjson.GetBytes(line, "type").Str == "ERROR" {
-			if ctx.Err() == nil {
-				r.ended.Add(1)
-			}
-			return
+		if err != nil || e.Type == "ERROR" {
+			break
 		}
-		object := gjson.GetBytes(line, "object.metadata")
+		object := gjson.GetBytes(e.Line, "object.metadata")
 		n, err := strconv.ParseInt(object.Get("labels.colour").Str, 10, 64)
 		if object.Get("name").Str == markName && err == nil {
 			r.seen[i].Store(&marked{n, now})
 		}
+	}
+	if ctx.Err() == nil {
+		r.ended.Add(1)
 	}
 }
 
@@ -165,7 +163,7 @@ func (r *recovery) write(ctx context.Context, t *testing.T) {
 			if r.written[i] = time.Now(); err == nil || ctx.Err() != nil {
 				return err
 			}
-			lull(ctx, recoveryReadyz)
+			cluster.Pause(ctx, recoveryReadyz)
 		}
 	})
 	if err != nil {
@@ -176,7 +174,7 @@ func (r *recovery) write(ctx context.Context, t *testing.T) {
 			if ctx.Err() != nil || r.ended.Load() > 0 {
 				t.Fatalf("the watcher of %s has not seen mark %d; %d watches have ended: %v", r.all[i].Resource, r.mark, r.ended.Load(), ctx.Err())
 			}
-			lull(ctx, recoveryReadyz)
+			cluster.Pause(ctx, recoveryReadyz)
 		}
 	}
 }
@@ -186,19 +184,19 @@ func (r *recovery) restartServer(ctx context.Context, t *testing.T, kill bool, a
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, recoveryStep)
 	defer cancel()
-	lull(ctx, recoveryLull+rand.N(recoveryLull))
+	cluster.Pause(ctx, recoveryLull+rand.N(recoveryLull))
 	o := outage{killed: kill, down: time.Now()}
 	if kill {
 		r.api.Kill()
 	} else if err := r.api.Stop(); err != nil {
 		t.Error(err)
 	}
-	lull(ctx, away)
+	cluster.Pause(ctx, away)
 	direct, starting := r.direct(t), make(chan error, 1)
 	go func() { starting <- r.api.Start(ctx) }()
 	for o.ready.IsZero() {
 		asking, cancel := context.WithTimeout(ctx, time.Second)
-		resp, err := direct.open(asking, "/readyz")
+		resp, err := direct.Watch(asking, cluster.Get("/readyz"))
 		if err == nil {
 			o.ready = time.Now()
 			resp.Body.Close()
@@ -207,7 +205,7 @@ func (r *recovery) restartServer(ctx context.Context, t *testing.T, kill bool, a
 		if ctx.Err() != nil {
 			t.Fatal(errors.Join(ctx.Err(), <-starting))
 		}
-		lull(ctx, recoveryReadyz)
+		cluster.Pause(ctx, recoveryReadyz)
 	}
 	r.write(ctx, t)
 	if err := <-starting; err != nil {
@@ -220,7 +218,7 @@ func (r *recovery) restartServer(ctx context.Context, t *testing.T, kill bool, a
 		}
 	}
 	r.outages = append(r.outages, o)
-	lull(ctx, recoveryLull) // for what is asked late
+	cluster.Pause(ctx, recoveryLull) // for what is asked late
 	if n := r.ended.Load(); n > 0 {
 		t.Fatalf("%d watches have ended", n)
 	}
@@ -243,22 +241,12 @@ func (r *recovery) explain(t *testing.T, i int, o outage, fresh time.Duration) {
 // nobody took.
 func (r *recovery) asked(t *testing.T) []time.Time {
 	t.Helper()
-	log, err := os.ReadFile(r.auditLog)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := r.up.refused()
+	all := r.up.Refused()
 	known := map[string]bool{}
-	for line := range strings.Lines(string(log)) {
-		e := gjson.Parse(line)
-		id := e.Get("auditID").Str
-		if e.Get("userAgent").Str != feedAgent || known[id] {
-			continue
-		}
-		known[id] = true
-		at, err := time.Parse(time.RFC3339Nano, e.Get("requestReceivedTimestamp").Str)
-		if err == nil { // else a kill has cut it off
-			all = append(all, at)
+	for _, record := range r.audit.PeekT(t) {
+		if record.UserAgent == feedAgent && !known[record.AuditID] {
+			known[record.AuditID] = true
+			all = append(all, record.RequestReceivedTimestamp)
 		}
 	}
 	slices.SortFunc(all, time.Time.Compare)

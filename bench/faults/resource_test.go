@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // resource is what is written, watched and read.
@@ -44,57 +46,23 @@ func (r resource) object(name, colour, n string) *unstructured.Unstructured {
 	}}
 }
 
-var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-
 // define makes the custom resource, and waits until it is served.
 func (r resource) define(ctx context.Context, t *testing.T, w *world) {
 	t.Helper()
-	_, err := w.dynamic.Resource(definitions).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": map[string]any{"name": r.definition()},
-		"spec": map[string]any{
-			"group": r.Group, "scope": "Namespaced",
-			"names": map[string]any{"plural": r.Resource, "kind": r.kind},
-			"versions": []any{map[string]any{
-				"name": r.Version, "served": true, "storage": true,
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{
-					"type": "object",
-					"properties": map[string]any{r.content: map[string]any{
-						"type": "object", "properties": map[string]any{"n": map[string]any{"type": "string"}},
-					}},
-				}},
-			}},
-		},
-	}}, metav1.CreateOptions{})
-	if err != nil {
+	content := map[string]any{"type": "object", "properties": map[string]any{"n": map[string]any{"type": "string"}}}
+	if err := w.api.Define(ctx, r.GroupVersionResource, r.kind, map[string]any{r.content: content}, nil); err != nil {
 		t.Fatal(err)
 	}
-	w.served(ctx, t, true)
 }
 
 func (r resource) definition() string { return r.Resource + "." + r.Group }
-
-// served waits until the apiserver serves the resource, or does not.
-func (w *world) served(ctx context.Context, t *testing.T, want bool) {
-	t.Helper()
-	for {
-		_, err := w.dynamic.Resource(w.of.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 1})
-		switch {
-		case ctx.Err() != nil:
-			t.Fatalf("served=%t: %v", want, ctx.Err())
-		case want && err == nil, !want && apierrors.IsNotFound(err):
-			return
-		}
-		pause(ctx)
-	}
-}
 
 // redefine changes the schema by a default: the same objects are written in another way from then on.
 func (r resource) redefine(ctx context.Context, t *testing.T, w *world, value string) {
 	t.Helper()
 	patch := `[{"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/` + r.content + `/properties/of",
 		"value": {"type": "string", "default": "` + value + `"}}]`
-	if _, err := w.dynamic.Resource(definitions).Patch(ctx, r.definition(), types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := w.dynamic.Resource(cluster.Definitions).Patch(ctx, r.definition(), types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -104,13 +72,16 @@ func churn(t *testing.T, w *world) {
 	ctx := t.Context()
 	for _, value := range []string{"one", "two"} {
 		w.of.redefine(ctx, t, w, value)
-		lull(ctx, lasting/3)
+		cluster.Pause(ctx, lasting/3)
 	}
-	if err := w.dynamic.Resource(definitions).Delete(ctx, w.of.definition(), metav1.DeleteOptions{}); err != nil {
+	if err := w.dynamic.Resource(cluster.Definitions).Delete(ctx, w.of.definition(), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.served(ctx, t, false)
-	lull(ctx, lasting/3)
+	cluster.Eventually(t, "it is not served", func() bool {
+		_, err := w.objects("").List(ctx, metav1.ListOptions{Limit: 1})
+		return apierrors.IsNotFound(err)
+	})
+	cluster.Pause(ctx, lasting/3)
 	w.of.define(ctx, t, w)
-	lull(ctx, lasting/3)
+	cluster.Pause(ctx, lasting/3)
 }

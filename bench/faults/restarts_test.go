@@ -4,8 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -14,12 +12,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/cert"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
@@ -35,25 +29,24 @@ const (
 	fleetLimit   = 2 * time.Minute
 )
 
-// port is a place for proxies one after another, with what they share.
+// port is a proxy between an apiserver and informers.
 type port struct {
 	api     *cluster.APIServer
 	dynamic dynamic.Interface
 	audit   *audit
-	config  *rest.Config // of clients
-	listen  string
-	args    []string
-	dir     string // of saved caches
+	opts    cluster.ProxyOptions
 	proxy   *cluster.Proxy
+	dir     string // of saved caches
 	marked  int64
 }
 
-// restart is something that ends and begins again, and what came of it.
-type restart struct {
+// restarting is something that ends and begins again, and what came of it.
+type restarting struct {
 	name  string
-	short bool // part of make test
-	saved bool // caches are
-	do    func(*port, *testing.T)
+	short bool   // part of make test
+	saved bool   // caches are
+	of    string // what restarts
+	kill  bool
 
 	asked           asked
 	open            int // watches upstream, afterwards
@@ -71,12 +64,12 @@ func TestRestarts(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%s, %d informers of client-go on %d HTTP/2 connections, %d resources of %d objects, a write every %v.\n\n%s\n",
 		time.Now().UTC().Format(time.DateOnly), *informing, (*informing+perConnection-1)/perConnection, len(followed), fleetObjects, fleetWrites, restartHead)
-	for _, r := range []restart{
-		{name: "proxy restarted, caches saved", saved: true, do: (*port).stopProxy},
-		{name: "proxy killed, caches saved", short: true, saved: true, do: (*port).killProxy},
-		{name: "proxy restarted, nothing saved", short: true, do: (*port).stopProxy},
-		{name: "apiserver restarted", short: true, do: (*port).restartServer},
-		{name: "apiserver killed", do: (*port).killServer},
+	for _, r := range []restarting{
+		{name: "proxy restarted, caches saved", saved: true, of: "proxy"},
+		{name: "proxy killed, caches saved", short: true, saved: true, of: "proxy", kill: true},
+		{name: "proxy restarted, nothing saved", short: true, of: "proxy"},
+		{name: "apiserver restarted", short: true, of: "apiserver"},
+		{name: "apiserver killed", of: "apiserver", kill: true},
 	} {
 		if !r.short && !*everything {
 			continue
@@ -98,45 +91,37 @@ func TestRestarts(t *testing.T) {
 	report(t, table.String())
 }
 
-func (r *restart) run(t *testing.T) {
+func (r *restarting) run(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), fleetLimit)
 	defer cancel()
 	p := newPort(ctx, t, r.saved)
-	f := newFleet(ctx, t, *informing, p.config)
-	p.mark(ctx, t)
-	if err := f.await(ctx, p.marked); err != nil {
-		t.Fatal(err)
+	f := newFleet(ctx, t, *informing, p.proxy.RESTConfig())
+	p.caughtUp(ctx, t, f)
+	if r.saved {
+		awaitSaves(t, p.dir, len(followed))
 	}
-	p.awaitSave(t)
 	stop := p.keepWriting(ctx)
 	defer stop()
-	lull(ctx, before)
-	if _, err := p.audit.since(); err != nil {
-		t.Fatal(err)
-	}
+	cluster.Pause(ctx, before)
+	p.audit.since(t)
 	r.before = len(p.audit.open)
 	was := p.metrics(t)
 	f.forget()
 	began := time.Now()
-	r.do(p, t)
+	if r.of == "proxy" {
+		restart(t, p.proxy, r.kill)
+	} else {
+		restart(t, audited{p.api, func() { p.audit.ended(t) }}, r.kill)
+	}
 	up := time.Now()
 	r.down = up.Sub(began)
-	p.mark(ctx, t)
-	if err := f.await(ctx, p.marked); err != nil {
-		t.Fatal(err)
-	}
+	p.caughtUp(ctx, t, f)
 	r.fresh = time.Since(up)
-	lull(ctx, 2*before) // whoever comes late is seen
+	cluster.Pause(ctx, 2*before) // whoever comes late is seen
 	stop()
-	p.mark(ctx, t)
-	if err := f.await(ctx, p.marked); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if r.asked, err = p.audit.since(); err != nil {
-		t.Fatal(err)
-	}
+	p.caughtUp(ctx, t, f)
+	r.asked = p.audit.since(t)
 	r.open = len(p.audit.open)
 	r.states, r.resumed, r.gone, r.failed = f.states.Load(), f.resumed.Load(), f.gone.Load(), f.failed.Load()
 	is := p.metrics(t)
@@ -147,7 +132,7 @@ func (r *restart) run(t *testing.T) {
 }
 
 // judge fails the test for what must not be.
-func (r *restart) judge(t *testing.T) {
+func (r *restarting) judge(t *testing.T) {
 	t.Helper()
 	feeds := len(followed)
 	switch {
@@ -182,7 +167,7 @@ func (r *restart) judge(t *testing.T) {
 const restartHead = `| what | s down | s until all are up to date | informers that began anew | told so by 410 | watches resumed | lists upstream | of metadata | probes | syncs | watches opened | forwarded | watches open after | MiB resident |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|`
 
-func (r *restart) row() string {
+func (r *restarting) row() string {
 	return fmt.Sprintf("| %s | %.1f | %.1f | %d | %d | %d | %.0f | %.0f | %d | %d | %d | %d | %d | %d |", r.name, r.down.Seconds(), r.fresh.Seconds(),
 		r.states, r.gone, r.resumed, r.lists, r.metadata, r.asked.probes, r.asked.syncs, r.asked.watches, r.asked.forwarded, r.open, r.resident>>20)
 }
@@ -190,135 +175,64 @@ func (r *restart) row() string {
 func newPort(ctx context.Context, t *testing.T, saved bool) *port {
 	t.Helper()
 	dir := t.TempDir()
-	p := &port{}
-	auditLog := filepath.Join(dir, "audit.log")
-	p.api = cluster.APIServerT(t, cluster.Options{AuditLog: auditLog})
-	var err error
-	if p.dynamic, err = dynamic.NewForConfig(p.api.RESTConfig()); err != nil {
-		t.Fatal(err)
-	}
-	if p.audit, err = openAudit(auditLog); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.audit.file.Close() })
+	p := &port{audit: &audit{AuditLog: cluster.AuditLog{Path: filepath.Join(dir, "audit.log")}, open: map[string]string{}}}
+	p.api = cluster.APIServerT(t, cluster.Options{AuditLog: p.audit.Path})
+	p.dynamic = p.api.Dynamic()
 	p.fill(ctx, t)
-
-	settings := header
+	p.opts = cluster.ProxyOptions{Kubeconfig: p.api.Kubeconfig, Settings: header, TLS: true}
 	if saved {
 		p.dir = filepath.Join(dir, "caches")
-		settings += fmt.Sprintf(persistent, p.dir)
+		p.opts.Settings += fmt.Sprintf(persistent, p.dir)
 	}
-	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := func(name string) string { return filepath.Join(dir, name) }
-	for name, content := range map[string][]byte{"config.yaml": []byte(settings), "tls.crt": certificate, "tls.key": key} {
-		if err := os.WriteFile(path(name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p.args = []string{
-		"--kubeconfig", p.api.Kubeconfig, "--config", path("config.yaml"), "--tls-cert-file", path("tls.crt"), "--tls-private-key-file", path("tls.key"),
-	}
-	p.listen = "127.0.0.1:0"
-	p.startProxy(t)
-	p.listen = p.proxy.URL[len("https://"):]
-	p.config = &rest.Config{Host: p.proxy.URL, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: certificate}}
+	p.proxy = cluster.ProxyT(t, p.opts)
 	return p
 }
 
-func (p *port) startProxy(t *testing.T) {
+// audited is an apiserver whose watches have all ended when it starts again.
+type audited struct {
+	*cluster.APIServer
+	ended func()
+}
+
+// Start notes the end before.
+func (s audited) Start(ctx context.Context) error {
+	s.ended()
+	return s.APIServer.Start(ctx)
+}
+
+// caughtUp writes a mark and waits until all informers have seen it.
+func (p *port) caughtUp(ctx context.Context, t *testing.T, f *fleet) {
 	t.Helper()
-	p.proxy = cluster.ProxyT(t, cluster.ProxyOptions{Listen: p.listen, Args: p.args})
-}
-
-func (p *port) stopProxy(t *testing.T) {
-	if err := p.proxy.Stop(); err != nil {
-		t.Error(err)
-	}
-	p.startProxy(t)
-}
-
-func (p *port) killProxy(t *testing.T) {
-	p.proxy.Kill()
-	p.startProxy(t)
-}
-
-func (p *port) restartServer(t *testing.T) {
-	if err := p.api.Stop(); err != nil {
-		t.Error(err)
-	}
-	p.startServer(t)
-}
-
-func (p *port) killServer(t *testing.T) {
-	p.api.Kill()
-	p.startServer(t)
-}
-
-func (p *port) startServer(t *testing.T) {
-	t.Helper()
-	if err := p.audit.ended(); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.api.Start(t.Context()); err != nil {
+	p.mark(ctx, t)
+	if err := f.await(ctx, p.marked); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// awaitSave waits until the caches of all resources were saved, if they are.
-func (p *port) awaitSave(t *testing.T) {
-	t.Helper()
-	for p.dir != "" {
-		files, err := filepath.Glob(filepath.Join(p.dir, "*.cache"))
-		if err != nil || t.Context().Err() != nil {
-			t.Fatal(err)
-		}
-		if len(files) == len(followed) {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-}
-
-func fleetObject(gvr schema.GroupVersionResource, name string) *unstructured.Unstructured {
-	kinds := map[string]string{"configmaps": "ConfigMap", "serviceaccounts": "ServiceAccount", "leases": "Lease"}
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": gvr.GroupVersion().String(), "kind": kinds[gvr.Resource], "metadata": map[string]any{"name": name},
-	}}
-}
-
-func (p *port) objects(gvr schema.GroupVersionResource) dynamic.ResourceInterface {
-	return p.dynamic.Resource(gvr).Namespace(fleetNamespace)
+func (p *port) objects(of resource) dynamic.ResourceInterface {
+	return p.dynamic.Resource(of.GroupVersionResource).Namespace(fleetNamespace)
 }
 
 // fill makes what informers follow.
 func (p *port) fill(ctx context.Context, t *testing.T) {
 	t.Helper()
-	namespace := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": fleetNamespace},
-	}}
-	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-	if _, err := p.dynamic.Resource(namespaces).Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	for _, gvr := range followed {
+	p.api.NamespaceT(t, fleetNamespace)
+	for _, of := range followed {
 		for i := range fleetObjects {
 			name := fmt.Sprintf("object-%d", i)
 			if i == 0 {
 				name = markName
 			}
-			if _, err := p.objects(gvr).Create(ctx, fleetObject(gvr, name), metav1.CreateOptions{}); err != nil {
+			if _, err := p.objects(of).Create(ctx, of.object(name, colours[0], "0"), metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 }
 
-func (p *port) label(ctx context.Context, gvr schema.GroupVersionResource, name string, n int64) error {
+func (p *port) label(ctx context.Context, of resource, name string, n int64) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, markLabel, strconv.FormatInt(n, 10))
-	_, err := p.objects(gvr).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := p.objects(of).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
@@ -326,8 +240,8 @@ func (p *port) label(ctx context.Context, gvr schema.GroupVersionResource, name 
 func (p *port) mark(ctx context.Context, t *testing.T) {
 	t.Helper()
 	p.marked++
-	for _, gvr := range followed {
-		for p.label(ctx, gvr, markName, p.marked) != nil {
+	for _, of := range followed {
+		for p.label(ctx, of, markName, p.marked) != nil {
 			if ctx.Err() != nil {
 				t.Fatal(ctx.Err())
 			}
@@ -342,9 +256,9 @@ func (p *port) keepWriting(ctx context.Context) (stop func()) {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		for n := int64(0); ctx.Err() == nil; n++ {
-			gvr := followed[n%int64(len(followed))]
-			_ = p.label(ctx, gvr, fmt.Sprintf("object-%d", 1+n%(fleetObjects-1)), n) // the apiserver may be away
-			lull(ctx, fleetWrites)
+			of := followed[n%int64(len(followed))]
+			_ = p.label(ctx, of, fmt.Sprintf("object-%d", 1+n%(fleetObjects-1)), n) // the apiserver may be away
+			cluster.Pause(ctx, fleetWrites)
 		}
 	})
 	return func() {
@@ -362,14 +276,8 @@ type figures struct {
 
 func (p *port) metrics(t *testing.T) figures {
 	t.Helper()
-	m, err := p.proxy.Metrics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	resident, _, err := cluster.MemoryOf(p.proxy.PID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := p.proxy.MetricsT(t)
+	resident, _ := p.proxy.MemoryT(t)
 	sum := func(verb string) float64 {
 		return m.Sum("watchproxy_feed_requests_total", fmt.Sprintf("verb=%q", verb))
 	}

@@ -1,10 +1,9 @@
 package faults
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
@@ -27,9 +27,9 @@ type trail struct {
 	}
 }
 
-func startTrail(ctx context.Context, s server, of resource, namespace string, selection int) (*trail, error) {
+func startTrail(ctx context.Context, s *cluster.Endpoint, of resource, namespace string, selection int) (*trail, error) {
 	open := func(query string) (*http.Response, error) {
-		return s.open(ctx, of.watch(namespace, selections[selection], query))
+		return s.Watch(ctx, cluster.Get(of.watch(namespace, selections[selection], query)))
 	}
 	resp, err := open("resourceVersion=&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
 	if err != nil {
@@ -38,8 +38,7 @@ func startTrail(ctx context.Context, s server, of resource, namespace string, se
 	o := &trail{}
 	o.running.Go(func() {
 		for err == nil {
-			at, failed := o.follow(resp.Body)
-			resp.Body.Close()
+			at, failed := o.follow(resp)
 			if at == 0 || ctx.Err() != nil {
 				o.fail(failed)
 				return
@@ -53,23 +52,23 @@ func startTrail(ctx context.Context, s server, of resource, namespace string, se
 }
 
 // follow reads events to the end of a watch, and tells where it can be gone on with, if anywhere.
-func (o *trail) follow(from io.Reader) (at uint64, err error) {
-	for body := bufio.NewReader(from); ; {
-		line, err := body.ReadBytes('\n')
-		if err != nil {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			return o.mu.at, err
+func (o *trail) follow(resp *http.Response) (at uint64, err error) {
+	defer resp.Body.Close()
+	for e, broken := range conformance.Events(resp) {
+		if errors.Is(broken, conformance.ErrNoEvent) {
+			return 0, broken
 		}
-		e, err := conformance.ParseEvent(line)
-		if err == nil && e.Type == "ERROR" {
-			err = fmt.Errorf("%s", e.Line)
+		if err = broken; err != nil {
+			break
 		}
-		if err != nil {
-			return 0, err
+		if e.Type == "ERROR" {
+			return 0, fmt.Errorf("%s", e.Line)
 		}
 		o.note(e)
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.mu.at, err
 }
 
 func (o *trail) fail(err error) {

@@ -61,46 +61,46 @@ func scenarios() []scenario {
 	var all []scenario
 	for _, side := range []struct {
 		name string
-		of   func(*world) *relay
-	}{{"upstream", func(w *world) *relay { return w.up }}, {"clients", func(w *world) *relay { return w.down }}} {
+		of   func(*world) *cluster.Relay
+	}{{"upstream", func(w *world) *cluster.Relay { return w.up }}, {"clients", func(w *world) *cluster.Relay { return w.down }}} {
 		of := side.of
 		add := func(name string, short bool, disturb func(*testing.T, *world)) {
 			all = append(all, scenario{name: side.name + ": " + name, short: short, disturb: disturb})
 		}
-		add("connections cut", false, repeated(10, 200*time.Millisecond, func(w *world) { of(w).end(false) }))
-		add("connections reset", true, repeated(10, 200*time.Millisecond, func(w *world) { of(w).end(true) }))
+		add("connections cut", false, repeated(10, 200*time.Millisecond, func(w *world) { of(w).End(false) }))
+		add("connections reset", true, repeated(10, 200*time.Millisecond, func(w *world) { of(w).End(true) }))
 		add("away", true, during(
-			func(w *world) { of(w).refuse(true); of(w).end(false) },
-			func(w *world) { of(w).refuse(false) },
+			func(w *world) { of(w).Cut() },
+			func(w *world) { of(w).Mend() },
 		))
 		add("frozen", false, during(
-			func(w *world) { of(w).frozen.Lock() },
-			func(w *world) { of(w).frozen.Unlock() },
+			func(w *world) { of(w).Freeze() },
+			func(w *world) { of(w).Thaw() },
 		))
-		add("answers cut in the middle", true, repeated(10, 200*time.Millisecond, func(w *world) { of(w).ruin(truncated) }))
-		add("half closed", false, repeated(5, 300*time.Millisecond, func(w *world) { of(w).halfClose() }))
+		add("answers cut in the middle", true, repeated(10, 200*time.Millisecond, func(w *world) { of(w).Damage(cluster.Truncated) }))
+		add("half closed", false, repeated(5, 300*time.Millisecond, func(w *world) { of(w).HalfClose() }))
 		add("slow", false, during(
-			func(w *world) { of(w).slow(50*time.Millisecond, 200<<10) },
-			func(w *world) { of(w).slow(0, 0) },
+			func(w *world) { of(w).Slow(50*time.Millisecond, 200<<10) },
+			func(w *world) { of(w).Slow(0, 0) },
 		))
 		add("latency of a second", false, during(
-			func(w *world) { of(w).slow(time.Second, 0) },
-			func(w *world) { of(w).slow(0, 0) },
+			func(w *world) { of(w).Slow(time.Second, 0) },
+			func(w *world) { of(w).Slow(0, 0) },
 		))
 		add("frozen, then cut", false, during(
-			func(w *world) { of(w).frozen.Lock() },
-			func(w *world) { of(w).end(true); of(w).frozen.Unlock() },
+			func(w *world) { of(w).Freeze() },
+			func(w *world) { of(w).End(true); of(w).Thaw() },
 		))
 	}
 	all = append(all,
 		scenario{name: "nothing", disturb: func(*testing.T, *world) { time.Sleep(lasting) }},
-		scenario{name: "upstream: bytes corrupted", short: true, disturb: repeated(10, 200*time.Millisecond, func(w *world) { w.up.ruin(corrupted) })},
+		scenario{name: "upstream: bytes corrupted", short: true, disturb: repeated(10, 200*time.Millisecond, func(w *world) { w.up.Damage(cluster.Corrupted) })},
 		scenario{name: "both sides reset", disturb: repeated(10, 200*time.Millisecond, func(w *world) {
-			w.up.end(true)
-			w.down.end(true)
+			w.up.End(true)
+			w.down.End(true)
 		})},
-		scenario{name: "apiserver suspended", own: &cluster.Options{}, disturb: func(_ *testing.T, w *world) { suspend(w.api.PID(), lasting) }},
-		scenario{name: "proxy suspended", disturb: func(_ *testing.T, w *world) { suspend(w.proxy.PID(), lasting) }},
+		scenario{name: "apiserver suspended", own: &cluster.Options{}, disturb: func(_ *testing.T, w *world) { suspend(w.api, lasting) }},
+		scenario{name: "proxy suspended", disturb: func(_ *testing.T, w *world) { suspend(w.proxy, lasting) }},
 		scenario{name: "apiserver restarted", own: &cluster.Options{}, forgets: true, relists: 1, disturb: restartServer(false)},
 		scenario{name: "apiserver killed", own: &cluster.Options{}, forgets: true, relists: 1, disturb: restartServer(true)},
 		scenario{name: "apiserver killed twice", own: &cluster.Options{}, forgets: true, relists: 2, disturb: func(t *testing.T, w *world) {
@@ -111,29 +111,28 @@ func scenarios() []scenario {
 		scenario{
 			name: "upstream away, history compacted", own: &cluster.Options{Flags: []string{"--etcd-compaction-interval=1s"}}, forgets: true, relists: 1,
 			disturb: during(
-				func(w *world) { w.up.refuse(true); w.up.end(false) },
-				func(w *world) { w.up.refuse(false) },
+				func(w *world) { w.up.Cut() },
+				func(w *world) { w.up.Mend() },
 			),
 		},
 		scenario{
 			name: "upstream away, history compacted, apiserver restarted", own: &cluster.Options{Flags: []string{"--etcd-compaction-interval=1s"}},
 			forgets: true, relists: 1, disturb: func(t *testing.T, w *world) {
-				w.up.refuse(true)
-				w.up.end(false)
+				w.up.Cut()
 				time.Sleep(lasting)
 				restartServer(false)(t, w)
 				time.Sleep(lasting)
-				w.up.refuse(false)
+				w.up.Mend()
 			},
 		},
 		scenario{name: "etcd restored", short: true, own: &cluster.Options{}, again: true, relists: 2, disturb: restoreEtcd},
 		scenario{name: "definition changed, deleted, made again", short: true, custom: true, forgets: true, again: true, relists: 3, disturb: churn},
-		scenario{name: "apiserver suspended for 20 s", own: &cluster.Options{}, disturb: func(_ *testing.T, w *world) { suspend(w.api.PID(), lastingLong) }},
-		scenario{name: "proxy suspended for 20 s", disturb: func(_ *testing.T, w *world) { suspend(w.proxy.PID(), lastingLong) }},
+		scenario{name: "apiserver suspended for 20 s", own: &cluster.Options{}, disturb: func(_ *testing.T, w *world) { suspend(w.api, lastingLong) }},
+		scenario{name: "proxy suspended for 20 s", disturb: func(_ *testing.T, w *world) { suspend(w.proxy, lastingLong) }},
 		scenario{name: "proxy's clock jumps", clock: true, disturb: jump},
 		scenario{name: "proxy's clock set back, proxy restarted, caches saved", clock: true, settings: persistent, disturb: func(t *testing.T, w *world) {
 			setClock(t, time.Hour)
-			w.awaitSave(t)
+			awaitSaves(t, w.dir, 1)
 			time.Sleep(lasting)
 			setClock(t, -time.Hour)
 			restartProxy(2, false)(t, w)
@@ -143,31 +142,22 @@ func scenarios() []scenario {
 		scenario{name: "proxy restarted, caches saved", short: true, settings: persistent, disturb: restartProxy(3, false)},
 		scenario{name: "proxy killed, caches saved", short: true, settings: persistent, disturb: restartProxy(3, true)},
 		scenario{name: "proxy restarted while upstream is slow, caches saved", settings: persistent, disturb: func(t *testing.T, w *world) {
-			w.up.slow(50*time.Millisecond, 500<<10)
+			w.up.Slow(50*time.Millisecond, 500<<10)
 			restartProxy(2, false)(t, w)
-			w.up.slow(0, 0)
+			w.up.Slow(0, 0)
 		}},
 	)
 	return all
 }
 
 func restartServer(kill bool) func(*testing.T, *world) {
-	return func(t *testing.T, w *world) {
-		if kill {
-			w.api.Kill()
-		} else if err := w.api.Stop(); err != nil {
-			t.Error(err)
-		}
-		if err := w.api.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	return func(t *testing.T, w *world) { restart(t, w.api, kill) }
 }
 
 func restartProxy(times int, kill bool) func(*testing.T, *world) {
 	return func(t *testing.T, w *world) {
 		if w.persistent {
-			w.awaitSave(t)
+			awaitSaves(t, w.dir, 1)
 		}
 		for i := range times {
 			time.Sleep(time.Duration(1+i%3) * 500 * time.Millisecond)

@@ -1,11 +1,10 @@
 package faults
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -63,18 +62,13 @@ type sample struct {
 // For as long as one likes, clients come and go under writes: none sees anything amiss, and what the proxy holds is told.
 // Whether that grows is for the reader of the table.
 func TestSoak(t *testing.T) {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("-seed %d", seed)
+	seed := cluster.Seed()
 	o := &soak{world: newWorld(t, cluster.APIServerT(t, cluster.Options{}), configMaps, soakSetting, ""), namespace: "soak"}
 	o.world.namespace(t, o.namespace)
 	if err := o.awaken(t.Context(), o.straight(t), o.namespace); err != nil {
 		t.Fatal(err)
 	}
-	objects := o.dynamic.Resource(o.of.GroupVersionResource).Namespace(o.namespace)
-	w := &writers{namespace: o.namespace, of: o.of, objects: objects}
+	w := &writers{namespace: o.namespace, of: o.of, objects: o.objects(o.namespace)}
 	var samples []sample
 	began := time.Now()
 	err := workload.During(t.Context(), soakRate, soakWriters, func(ctx context.Context, i int) error {
@@ -107,7 +101,7 @@ func (o *soak) run(ctx context.Context, t *testing.T, seed uint64, w *writers) (
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	number := uint64(1) << 32 // apart from the writers'
-	client := func(n int, live func(context.Context, server, *rand.Rand) error) {
+	client := func(n int, live func(context.Context, *cluster.Endpoint, *rand.Rand) error) {
 		for range n {
 			number++
 			random := rand.New(rand.NewPCG(seed, number))
@@ -121,12 +115,16 @@ func (o *soak) run(ctx context.Context, t *testing.T, seed uint64, w *writers) (
 			})
 		}
 	}
-	client(soakWatchers, func(ctx context.Context, s server, random *rand.Rand) error { return o.watch(ctx, s, random, 0) })
-	client(soakSlow, func(ctx context.Context, s server, random *rand.Rand) error { return o.watch(ctx, s, random, soakPace) })
+	client(soakWatchers, func(ctx context.Context, s *cluster.Endpoint, random *rand.Rand) error {
+		return o.watch(ctx, s, random, 0)
+	})
+	client(soakSlow, func(ctx context.Context, s *cluster.Endpoint, random *rand.Rand) error {
+		return o.watch(ctx, s, random, soakPace)
+	})
 	client(soakReaders, o.read)
 	client(soakReaders, o.walk)
 	began := time.Now()
-	for ; ctx.Err() == nil; lull(ctx, *soakEvery) {
+	for ; ctx.Err() == nil; cluster.Pause(ctx, *soakEvery) {
 		s, err := o.sample(ctx)
 		if ctx.Err() != nil {
 			break
@@ -150,13 +148,13 @@ func (o *soak) complain(err error) {
 }
 
 // live is the life of a client, with connections of its own.
-func (o *soak) live(ctx context.Context, random *rand.Rand, do func(context.Context, server, *rand.Rand) error) error {
+func (o *soak) live(ctx context.Context, random *rand.Rand, do func(context.Context, *cluster.Endpoint, *rand.Rand) error) error {
 	o.clients.Add(1)
 	ctx, cancel := context.WithTimeout(ctx, time.Second+rand.N(min(soakLife, *soaking/2)))
 	defer cancel()
-	tr := &http.Transport{DisableCompression: true}
-	defer tr.CloseIdleConnections()
-	err := do(ctx, server{url: o.proxy.URL, http: &http.Client{Transport: tr}}, random)
+	s := cluster.NewEndpoint("proxy", o.proxy.URL, "", nil)
+	defer s.CloseIdle()
+	err := do(ctx, s, random)
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // it was time to go
 	}
@@ -165,13 +163,13 @@ func (o *soak) live(ctx context.Context, random *rand.Rand, do func(context.Cont
 
 // watch watches from the state on, and goes on where it was when it has gone away in between. A pace in bytes/s makes it
 // slow.
-func (o *soak) watch(ctx context.Context, s server, random *rand.Rand, pace int) error {
+func (o *soak) watch(ctx context.Context, s *cluster.Endpoint, random *rand.Rand, pace int) error {
 	at, since := uint64(0), "resourceVersion=&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 	for ctx.Err() == nil {
 		part, cancel := context.WithTimeout(ctx, time.Duration(1+random.IntN(5))*time.Second)
-		resp, err := s.open(part, o.of.watch(o.namespace, selections[random.IntN(2)], since))
+		resp, err := s.Watch(part, cluster.Get(o.of.watch(o.namespace, selections[random.IntN(2)], since)))
 		if err == nil {
-			at, err = o.follow(resp.Body, pace, at)
+			at, err = o.follow(resp, pace, at)
 			resp.Body.Close()
 		}
 		left := part.Err() != nil
@@ -189,20 +187,17 @@ func (o *soak) watch(ctx context.Context, s server, random *rand.Rand, pace int)
 }
 
 // follow reads events, which must come in order once the state is complete.
-func (o *soak) follow(body io.Reader, pace int, at uint64) (uint64, error) {
+func (o *soak) follow(resp *http.Response, pace int, at uint64) (uint64, error) {
 	complete := at > 0
-	for r := bufio.NewReader(body); ; {
-		line, err := r.ReadBytes('\n')
-		if err != nil {
-			return at, nil //nolint:nilerr // the end of a watch, or of the client
-		}
+	for e, err := range conformance.Events(resp) {
 		if pace > 0 {
-			time.Sleep(time.Duration(len(line)) * time.Second / time.Duration(pace))
+			time.Sleep(time.Duration(len(e.Line)) * time.Second / time.Duration(pace))
 		}
-		e, err := conformance.ParseEvent(line)
 		switch {
-		case err != nil:
+		case errors.Is(err, conformance.ErrNoEvent):
 			return at, err
+		case err != nil:
+			return at, nil //nolint:nilerr // the end of the client
 		case e.Type == "ERROR":
 			return at, fmt.Errorf("a watch that stands at %d: %s", at, e.Line)
 		case complete && (e.RV < at || e.RV == at && e.Type != "BOOKMARK" && e.Type != "DELETED"): // a relist shows deletions at the last before it
@@ -213,23 +208,24 @@ func (o *soak) follow(body io.Reader, pace int, at uint64) (uint64, error) {
 			at = e.RV
 		}
 	}
+	return at, nil
 }
 
 // read lists, by turns the most recent state and any.
-func (o *soak) read(ctx context.Context, s server, random *rand.Rand) error {
+func (o *soak) read(ctx context.Context, s *cluster.Endpoint, random *rand.Rand) error {
 	for ctx.Err() == nil {
 		query := []string{"", "?resourceVersion=0", "?labelSelector=colour%3Dred"}[random.IntN(3)]
 		if _, err := body(ctx, s, o.of.list(o.namespace)+query); err != nil {
 			return err
 		}
 		o.lists.Add(1)
-		lull(ctx, time.Duration(random.IntN(500))*time.Millisecond)
+		cluster.Pause(ctx, time.Duration(random.IntN(500))*time.Millisecond)
 	}
 	return nil
 }
 
 // walk reads pages to their end. All are of one state, so no object comes twice.
-func (o *soak) walk(ctx context.Context, s server, random *rand.Rand) error {
+func (o *soak) walk(ctx context.Context, s *cluster.Endpoint, random *rand.Rand) error {
 	for ctx.Err() == nil {
 		seen, token := map[string]bool{}, ""
 		for {
@@ -252,7 +248,7 @@ func (o *soak) walk(ctx context.Context, s server, random *rand.Rand) error {
 			if token = gjson.GetBytes(page, "metadata.continue").Str; token == "" {
 				break
 			}
-			lull(ctx, time.Duration(random.IntN(200))*time.Millisecond)
+			cluster.Pause(ctx, time.Duration(random.IntN(200))*time.Millisecond)
 		}
 	}
 	return nil

@@ -115,19 +115,9 @@ func TestStalled(t *testing.T) {
 
 func newStall(t *testing.T) *stall {
 	t.Helper()
-	s := &stall{world: newWorld(t, cluster.APIServerT(t, cluster.Options{}), configMaps, "", "")}
-	// Not by the relay: what is held up must be held up by the proxy.
-	if err := s.proxy.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(s.config, []byte(header+stalledLog), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.start(t, "")
+	s := &stall{world: newWorld(t, cluster.APIServerT(t, cluster.Options{}), configMaps, stalledLog, "")}
 	for _, name := range []string{"noise", "crowd"} {
-		if _, err := s.admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		s.api.NamespaceT(t, name)
 	}
 	if err := s.awaken(t.Context(), s.straight(t), "crowd"); err != nil {
 		t.Fatal(err)
@@ -141,8 +131,8 @@ func newStall(t *testing.T) *stall {
 	for range *crowding {
 		o := &onlooker{}
 		s.crowd = append(s.crowd, o)
-		client := s.straight(t)
-		resp, err := client.open(ctx, s.of.watch("crowd", "", "resourceVersion=0"))
+		// Not by the relay: what is held up must be held up by the proxy.
+		resp, err := s.straight(t).Watch(ctx, cluster.Get(s.of.watch("crowd", "", "resourceVersion=0")))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,14 +142,6 @@ func newStall(t *testing.T) *stall {
 		})
 	}
 	return s
-}
-
-// straight is the proxy without a relay, on connections of its own.
-func (w *world) straight(t *testing.T) server {
-	t.Helper()
-	c := w.client(t)
-	c.url = w.proxy.URL
-	return c
 }
 
 func (o *onlooker) look(body io.Reader) {
@@ -222,10 +204,7 @@ func (s *stall) phase(t *testing.T, stalls bool) (p phase) {
 	if !stalls {
 		reading.Go(func() { _, _ = io.Copy(io.Discard, conn) })
 	}
-	before, _, err := cluster.MemoryOf(s.proxy.PID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	before, _ := s.proxy.MemoryT(t)
 	for _, o := range s.crowd {
 		o.take()
 	}
@@ -239,24 +218,14 @@ func (s *stall) phase(t *testing.T, stalls bool) (p phase) {
 	s.write(t)
 	var delays []time.Duration
 	for _, o := range s.crowd {
-		for end := time.Now().Add(scenarioLimit); o.came.Load() < s.events.Load(); pause(t.Context()) {
-			if time.Now().After(end) {
-				t.Fatalf("a watcher has seen %d events of %d", o.came.Load(), s.events.Load())
-			}
-		}
+		cluster.Within(t, scenarioLimit, "a watcher has seen all events", func() bool { return o.came.Load() >= s.events.Load() })
 		delays = append(delays, o.take()...)
 	}
-	if p.resident, _, err = cluster.MemoryOf(s.proxy.PID()); err != nil {
-		t.Fatal(err)
-	}
+	p.resident, _ = s.proxy.MemoryT(t)
 	p.growth = p.resident - before
 	slices.Sort(delays)
 	p.delivered, p.p50, p.p99 = len(delays), delays[len(delays)/2], delays[len(delays)*99/100]
-	m, err := s.proxy.Metrics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.logged = int64(m.Sum("watchproxy_feed_log_bytes"))
+	p.logged = int64(s.proxy.MetricsT(t).Sum("watchproxy_feed_log_bytes"))
 	if stalls {
 		_ = conn.SetReadDeadline(time.Now().Add(stallPatience))
 		_, err = io.Copy(io.Discard, conn)
@@ -290,9 +259,10 @@ func (s *stall) write(t *testing.T) {
 			}
 		})
 	}
+	admin := s.api.Client()
 	put := func(namespace, name string, data map[string]string) error {
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
-		configs := s.admin.CoreV1().ConfigMaps(namespace)
+		configs := admin.CoreV1().ConfigMaps(namespace)
 		_, err := configs.Update(t.Context(), object, metav1.UpdateOptions{})
 		if err != nil {
 			_, err = configs.Create(t.Context(), object, metav1.CreateOptions{})

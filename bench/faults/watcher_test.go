@@ -1,12 +1,11 @@
 package faults
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
@@ -35,32 +35,8 @@ type watcher struct {
 	refused   map[string]int
 }
 
-// server is whom it asks.
-type server struct {
-	url   string
-	token string
-	http  *http.Client
-}
-
-func (s server) open(ctx context.Context, target string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+target, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	if s.token != "" {
-		req.Header.Set("Authorization", "Bearer "+s.token)
-	}
-	resp, err := s.http.Do(req)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		defer resp.Body.Close()
-		body, _ := io.ReadAll(resp.Body)
-		return nil, fmt.Errorf("%s: %.200s", resp.Status, body)
-	}
-	return resp, err
-}
-
 // run watches from a resourceVersion on until it has seen all up to due, which is set when that is known, or ctx ends.
-func (w *watcher) run(ctx context.Context, s server, namespace string, from uint64, due *atomic.Uint64) error {
+func (w *watcher) run(ctx context.Context, s *cluster.Endpoint, namespace string, from uint64, due *atomic.Uint64) error {
 	w.refused = map[string]int{}
 	defer w.stop()
 	state := true
@@ -116,25 +92,13 @@ func (w *watcher) run(ctx context.Context, s server, namespace string, from uint
 }
 
 func begun(c *conformance.Connection) bool {
-	for _, e := range c.Events {
-		if e.InitialEnd {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.Events, func(e conformance.Event) bool { return e.InitialEnd })
 }
 
-func pause(ctx context.Context) { lull(ctx, 100*time.Millisecond) }
-
-func lull(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
+func pause(ctx context.Context) { cluster.Pause(ctx, 100*time.Millisecond) }
 
 // connect opens one watch and reads it to its end, or up to what is due. It fails if there was none.
-func (w *watcher) connect(ctx context.Context, s server, namespace string, conn *conformance.Connection, due *atomic.Uint64) (done bool, err error) {
+func (w *watcher) connect(ctx context.Context, s *cluster.Endpoint, namespace string, conn *conformance.Connection, due *atomic.Uint64) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	query := "resourceVersion="
@@ -144,31 +108,24 @@ func (w *watcher) connect(ctx context.Context, s server, namespace string, conn 
 	if conn.State {
 		query += "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 	}
-	answered := time.AfterFunc(openLimit, cancel)
-	resp, err := s.open(ctx, w.of.watch(namespace, selections[w.selection], query))
-	answered.Stop()
+	// Who watches looks now and then whether it is still connected, as client-go does by pings.
+	silent := time.AfterFunc(openLimit, cancel)
+	defer silent.Stop()
+	resp, err := s.Watch(ctx, cluster.Get(w.of.watch(namespace, selections[w.selection], query)))
 	if err != nil {
 		return false, err
 	}
 	defer resp.Body.Close()
-	// Who watches looks now and then whether it is still connected, as client-go does by pings.
-	silent := time.AfterFunc(silence, cancel)
-	defer silent.Stop()
-	body := bufio.NewReader(resp.Body)
+	silent.Reset(silence)
 	complete := !conn.State
-	for {
-		line, err := body.ReadBytes('\n')
-		if err != nil {
-			if errors.Is(err, io.EOF) && len(line) == 0 {
-				return false, nil
-			}
+	for e, err := range conformance.Events(resp) {
+		switch {
+		case errors.Is(err, conformance.ErrNoEvent):
+			return false, err
+		case err != nil:
 			return false, nil //nolint:nilerr // a line that was cut is as if it had not come
 		}
 		silent.Reset(silence)
-		e, err := conformance.ParseEvent(line)
-		if err != nil {
-			return false, err
-		}
 		conn.Events = append(conn.Events, e)
 		complete = complete || e.InitialEnd
 		if e.Type == "ERROR" {
@@ -181,6 +138,7 @@ func (w *watcher) connect(ctx context.Context, s server, namespace string, conn 
 			return true, nil
 		}
 	}
+	return false, nil
 }
 
 const (

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // descriptors are more connections than a proxy can have descriptors.
@@ -24,7 +26,7 @@ func descriptors() []behaviour {
 				for a.turn() {
 					if conn, err := a.dial(); err == nil {
 						_ = a.write(conn, a.request(http.MethodGet, oneRow, nil))
-						wait(a.ctx, 500*time.Millisecond)
+						cluster.Pause(a.ctx, 500*time.Millisecond)
 						conn.Close()
 					}
 				}
@@ -51,7 +53,7 @@ func (a *attack) holdWatch(ready func()) error {
 		return err
 	}
 	defer conn.Close()
-	_, err = io.WriteString(conn, a.request(http.MethodGet, counterURL("")+"?watch=true&resourceVersion=0&timeoutSeconds=600", nil))
+	_, err = io.WriteString(conn, a.request(http.MethodGet, counterPath+"?watch=true&resourceVersion=0&timeoutSeconds=600", nil))
 	if err != nil {
 		return err
 	}
@@ -85,6 +87,6 @@ func answers(a *attack) error {
 		if a.ctx.Err() != nil || !a.alive() {
 			return errors.New("the proxy does not answer any more")
 		}
-		wait(a.ctx, 50*time.Millisecond)
+		cluster.Pause(a.ctx, 50*time.Millisecond)
 	}
 }

@@ -75,7 +75,7 @@ func (w *world) warm(t *testing.T) {
 		a := w.newAttack(ctx, behaviour{clients: 1, on: func(*world) *target { return p }})
 		c := a.client(http1)
 		for _, path := range []string{
-			cachedList, attackedConfigMaps + "?resourceVersion=0", deniedPodsPath + "?resourceVersion=0", counterURL("") + "?resourceVersion=0",
+			cachedList, attackedConfigMaps + "?resourceVersion=0", deniedPodsPath + "?resourceVersion=0", counterPath + "?resourceVersion=0",
 			"/api", "/version", attackedPodsPath + "?fieldSelector=spec.unknown%3Da",
 		} {
 			a.ask(c, "GET", path, bearer(w.api.Token), nil)
@@ -90,19 +90,10 @@ func (w *world) warm(t *testing.T) {
 func (w *world) calm(t *testing.T) {
 	t.Helper()
 	w.victim.tell()
-	wait(t.Context(), max(*length, 2*time.Second))
+	cluster.Pause(t.Context(), max(*length, 2*time.Second))
 	w.undisturbed = w.victim.tell()
 	if len(w.undisturbed.Failed) > 0 || w.undisturbed.Gets == 0 {
 		t.Fatalf("without attackers the victim sees %d answers, %q", w.undisturbed.Gets, w.undisturbed.Failed)
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }
 
@@ -179,9 +170,9 @@ func (w *world) row(t *testing.T, b behaviour) string {
 // endAfter ends the row when its time is over and enough was sent.
 func (a *attack) endAfter(end func()) {
 	const pause = 10 * time.Millisecond
-	wait(a.ctx, *length)
+	cluster.Pause(a.ctx, *length)
 	for late := time.Now().Add(limit); a.sent.Load() < a.least && a.ctx.Err() == nil && a.alive() && time.Now().Before(late); {
-		wait(a.ctx, pause)
+		cluster.Pause(a.ctx, pause)
 	}
 	end()
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // loris are clients that say as little as possible, in each phase of a request.
@@ -110,7 +112,7 @@ func drip(a *attack, conn net.Conn, text string) {
 			return
 		}
 		text = text[1:]
-		wait(a.ctx, every)
+		cluster.Pause(a.ctx, every)
 	}
 	a.awaitEnd(conn)
 }

@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"k8s.io/klog/v2"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 var (
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1) // the attackers': others need the rest of the machine
 	klog.SetOutput(io.Discard)
 	klog.LogToStderr(false)
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+	cluster.Main(m)
 }
 
 // limit bounds every wait for something that ought to happen soon, on a machine that is busy with

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // A proxy has processors of its own in life. Here it shares them with the apiserver and the
@@ -44,7 +46,7 @@ func (w *world) idle(t *testing.T) {
 	const pause, quiet = 200 * time.Millisecond, 60 * time.Millisecond
 	before, err := w.api.CPU()
 	for end := time.Now().Add(limit); err == nil && time.Now().Before(end); {
-		wait(t.Context(), pause)
+		cluster.Pause(t.Context(), pause)
 		var now time.Duration
 		if now, err = w.api.CPU(); now-before < quiet {
 			return

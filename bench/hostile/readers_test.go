@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -103,7 +105,7 @@ func byteBySecond(a *attack, _ net.Conn, from *bufio.Reader) {
 			}
 			return
 		}
-		wait(a.ctx, time.Second)
+		cluster.Pause(a.ctx, time.Second)
 	}
 }
 

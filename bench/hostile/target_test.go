@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
-	"github.com/watchproxy/watchproxy/config"
 )
 
 // memoryLimit is the chart's (resources.limits.memory).
@@ -28,9 +27,7 @@ type target struct {
 }
 
 func targetOf(p *cluster.Proxy) *target {
-	_, address, _ := strings.Cut(p.URL, "://")
-	_, admin, _ := strings.Cut(p.AdminURL, "://")
-	return &target{proxy: p, address: address, admin: admin, tls: p.CA != nil}
+	return &target{proxy: p, address: p.Address(), admin: strings.TrimPrefix(p.AdminURL, "http://"), tls: p.CA != nil}
 }
 
 // deadlines are longer than a row, and no longer, as the suite waits for them. The ledger of revisions
@@ -38,27 +35,12 @@ func targetOf(p *cluster.Proxy) *target {
 const deadlines = "cache: {consistentReads: {ledger: false}}\n" +
 	"limits: {readTimeout: 15s, writeTimeout: 15s, idleTimeout: 30s}\n"
 
-// settings writes a configuration file. Profiles tell the heap once it was collected.
-func settings(t *testing.T) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "config.yaml")
-	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ndrain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", config.APIVersion, config.Kind, memoryLimit, deadlines)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
+// start starts a proxy with limits. Profiles tell the heap once it was collected.
 func (w *world) start(t *testing.T, opts cluster.ProxyOptions) *target {
 	t.Helper()
 	t.Setenv("GOMAXPROCS", "2") // the chart's proxies have two processors
-	if opts.Binary == "" {
-		binary, err := cluster.BuildProxy(t.Context(), false) // the race detector's memory is not the proxy's
-		if err != nil {
-			t.Fatal(err)
-		}
-		opts.Binary = binary
-	}
+	opts.NoRace = true
+	opts.Settings = fmt.Sprintf("drain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", memoryLimit, deadlines)
 	opts.Kubeconfig = w.api.Kubeconfig // of an admin, so that nothing of its own is refused to who gets at it
 	return targetOf(cluster.ProxyT(t, opts))
 }
@@ -66,13 +48,13 @@ func (w *world) start(t *testing.T, opts cluster.ProxyOptions) *target {
 // startFront starts the proxy that most rows attack.
 func (w *world) startFront(t *testing.T) *target {
 	t.Helper()
-	return w.start(t, cluster.ProxyOptions{TLS: true, Args: []string{"--authentication=delegated", "--config", settings(t)}})
+	return w.start(t, cluster.ProxyOptions{TLS: true, Args: []string{"--authentication=delegated"}})
 }
 
 // startLocal starts the proxy of a developer: on loopback, everybody is the developer.
 func (w *world) startLocal(t *testing.T) *target {
 	t.Helper()
-	return w.start(t, cluster.ProxyOptions{Args: []string{"--config", settings(t)}})
+	return w.start(t, cluster.ProxyOptions{})
 }
 
 const fewDescriptors = 256
@@ -89,7 +71,7 @@ func (w *world) startFew(t *testing.T) *target {
 	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return w.start(t, cluster.ProxyOptions{Binary: script, Args: []string{"--config", settings(t)}})
+	return w.start(t, cluster.ProxyOptions{Binary: script})
 }
 
 // census is what a proxy holds at a moment.

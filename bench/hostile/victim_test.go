@@ -2,10 +2,7 @@ package hostile
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 const (
@@ -108,8 +107,8 @@ func (v *victim) tell() (r report) {
 // suffering is what the victim's own process keeps.
 type suffering struct {
 	orders
-	http, upstream *http.Client
-	mu             struct {
+	proxied, apiserver *cluster.Endpoint
+	mu                 struct {
 		sync.Mutex
 		took   []time.Duration
 		failed []string
@@ -127,7 +126,8 @@ func beVictim(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	s.http, s.upstream = clientOver2(s.ProxyCA), clientOver2(s.Roots)
+	s.proxied = cluster.NewEndpoint("proxy", s.Proxy, s.Token, cluster.Trust(s.ProxyCA))
+	s.apiserver = cluster.NewEndpoint("apiserver", s.Upstream, s.UpstreamToken, cluster.Trust(s.Roots))
 	ctx, cancel := context.WithCancel(context.Background())
 	var going sync.WaitGroup
 	watching := make(chan struct{})
@@ -149,16 +149,6 @@ func beVictim(text string) int {
 	cancel()
 	going.Wait()
 	return 0
-}
-
-func clientOver2(ca []byte) *http.Client {
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca)
-	var protocols http.Protocols
-	protocols.SetHTTP2(true)
-	return &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: roots}, Protocols: &protocols, DisableCompression: true,
-	}}
 }
 
 func (s *suffering) fail(format string, args ...any) {
@@ -191,7 +181,7 @@ func (s *suffering) read(ctx context.Context, going *sync.WaitGroup) {
 		}
 		going.Go(func() {
 			defer func() { <-places }()
-			s.get(ctx, podsURL(s.Proxy, victimSpace)+"/"+podName(victimSpace, i%victimPods)+"?resourceVersion=0")
+			s.get(ctx, podsPath(victimSpace)+"/"+podName(victimSpace, i%victimPods)+"?resourceVersion=0")
 		})
 	}
 }
@@ -200,13 +190,13 @@ func (s *suffering) get(ctx context.Context, target string) {
 	began := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	status, body, err := s.ask(bounded, s.http, s.Token, http.MethodGet, target, nil)
+	got, err := s.proxied.Ask(bounded, asking(target))
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
 		s.fail("get: %v", err)
-	case status != http.StatusOK:
-		s.fail("get: %d %.200s", status, body)
+	case got.Status != http.StatusOK:
+		s.fail("get: %d %.200s", got.Status, got.Body)
 	default:
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -214,27 +204,9 @@ func (s *suffering) get(ctx context.Context, target string) {
 	}
 }
 
-func (s *suffering) send(ctx context.Context, client *http.Client, token, method, target string, body []byte) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	req.Header.Set("Accept", "application/json")
-	if body != nil {
-		req.Header.Set("Content-Type", "application/merge-patch+json")
-	}
-	return client.Do(req)
-}
-
-func (s *suffering) ask(ctx context.Context, client *http.Client, token, method, target string, body []byte) (int, []byte, error) {
-	resp, err := s.send(ctx, client, token, method, target, body)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, answer, err
+// asking is a request as the victim sends it.
+func asking(target string) cluster.Request {
+	return cluster.Request{Target: target, Header: http.Header{"Accept": {"application/json"}}, HTTP2: true}
 }
 
 // write counts up in an object, at the apiserver. The proxy shows all of it to the watch.
@@ -247,13 +219,14 @@ func (s *suffering) write(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		patch := fmt.Appendf(nil, `{"data":{"by":"%d","n":"%d"}}`, os.Getpid(), n)
-		status, body, err := s.ask(ctx, s.upstream, s.UpstreamToken, http.MethodPatch, counterURL(s.Upstream)+"/"+counterName, patch)
+		patch := asking(counterPath+"/"+counterName).With("Content-Type", "application/merge-patch+json")
+		patch.Method, patch.Body = http.MethodPatch, fmt.Sprintf(`{"data":{"by":"%d","n":"%d"}}`, os.Getpid(), n)
+		got, err := s.apiserver.Ask(ctx, patch)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil || status != http.StatusOK:
-			s.fail("write at the apiserver: %d %.200s %v", status, body, err)
+		case err != nil || got.Status != http.StatusOK:
+			s.fail("write at the apiserver: %d %.200s %v", got.Status, got.Body, err)
 			n--
 		default:
 			s.mu.Lock()
@@ -263,24 +236,17 @@ func (s *suffering) write(ctx context.Context) {
 	}
 }
 
-func counterURL(server string) string {
-	return server + "/api/v1/namespaces/" + victimSpace + "/configmaps"
-}
+const counterPath = "/api/v1/namespaces/" + victimSpace + "/configmaps"
 
 // watch holds one watch open for the whole run. It must not end, nor leave a number out.
 func (s *suffering) watch(ctx context.Context, began chan<- struct{}) {
 	const forever = "1000000"
-	resp, err := s.send(ctx, s.http, s.Token, http.MethodGet,
-		counterURL(s.Proxy)+"?watch=true&resourceVersion=0&timeoutSeconds="+forever+"&fieldSelector=metadata.name%3D"+counterName, nil)
+	resp, err := s.proxied.Watch(ctx, asking(counterPath+"?watch=true&resourceVersion=0&timeoutSeconds="+forever+"&fieldSelector=metadata.name%3D"+counterName))
 	if err != nil {
 		s.fail("watch: %v", err)
 		return
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		s.fail("watch: %s", resp.Status)
-		return
-	}
 	defer func() {
 		s.mu.Lock()
 		s.mu.ended = true

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/net/http2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // watches are watches in masses.
@@ -111,9 +113,7 @@ func lateIsServed(a *attack) error {
 
 // writeLarge changes an object of 30 KB as long as the row goes on.
 func writeLarge(a *attack, ready func()) {
-	ready()
-	writes(a, 20*time.Millisecond, func(ctx context.Context, i int) error {
-		patch := fmt.Appendf(nil, `{"metadata":{"labels":{"n":"%d"}}}`, i)
+	a.writes(ready, func(ctx context.Context, patch []byte, _ int) error {
 		_, err := a.w.admin.CoreV1().ConfigMaps(attackerSpace).Patch(ctx, "large-0", types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	})
@@ -121,19 +121,19 @@ func writeLarge(a *attack, ready func()) {
 
 // writePods changes pods as long as the row goes on.
 func writePods(a *attack, ready func()) {
-	ready()
-	writes(a, 20*time.Millisecond, func(ctx context.Context, i int) error {
-		patch := fmt.Appendf(nil, `{"metadata":{"labels":{"n":"%d"}}}`, i)
+	a.writes(ready, func(ctx context.Context, patch []byte, i int) error {
 		_, err := a.w.admin.CoreV1().Pods(attackerSpace).Patch(ctx, podName(attackerSpace, i%10), types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	})
 }
 
-func writes(a *attack, every time.Duration, write func(ctx context.Context, i int) error) {
+func (a *attack) writes(ready func(), write func(ctx context.Context, patch []byte, i int) error) {
+	ready()
 	for i := 0; a.ctx.Err() == nil; i++ {
-		if err := write(a.ctx, i); err != nil && a.ctx.Err() == nil {
+		patch := fmt.Appendf(nil, `{"metadata":{"labels":{"n":"%d"}}}`, i)
+		if err := write(a.ctx, patch, i); err != nil && a.ctx.Err() == nil {
 			a.got("write failed: " + err.Error())
 		}
-		wait(a.ctx, every)
+		cluster.Pause(a.ctx, 20*time.Millisecond)
 	}
 }

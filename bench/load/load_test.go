@@ -13,14 +13,11 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
-	"go.uber.org/goleak"
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
-}
+func TestMain(m *testing.M) { cluster.Main(m) }
 
 // Ratios are of the processor time of a unit, and are held against their targets in the right direction.
 func TestReport(t *testing.T) {
@@ -51,9 +48,7 @@ func TestReport(t *testing.T) {
 
 // Events are counted once each, wherever reads cut them.
 func TestWatcherCountsEvents(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(cluster.Seed(), 0))
 	near, far := net.Pipe()
 	c := &crowd{}
 	w := &watcher{client: &client{conn: near, from: bufio.NewReaderSize(near, 16), buf: make([]byte, 64)}}

@@ -5,16 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/command"
 )
 
 // runLimit bounds everything together.
@@ -38,31 +37,17 @@ type options struct {
 }
 
 func main() {
-	// The first signal tidies up; a second one ends the command at once.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop)
-	if err := newCommand().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-load:", err)
-		os.Exit(1)
-	}
+	command.Run(newCommand())
 }
 
 func newCommand() *cobra.Command {
 	var o options
-	cmd := &cobra.Command{
-		Use:   "bench-load",
-		Short: "Measure what reads cost at kube-apiserver, through watchproxy, and at a floor",
-		Long: `Starts kube-apiserver with etcd, fills it with pods, starts watchproxy and nginx, and
+	cmd := command.New("bench-load", "Measure what reads cost at kube-apiserver, through watchproxy, and at a floor",
+		`Starts kube-apiserver with etcd, fills it with pods, starts watchproxy and nginx, and
 measures the processor time that each server takes for the same reads. The table goes
 to standard output, progress to standard error.`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		PreRunE:       func(*cobra.Command, []string) error { return o.validate() },
-		RunE:          func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
-	}
+		o.validate, o.run)
 	flags := cmd.Flags()
-	flags.SortFlags = false
 	flags.IntVar(&o.pods, "pods", 10_000, "`PODS` that there are, of 4.5 KB of JSON each")
 	flags.StringVar(&o.only, "only", "", "measure only the groups of scenarios whose names match a `REGEXP`")
 	flags.DurationVar(&o.enough, "enough", 500*time.Millisecond, "processor `TIME` of a server in each of three rounds")
@@ -74,7 +59,7 @@ to standard output, progress to standard error.`,
 	flags.IntSliceVar(&o.foreign, "foreign", []int{0, 5, 20, 200}, "`WRITES` a second to other resources, for --recent")
 	flags.StringVar(&o.results, "results", "", "`DIR` that the report is also written to: load.txt, load.json, load.svg; or growth.*, or ingest.*")
 	flags.StringVar(&o.profiles, "profiles", "", "`DIR` for a CPU profile of the proxy for each scenario")
-	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
+	command.ProxyFlag(cmd, &o.watchproxy)
 	flags.StringVar(&o.nginx, "nginx", filepath.Join(cluster.Root(), "bin", "nginx"), "`FILE` to run as nginx")
 	cmd.AddCommand(newFloorCommand(), newGatewayCommand())
 	return cmd

@@ -9,11 +9,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	corev1 "k8s.io/api/core/v1"
@@ -39,10 +36,7 @@ type siege struct {
 
 func besiege(t *testing.T, api *cluster.APIServer) *siege {
 	t.Helper()
-	client, err := kubernetes.NewForConfig(api.RESTConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := api.Client()
 	s := &siege{client: client, marker: strings.ToLower("marker-" + rand.Text())}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.marker}, StringData: map[string]string{"password": s.marker}}
 	if _, err := client.CoreV1().Secrets(metav1.NamespaceDefault).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
@@ -122,15 +116,11 @@ func hostileBrowser(t *testing.T) context.Context {
 // they are called.
 func TestHostilePages(t *testing.T) {
 	api := cluster.APIServerT(t, cluster.Options{})
-	config := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(config, []byte("apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nprofiling: true\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig, Args: []string{"--config", config}})
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig, Settings: "profiling: true\n"})
 	s := besiege(t, api)
 	ctx, port := hostileBrowser(t), hostile(t)
 	passed := func() float64 {
-		m := metrics(t, proxy)
+		m := proxy.MetricsT(t)
 		return m.Sum("watchproxy_requests_total", `source="cache"`) + m.Sum("watchproxy_requests_total", `source="upstream"`)
 	}
 	before := passed()
@@ -154,8 +144,8 @@ func TestHostilePages(t *testing.T) {
 	}
 	// Beacons go out when they like.
 	for _, target := range []struct{ listener, reason string }{{"clients", "site"}, {"clients", "origin"}, {"clients", "host"}, {"admin", "site"}, {"admin", "host"}} {
-		soon(t, fmt.Sprint("refusals by ", target), func() bool {
-			return metrics(t, proxy).Sum("watchproxy_browser_refusals_total", `listener="`+target.listener+`"`, `reason="`+target.reason+`"`) > 0
+		cluster.Eventually(t, fmt.Sprint("refusals by ", target), func() bool {
+			return proxy.MetricsT(t).Sum("watchproxy_browser_refusals_total", `listener="`+target.listener+`"`, `reason="`+target.reason+`"`) > 0
 		})
 	}
 	if names := s.written(t); len(names) != 0 {
@@ -184,7 +174,7 @@ func TestHostilePagesBite(t *testing.T) {
 	}
 	for _, name := range []string{"untyped", "alive", "beacon", "sandboxed"} {
 		name := "written-bare-" + name
-		soon(t, name, func() bool {
+		cluster.Eventually(t, name, func() bool {
 			_, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
 			return err == nil
 		})
@@ -196,28 +186,8 @@ func TestHostilePagesBite(t *testing.T) {
 			t.Errorf("rebound, %s: the page learns %.200q only", name, learned[name])
 		}
 	}
-	soon(t, "the victim's end", func() bool {
+	cluster.Eventually(t, "the victim's end", func() bool {
 		names := s.written(t)
 		return len(names) > 0 && names[len(names)-1] == "victim"
 	})
-}
-
-func metrics(t *testing.T, proxy *cluster.Proxy) cluster.Metrics {
-	t.Helper()
-	m, err := proxy.Metrics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
-// soon waits for something that happens outside of the page.
-func soon(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	const pause = 50 * time.Millisecond
-	for end := time.Now().Add(limit); !ok(); time.Sleep(pause) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-	}
 }

@@ -11,13 +11,9 @@ import (
 
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
-
-// limit bounds every wait for something that ought to happen soon, on a machine that is busy with other things.
-const limit = 30 * time.Second
 
 // browser starts one with an empty profile. What its pages complain of fails the test.
 func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context {
@@ -30,7 +26,7 @@ func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context
 		chromedp.ExecPath(path),
 		chromedp.NoSandbox, // which root may not use; the page is our own
 		chromedp.UserDataDir(t.TempDir()),
-		chromedp.WSURLReadTimeout(limit),
+		chromedp.WSURLReadTimeout(cluster.Limit),
 		chromedp.Flag("disable-dev-shm-usage", true),
 	)
 	allocated, release := chromedp.NewExecAllocator(t.Context(), append(options, more...)...)
@@ -58,7 +54,7 @@ func complain(t *testing.T, event any) {
 // run does something in the browser, in a bounded time.
 func run[T any](ctx context.Context, t *testing.T, what string, action chromedp.Action[T]) T {
 	t.Helper()
-	bounded, cancel := context.WithTimeout(ctx, limit)
+	bounded, cancel := context.WithTimeout(ctx, cluster.Limit)
 	defer cancel()
 	value, err := chromedp.Run(bounded, action)
 	if err != nil {
@@ -76,9 +72,9 @@ func evaluate[T any](ctx context.Context, t *testing.T, expression string) T {
 func until(ctx context.Context, t *testing.T, expression string) {
 	t.Helper()
 	const pause = 50 * time.Millisecond
-	for end := time.Now().Add(limit); !evaluate[bool](ctx, t, expression); time.Sleep(pause) {
+	for end := time.Now().Add(cluster.Limit); !evaluate[bool](ctx, t, expression); cluster.Pause(ctx, pause) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s\n%s", limit, expression, evaluate[string](ctx, t, "document.body.innerText"))
+			t.Fatalf("not within %v: %s\n%s", cluster.Limit, expression, evaluate[string](ctx, t, "document.body.innerText"))
 		}
 	}
 }
@@ -91,11 +87,7 @@ func cell(resource, column string) string {
 func TestPage(t *testing.T) {
 	api := cluster.APIServerT(t, cluster.Options{})
 	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig})
-	config := proxy.RESTConfig()
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := proxy.Client("")
 	ctx := browser(t)
 	run(ctx, t, "resize", chromedp.EmulateViewport(1280, 900))
 	run(ctx, t, "open the page", chromedp.Navigate(proxy.AdminURL+"/"))

@@ -13,16 +13,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/features"
 	"k8s.io/client-go/rest"
 
-	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/command"
 )
 
 // runLimit bounds everything together; on an idle machine with two cores it takes about three minutes.
@@ -43,32 +40,18 @@ type options struct {
 
 func main() {
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	// The first signal tidies up; a second one ends the command at once.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop)
-	if err := newCommand().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-sync:", err)
-		os.Exit(1)
-	}
+	command.Run(newCommand())
 }
 
 func newCommand() *cobra.Command {
 	var o options
-	cmd := &cobra.Command{
-		Use:   "bench-sync",
-		Short: "Measure how long informers take to sync",
-		Long: `Starts kube-apiserver with etcd, fills it, starts watchproxy, and measures how long
+	cmd := command.New("bench-sync", "Measure how long informers take to sync",
+		`Starts kube-apiserver with etcd, fills it, starts watchproxy, and measures how long
 client-go informers take to sync: alone, at the apiserver and through the proxy in
 turn, and in herds through a proxy that has nothing cached. Tables go to standard
 output, progress to standard error.`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		PreRunE:       func(*cobra.Command, []string) error { return o.validate() },
-		RunE:          func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
-	}
+		o.validate, o.run)
 	flags := cmd.Flags()
-	flags.SortFlags = false
 	flags.IntVar(&o.informers, "informers", 7, "how many `INFORMERS` sync one after the other, at the apiserver and through the proxy each")
 	flags.IntVar(&o.small, "small", 100, "`OBJECTS` of the small quiet collection")
 	flags.IntVar(&o.large, "large", 10_000, "`OBJECTS` of the large quiet one")
@@ -78,7 +61,7 @@ output, progress to standard error.`,
 	flags.IntSliceVar(&o.herds, "herds", []int{10, 100, 1000}, "`INFORMERS` that start together")
 	flags.IntVar(&o.tierEvents, "tier-events", 200, "`EVENTS` by which tiers of proxies are timed")
 	flags.StringVar(&o.json, "json", "", "`FILE` that the tables are also written to, as JSON")
-	flags.StringVar(&o.watchproxy, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
+	command.ProxyFlag(cmd, &o.watchproxy)
 	return cmd
 }
 

@@ -1,0 +1,146 @@
+package commandline
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// usersKubeconfig is one of the apiserver with a user of each kind, whose files have relative paths.
+func usersKubeconfig(t *testing.T, w *clients.World) string {
+	t.Helper()
+	dir := t.TempDir()
+	certificate, key := cluster.PEM(w.API.AuthorityT(t).SignT(t, time.Hour, "carol"))
+	const plugin = `#!/bin/sh
+echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "` + clients.BobsToken + `"}}'
+`
+	content := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: real, cluster: {server: %q, certificate-authority: ca.crt}}]
+users:
+- {name: admin, user: {token: %q}}
+- {name: carol, user: {client-certificate: user.crt, client-key: user.key}}
+- {name: bob, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: ./plugin, interactiveMode: Never}}}
+contexts:
+- {name: admin, context: {cluster: real, user: admin}}
+- {name: carol, context: {cluster: real, user: carol}}
+- {name: bob, context: {cluster: real, user: bob}}
+current-context: admin
+`, w.API.URL, w.API.Token)
+	for _, f := range []struct {
+		name, content string
+		mode          os.FileMode
+	}{{"ca.crt", string(w.API.CA), 0o600}, {"user.crt", string(certificate), 0o600}, {"user.key", string(key), 0o600}, {"plugin", plugin, 0o700}, {"config", content, 0o600}} {
+		if err := os.WriteFile(filepath.Join(dir, f.name), []byte(f.content), f.mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "config")
+}
+
+// kubectlBy is kubectl with a kubeconfig.
+func kubectlBy(t *testing.T, name, kubeconfig string) clients.Front {
+	t.Helper()
+	return clients.Front{Name: name, Args: []string{"--kubeconfig", kubeconfig}, Home: t.TempDir()}
+}
+
+func whoAmI(t *testing.T, f clients.Front, context string) string {
+	t.Helper()
+	return f.Must(t, clients.Kubectl("auth", "whoami", "--context", context, "-o", "jsonpath={.status.userInfo.username}"))
+}
+
+// requests is how many requests a proxy has answered so far.
+func requests(t *testing.T, p *cluster.Proxy) float64 {
+	t.Helper()
+	return p.MetricsT(t).Sum("watchproxy_requests_total")
+}
+
+// Every user stays who it is, through a proxy with a certificate of its own.
+func TestKubeconfigOfEveryUser(t *testing.T) {
+	t.Parallel()
+	w := sharedWorld(t)
+	proxy := w.SecureProxy(t, "", "--authentication=delegated")
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, proxy.CA, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	original := usersKubeconfig(t, w)
+	got := runWatchproxy(t, "kubeconfig", "--kubeconfig", original, "--server", proxy.URL, "--certificate-authority", ca)
+	if got.Code != 0 || got.Stderr != "" {
+		t.Fatalf("%+v", got)
+	}
+	direct, through := kubectlBy(t, "apiserver", original), kubectlBy(t, "proxy", file(t, got.Stdout))
+	for _, user := range []string{"admin", "carol", "bob"} {
+		before := requests(t, proxy)
+		if direct, through := whoAmI(t, direct, user), whoAmI(t, through, user); direct != user || through != user {
+			t.Errorf("%s is %s to the apiserver, %s to the proxy", user, direct, through)
+		}
+		if requests(t, proxy) == before {
+			t.Errorf("%s did not go through the proxy", user)
+		}
+	}
+	if got := through.Must(t, clients.Kubectl("get", "namespaces", "default", "-o", "name")); got != "namespace/default\n" {
+		t.Errorf("got %s", got)
+	}
+	for _, f := range []clients.Front{direct, through} {
+		if got := f.Run(t, clients.Kubectl("get", "namespaces", "--context", "carol")); got.Code == 0 || !strings.Contains(got.Stderr, `User "carol" cannot list`) {
+			t.Errorf("%s: %+v", f.Name, got)
+		}
+	}
+}
+
+// On loopback requests act as the proxy. The kubeconfig leads there and back, and a proxy that is started with it knows
+// what is meant.
+func TestKubeconfigInPlace(t *testing.T) {
+	t.Parallel()
+	w := sharedWorld(t)
+	path := usersKubeconfig(t, w)
+	was, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := w.FreshProxy(t, "")
+	kubectlHere := kubectlBy(t, "in place", path)
+
+	got := runWatchproxy(t, "kubeconfig", "--kubeconfig", path, "--server", proxy.URL, "--in-place")
+	if got.Code != 0 || !strings.Contains(got.Stderr, `user "carol": clients do not send its client certificate over plain http`) {
+		t.Fatalf("%+v", got)
+	}
+	before := requests(t, proxy)
+	if who := whoAmI(t, kubectlHere, "carol"); who != "admin" {
+		t.Errorf("through a proxy on loopback carol is %s", who)
+	}
+	if requests(t, proxy) == before {
+		t.Error("kubectl did not go through the proxy")
+	}
+
+	if err := proxy.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	again := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: path, Listen: proxy.Address()})
+	var status struct{ Upstream string }
+	if err := json.Unmarshal(clients.Get(t, again.AdminURL+"/status"), &status); err != nil || status.Upstream != w.API.URL {
+		t.Errorf("upstream is %q, %v", status.Upstream, err)
+	}
+	if code, _ := clients.TryGet(t, again.URL+"/api/v1/namespaces/default"); code != http.StatusOK {
+		t.Errorf("it answers %d", code)
+	}
+
+	if got := runWatchproxy(t, "kubeconfig", "--kubeconfig", path, "--undo"); got.Code != 0 || got.Stderr != "" {
+		t.Fatalf("%+v", got)
+	}
+	if is, err := os.ReadFile(path); err != nil || string(is) != string(was) {
+		t.Errorf("it is not what it was: %v\n%s", err, is)
+	}
+	if who := whoAmI(t, kubectlHere, "carol"); who != "carol" {
+		t.Errorf("back at the apiserver, carol is %s", who)
+	}
+}

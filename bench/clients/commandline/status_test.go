@@ -1,0 +1,65 @@
+package commandline
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+)
+
+// What status tells of a proxy is what was asked of it.
+func TestStatusCommand(t *testing.T) {
+	t.Parallel()
+	w := sharedWorld(t)
+	proxy := w.FreshProxy(t, "")
+	const lists, gets = 20, 4
+	for range lists {
+		clients.Get(t, proxy.URL+"/api/v1/namespaces?resourceVersion=0")
+	}
+	for range gets {
+		clients.Get(t, proxy.URL+"/api/v1/namespaces/default")
+	}
+	clients.Get(t, proxy.URL+"/version")
+
+	got := runWatchproxy(t, "status", "--admin", proxy.AdminURL, "-o", "json")
+	if got.Code != 0 || got.Stderr != "" {
+		t.Fatalf("%+v", got)
+	}
+	var s struct {
+		Upstream                  string
+		UptimeSeconds, CPUSeconds float64
+		Memory                    struct{ ResidentBytes, ObjectBytes, LimitBytes int64 }
+		Requests                  struct {
+			Cache, Forwarded, Shared, Refused int
+			HitRatio                          *float64
+		}
+		UpstreamRequests struct{ Forwarded, Feeds, Reviews, Total, Saved int }
+		Feeds            []struct {
+			Resource             string
+			Objects, ObjectBytes int64
+		}
+	}
+	if err := json.Unmarshal([]byte(got.Stdout), &s); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.Requests; r.Cache != lists || r.Forwarded != gets+1 || r.Refused != 0 || r.HitRatio == nil || *r.HitRatio != float64(lists)/(lists+gets) {
+		t.Errorf("requests %+v", r)
+	}
+	feeds := int(proxy.MetricsT(t).Sum("watchproxy_feed_requests_total"))
+	if u := s.UpstreamRequests; u.Forwarded != gets+1 || u.Feeds < 1 || u.Feeds > feeds || u.Reviews != 0 ||
+		u.Total != u.Forwarded+u.Feeds || u.Saved != lists-u.Feeds {
+		t.Errorf("upstream %+v, feeds have asked %d times", u, feeds)
+	}
+	if len(s.Feeds) != 1 || s.Feeds[0].Resource != "namespaces" || s.Feeds[0].Objects == 0 || s.Memory.ObjectBytes != s.Feeds[0].ObjectBytes ||
+		s.Memory.ResidentBytes <= s.Memory.ObjectBytes || s.UptimeSeconds <= 0 || s.CPUSeconds <= 0 || s.Upstream != w.API.URL {
+		t.Errorf("%+v", s)
+	}
+	if text := runWatchproxy(t, "status", "--admin", proxy.AdminURL); text.Code != 0 || !strings.Contains(text.Stdout, "namespaces.v1  json") {
+		t.Errorf("%+v", text)
+	}
+	// The client's own address says what is wrong, too.
+	if wrong := runWatchproxy(t, "status", "--admin", proxy.URL); wrong.Code != 1 || !strings.Contains(wrong.Stderr, "adminListen and not listen") {
+		t.Errorf("%+v", wrong)
+	}
+}

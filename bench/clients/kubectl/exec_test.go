@@ -1,0 +1,221 @@
+package kubectl
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// carriers are the protocols by which kubectl asks for streams, by the setting that chooses them.
+var carriers = map[string][]string{
+	"websocket": {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true", "KUBECTL_PORT_FORWARD_WEBSOCKETS=true"},
+	"spdy":      {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false", "KUBECTL_PORT_FORWARD_WEBSOCKETS=false"},
+}
+
+// unread is what kubectl says now and then, also at the apiserver, if a command ends before it has read its input.
+var unread = regexp.MustCompile(`(?m)^E.*"Copying stdin failed".*\n`)
+
+func TestKubectlExec(t *testing.T) {
+	w := sharedWorld(t)
+	k := startKubelet(t, w, "kubectl-exec")
+	fronts := w.Fronts(t)
+	run := func(args ...string) clients.Invocation {
+		return clients.Kubectl(append([]string{"-n", k.namespace, "exec", "-i", k.pod, "--"}, args...)...)
+	}
+	const large = 8 << 20
+	noise := random(large)
+	long := strings.Repeat("ü ", 20<<10/3) + "end" // about 40 KB once escaped in the request line
+	for carrier, env := range carriers {
+		t.Run(carrier, func(t *testing.T) {
+			for name, test := range map[string]struct {
+				clients.Invocation
+				want clients.Outcome
+			}{
+				"out":       {run("echo", "hello"), says("hello\n", "", 0)},
+				"in":        {run("sort").Reading("b\na\n"), says("a\nb\n", "", 0)},
+				"err":       {run("sh", "-c", "echo out; echo err >&2; exit 7"), says("out\n", "err\ncommand terminated with exit code 7\n", 7)},
+				"ends soon": {run("true").Reading(strings.Repeat("ignored\n", 100_000)), says("", "", 0)},
+				"large":     {run("cat").Reading(noise), says(noise, "", 0)},
+				"long":      {run("echo", long), says(long+"\n", "", 0)},
+			} {
+				t.Run(name, func(t *testing.T) {
+					for _, f := range fronts {
+						got := f.Run(t, test.With(env...))
+						if name == "ends soon" {
+							got.Stderr = unread.ReplaceAllString(got.Stderr, "")
+						}
+						if got != test.want {
+							t.Errorf("%s: exit code %d instead of %d, %d bytes of output instead of %d, error output %.500q",
+								f.Name, got.Code, test.want.Code, len(got.Stdout), len(test.want.Stdout), got.Stderr)
+						}
+					}
+				})
+			}
+			for name, i := range map[string]clients.Invocation{
+				"no such command":   run("no-such-command"),
+				"no such pod":       clients.Kubectl("-n", k.namespace, "exec", "missing", "--", "true"),
+				"no such container": clients.Kubectl("-n", k.namespace, "exec", k.pod, "-c", "missing", "--", "true"),
+			} {
+				t.Run(name, func(t *testing.T) {
+					if o := same(t, fronts, i.With(env...)); o.Code == 0 {
+						t.Error("it succeeds")
+					}
+				})
+			}
+		})
+	}
+	cluster.Eventually(t, "all streams are closed", func() bool { return k.open.Load() == 0 })
+	cluster.Eventually(t, "the proxy has let go of them", func() bool {
+		return w.Proxy.MetricsT(t).Sum("watchproxy_forwards_in_flight") == 0
+	})
+}
+
+// random returns bytes that no protocol on the way can take for text.
+func random(size int) string {
+	b := make([]byte, size)
+	rand.Read(b)
+	return string(b)
+}
+
+// A dialogue works in lockstep, and when kubectl is killed the command ends, too.
+func TestKubectlExecDialogue(t *testing.T) {
+	w := sharedWorld(t)
+	k := startKubelet(t, w, "kubectl-dialogue")
+	for _, f := range w.Fronts(t) {
+		for carrier, env := range carriers {
+			for name, args := range map[string][]string{
+				"exec":   {"exec", "-i", k.pod, "--", "sh", "-c", "echo hello; exec cat"},
+				"attach": {"attach", "-i", k.pod},
+			} {
+				t.Run(f.Name+"/"+carrier+"/"+name, func(t *testing.T) {
+					begin := func() *clients.Running {
+						r := f.Start(t, clients.Kubectl(append([]string{"-n", k.namespace}, args...)...).With(env...))
+						if got := r.Line(t); got != "hello" {
+							t.Fatalf("got %q", got)
+						}
+						for _, word := range []string{"one", "two", "three"} {
+							io.WriteString(r.Stdin, word+"\n")
+							if got := r.Line(t); got != word {
+								t.Fatalf("got %q instead of %q", got, word)
+							}
+						}
+						return r
+					}
+					r := begin()
+					r.Stdin.Close()
+					if code := r.Wait(); code != 0 {
+						t.Errorf("exit code %d\n%s", code, r.Stderr)
+					}
+					cluster.Eventually(t, "the streams are closed", func() bool { return k.open.Load() == 0 })
+
+					r = begin()
+					if k.open.Load() != 1 {
+						t.Errorf("%d commands are running", k.open.Load())
+					}
+					r.Kill()
+					cluster.Eventually(t, "the command ends with kubectl", func() bool { return k.open.Load() == 0 })
+				})
+			}
+		}
+	}
+}
+
+// kubectl cp, which is tar over exec, copies both ways.
+func TestKubectlCopy(t *testing.T) {
+	w := sharedWorld(t)
+	k := startKubelet(t, w, "kubectl-cp")
+	for _, f := range w.Fronts(t) {
+		dir := t.TempDir()
+		content := random(1 << 20)
+		path := func(name string) string { return filepath.Join(dir, name) }
+		if err := os.WriteFile(path("from"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pod := k.namespace + "/" + k.pod + ":"
+		f.Must(t, clients.Kubectl("cp", path("from"), pod+path("there")))
+		f.Must(t, clients.Kubectl("cp", pod+path("there"), path("back")))
+		for _, name := range []string{"there", "back"} {
+			if got, err := os.ReadFile(path(name)); err != nil || string(got) != content {
+				t.Errorf("%s: %s: %d bytes, %v", f.Name, name, len(got), err)
+			}
+		}
+	}
+}
+
+// sizes are those that a terminal takes, one after the other.
+type sizes chan *remotecommand.TerminalSize
+
+// Next implements remotecommand.TerminalSizeQueue.
+func (s sizes) Next() *remotecommand.TerminalSize { return <-s }
+
+// client-go's own executors work with a terminal that changes its size.
+func TestClientGoExec(t *testing.T) {
+	w := sharedWorld(t)
+	k := startKubelet(t, w, "client-go-exec")
+	target, err := url.Parse(w.Proxy.URL + "/api/v1/namespaces/" + k.namespace + "/pods/" + k.pod +
+		"/exec?command=sed&command=/done/q&stdin=1&stdout=1&tty=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, open := range map[string]func(*rest.Config) (remotecommand.Executor, error){
+		"websocket": func(c *rest.Config) (remotecommand.Executor, error) {
+			return remotecommand.NewWebSocketExecutor(c, "GET", target.String())
+		},
+		"spdy": func(c *rest.Config) (remotecommand.Executor, error) {
+			return remotecommand.NewSPDYExecutor(c, "POST", target)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			executor, err := open(w.Proxy.RESTConfig())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var executing sync.WaitGroup
+			defer executing.Wait()
+			ctx, cancel := context.WithTimeout(t.Context(), cluster.Limit)
+			defer cancel()
+			terminal := make(sizes, 2)
+			terminal <- &remotecommand.TerminalSize{Width: 80, Height: 25}
+			terminal <- &remotecommand.TerminalSize{Width: 100, Height: 50}
+			close(terminal)
+			stdin, typed := io.Pipe()
+			shown, stdout := io.Pipe()
+			defer shown.Close()
+			executing.Go(func() {
+				err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Tty: true, TerminalSizeQueue: terminal})
+				stdin.Close()
+				stdout.CloseWithError(err)
+			})
+			lines := bufio.NewScanner(shown)
+			for _, want := range []string{"80x25", "100x50", "done"} {
+				if want == "done" {
+					io.WriteString(typed, "done\n")
+				}
+				if !lines.Scan() || lines.Text() != want {
+					t.Fatalf("got %q, %v instead of %q", lines.Text(), lines.Err(), want)
+				}
+			}
+			if lines.Scan() || lines.Err() != nil {
+				t.Errorf("then came %q, %v", lines.Text(), lines.Err())
+			}
+		})
+	}
+}
+
+func says(stdout, stderr string, code int) clients.Outcome {
+	return clients.Outcome{Stdout: stdout, Stderr: stderr, Code: code}
+}

@@ -1,0 +1,156 @@
+package kubectl
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// Every way in which kubectl reads has the same output and exit code through the proxy.
+func TestKubectlReads(t *testing.T) {
+	w := sharedWorld(t)
+	ns := w.Namespace(t, "kubectl-reads")
+	w.DefineWidgets(t)
+	for _, name := range []string{"a", "b", "c"} {
+		w.CreatePod(t, ns, cluster.NewPod(name))
+	}
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"key": "välue <&>"}}
+	if _, err := w.Admin.CoreV1().ConfigMaps(ns).Create(t.Context(), config, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "secret"}, StringData: map[string]string{"password": "p"}}
+	if _, err := w.Admin.CoreV1().Secrets(ns).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Dynamic.Resource(clients.Widgets).Namespace(ns).Create(t.Context(), clients.NewWidget("w"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	fronts := w.Fronts(t)
+	for _, args := range [][]string{
+		{"get", "pods"},
+		{"get", "pods", "-o", "wide", "--show-labels"},
+		{"get", "pods", "-o", "yaml"},
+		{"get", "pods", "-o", "json"},
+		{"get", "pods", "-o", "name", "-l", "app=test"},
+		{"get", "pods", "-l", "app!=test"},
+		{"get", "pods", "--field-selector", "metadata.name=b"},
+		{"get", "pods", "--field-selector", "status.phase=Running"},
+		{"get", "pods", "--field-selector", "no.such.field=1"},
+		{"get", "pods", "--chunk-size", "1", "-o", "json"},
+		{"get", "pods", "--sort-by", "{.metadata.name}"},
+		{"get", "pod", "b", "-o", "jsonpath={.metadata.uid}"},
+		{"get", "pod", "missing"},
+		{"get", "nonsense"},
+		{"get", "all"},
+		{"get", "pods,configmaps,clients.Widgets", "-o", "custom-columns=KIND:.kind,NAME:.metadata.name"},
+		{"get", "widgets"},
+		{"get", "widget", "w", "-o", "yaml"},
+		{"get", "secret", "secret", "-o", "json"},
+		{"get", "namespace", ns, "-o", "json"},
+		{"describe", "pod", "a"},
+		{"describe", "pods"},
+		{"describe", "configmap", "settings"},
+		{"describe", "widget", "w"},
+		{"describe", "namespace", ns},
+		{"describe", "pod", "missing"},
+		{"wait", "pod", "a", "--for=jsonpath={.metadata.labels.app}=test", "--timeout=10s"},
+		{"wait", "pod", "a", "--for=condition=Ready", "--timeout=1s"},
+		{"events"},
+		{"api-resources", "--no-headers"},
+		{"api-versions"},
+		{"explain", "pod.spec.containers"},
+		{"explain", "widget.spec"},
+		{"auth", "can-i", "delete", "pods"},
+		{"auth", "whoami"},
+		{"get", "--raw", "/version"},
+		{"get", "--raw", "/readyz?verbose"},
+		{"get", "--raw", "/api/v1/namespaces/" + ns + "/pods/a?resourceVersion=0"},
+		{"get", "--raw", "/nonsense"},
+	} {
+		t.Run(strings.ReplaceAll(strings.Join(args, " "), "/", "|"), func(t *testing.T) {
+			same(t, fronts, clients.Kubectl(append([]string{"-n", ns}, args...)...))
+		})
+	}
+}
+
+// same runs kubectl in front of both servers and compares what it says.
+func same(t *testing.T, fronts [2]clients.Front, i clients.Invocation) clients.Outcome {
+	t.Helper()
+	want, got := fronts[0].Run(t, i), fronts[1].Run(t, i)
+	if stable(got) != stable(want) {
+		t.Errorf("kubectl %s\n--- %s\n%s--- %s\n%s", strings.Join(i.Args, " "), fronts[0].Name, stable(want), fronts[1].Name, stable(got))
+	}
+	if want.Code == 0 && want.Stdout == "" && want.Stderr == "" {
+		t.Errorf("kubectl %s says nothing", strings.Join(i.Args, " "))
+	}
+	return got
+}
+
+var (
+	// age is how kubectl writes durations, with the padding behind them.
+	age = regexp.MustCompile(`\b(\d+[dhms]){1,2}\b *|<invalid> *`)
+	// logTime begins a line of klog's.
+	logTime = regexp.MustCompile(`(?m)^([EWI])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ `)
+	// address differs between the two servers.
+	address = regexp.MustCompile(`https?://127\.0\.0\.1:\d+`)
+)
+
+// stable is the clients.Outcome without what two runs of the same command differ in.
+func stable(o clients.Outcome) string {
+	mask := func(s string) string {
+		s = logTime.ReplaceAllString(s, "$1 ")
+		s = address.ReplaceAllString(s, "SERVER")
+		return age.ReplaceAllString(s, "AGE ")
+	}
+	return mask(o.Stdout) + "--- standard error\n" + mask(o.Stderr) + "--- exit code " + strconv.Itoa(o.Code) + "\n"
+}
+
+// kubectl shows the same through the proxy, over TLS, in all of its forms.
+func TestKubectlForms(t *testing.T) {
+	w := sharedWorld(t)
+	p := w.SecureProxy(t, "")
+	config := filepath.Join(t.TempDir(), "config")
+	if err := p.WriteKubeconfig(config); err != nil {
+		t.Fatal(err)
+	}
+	fronts := w.Fronts(t)
+	fronts[1].Args = []string{"--kubeconfig", config}
+	ns := w.Namespace(t, "forms")
+	w.CreatePod(t, ns, cluster.NewPod("one"))
+	for _, args := range [][]string{
+		{"get", "pods", "-n", ns},
+		{"get", "pods", "-n", ns, "-o", "wide"},
+		{"get", "pods", "-n", ns, "-o", "yaml"},
+		{"get", "pod", "one", "-n", ns, "-o", "json"},
+		{"get", "pods", "-n", ns, "-o", "name"},
+		{"get", "pods", "-A", "--chunk-size=2"},
+		{"get", "pods", "-n", ns, "-o", "custom-columns=NAME:.metadata.name"},
+		{"describe", "ns", ns},
+	} {
+		if o := same(t, fronts, clients.Kubectl(args...)); o.Code != 0 {
+			t.Errorf("kubectl %v: exit code %d", args, o.Code)
+		}
+	}
+	for i, args := range [][]string{
+		{"get", "pods", "-n", ns, "-w", "-o", "name"}, {"get", "pods", "-n", ns, "-w"}, {"get", "pods", "-n", ns, "-w", "-o", "yaml"},
+	} {
+		watching := fronts[1].Start(t, clients.Kubectl(args...))
+		for !strings.Contains(watching.Line(t), "one") { // a line that does not come fails the test
+		}
+		name := fmt.Sprint("later-", i)
+		w.CreatePod(t, ns, cluster.NewPod(name))
+		for !strings.Contains(watching.Line(t), name) {
+		}
+		watching.Kill()
+	}
+}

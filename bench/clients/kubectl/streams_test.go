@@ -1,0 +1,242 @@
+package kubectl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+)
+
+// session is an upgraded connection on which the other side opens streams.
+type session struct {
+	conn    httpstream.Connection
+	streams chan httpstream.Stream
+	running sync.WaitGroup  // what goes on beside the handler
+	ctx     context.Context // ends with the connection
+	cancel  context.CancelFunc
+}
+
+// upgrade answers a request to speak SPDY. It returns nil after an error, which the client has been told of then.
+func (k *kubelet) upgrade(w http.ResponseWriter, r *http.Request, protocols ...string) *session {
+	if _, err := httpstream.Handshake(r, w, protocols); err != nil {
+		return nil
+	}
+	const streamsMax = 1000
+	s := &session{streams: make(chan httpstream.Stream, streamsMax)}
+	s.conn = spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(stream httpstream.Stream, _ <-chan struct{}) error {
+		s.streams <- stream
+		return nil
+	})
+	if s.conn == nil {
+		return nil
+	}
+	k.open.Add(1)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.running.Go(func() {
+		defer k.open.Add(-1)
+		<-s.conn.CloseChan()
+		s.cancel()
+	})
+	return s
+}
+
+// leave lets the other side hang up first, so that it has read all that was written.
+func (s *session) leave() {
+	const patience = 10 * time.Second
+	select {
+	case <-s.ctx.Done():
+	case <-time.After(patience):
+	}
+	s.end()
+}
+
+// end hangs up and waits for what goes on beside.
+func (s *session) end() {
+	s.conn.Close()
+	s.running.Wait()
+}
+
+// take waits for the streams of a command, by their type.
+func (s *session) take(types ...string) (map[string]httpstream.Stream, error) {
+	got := map[string]httpstream.Stream{}
+	for range types {
+		select {
+		case stream := <-s.streams:
+			got[stream.Headers().Get(corev1.StreamType)] = stream
+		case <-s.ctx.Done():
+			return nil, errors.New("hung up")
+		case <-time.After(remotecommand.DefaultStreamCreationTimeout):
+			return nil, errors.New("streams are missing")
+		}
+	}
+	for _, t := range types {
+		if got[t] == nil {
+			return nil, fmt.Errorf("no stream %s", t)
+		}
+	}
+	return got, nil
+}
+
+// exec runs the command that is asked for.
+func (k *kubelet) exec(w http.ResponseWriter, r *http.Request) {
+	command := r.URL.Query()["command"]
+	k.run(w, r, func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, command[0], command[1:]...) })
+}
+
+// attach attaches to a process of the pod: one that says hello and repeats what it is told.
+func (k *kubelet) attach(w http.ResponseWriter, r *http.Request) {
+	k.run(w, r, func(ctx context.Context) *exec.Cmd {
+		return exec.CommandContext(ctx, "sh", "-c", "echo hello; exec cat")
+	})
+}
+
+// run joins a process with the streams of a request.
+func (k *kubelet) run(w http.ResponseWriter, r *http.Request, command func(context.Context) *exec.Cmd) {
+	types := []string{corev1.StreamTypeError}
+	tty := r.FormValue(corev1.ExecTTYParam) == "1"
+	for param, stream := range map[string]string{
+		corev1.ExecStdinParam:  corev1.StreamTypeStdin,
+		corev1.ExecStdoutParam: corev1.StreamTypeStdout,
+		corev1.ExecStderrParam: corev1.StreamTypeStderr,
+	} {
+		if r.FormValue(param) == "1" && (!tty || stream != corev1.StreamTypeStderr) {
+			types = append(types, stream)
+		}
+	}
+	if tty {
+		types = append(types, corev1.StreamTypeResize)
+	}
+	s := k.upgrade(w, r, remotecommand.StreamProtocolV4Name)
+	if s == nil {
+		return
+	}
+	defer s.leave()
+	streams, err := s.take(types...)
+	if err != nil {
+		return
+	}
+	cmd := command(s.ctx)
+	if out := streams[corev1.StreamTypeStdout]; out != nil {
+		cmd.Stdout = out
+	}
+	if out := streams[corev1.StreamTypeStderr]; out != nil {
+		cmd.Stderr = out
+	}
+	if resize := streams[corev1.StreamTypeResize]; resize != nil {
+		s.running.Go(func() { reportSizes(resize, streams[corev1.StreamTypeStdout]) })
+	}
+	err = s.runWith(cmd, streams[corev1.StreamTypeStdin])
+	json.NewEncoder(streams[corev1.StreamTypeError]).Encode(exitStatus(err))
+	for _, stream := range streams {
+		stream.Close()
+	}
+}
+
+// runWith runs a process that may end before its standard input does.
+func (s *session) runWith(cmd *exec.Cmd, stdin io.Reader) error {
+	if stdin == nil {
+		return cmd.Run()
+	}
+	pipe, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	s.running.Go(func() {
+		defer pipe.Close()
+		io.Copy(pipe, stdin)
+	})
+	return cmd.Wait()
+}
+
+// reportSizes writes each size that the client's terminal takes.
+func reportSizes(resize io.Reader, out io.Writer) {
+	for d := json.NewDecoder(resize); ; {
+		var size struct{ Width, Height uint16 }
+		if d.Decode(&size) != nil {
+			return
+		}
+		fmt.Fprintf(out, "%dx%d\n", size.Width, size.Height)
+	}
+}
+
+// exitStatus tells how a process ended as protocol v4 does.
+func exitStatus(err error) metav1.Status {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return metav1.Status{Status: metav1.StatusSuccess}
+	case errors.As(err, &exit):
+		code := strconv.Itoa(exit.ExitCode())
+		return metav1.Status{
+			Status:  metav1.StatusFailure,
+			Reason:  remotecommand.NonZeroExitCodeReason,
+			Message: "command terminated with non-zero exit code: " + code,
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: remotecommand.ExitCodeCauseType, Message: code}}},
+		}
+	}
+	return metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Message: err.Error()}
+}
+
+// portForward joins each pair of streams with a connection to a port of this machine.
+func (k *kubelet) portForward(w http.ResponseWriter, r *http.Request) {
+	s := k.upgrade(w, r, "portforward.k8s.io")
+	if s == nil {
+		return
+	}
+	defer s.end()
+	waiting := map[string]httpstream.Stream{} // error streams, by request
+	for {
+		select {
+		case stream := <-s.streams:
+			h := stream.Headers()
+			id := h.Get(corev1.PortForwardRequestIDHeader)
+			if h.Get(corev1.StreamType) == corev1.StreamTypeError {
+				waiting[id] = stream
+				continue
+			}
+			failed := waiting[id]
+			delete(waiting, id)
+			s.running.Go(func() { s.join(stream, failed) })
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// join is one forwarded connection. Each side's end of data is passed on to the other.
+func (s *session) join(data, failed httpstream.Stream) {
+	defer s.conn.RemoveStreams(data, failed)
+	defer failed.Close()
+	dialer := net.Dialer{}
+	conn, err := dialer.DialContext(s.ctx, "tcp", net.JoinHostPort("127.0.0.1", data.Headers().Get(corev1.PortHeader)))
+	if err != nil {
+		fmt.Fprintf(failed, "cannot reach the port: %T", err)
+		data.Close()
+		return
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(s.ctx, func() { conn.Close() })
+	defer stop()
+	s.running.Go(func() {
+		io.Copy(conn, data)
+		conn.(*net.TCPConn).CloseWrite()
+	})
+	io.Copy(data, conn)
+	data.Close()
+}

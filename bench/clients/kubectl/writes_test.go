@@ -1,0 +1,176 @@
+package kubectl
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+const (
+	configYAML = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: applied}
+data: {key: "1"}
+`
+	deploymentYAML = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: main, image: "none:1"}]}
+`
+	widgetYAML = `apiVersion: clients.test/v1
+kind: Widget
+metadata: {name: w}
+spec: {size: 1}
+`
+)
+
+// The same writes through either server say the same, and leave the same behind.
+func TestKubectlWrites(t *testing.T) {
+	w := sharedWorld(t)
+	w.DefineWidgets(t)
+	editor := filepath.Join(t.TempDir(), "editor")
+	if err := os.WriteFile(editor, []byte("#!/bin/sh\nexec sed -i 's/key: .*/key: edited/' \"$1\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	steps := []clients.Invocation{
+		clients.Kubectl("create", "configmap", "created", "--from-literal=key=1"),
+		clients.Kubectl("create", "configmap", "created", "--from-literal=key=1"), // again: AlreadyExists
+		clients.Kubectl("apply", "-f", "-").Reading(configYAML),
+		clients.Kubectl("apply", "-f", "-").Reading(configYAML),
+		clients.Kubectl("apply", "-f", "-").Reading(strings.Replace(configYAML, `"1"`, `"2"`, 1)),
+		clients.Kubectl("apply", "-f", "-", "--dry-run=server", "-o", "jsonpath={.data}").Reading(configYAML),
+		clients.Kubectl("apply", "-f", "-").Reading(deploymentYAML + "---\n" + widgetYAML),
+		clients.Kubectl("apply", "--server-side", "-f", "-").Reading(configYAML),
+		clients.Kubectl("apply", "--server-side", "--field-manager=other", "-f", "-").Reading(strings.Replace(configYAML, `"1"`, `"3"`, 1)),
+		clients.Kubectl("apply", "--server-side", "--field-manager=other", "--force-conflicts", "-f", "-").Reading(strings.Replace(configYAML, `"1"`, `"3"`, 1)),
+		clients.Kubectl("apply", "--server-side", "-f", "-").Reading(widgetYAML),
+		clients.Kubectl("apply", "-f", "-").Reading("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: BAD}\n"),
+		clients.Kubectl("apply", "-f", "-").Reading("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bad}\nnonsense: 1\n"),
+		clients.Kubectl("edit", "configmap", "created").With("KUBE_EDITOR=" + editor),
+		clients.Kubectl("edit", "configmap", "created").With("KUBE_EDITOR=true"), // nothing changed
+		clients.Kubectl("patch", "deployment", "web", "-p", `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"none:2"}]}}}}`),
+		clients.Kubectl("patch", "configmap", "created", "--type=merge", "-p", `{"data":{"more":"1"}}`),
+		clients.Kubectl("patch", "configmap", "created", "--type=json", "-p", `[{"op":"remove","path":"/data/more"}]`),
+		clients.Kubectl("patch", "configmap", "created", "--type=json", "-p", `[{"op":"remove","path":"/data/none"}]`),
+		clients.Kubectl("patch", "widget", "w", "--type=merge", "-p", `{"spec":{"size":2}}`),
+		clients.Kubectl("patch", "deployment", "web", "--subresource=status", "--type=merge", "-p", `{"status":{"observedGeneration":1}}`),
+		clients.Kubectl("label", "configmap", "created", "colour=red"),
+		clients.Kubectl("annotate", "configmap", "created", "note=ünïcode"),
+		clients.Kubectl("scale", "deployment", "web", "--replicas=3"),
+		clients.Kubectl("set", "image", "deployment/web", "main=none:3"),
+		clients.Kubectl("replace", "-f", "-").Reading(strings.Replace(configYAML, `"1"`, `"4"`, 1)),
+		clients.Kubectl("run", "one", "--image=none"),
+		clients.Kubectl("run", "two", "--image=none", "--labels=app=gone"),
+		clients.Kubectl("delete", "pod", "-l", "app=gone", "--grace-period=0", "--force"),
+		clients.Kubectl("delete", "-f", "-").Reading(widgetYAML),
+		clients.Kubectl("delete", "configmap", "missing"),
+		clients.Kubectl("delete", "configmap", "missing", "--ignore-not-found"),
+	}
+	outside, through := w.Namespace(t, "outside"), w.Namespace(t, "through")
+	fronts := w.Fronts(t)
+	for _, step := range steps {
+		var said [2]string
+		for i, ns := range []string{outside, through} {
+			step := step
+			step.Args = append([]string{"-n", ns}, step.Args...)
+			said[i] = strings.ReplaceAll(stable(fronts[i].Run(t, step)), ns, "NAMESPACE")
+		}
+		if said[0] != said[1] {
+			t.Errorf("kubectl %s\n--- apiserver\n%s--- proxy\n%s", strings.Join(step.Args, " "), said[0], said[1])
+		}
+	}
+	for _, gvr := range []schema.GroupVersionResource{
+		{Version: "v1", Resource: "configmaps"},
+		{Version: "v1", Resource: "pods"},
+		{Group: "apps", Version: "v1", Resource: "deployments"},
+		clients.Widgets,
+	} {
+		want, got := essence(t, w, gvr, outside), essence(t, w, gvr, through)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: the proxy leaves\n%v\nthe apiserver\n%v", gvr.Resource, got, want)
+		}
+		if len(want) == 0 && gvr != clients.Widgets {
+			t.Errorf("no %s are left to compare", gvr.Resource)
+		}
+	}
+}
+
+// essence returns the objects of a namespace without what differs between two that were made in the same way.
+func essence(t *testing.T, w *clients.World, gvr schema.GroupVersionResource, namespace string) []map[string]any {
+	t.Helper()
+	list, err := w.Dynamic.Resource(gvr).Namespace(namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := []map[string]any{}
+	for _, o := range list.Items {
+		for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "namespace"} {
+			unstructured.RemoveNestedField(o.Object, "metadata", field)
+		}
+		fields := o.GetManagedFields()
+		for i := range fields {
+			fields[i].Time = nil
+		}
+		// The apiserver sorts them by the second in which they were written.
+		slices.SortFunc(fields, func(a, b metav1.ManagedFieldsEntry) int {
+			return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Subresource, b.Subresource))
+		})
+		o.SetManagedFields(fields)
+		notes := o.GetAnnotations()
+		for name, value := range notes {
+			notes[name] = strings.ReplaceAll(value, namespace, "NAMESPACE") // what apply remembers
+		}
+		o.SetAnnotations(notes)
+		objects = append(objects, o.Object)
+	}
+	return objects
+}
+
+// A delete returns when the object is gone, not before: kubectl waits for a finalizer with a watch.
+func TestKubectlDeleteWaits(t *testing.T) {
+	w := sharedWorld(t)
+	ns := w.Namespace(t, "kubectl-delete")
+	f := w.Fronts(t)[1]
+	f.Must(t, clients.Kubectl("-n", ns, "apply", "-f", "-").Reading(configYAML))
+	configs := w.Admin.CoreV1().ConfigMaps(ns)
+	finalizer := func(value string) {
+		t.Helper()
+		patch := []byte(`{"metadata":{"finalizers":` + value + `}}`)
+		if _, err := configs.Patch(t.Context(), "applied", "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	finalizer(`["clients.test/hold"]`)
+	watches := func() float64 {
+		return w.Proxy.MetricsT(t).Sum("watchproxy_requests_total", `verb="watch"`, `resource="configmaps"`)
+	}
+	before := watches()
+	deleting := f.Start(t, clients.Kubectl("-n", ns, "delete", "configmap", "applied"))
+	if line := deleting.Line(t); !strings.HasPrefix(line, `configmap "applied" deleted`) {
+		t.Errorf("it says %q", line)
+	}
+	cluster.Eventually(t, "kubectl watches", func() bool { return watches() > before })
+	if _, err := configs.Get(t.Context(), "applied", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	finalizer(`[]`)
+	if code := deleting.Wait(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, deleting.Stderr)
+	}
+}

@@ -1,0 +1,263 @@
+package linearizability
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/conformance"
+)
+
+// reader reads what is in a ledger through the proxy.
+type reader struct {
+	ledger *ledger
+	proxy  *cluster.Endpoint
+	random *rand.Rand
+}
+
+// consistentRead is a kind of read whose answer has to show all that was acknowledged before it was sent.
+type consistentRead struct {
+	name   string
+	choose func(*reader) selection
+	read   func(*reader, selection) (sight, error)
+}
+
+var consistentReads = []consistentRead{
+	{"list", (*reader).everything, (*reader).list},
+	{"list of a namespace", (*reader).aNamespace, (*reader).list},
+	{"list by label", (*reader).aColour, (*reader).list},
+	{"pages", (*reader).some, (*reader).pages},
+	{"get", (*reader).single, (*reader).get},
+	{"watch", (*reader).some, (*reader).watch},
+}
+
+func (*reader) everything() selection { return selection{anything, anything, anything} }
+
+func (r *reader) aNamespace() selection {
+	return selection{r.random.IntN(len(r.ledger.namespaces)), anything, anything}
+}
+
+func (r *reader) aColour() selection {
+	return selection{r.random.IntN(1+len(r.ledger.namespaces)) - 1, r.random.IntN(len(colours)), anything}
+}
+
+func (r *reader) single() selection {
+	among := len(r.ledger.objects)
+	if r.random.IntN(2) == 0 {
+		among = scribes // the hot ones: gets of the same object may share an answer
+	}
+	return selection{anything, anything, r.random.IntN(among)}
+}
+
+func (r *reader) some() selection {
+	return []func(*reader) selection{(*reader).everything, (*reader).aNamespace, (*reader).aColour}[r.random.IntN(3)](r)
+}
+
+// target is the path and query of a read.
+func (r *reader) target(of selection, query url.Values) string {
+	path := "/api/v1/configmaps"
+	namespace, name := of.namespace, ""
+	if of.object != anything {
+		e := r.ledger.objects[of.object]
+		namespace, name = e.namespace, "/"+e.name
+	}
+	if namespace != anything {
+		path = "/api/v1/namespaces/" + r.ledger.namespaces[namespace] + "/configmaps"
+	}
+	if of.colour != anything {
+		query.Set("labelSelector", "colour="+colours[of.colour])
+	}
+	return path + name + "?" + query.Encode()
+}
+
+// errAnswer says that an answer is not one that a read may have.
+var errAnswer = errors.New("unexpected answer")
+
+// fetch reads an answer to its end.
+func (r *reader) fetch(target string) (status int, body []byte, err error) {
+	got, err := r.proxy.Ask(context.Background(), cluster.Get(target))
+	return got.Status, got.Body, err
+}
+
+func (r *reader) sight(of selection) sight {
+	return sight{of: of, shown: make([]uint32, len(r.ledger.objects))}
+}
+
+// see notes an object; others than the ledger's are none of its concern.
+func (r *reader) see(s *sight, object gjson.Result) error {
+	i, ours := r.ledger.places[object.Get("metadata.namespace").Str+"/"+object.Get("metadata.name").Str]
+	if !ours {
+		return nil
+	}
+	if s.shown[i] != 0 {
+		return fmt.Errorf("%w: an object twice: %.500s", errAnswer, object.Raw)
+	}
+	w, err := writeOf(object)
+	s.shown[i] = w.n
+	return err
+}
+
+// page lists once, and returns the continue token.
+func (r *reader) page(s *sight, query url.Values) (token string, err error) {
+	target := r.target(s.of, query)
+	status, body, err := r.fetch(target)
+	if err != nil {
+		return "", err
+	}
+	if status != http.StatusOK || !gjson.ValidBytes(body) {
+		return "", fmt.Errorf("%w: %s: %d %.500s", errAnswer, target, status, body)
+	}
+	list := gjson.ParseBytes(body)
+	version, err := strconv.ParseUint(list.Get("metadata.resourceVersion").Str, 10, 64)
+	if err != nil {
+		return "", fmt.Errorf("%s: resourceVersion: %w", target, err)
+	}
+	if s.version != 0 && s.version != version {
+		return "", fmt.Errorf("%w: %s: a page at resourceVersion %d after one at %d", errAnswer, target, version, s.version)
+	}
+	s.version = version
+	list.Get("items").ForEach(func(_, item gjson.Result) bool {
+		err = r.see(s, item)
+		return err == nil
+	})
+	return list.Get("metadata.continue").Str, err
+}
+
+func (r *reader) list(of selection) (sight, error) {
+	s := r.sight(of)
+	token, err := r.page(&s, url.Values{})
+	if token != "" {
+		return s, fmt.Errorf("%w: a whole list is to be continued", errAnswer)
+	}
+	return s, err
+}
+
+// listAny lists any state there is, which may be an old one.
+func (r *reader) listAny(of selection) (sight, error) {
+	s := r.sight(of)
+	_, err := r.page(&s, url.Values{"resourceVersion": {"0"}})
+	return s, err
+}
+
+// pages lists a few at a time: all of them are of the state that the first one showed, however late they are asked for.
+func (r *reader) pages(of selection) (sight, error) {
+	s := r.sight(of)
+	eighth := len(r.ledger.objects)/8 + 1
+	limit := strconv.Itoa(eighth + r.random.IntN(4*eighth))
+	token, err := r.page(&s, url.Values{"limit": {limit}})
+	for err == nil && token != "" {
+		const slow = 4 // one pause in as many is a long one
+		if r.random.IntN(slow) == 0 {
+			time.Sleep(time.Duration(r.random.Int64N(int64(pageInterval))))
+		}
+		token, err = r.page(&s, url.Values{"limit": {limit}, "continue": {token}})
+	}
+	return s, err
+}
+
+// pageInterval bounds how long a reader looks at a page, in which the cache goes on.
+const pageInterval = 300 * time.Millisecond
+
+func (r *reader) get(of selection) (sight, error) {
+	s := r.sight(of)
+	target := r.target(of, url.Values{})
+	status, body, err := r.fetch(target)
+	switch {
+	case err != nil:
+		return s, err
+	case status == http.StatusNotFound:
+		return s, nil
+	case status != http.StatusOK || !gjson.ValidBytes(body):
+		return s, fmt.Errorf("%w: %s: %d %.500s", errAnswer, target, status, body)
+	}
+	return s, r.see(&s, gjson.ParseBytes(body))
+}
+
+// initial are the parameters of a watch that begins with the state.
+func initial() url.Values {
+	return url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}}
+}
+
+// watch reads the state that a watch begins with, and leaves.
+func (r *reader) watch(of selection) (sight, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), cluster.Limit)
+	defer cancel()
+	s := r.sight(of)
+	err := r.stream(ctx, &s, initial(), func(e conformance.Event) bool { return !e.InitialEnd })
+	return s, err
+}
+
+// follow reads a state as informers do and follows what happens to it until ctx ends. It shows each state that it comes to.
+func (r *reader) follow(ctx context.Context, of selection, show func(sight)) error {
+	s, query := r.sight(of), initial()
+	if r.random.IntN(2) == 0 { // as informers did before there was such a thing
+		var err error
+		if s, err = r.list(of); err != nil {
+			return err
+		}
+		query = url.Values{"resourceVersion": {strconv.FormatUint(s.version, 10)}}
+	}
+	complete := s.version > 0
+	err := r.stream(ctx, &s, query, func(e conformance.Event) bool {
+		if complete = complete || e.InitialEnd; complete {
+			show(s)
+		}
+		return true
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// stream watches, applying each event to what is seen, as long as more says.
+func (r *reader) stream(ctx context.Context, s *sight, query url.Values, more func(conformance.Event) bool) error {
+	query.Set("watch", "true")
+	query.Set("allowWatchBookmarks", "true")
+	query.Set("timeoutSeconds", "3600") // so that it is no stream that a relay delays, should it be forwarded
+	target := r.target(s.of, query)
+	resp, err := r.proxy.Watch(ctx, cluster.Get(target))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	for event, err := range conformance.Events(resp) {
+		if err == nil {
+			err = r.apply(s, event)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", target, err)
+		}
+		if !more(event) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: %w", target, io.EOF)
+}
+
+// apply makes a change to what is seen.
+func (r *reader) apply(s *sight, e conformance.Event) error {
+	i, ours := r.ledger.places[e.Key]
+	switch {
+	case e.Type == "ERROR":
+		return fmt.Errorf("%w: %s", errAnswer, e.Line)
+	case ours && (s.shown[i] == 0) != (e.Type == "ADDED"):
+		return fmt.Errorf("%w: %v, which was at write %d", errAnswer, e, s.shown[i])
+	case ours:
+		s.shown[i] = 0
+	}
+	s.version = e.RV
+	if e.Type == "ADDED" || e.Type == "MODIFIED" {
+		return r.see(s, gjson.GetBytes(e.Line, "object"))
+	}
+	return nil
+}

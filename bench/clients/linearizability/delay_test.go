@@ -1,0 +1,211 @@
+package linearizability
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// delay is by how much a relay delays what the apiserver says, at most.
+type delay struct {
+	streams time.Duration // each line of the watches that fill the proxy's caches: those without timeoutSeconds
+	answers time.Duration // some of the answers to other reads; the others pass at once, and so does all that is no read
+	only    string        // the one resource whose streams are late; empty for all
+}
+
+// startDelay starts a relay to the apiserver and returns the path of a kubeconfig that leads there.
+func startDelay(t *testing.T, api *cluster.APIServer, d delay, seed uint64) (path string) {
+	t.Helper()
+	target, err := url.Parse(api.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const idle = 100 // connections kept, so that forwarded reads do not make one each
+	transport := &http.Transport{
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: idle,
+		TLSClientConfig:     cluster.Trust(api.CA),
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	var reads atomic.Uint64
+	front := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.Out.Header.Set("Authorization", "Bearer "+api.Token) // client-go sends none without TLS
+		},
+		Transport:     transport,
+		FlushInterval: -1,
+		ModifyResponse: func(resp *http.Response) error {
+			if resp.Request.Method != http.MethodGet {
+				return nil
+			}
+			random := rand.New(rand.NewPCG(seed, reads.Add(1)))
+			most := d.streams
+			switch query := resp.Request.URL.Query(); {
+			case query.Get("watch") != "true" || query.Has("timeoutSeconds"):
+				const late = 4 // one answer in as many
+				if most = d.answers; random.IntN(late) > 0 {
+					return nil
+				}
+			case !strings.HasSuffix(resp.Request.URL.Path, "/"+d.only) && d.only != "":
+				return nil
+			}
+			resp.Body = newLateBody(resp.Request.Context(), resp.Body, most, random)
+			return nil
+		},
+	})
+	t.Cleanup(front.Close)
+	return cluster.KubeconfigT(t, front.URL, nil, "")
+}
+
+// lateBody is a body each of whose lines comes late, in the same order. Its end comes in its turn.
+type lateBody struct {
+	body    io.ReadCloser
+	cancel  context.CancelFunc
+	ctx     context.Context // ends with the reader's interest, so that it need not wait for a line
+	lines   chan lateLine
+	err     error  // how the body ended; read it when lines is closed
+	rest    []byte // of the line that is being read
+	running sync.WaitGroup
+}
+
+type lateLine struct {
+	text []byte
+	due  time.Time
+}
+
+// lateMax is how many lines may be under way; with more, the apiserver has to wait.
+const lateMax = 1 << 16
+
+func newLateBody(ctx context.Context, body io.ReadCloser, most time.Duration, random *rand.Rand) *lateBody {
+	b := &lateBody{body: body, lines: make(chan lateLine, lateMax)}
+	b.ctx, b.cancel = context.WithCancel(ctx)
+	b.running.Go(func() { b.fetch(most, random) })
+	return b
+}
+
+// fetch reads ahead and says when each line is due. A delay holds for a while: were there another for each line, the
+// longest would rule, as no line overtakes another.
+func (b *lateBody) fetch(most time.Duration, random *rand.Rand) {
+	defer close(b.lines)
+	var delay time.Duration
+	var redraw, last time.Time
+	for r := bufio.NewReader(b.body); ; {
+		text, err := r.ReadBytes('\n')
+		now := time.Now()
+		if !now.Before(redraw) {
+			delay = time.Duration(random.Int64N(int64(most)))
+			redraw = now.Add(time.Duration(random.Int64N(int64(most))))
+		}
+		if due := now.Add(delay); due.After(last) {
+			last = due
+		}
+		select {
+		case b.lines <- lateLine{text, last}:
+		case <-b.ctx.Done():
+			b.err = b.ctx.Err()
+			return
+		}
+		if err != nil {
+			b.err = err
+			return
+		}
+	}
+}
+
+// Read implements io.Reader.
+func (b *lateBody) Read(p []byte) (int, error) {
+	for len(b.rest) == 0 {
+		line, ok := <-b.lines
+		if !ok {
+			return 0, b.err
+		}
+		timer := time.NewTimer(time.Until(line.due))
+		select {
+		case <-timer.C:
+		case <-b.ctx.Done():
+			timer.Stop()
+			return 0, b.ctx.Err()
+		}
+		b.rest = line.text
+	}
+	n := copy(p, b.rest)
+	b.rest = b.rest[n:]
+	return n, nil
+}
+
+// Close implements io.Closer.
+func (b *lateBody) Close() error {
+	b.cancel()
+	err := b.body.Close()
+	b.running.Wait()
+	return err
+}
+
+// Lines come late, but not too late, and in order; so does the end. Who leaves does not wait for them.
+func TestLateBody(t *testing.T) {
+	const most, every, lines = 5 * time.Second, 50 * time.Millisecond, 400
+	synctest.Test(t, func(t *testing.T) {
+		from, to := io.Pipe()
+		b := newLateBody(t.Context(), from, most, rand.New(rand.NewPCG(1, 1)))
+		began := time.Now()
+		var writing sync.WaitGroup
+		defer writing.Wait()
+		writing.Go(func() {
+			defer to.Close()
+			tick := time.NewTicker(every)
+			defer tick.Stop()
+			for i := range lines {
+				<-tick.C
+				fmt.Fprintln(to, i)
+			}
+		})
+		r := bufio.NewReader(b)
+		var longest time.Duration
+		for i := range lines {
+			if got, err := r.ReadString('\n'); got != fmt.Sprintln(i) {
+				t.Fatalf("line %d: got %q, %v", i, got, err)
+			}
+			late := time.Since(began) - time.Duration(i+1)*every
+			if longest = max(longest, late); late < 0 || late > most {
+				t.Errorf("line %d came after %v", i, late)
+			}
+		}
+		if _, err := r.ReadByte(); !errors.Is(err, io.EOF) {
+			t.Errorf("ended with %v", err)
+		}
+		if longest < most/2 {
+			t.Errorf("nothing came later than %v", longest)
+		}
+		b.Close()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		from, to := io.Pipe()
+		ctx, cancel := context.WithCancel(t.Context())
+		b := newLateBody(ctx, from, most, rand.New(rand.NewPCG(1, 1)))
+		var writing sync.WaitGroup
+		writing.Go(func() { to.Write([]byte("line\n")) })
+		synctest.Wait()
+		cancel()
+		if _, err := io.ReadAll(b); err == nil {
+			t.Error("got everything")
+		}
+		b.Close()
+		writing.Wait()
+	})
+}

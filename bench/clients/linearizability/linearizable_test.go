@@ -1,0 +1,177 @@
+package linearizability
+
+import (
+	"flag"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/conformance"
+)
+
+var linearize = flag.Duration("linearize", 4*time.Second, "how long TestLinearizable writes and reads in each of its settings")
+
+// readsInAMinute is how many reads there have to be when all settings have had a minute each.
+const readsInAMinute = 100_000
+
+// raceDetector tells whether the race detector is in this program, and so in the proxies that are built for it.
+func raceDetector() bool {
+	build, _ := debug.ReadBuildInfo()
+	return slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// linearizability is a setting in which consistent reads are put to the test.
+type linearizability struct {
+	name    string
+	objects int
+	pace    time.Duration // between the writes of a scribe, in the mean
+	noise   time.Duration // between writes to another resource, of which the stream says nothing
+	delay   delay         // between the proxy and upstream
+	outcome string        // of freshness runs, which must occur; or leftToUpstream
+	leases  bool          // the other resource is one that the proxy may watch
+}
+
+// leftToUpstream is what becomes of reads that upstream answers sooner than the cache.
+const leftToUpstream = "direct"
+
+var late = delay{streams: 5 * time.Second, answers: 200 * time.Millisecond}
+
+// linearizabilities are the settings. How the proxy learns what is new depends on the size of the collection: if it is tiny
+// by a list; else its stream brings it, or where that is late or has nothing to say, a list or, if the collection is large,
+// one of metadata and another watch. Where others write, its ledger shows that they did.
+var linearizabilities = []linearizability{
+	{"tiny", 60, 20 * time.Millisecond, 100 * time.Millisecond, delay{}, "list", false},
+	{"small", 300, 20 * time.Millisecond, 100 * time.Millisecond, delay{}, "current", false},
+	{"large", 800, time.Second, time.Second, delay{}, "metadata", false},
+	{"large, others write", 800, time.Second, 2 * time.Millisecond, delay{}, "ledger", true},
+	{"large, upstream is sooner", 800, time.Second, 20 * time.Millisecond, delay{}, leftToUpstream, false},
+	{"tiny and late", 60, 20 * time.Millisecond, 100 * time.Millisecond, late, "list", false},
+	{"small and late", 300, 20 * time.Millisecond, 100 * time.Millisecond, late, "list", false},
+	{"large and late", 800, time.Second, time.Second, late, "side-watch", false},
+	{"large and late, others write", 800, time.Second, 5 * time.Millisecond, delay{late.streams, late.answers, "configmaps"}, "side-watch", true},
+}
+
+// A consistent read shows what was acknowledged before it was sent, or something later; what one read has shown no later
+// one takes back; and what it shows is a state that upstream had. However late the proxy's own watch is.
+func TestLinearizable(t *testing.T) {
+	api := cluster.APIServerT(t, cluster.Options{})
+	total := 0
+	for _, setting := range linearizabilities {
+		t.Run(setting.name, func(t *testing.T) {
+			trial := newTrial(t, api, setting)
+			trial.run(t)
+			total += trial.judge(t)
+		})
+	}
+	t.Logf("%d reads", total)
+	if *linearize >= time.Minute && total < readsInAMinute && !raceDetector() {
+		t.Errorf("%d reads are too few", total)
+	}
+}
+
+const (
+	readsMin  = 5 // of each kind; too few of any sort, and nothing is proved
+	writesMin = 5
+)
+
+// awaitEnough waits until there is enough to judge by.
+func (o *trial) awaitEnough(t *testing.T) {
+	t.Helper()
+	missing := ""
+	defer func() {
+		if missing != "" {
+			t.Log(missing)
+		}
+	}()
+	cluster.Eventually(t, "there is enough to judge by", func() bool {
+		missing = o.missing(o.outcomes(t))
+		return missing == ""
+	})
+}
+
+func (o *trial) missing(outcomes float64) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.mu.wrong) > 0 {
+		return ""
+	}
+	for name, e := range o.mu.kinds {
+		if e.reads < readsMin {
+			return fmt.Sprintf("%d reads are too few: %s", e.reads, name)
+		}
+	}
+	switch {
+	case o.ledger.writes()-o.objects < writesMin:
+		return "there are too few writes"
+	case o.mu.followed < writesMin:
+		return "watches came to too few states"
+	case outcomes == 0:
+		return fmt.Sprintf("no freshness run ended as %q", o.outcome)
+	case o.delay.streams > 0 && o.mu.stale == 0:
+		return "no read of any state was stale: the proxy's watch was not late, or nothing finds a stale read"
+	}
+	return ""
+}
+
+// outcomes tells how the proxy has learned what is new, how often in the way of the setting.
+func (o *trial) outcomes(t *testing.T) float64 {
+	t.Helper()
+	found := o.Proxy.MetricsT(t)
+	if o.outcome == leftToUpstream {
+		return found.Sum("watchproxy_freshness_upstream_seconds_total", cluster.Label("by", leftToUpstream))
+	}
+	return found.Sum("watchproxy_freshness_runs_total", cluster.Label("outcome", o.outcome))
+}
+
+// report fails the test with what is wrong, in all or in part.
+func report(t *testing.T, wrong []string) {
+	t.Helper()
+	const shown = 10
+	for _, complaint := range wrong[:min(len(wrong), shown)] {
+		t.Error(complaint)
+	}
+	if len(wrong) > shown {
+		t.Errorf("and %d more", len(wrong)-shown)
+	}
+}
+
+// judge compares what was read with what happened. It returns the number of consistent reads.
+func (o *trial) judge(t *testing.T) (reads int) {
+	t.Helper()
+	report(t, o.mu.wrong)
+	writes := o.ledger.writes()
+	var events []conformance.Event
+	cluster.Eventually(t, "the witness has seen all writes", func() bool {
+		events = slices.DeleteFunc(slices.Clone(o.witness.Events()), func(e conformance.Event) bool {
+			_, ours := o.ledger.places[e.Key]
+			return !ours
+		})
+		return len(events) == writes
+	})
+	report(t, o.ledger.confirm(events, o.mu.accounts))
+
+	for _, kind := range consistentReads {
+		e := o.mu.kinds[kind.name]
+		t.Logf("%7d × %-20s %6.1f ms in the mean, %6.1f ms at most",
+			e.reads, kind.name, e.total.Seconds()*1000/max(float64(e.reads), 1), e.longest.Seconds()*1000)
+		reads += e.reads
+	}
+	found := o.Proxy.MetricsT(t)
+	source := func(name string) float64 {
+		return found.Sum("watchproxy_requests_total", `resource="configmaps"`, cluster.Label("source", name))
+	}
+	t.Logf("%d reads, %.0f/s, during %d writes; requests: %v by the cache, %v by upstream; freshness runs ended as %s: %v; "+
+		"reads of any state: %d, %d of them stale; states that watches came to: %d",
+		reads, float64(reads)/o.took.Seconds(), writes-o.objects, source("cache"), source("upstream"), o.outcome, o.outcomes(t),
+		o.mu.kinds[lax].reads, o.mu.stale, o.mu.followed)
+	if o.outcome != leftToUpstream && source("cache") < source("upstream") {
+		t.Error("most reads were forwarded")
+	}
+	if n := found.Sum("watchproxy_feed_relists_total"); n > 0 {
+		t.Errorf("the cache has lost its way %v times", n)
+	}
+	return reads
+}

@@ -1,0 +1,119 @@
+package linearizability
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// scribe writes what a ledger knows of, straight at the apiserver.
+type scribe struct {
+	ledger *ledger
+	admin  *kubernetes.Clientset
+	random *rand.Rand
+}
+
+// write changes an object: it deletes it, or else it creates or updates it.
+func (o *scribe) write(ctx context.Context, object int, gone bool, colour int) error {
+	ctx, cancel := context.WithTimeout(ctx, cluster.Limit)
+	defer cancel()
+	e := o.ledger.objects[object]
+	configs := o.admin.CoreV1().ConfigMaps(o.ledger.namespaces[e.namespace])
+	was := o.ledger.last(object)
+	w := o.ledger.begin(object, gone, colour)
+	config := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: e.name, Labels: map[string]string{"colour": colours[colour]}},
+		Data:       map[string]string{"n": strconv.FormatUint(uint64(w.n), 10)},
+	}
+	var err error
+	switch {
+	case gone:
+		err = configs.Delete(ctx, e.name, metav1.DeleteOptions{})
+	case was.in(anything):
+		config, err = configs.Update(ctx, config, metav1.UpdateOptions{})
+	default:
+		config, err = configs.Create(ctx, config, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("write %d of %s: %w", w.n, e.name, err)
+	}
+	version := uint64(0) // a deletion does not tell
+	if !gone {
+		if version, err = strconv.ParseUint(config.ResourceVersion, 10, 64); err != nil {
+			return fmt.Errorf("write %d of %s: resourceVersion: %w", w.n, e.name, err)
+		}
+	}
+	o.ledger.acknowledge(object, version)
+	return nil
+}
+
+// fill creates every share-th object from the first on.
+func (o *scribe) fill(ctx context.Context, first, share int) error {
+	for object := first; object < len(o.ledger.objects); object += share {
+		if err := o.write(ctx, object, false, o.random.IntN(len(colours))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scribble changes every share-th object from the first on, which is the hot one, until ctx ends.
+func (o *scribe) scribble(ctx context.Context, first, share int, pace time.Duration) error {
+	timer := time.NewTimer(pace)
+	defer timer.Stop()
+	for {
+		timer.Reset(time.Duration(o.random.Int64N(2 * int64(pace)))) // so that scribes do not keep in step
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+		object := first
+		if o.random.IntN(2) == 0 {
+			object += share * o.random.IntN(len(o.ledger.objects)/share)
+		}
+		const deletions = 5 // one write in as many
+		gone := o.ledger.last(object).in(anything) && o.random.IntN(deletions) == 0
+		// The end of ctx must not leave a write in doubt.
+		if err := o.write(context.WithoutCancel(ctx), object, gone, o.random.IntN(len(colours))); err != nil {
+			return err
+		}
+	}
+}
+
+// writeElsewhere takes resourceVersions for another resource, so that upstream is ahead of what the stream brings: for
+// secrets, which the proxy does not watch, or for leases.
+func (o *scribe) writeElsewhere(ctx context.Context, pace time.Duration, leases bool) error {
+	write := func(ctx context.Context, meta metav1.ObjectMeta) error {
+		_, err := o.admin.CoreV1().Secrets(meta.Namespace).Create(ctx, &corev1.Secret{ObjectMeta: meta}, metav1.CreateOptions{})
+		return err
+	}
+	if leases {
+		write = func(ctx context.Context, meta metav1.ObjectMeta) error {
+			_, err := o.admin.CoordinationV1().Leases(meta.Namespace).Create(ctx, &coordinationv1.Lease{ObjectMeta: meta}, metav1.CreateOptions{})
+			return err
+		}
+	}
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		meta := metav1.ObjectMeta{Name: fmt.Sprintf("noise-%d", i), Namespace: o.ledger.namespaces[0]}
+		if err := write(context.WithoutCancel(ctx), meta); err != nil {
+			return fmt.Errorf("write elsewhere: %w", err)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package linearizability
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// trial is one setting under way.
+type trial struct {
+	linearizability
+	*clients.World
+	ledger  *ledger
+	witness *clients.Watch // of all that happens, straight at the apiserver
+	began   time.Time      // reading
+	took    time.Duration  // reading
+
+	mu struct {
+		sync.Mutex
+		accounts []account
+		kinds    map[string]*effort
+		stale    int // reads of any state that the ledger found stale
+		followed int // states that watches came to
+		wrong    []string
+	}
+}
+
+// effort is what reads of one kind have taken.
+type effort struct {
+	reads          int
+	total, longest time.Duration
+}
+
+const (
+	scribes         = 4
+	readers         = 96
+	followers       = 4
+	trialNamespaces = 3
+	// promptReaders, of all readers, read just when a write was acknowledged.
+	promptReaders = 4
+	// For a share of the time one of them reads alone, and not often: the proxy makes a crowd wait, and nobody else.
+	aloneShare = 6
+	aloneEvery = 40 * time.Millisecond
+)
+
+// newTrial starts a proxy and fills a collection with objects.
+func newTrial(t *testing.T, api *cluster.APIServer, setting linearizability) *trial {
+	t.Helper()
+	o := &trial{linearizability: setting, World: &clients.World{API: api, Admin: api.Client()}}
+	o.mu.kinds = map[string]*effort{lax: {}}
+	for _, kind := range consistentReads {
+		o.mu.kinds[kind.name] = &effort{}
+	}
+	upstream := api.Kubeconfig
+	if o.delay != (delay{}) {
+		upstream = startDelay(t, api, o.delay, cluster.Seed())
+	}
+	sooner := setting.outcome != "metadata" && setting.delay == (delay{}) // or else hardly anything would be the cache's
+	settings := fmt.Sprintf("cache: {consistentReads: {forwardIfSooner: %t}}\n", sooner)
+	o.Proxy = cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: upstream, Settings: settings})
+
+	var namespaces []string
+	for range trialNamespaces {
+		namespaces = append(namespaces, o.Namespace(t, "linearizable"))
+	}
+	o.ledger = newLedger(o.objects, namespaces...)
+	straight := o.Endpoints(t)[0]
+	o.witness = clients.WatchAt(t, straight, "/api/v1/configmaps?watch=1&resourceVersion="+clients.ListVersion(t, straight.GetT(t, "/api/v1/configmaps?limit=1", nil)))
+	t.Cleanup(func() { // so that the next collection is as large as it should be
+		for _, namespace := range namespaces {
+			err := o.Admin.CoreV1().ConfigMaps(namespace).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	var filling sync.WaitGroup
+	for i := range scribes {
+		filling.Go(func() {
+			if err := o.scribe(i).fill(t.Context(), i, scribes); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	filling.Wait()
+	cluster.Eventually(t, "the cache is filled", func() bool {
+		clients.TryGet(t, o.Proxy.URL+"/api/v1/configmaps?resourceVersion=0")
+		return o.Proxy.CachedT(t, "configmaps")
+	})
+	return o
+}
+
+func (o *trial) scribe(i int) *scribe {
+	return &scribe{o.ledger, o.Admin, rand.New(rand.NewPCG(cluster.Seed(), uint64(i)))}
+}
+
+// run writes and reads for as long as the flag tells, and on a busy machine until there is enough to judge by.
+func (o *trial) run(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	proxy := o.Endpoints(t)[1]
+	newReader := func(i int) *reader {
+		return &reader{o.ledger, proxy, rand.New(rand.NewPCG(cluster.Seed(), uint64(scribes+i)))}
+	}
+	o.began = time.Now()
+	var running sync.WaitGroup
+	defer func() {
+		cancel()
+		running.Wait()
+		o.took = time.Since(o.began)
+	}()
+	work := func(do func() error) {
+		running.Go(func() {
+			if err := do(); err != nil {
+				o.mu.Lock()
+				defer o.mu.Unlock()
+				o.mu.wrong = append(o.mu.wrong, err.Error())
+			}
+		})
+	}
+	for i := range scribes {
+		work(func() error { return o.scribe(i).scribble(ctx, i, scribes, o.pace) })
+	}
+	work(func() error { return o.scribe(0).writeElsewhere(ctx, o.noise, o.leases) })
+	for i := range readers {
+		work(func() error { return o.readAll(ctx, newReader(i), i) })
+	}
+	for i := range followers {
+		work(func() error { return o.followAll(ctx, newReader(readers+i)) })
+	}
+	work(func() error { return o.readAny(ctx, newReader(readers+followers)) })
+	<-time.After(*linearize)
+	o.awaitEnough(t)
+}
+
+// readAll makes one consistent read after the other and checks each, until ctx ends or one is wrong.
+func (o *trial) readAll(ctx context.Context, r *reader, number int) error {
+	for o.turn(ctx, number) {
+		kind := consistentReads[r.random.IntN(len(consistentReads))]
+		of := kind.choose(r)
+		before := o.ledger.floor()
+		began := time.Now()
+		seen, err := kind.read(r, of)
+		took := time.Since(began)
+		if err == nil {
+			err = o.ledger.check(before, seen)
+		}
+		if err != nil {
+			return fmt.Errorf("%s of %+v, after %v: %w", kind.name, of, took, err)
+		}
+		o.ledger.settle(seen)
+		o.note(kind.name, took, seen)
+	}
+	return nil
+}
+
+// turn waits until it is a reader's turn, and tells whether it has one.
+func (o *trial) turn(ctx context.Context, number int) bool {
+	pause := *linearize/aloneShare - time.Since(o.began)
+	if number == 0 {
+		pause = min(pause, aloneEvery)
+	}
+	if pause > 0 {
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	if number < promptReaders {
+		select {
+		case <-o.ledger.acknowledged():
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// followAll opens one watch after the other. They may be late, but each state that they come to has to be one that was.
+func (o *trial) followAll(ctx context.Context, r *reader) error {
+	for ctx.Err() == nil {
+		following, cancel := context.WithTimeout(ctx, time.Duration(r.random.Int64N(int64(*linearize))))
+		of := r.some()
+		err := r.follow(following, of, func(seen sight) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.mu.followed++
+			o.mu.accounts = append(o.mu.accounts, seen.account())
+		})
+		cancel()
+		if err != nil {
+			return fmt.Errorf("following %+v: %w", of, err)
+		}
+	}
+	return nil
+}
+
+// lax names reads that may be answered with an old state.
+const lax = "list of any state"
+
+// readAny lists any state, which the check has to find stale now and then, or it would find nothing.
+func (o *trial) readAny(ctx context.Context, r *reader) error {
+	for {
+		select {
+		case <-o.ledger.acknowledged():
+		case <-ctx.Done():
+			return nil
+		}
+		before := o.ledger.floor()
+		began := time.Now()
+		seen, err := r.listAny(r.everything())
+		if err != nil {
+			return fmt.Errorf("%s: %w", lax, err)
+		}
+		o.note(lax, time.Since(began), seen)
+		err = o.ledger.check(before, seen)
+		if errors.Is(err, errStaleRead) {
+			o.mu.Lock()
+			o.mu.stale++
+			o.mu.Unlock()
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", lax, err)
+		}
+	}
+}
+
+// note keeps what a read has taken and shown.
+func (o *trial) note(kind string, took time.Duration, seen sight) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	e := o.mu.kinds[kind]
+	e.reads++
+	e.total += took
+	e.longest = max(e.longest, took)
+	if seen.of.object == anything {
+		o.mu.accounts = append(o.mu.accounts, seen.account())
+	}
+}

@@ -1,0 +1,133 @@
+package outage
+
+import (
+	"net/http"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// Two apiservers of one cluster fail in turn, each in its own way, under load. The proxy goes on with the other one from
+// where it was: nobody reads a state again, no watch ends, each sees every change once, and reads that need upstream are
+// answered again at once.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	w := clients.NewWorld(t)
+	admin := w.API.Token + `,admin,admin,"system:masters"` + "\n"
+	var servers []*cluster.APIServer
+	for range 2 {
+		servers = append(servers, cluster.APIServerT(t, cluster.Options{Etcd: w.API.Etcd, Users: admin}))
+	}
+	const settings = "upstream: {contexts: [first, second]}\n"
+	// The world's own proxy stays where it is; the one that is looked at has two servers.
+	defer func(before *cluster.Proxy) { w.Proxy = before }(w.Proxy)
+	kubeconfig := contexts(t, map[string]*cluster.APIServer{"first": servers[0], "second": servers[1]})
+	front := func(secure bool, more ...string) *cluster.Proxy {
+		return cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Settings: settings, TLS: secure, Args: more})
+	}
+	w.Proxy = front(false)
+	strict := front(true, "--authentication", "delegated") // asks upstream who its clients are
+	guarded := cluster.EndpointT(t, "guarded", strict.URL, w.API.Token, strict.CA)
+	crowd := newCrowd(t, w)
+	writer := startWriter(t, w, crowd[0])
+	writer.proceed(t, 50)
+
+	proxy := w.Endpoints(t)[1]
+	reads := func() bool {
+		for _, target := range []string{"/api/v1/configmaps", "/api/v1/namespaces/" + crowded + "/configmaps/witness", "/version"} {
+			for _, e := range []*cluster.Endpoint{proxy, guarded} {
+				if e.GetT(t, target, nil).Status != http.StatusOK {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	usable := func(s *cluster.APIServer) bool {
+		return w.Proxy.MetricsT(t).Sum("watchproxy_upstream_server_usable", cluster.Label("server", s.Address())) == 1
+	}
+	// leaves makes one server fail, which the proxy has to leave for the other.
+	leaves := func(how string, from *cluster.APIServer, fail, mend func()) {
+		t.Helper()
+		before := w.Proxy.MetricsT(t).Sum("watchproxy_upstream_failovers_total")
+		fail()
+		cluster.Eventually(t, how+": reads are answered", reads)
+		writer.proceed(t, 100)
+		crowd.stay(t)
+		cluster.Eventually(t, how+": the server is left", func() bool { return !usable(from) })
+		if n := w.Proxy.MetricsT(t).Sum("watchproxy_upstream_failovers_total") - before; n != 1 {
+			t.Errorf("%s: %v failovers", how, n)
+		}
+		mend()
+		cluster.Eventually(t, how+": the server is back", func() bool { return usable(from) })
+		if !reads() {
+			t.Errorf("%s: reads fail after the server is back", how)
+		}
+	}
+	signal := func(s *cluster.APIServer, signal syscall.Signal) func() {
+		return func() {
+			if err := s.Signal(signal); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	leaves("a crash", servers[0], servers[0].Kill, func() { start(t, servers[0]) })
+	leaves("no sign of life", servers[1], signal(servers[1], syscall.SIGSTOP), signal(servers[1], syscall.SIGCONT))
+	leaves("an orderly end", servers[0], func() {
+		if err := servers[0].Stop(); err != nil {
+			t.Error(err)
+		}
+	}, func() { start(t, servers[0]) })
+
+	writer.stop()
+	crowd.check(t, w, writer)
+	if n := w.Proxy.MetricsT(t).Sum("watchproxy_feed_relists_total"); n != 0 {
+		t.Errorf("%v relists", n)
+	}
+}
+
+// A server of another cluster is never asked, and the one that remains is enough.
+func TestFailoverToAnotherCluster(t *testing.T) {
+	t.Parallel()
+	w, other := clients.NewWorld(t), cluster.APIServerT(t, cluster.Options{})
+	p := cluster.ProxyT(t, cluster.ProxyOptions{
+		Kubeconfig: contexts(t, map[string]*cluster.APIServer{"own": w.API, "other": other}), Settings: "upstream: {contexts: [own, other]}\n",
+	})
+	if _, body := clients.TryGet(t, p.URL+"/api/v1/configmaps"); !strings.Contains(string(body), "ConfigMapList") {
+		t.Fatalf("got %s", body)
+	}
+	w.API.Kill()
+	for range 20 {
+		if status, body := clients.TryGet(t, p.URL+"/api/v1/namespaces"); status == http.StatusOK {
+			t.Fatalf("another cluster has answered: %s", body)
+		}
+	}
+	start(t, w.API)
+	cluster.Eventually(t, "its own cluster answers", func() bool {
+		status, _ := clients.TryGet(t, p.URL+"/api/v1/namespaces")
+		return status == http.StatusOK
+	})
+}
+
+// contexts writes a kubeconfig with a context for each server.
+func contexts(t *testing.T, servers map[string]*cluster.APIServer) (path string) {
+	t.Helper()
+	config := clientcmdapi.NewConfig()
+	for name, s := range servers {
+		config.Clusters[name] = &clientcmdapi.Cluster{Server: s.URL, CertificateAuthorityData: s.CA}
+		config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: s.Token}
+		config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	}
+	path = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,101 @@
+package outage
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// Upstream is lost in two ways: connections break, or stay and nothing comes. Reads of any state go on, with a warning that
+// tells for how long, or fail if they are to; reads of the most recent state fail soon, with a Status. When upstream is
+// back, all is as before, without anybody reading the state again.
+func TestUpstreamLost(t *testing.T) {
+	t.Parallel()
+	w := clients.NewWorld(t)
+	way := cluster.RelayT(t, w.API.Address)
+	kubeconfig := w.API.KubeconfigT(t, "https://"+way.Address(), w.API.Token)
+	start := func(settings string) *cluster.Endpoint {
+		p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Settings: settings})
+		return cluster.EndpointT(t, settings, p.URL, "", nil)
+	}
+	serving, failing := start("cache: {onUpstreamLoss: serve-stale}\n"), start("cache: {onUpstreamLoss: fail}\n")
+	both := []*cluster.Endpoint{serving, failing}
+	const old, recent = "/api/v1/configmaps?resourceVersion=0", "/api/v1/configmaps"
+	well := func(e *cluster.Endpoint) bool {
+		for _, target := range []string{old, recent} {
+			if got := e.GetT(t, target, nil); got.Status != http.StatusOK || got.Header.Get("Warning") != "" {
+				return false
+			}
+		}
+		return true
+	}
+	for what, lose := range map[string]func() (back func()){
+		"cut": func() func() {
+			way.Cut()
+			return way.Mend
+		},
+		"silent": func() func() {
+			way.Freeze()
+			return way.Thaw
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			for _, e := range both {
+				cluster.Eventually(t, e.Name, func() bool { return well(e) })
+			}
+			back := lose()
+			defer func() {
+				back()
+				for _, e := range both {
+					cluster.Eventually(t, e.Name+": to be well again", func() bool { return well(e) })
+				}
+			}()
+			for _, e := range both {
+				refused(t, e, recent) // which shows the proxy that nobody answers
+			}
+			cluster.Eventually(t, "a warning", func() bool {
+				got := serving.GetT(t, old, nil)
+				if got.Status != http.StatusOK {
+					t.Fatalf("%d %s", got.Status, got.Body)
+				}
+				return strings.HasPrefix(got.Header.Get("Warning"), `299 - "watchproxy has not reached the apiserver for `)
+			})
+			cluster.Eventually(t, "a refusal", func() bool { return failing.GetT(t, old, nil).Status != http.StatusOK })
+			refused(t, failing, old)
+			for _, e := range both {
+				refused(t, e, recent)
+				refused(t, e, recent+"?watch=1")
+				refused(t, e, recent+"?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
+			}
+		})
+	}
+	for _, e := range both {
+		var list metav1.List
+		if err := json.Unmarshal(e.GetT(t, recent, nil).Body, &list); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// refused checks that a read fails with a Status that tells why, and soon.
+func refused(t *testing.T, e *cluster.Endpoint, target string) {
+	t.Helper()
+	began := time.Now()
+	got := e.GetT(t, target, nil)
+	var status metav1.Status
+	if err := json.Unmarshal(got.Body, &status); err != nil || got.Status != http.StatusServiceUnavailable ||
+		status.Reason != metav1.StatusReasonServiceUnavailable || !strings.Contains(status.Message, "apiserver cannot be reached") {
+		t.Errorf("%s%s: %d %s, %v", e.Name, target, got.Status, got.Body, err)
+	}
+	const soon = 20 * time.Second
+	if took := time.Since(began); took > soon {
+		t.Errorf("%s%s failed after %v", e.Name, target, took)
+	}
+}

@@ -1,0 +1,89 @@
+package clients
+
+import (
+	"context"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/conformance"
+)
+
+// Watch is an open watch on a bare connection of its own, which keeps what it sees.
+type Watch struct {
+	Name    string
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		events []conformance.Event
+		err    error // how the stream ended; io.EOF for a clean end
+	}
+}
+
+// WatchAt opens a watch over HTTP/1.1. It ends with the test.
+func WatchAt(tb testing.TB, at *cluster.Endpoint, target string) *Watch {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(tb.Context())
+	w := &Watch{Name: target, cancel: cancel}
+	e := cluster.NewEndpoint(at.Name, at.URL, at.Token, at.TLS)
+	resp, err := e.Watch(ctx, cluster.Get(target))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w.running.Go(func() {
+		defer e.CloseIdle()
+		defer resp.Body.Close() //nolint:errcheck // what was read is what counts
+		err := io.EOF
+		for event, broken := range conformance.Events(resp) {
+			if err = broken; err != nil {
+				break
+			}
+			w.mu.Lock()
+			w.mu.events = append(w.mu.events, event)
+			w.mu.Unlock()
+			err = io.EOF
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.mu.err = err
+	})
+	tb.Cleanup(w.Leave)
+	return w
+}
+
+// Leave ends the watch.
+func (w *Watch) Leave() {
+	w.cancel()
+	w.running.Wait()
+}
+
+// Events returns what has come so far.
+func (w *Watch) Events() []conformance.Event {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clip(w.mu.events)
+}
+
+// Last returns the last event that has come so far, the zero one if there is none.
+func (w *Watch) Last() (e conformance.Event) {
+	if events := w.Events(); len(events) > 0 {
+		e = events[len(events)-1]
+	}
+	return e
+}
+
+// Saw tells whether a change of an object has come.
+func (w *Watch) Saw(kind, key string) bool {
+	return slices.ContainsFunc(w.Events(), func(e conformance.Event) bool { return e.Type == kind && e.Key == key })
+}
+
+// Ended returns how the stream ended, nil if it has not.
+func (w *Watch) Ended() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.err
+}

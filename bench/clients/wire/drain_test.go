@@ -1,0 +1,49 @@
+package wire
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// An idle proxy, or one whose clients only keep connections, does not use up the drain time.
+func TestDrainOfIdleConnections(t *testing.T) {
+	w := sharedWorld(t)
+	p := w.FreshProxy(t, "drain: 20s\n")
+	e := p.EndpointT(t)
+	for _, target := range []string{"/version", "/api/v1/pods?resourceVersion=0"} {
+		if a := e.GetT(t, target, nil); a.Status != http.StatusOK {
+			t.Errorf("%s: %d", target, a.Status)
+		}
+	}
+	clients.Terminate(t, p)
+	clients.AwaitEnd(t, p, 5*time.Second)
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A second signal ends a proxy that is draining at once.
+func TestSecondSignal(t *testing.T) {
+	w := sharedWorld(t)
+	p, err := cluster.StartProxy(t.Context(), cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, Settings: "drain: 10m\n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := p.EndpointT(t)
+	clients.WatchAt(t, e, "/api/v1/pods?watch=1&resourceVersion=0")
+	clients.Terminate(t, p)
+	cluster.Eventually(t, "it drains", func() bool {
+		status, _ := clients.TryGet(t, p.AdminURL+"/readyz")
+		return status == http.StatusServiceUnavailable
+	})
+	clients.Terminate(t, p)
+	clients.AwaitEnd(t, p, 2*time.Second)
+	if err := p.Close(); err == nil || !strings.Contains(err.Error(), "exit status 1") || !strings.Contains(err.Error(), "second signal") {
+		t.Errorf("it ended with %v", err)
+	}
+}

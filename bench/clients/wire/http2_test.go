@@ -1,0 +1,294 @@
+package wire
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// http2Client speaks HTTP/2 with a proxy and counts its connections.
+type http2Client struct {
+	*http.Client
+	url   string
+	dials atomic.Int64
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func newHTTP2Client(t *testing.T, p *cluster.Proxy) *http2Client {
+	t.Helper()
+	c := &http2Client{url: p.URL}
+	var protocols http.Protocols
+	protocols.SetHTTP2(true)
+	transport := &http.Transport{
+		TLSClientConfig: cluster.Trust(p.CA),
+		Protocols:       &protocols,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.conns = append(c.conns, conn)
+			c.dials.Add(1)
+			return conn, err
+		},
+	}
+	c.Client = &http.Client{Transport: transport}
+	t.Cleanup(transport.CloseIdleConnections)
+	return c
+}
+
+// open sends a request; its answer must be 200 over HTTP/2.
+func (c *http2Client) open(t *testing.T, ctx context.Context, target string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+target, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
+		t.Fatalf("%s: %s over %s", target, resp.Status, resp.Proto)
+	}
+	return resp
+}
+
+// Hundreds of watches share one connection, each of them can be given up alone, and when the connection breaks nothing
+// of them stays behind.
+func TestManyWatchesOnOneConnection(t *testing.T) {
+	w := sharedWorld(t)
+	p := w.SecureProxy(t, "cache: {consistentReads: {ledger: false}}\n") // whose watches stay for a minute
+	c := newHTTP2Client(t, p)
+	ns := w.Namespace(t, "multiplexed")
+	c.open(t, t.Context(), "/api/v1/namespaces/"+ns+"/pods?resourceVersion=0").Body.Close()
+	goroutines := func() float64 { return p.MetricsT(t).Sum("go_goroutines") }
+	before := goroutines()
+
+	const watches = 300
+	ctx, leave := context.WithCancel(t.Context())
+	var seen, ended atomic.Int64
+	var readers sync.WaitGroup
+	t.Cleanup(readers.Wait)
+	t.Cleanup(leave)
+	for i := range watches {
+		own := ctx
+		if i%3 == 0 { // they leave by themselves
+			own = t.Context()
+		}
+		resp := c.open(t, own, "/api/v1/namespaces/"+ns+"/pods?watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan")
+		readers.Go(func() {
+			defer ended.Add(1)
+			for lines := bufio.NewReader(resp.Body); ; {
+				line, err := lines.ReadString('\n')
+				if err != nil {
+					return
+				}
+				if strings.HasPrefix(line, `{"type":"ADDED"`) {
+					seen.Add(1)
+				}
+			}
+		})
+	}
+	if n := c.dials.Load(); n != 1 {
+		t.Errorf("%d watches use %d connections", watches, n)
+	}
+	w.CreatePod(t, ns, cluster.NewPod("one"))
+	cluster.Eventually(t, "each sees the pod", func() bool { return seen.Load() == watches })
+	leave()
+	open := func() float64 { return p.MetricsT(t).Sum("watchproxy_feed_watches") }
+	cluster.Eventually(t, "two thirds are closed", func() bool { return open() == watches/3 })
+	w.CreatePod(t, ns, cluster.NewPod("two"))
+	cluster.Eventually(t, "the others go on", func() bool { return seen.Load() == watches+watches/3 })
+
+	c.conns[0].Close()
+	cluster.Eventually(t, "no watch is left", func() bool { return open() == 0 && p.MetricsT(t).Sum("watchproxy_watches") == 0 })
+	cluster.Eventually(t, "no goroutine is left", func() bool { return goroutines() <= before })
+	cluster.Eventually(t, "the client knows", func() bool { return ended.Load() == watches })
+}
+
+// A watch over HTTP/2 may have nothing to say for longer than a client may leave it unread.
+func TestQuietWatchOverHTTP2(t *testing.T) {
+	w := sharedWorld(t)
+	p := w.SecureProxy(t, "cache: {log: {maxAge: 1s}}\n")
+	c := newHTTP2Client(t, p)
+	ns := w.Namespace(t, "quiet")
+	w.CreatePod(t, ns, cluster.NewPod("first"))
+	for _, query := range []string{"", "&unknown=1"} { // forwarded, too
+		lines := bufio.NewReader(c.open(t, t.Context(), "/api/v1/namespaces/"+ns+"/pods?watch=true&resourceVersion=0"+query).Body)
+		if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, ns) {
+			t.Fatalf("%.80q, %v", line, err)
+		}
+		time.Sleep(2500 * time.Millisecond) // that much of real silence
+		name := fmt.Sprint("after-", len(query))
+		w.CreatePod(t, ns, cluster.NewPod(name))
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatalf("after a silence: %v", err)
+			}
+			if strings.Contains(line, name) {
+				break
+			}
+		}
+	}
+}
+
+// A small chance makes clients open other connections, without harm to what is under way.
+func TestGoawayChance(t *testing.T) {
+	w := sharedWorld(t)
+	p := w.SecureProxy(t, "", "--goaway-chance", "0.02")
+	c := newHTTP2Client(t, p)
+	watch := c.open(t, t.Context(), "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0&timeoutSeconds=600")
+	for i := 0; c.dials.Load() < 3; i++ {
+		if i > 5000 {
+			t.Fatalf("%d connections after %d requests", c.dials.Load(), i)
+		}
+		resp := c.open(t, t.Context(), "/api/v1/namespaces/default/configmaps?resourceVersion=0")
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	name := w.Namespace(t, "goaway")
+	lines := bufio.NewReader(watch.Body)
+	if _, err := w.Admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatalf("the watch ended: %v", err)
+		}
+		if strings.Contains(line, name) {
+			return
+		}
+	}
+}
+
+// A drain over HTTP/2: the client is told not to send more, watches end cleanly, and the process is gone in time.
+func TestDrainOfHTTP2(t *testing.T) {
+	w := sharedWorld(t)
+	const drain = 3 * time.Second
+	p := w.SecureProxy(t, fmt.Sprintf("drain: %s\n", drain))
+	c := newHTTP2Client(t, p)
+	const watches = 20
+	ends := make(chan error, watches)
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	for range watches {
+		resp := c.open(t, t.Context(), "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0&timeoutSeconds=600")
+		reading.Go(func() {
+			_, err := io.Copy(io.Discard, resp.Body)
+			ends <- err
+		})
+	}
+	clients.Terminate(t, p)
+	cluster.Eventually(t, "the connection takes no further requests", func() bool {
+		resp, err := c.Get(p.URL + "/version")
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err != nil
+	})
+	if len(ends) == watches {
+		t.Error("requests were taken until the last watch had ended")
+	}
+	for range watches {
+		if err := cluster.Receive(t, "the end of a watch", ends); err != nil {
+			t.Errorf("a watch ended with %v", err)
+		}
+	}
+	clients.AwaitEnd(t, p, drain+5*time.Second)
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// An answer that upstream breaks off is not passed on as whole, whether its length was told or not.
+func TestBrokenAnswerOverHTTP2(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/version" {
+			return
+		}
+		if r.URL.Query().Has("length") {
+			rw.Header().Set("Content-Length", "100000")
+		}
+		io.WriteString(rw, strings.Repeat("half", 10_000))
+		http.NewResponseController(rw).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	t.Cleanup(upstream.Close)
+	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: cluster.KubeconfigT(t, upstream.URL, nil, ""), TLS: true})
+	c := newHTTP2Client(t, p)
+	for _, target := range []string{"/openapi/v2", "/openapi/v2?length"} {
+		if body, err := io.ReadAll(c.open(t, t.Context(), target).Body); err == nil {
+			t.Errorf("%s: %d bytes are passed on as the whole", target, len(body))
+		}
+	}
+}
+
+// Forwarded requests over HTTP/2 carry bodies both ways.
+func TestForwardOverHTTP2(t *testing.T) {
+	w := sharedWorld(t)
+	p := w.SecureProxy(t, "")
+	c := newHTTP2Client(t, p)
+	ns := w.Namespace(t, "over-http2")
+	large := strings.Repeat("x", 900<<10)
+	resp, err := c.Post(p.URL+"/api/v1/namespaces/"+ns+"/configmaps", "application/json",
+		strings.NewReader(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"large"},"data":{"k":"`+large+`"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated {
+		t.Fatalf("create: %s", resp.Status)
+	}
+	for _, target := range []string{"", "?resourceVersion=0"} {
+		body, err := io.ReadAll(c.open(t, t.Context(), "/api/v1/namespaces/"+ns+"/configmaps/large"+target).Body)
+		if err != nil || !strings.Contains(string(body), large) {
+			t.Errorf("%q: %d bytes, %v", target, len(body), err)
+		}
+	}
+	forwarded := c.open(t, t.Context(), "/api/v1/namespaces/"+ns+"/configmaps?watch=true&resourceVersion=0&unknown=1")
+	if line, err := bufio.NewReader(forwarded.Body).ReadString('\n'); err != nil || !strings.Contains(line, "large") {
+		t.Errorf("a forwarded watch: %.80q, %v", line, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+"/api/v1/namespaces/"+ns+"/configmaps", io.MultiReader(strings.NewReader("{"), &stuck{ctx}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, cancel)
+	if resp, err := c.Do(req); !errors.Is(err, context.Canceled) {
+		t.Errorf("a request that was given up: %v, %v", resp, err)
+	}
+	cluster.Eventually(t, "nothing is in flight but the watch", func() bool {
+		return p.MetricsT(t).Sum("watchproxy_forwards_in_flight") == 1
+	})
+}
+
+// stuck is a body that never goes on.
+type stuck struct{ context.Context }
+
+func (s *stuck) Read([]byte) (int, error) {
+	<-s.Done()
+	return 0, s.Err()
+}

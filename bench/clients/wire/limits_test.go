@@ -1,0 +1,221 @@
+package wire
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+func dial(t *testing.T, e *cluster.Endpoint) net.Conn {
+	t.Helper()
+	conn, _ := e.DialT(t)
+	return conn
+}
+
+// ask writes a request as it is and reads the head of the answer.
+func ask(t *testing.T, conn net.Conn, request string) *http.Response {
+	t.Helper()
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+const versionRequest = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+// Who exceeds a limit is told so and does no harm to others.
+func TestLimits(t *testing.T) {
+	w := sharedWorld(t)
+	proxy := w.FreshProxy(t, "limits: {maxHeaderBytes: 8Ki, maxURIBytes: 4Ki, maxRequestBodyBytes: 100Ki, maxWatchesPerIdentity: 2, maxConnections: 4}\n").EndpointT(t)
+	const post = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+	big := strings.Repeat("x", 200<<10)
+	for name, test := range map[string]struct {
+		request string
+		want    int
+	}{
+		"header":        {"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Long: " + big[:9<<10] + "\r\n\r\n", http.StatusRequestHeaderFieldsTooLarge},
+		"URI":           {"GET /version?" + big[:5<<10] + " HTTP/1.1\r\nHost: localhost\r\n\r\n", http.StatusRequestURITooLong},
+		"body, length":  {fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", post, len(big), big), http.StatusRequestEntityTooLarge},
+		"body, chunked": {fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", post, len(big), big), http.StatusRequestEntityTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := dial(t, proxy)
+			var writing sync.WaitGroup
+			defer writing.Wait()
+			defer conn.Close()
+			writing.Go(func() { io.WriteString(conn, test.request) }) // fails if the proxy has hung up already
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp.StatusCode != test.want {
+				t.Errorf("%s instead of %d", resp.Status, test.want)
+			}
+		})
+	}
+	const watch = "GET /api/v1/configmaps?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	first := []net.Conn{dial(t, proxy), dial(t, proxy)}
+	for _, conn := range first {
+		if got := ask(t, conn, watch).StatusCode; got != http.StatusOK {
+			t.Fatalf("watch: %d", got)
+		}
+	}
+	third := dial(t, proxy)
+	refuse(t, ask(t, third, watch), "watches")
+	if got := ask(t, third, versionRequest).StatusCode; got != http.StatusOK {
+		t.Errorf("then /version: %d", got)
+	}
+	fourth := dial(t, proxy)
+	if got := ask(t, fourth, versionRequest).StatusCode; got != http.StatusOK {
+		t.Errorf("fourth connection: %d", got)
+	}
+	fifth := dial(t, proxy)
+	refuse(t, ask(t, fifth, versionRequest), "connections")
+	first[0].Close()
+	fifth.Close()
+	cluster.Eventually(t, "the place of a watch that ended is free", func() bool {
+		conn := dial(t, proxy)
+		defer conn.Close()
+		return ask(t, conn, watch).StatusCode == http.StatusOK
+	})
+}
+
+func refuse(t *testing.T, resp *http.Response, what string) {
+	t.Helper()
+	body, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(body), what) {
+		t.Errorf("%s, Retry-After %q: %s", resp.Status, resp.Header.Get("Retry-After"), body)
+	}
+}
+
+// A client that sends slowly is cut: before its request, within the headers, within the body. Others are not, however
+// long they wait for an answer.
+func TestSlowClientsAreCut(t *testing.T) {
+	w := sharedWorld(t)
+	proxy := w.FreshProxy(t, "limits: {readTimeout: 1s}\n").EndpointT(t)
+	patient := dial(t, proxy)
+	if got := ask(t, patient, "GET /api/v1/configmaps?watch=1&resourceVersion=0&timeoutSeconds=4 HTTP/1.1\r\nHost: localhost\r\n\r\n").StatusCode; got != http.StatusOK {
+		t.Fatalf("watch: %d", got)
+	}
+	forwarded := dial(t, proxy)
+	began := time.Now()
+	if got := ask(t, forwarded, "GET /api/v1/configmaps?watch=1&timeoutSeconds=4 HTTP/1.1\r\nHost: localhost\r\nAccept: application/json;as=Table;g=meta.k8s.io;v=v1\r\nConnection: close\r\n\r\n").StatusCode; got != http.StatusOK {
+		t.Fatalf("forwarded watch: %d", got)
+	}
+	for name, part := range map[string]string{
+		"nothing":        "",
+		"a request line": "GET /version HTTP/1.1\r\n",
+		"half a header":  "GET /version HTTP/1.1\r\nHost: local",
+		"half a body": "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+			"Content-Length: 100000\r\n\r\n" + strings.Repeat("x", 70_000),
+	} {
+		conn := dial(t, proxy)
+		if _, err := io.WriteString(conn, part); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: not cut", name)
+		}
+	}
+	for _, conn := range []net.Conn{patient, forwarded} {
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error("a watch did not end")
+		}
+		if took := time.Since(began); took < 3*time.Second {
+			t.Errorf("a watch of 4 s was cut after %v", took)
+		}
+	}
+}
+
+// A Unix socket serves its user alone, whatever Host is named, and survives a crash of the one who listened on it.
+func TestUnixSocket(t *testing.T) {
+	w := sharedWorld(t)
+	socket := filepath.Join(t.TempDir(), "proxy.sock")
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, Listen: "unix://" + socket})
+	proxy.Kill()
+	if _, err := os.Lstat(socket); err != nil {
+		t.Fatalf("a crash leaves the socket behind: %v", err)
+	}
+	if err := proxy.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if perm := info.Mode().Perm(); perm != 0o600 {
+		t.Errorf("mode %o", perm)
+	}
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	resp := ask(t, conn, "GET /api/v1/configmaps?resourceVersion=0 HTTP/1.1\r\nHost: any.example\r\n\r\n")
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), "ConfigMapList") {
+		t.Errorf("%s %.100s %v", resp.Status, body, err)
+	}
+}
+
+// A new certificate is served to new connections; old ones go on. A pair that does not match changes nothing.
+func TestCertificateReload(t *testing.T) {
+	proxy := sharedWorld(t).SecureProxy(t, "")
+	replace := func(what func([]byte) error, by []byte) {
+		t.Helper()
+		if err := what(by); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := proxy.CA
+	trusts := func(certificate []byte) (*tls.Conn, error) {
+		return tls.Dial("tcp", proxy.Address(), cluster.Trust(certificate))
+	}
+	old, err := trusts(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	second, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace(proxy.ReplaceCertificate, second)
+	if conn, err := trusts(first); err != nil {
+		t.Errorf("with half of a new pair: %v", err)
+	} else {
+		conn.Close()
+	}
+	replace(proxy.ReplaceKey, key)
+	cluster.Eventually(t, "the new certificate is served", func() bool {
+		conn, err := trusts(second)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	if got := ask(t, old, versionRequest).StatusCode; got != http.StatusOK {
+		t.Errorf("on the old connection: %d", got)
+	}
+	if _, err := tls.Dial("tcp", proxy.Address(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}); err == nil {
+		t.Error("TLS 1.1 is spoken")
+	}
+}

@@ -1,0 +1,92 @@
+package cluster
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Authority signs certificates of clients.
+type Authority struct {
+	Certificate *x509.Certificate
+	key         crypto.Signer
+}
+
+// AuthorityT returns the authority that the apiserver trusts.
+func (s *APIServer) AuthorityT(tb testing.TB) *Authority {
+	tb.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(s.Dir, "ca.crt"), filepath.Join(s.Dir, "ca.key"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &Authority{pair.Leaf, pair.PrivateKey.(crypto.Signer)}
+}
+
+// ImpostorT returns an authority of the same name that nobody trusts.
+func (a *Authority) ImpostorT(tb testing.TB) *Authority {
+	tb.Helper()
+	key := NewKeyT(tb)
+	template := *a.Certificate
+	template.PublicKey, template.SignatureAlgorithm, template.PublicKeyAlgorithm = nil, 0, 0
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, key.Public(), key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &Authority{certificate, key}
+}
+
+// SignT makes a certificate of a user that is valid for as long as said, or no more if that is negative.
+func (a *Authority) SignT(tb testing.TB, lasts time.Duration, user string, groups ...string) *tls.Certificate {
+	tb.Helper()
+	const bits = 127
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), bits))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	key := NewKeyT(tb)
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: user, Organization: groups},
+		NotBefore:    time.Now().Add(-24 * time.Hour),
+		NotAfter:     time.Now().Add(lasts),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, a.Certificate, key.Public(), a.key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// NewKeyT makes a private key.
+func NewKeyT(tb testing.TB) *ecdsa.PrivateKey {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return key
+}
+
+// PEM returns a certificate and its key as files have them.
+func PEM(of *tls.Certificate) (certificate, key []byte) {
+	der, err := x509.MarshalPKCS8PrivateKey(of.PrivateKey)
+	if err != nil {
+		panic(fmt.Sprintf("BUG: a key of our own making: %v", err))
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: of.Certificate[0]}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+}

@@ -1,0 +1,221 @@
+package cluster
+
+import (
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Relay passes connections on to a server, and can cut, reset, freeze, slow down, truncate and corrupt them. We wrote our
+// own: the published one for the purpose corrupts nothing, leaves no connection half-open, and is a server of its own.
+type Relay struct {
+	listener net.Listener
+	to       func() string
+	running  sync.WaitGroup
+	frozen   sync.RWMutex // held while nothing passes
+
+	mu struct {
+		sync.Mutex
+		cut     bool
+		pairs   map[*pair]struct{}
+		latency time.Duration
+		pace    int         // bytes/s, 0 for as fast as it goes
+		refused []time.Time // connections that the server did not take
+	}
+}
+
+// Damage is what happens to what the server says next, once on each connection.
+type Damage int
+
+// The kinds of damage.
+const (
+	Undamaged Damage = iota
+	Truncated
+	Corrupted
+)
+
+// pair is a connection and the one that goes on from it.
+type pair struct {
+	near, far net.Conn
+	damage    Damage // guarded by Relay.mu
+}
+
+// RelayT starts a relay that ends with the test. It asks for each connection where that goes: "" is nowhere.
+func RelayT(tb testing.TB, to func() string) *Relay {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r := &Relay{listener: l, to: to}
+	r.mu.pairs = map[*pair]struct{}{}
+	r.running.Go(r.accept)
+	tb.Cleanup(func() {
+		_ = l.Close()
+		r.Cut()
+		r.running.Wait()
+	})
+	return r
+}
+
+// Address is where the relay listens.
+func (r *Relay) Address() string { return r.listener.Addr().String() }
+
+func (r *Relay) accept() {
+	for {
+		near, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		r.running.Go(func() { r.join(near) })
+	}
+}
+
+func (r *Relay) join(near net.Conn) {
+	defer near.Close() //nolint:errcheck // as below: whoever is at the other end knows best
+	to := r.to()
+	if to == "" {
+		return
+	}
+	far, err := net.Dial("tcp", to)
+	if err != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.mu.refused = append(r.mu.refused, time.Now())
+		return
+	}
+	defer far.Close() //nolint:errcheck // as above
+	p := &pair{near: near, far: far}
+	if !r.keep(p) {
+		return
+	}
+	var back sync.WaitGroup
+	back.Go(func() { r.pass(p, near, far, true) })
+	r.pass(p, far, near, false)
+	back.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.mu.pairs, p)
+}
+
+// keep remembers a pair, unless the way is cut.
+func (r *Relay) keep(p *pair) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.mu.cut {
+		r.mu.pairs[p] = struct{}{}
+	}
+	return !r.mu.cut
+}
+
+// pass copies what comes. Its end is passed on; an error ends both connections. A server that takes
+// no more may still have something to say.
+func (r *Relay) pass(p *pair, to, from net.Conn, answers bool) {
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := from.Read(buf)
+		if err == io.EOF { //nolint:errorlint // a clean end is not wrapped
+			_ = to.(*net.TCPConn).CloseWrite()
+			return
+		}
+		if err == nil && r.write(p, to, buf[:n], answers) {
+			continue
+		}
+		if err != nil || answers {
+			_, _ = to.Close(), from.Close()
+		}
+		return
+	}
+}
+
+// write passes on what came, in its time, and tells whether more may come.
+func (r *Relay) write(p *pair, to net.Conn, b []byte, answers bool) bool {
+	r.mu.Lock()
+	damage, delay := Undamaged, r.mu.latency
+	if answers {
+		damage, p.damage = p.damage, Undamaged
+	}
+	if r.mu.pace > 0 {
+		delay += time.Duration(len(b)) * time.Second / time.Duration(r.mu.pace)
+	}
+	r.mu.Unlock()
+	time.Sleep(delay)
+
+	r.frozen.RLock()
+	defer r.frozen.RUnlock()
+	switch damage {
+	case Truncated:
+		b = b[:len(b)/2]
+	case Corrupted:
+		b[len(b)/2] ^= 0x20
+	case Undamaged:
+	}
+	_, err := to.Write(b)
+	return err == nil && damage != Truncated
+}
+
+// Refused returns when connections came that the server did not take.
+func (r *Relay) Refused() []time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.mu.refused)
+}
+
+// Cut cuts all connections and takes no new ones, until Mend.
+func (r *Relay) Cut() {
+	r.mu.Lock()
+	r.mu.cut = true
+	r.mu.Unlock()
+	r.End(false)
+}
+
+// Mend takes connections again.
+func (r *Relay) Mend() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.cut = false
+}
+
+// Freeze lets nothing pass until Thaw. A frozen relay cannot end.
+func (r *Relay) Freeze() { r.frozen.Lock() }
+
+// Thaw ends what Freeze began.
+func (r *Relay) Thaw() { r.frozen.Unlock() }
+
+func (r *Relay) each(do func(*pair)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := range r.mu.pairs {
+		do(p)
+	}
+}
+
+// End ends all connections, by a reset or in an orderly way.
+func (r *Relay) End(reset bool) {
+	r.each(func(p *pair) {
+		for _, c := range []net.Conn{p.near, p.far} {
+			if reset {
+				_ = c.(*net.TCPConn).SetLinger(0)
+			}
+			_ = c.Close()
+		}
+	})
+}
+
+// HalfClose says on all connections that the client will say nothing more.
+func (r *Relay) HalfClose() {
+	r.each(func(p *pair) { _ = p.far.(*net.TCPConn).CloseWrite() })
+}
+
+// Damage damages what the server says next on each open connection.
+func (r *Relay) Damage(how Damage) { r.each(func(p *pair) { p.damage = how }) }
+
+// Slow delays what passes, by a latency and by a pace in bytes/s, of which 0 is none.
+func (r *Relay) Slow(latency time.Duration, pace int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.latency, r.mu.pace = latency, pace
+}

@@ -1,0 +1,48 @@
+package cluster
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// Limit bounds every wait for something that ought to happen soon, on a machine that is busy with other things.
+const Limit = 30 * time.Second
+
+// Eventually waits until a condition holds.
+func Eventually(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
+	Within(tb, Limit, what, holds)
+}
+
+// Within is Eventually with a bound of its own.
+func Within(tb testing.TB, bound time.Duration, what string, holds func() bool) {
+	tb.Helper()
+	const pause = 20 * time.Millisecond
+	for end := time.Now().Add(bound); !holds(); Pause(tb.Context(), pause) {
+		if time.Now().After(end) || tb.Context().Err() != nil {
+			tb.Fatalf("%s: not within %v", what, bound)
+		}
+	}
+}
+
+// Receive waits for a value.
+func Receive[T any](tb testing.TB, what string, from <-chan T) (v T) {
+	tb.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(Limit):
+		tb.Fatalf("%s: not within %v", what, Limit)
+	}
+	return v
+}
+
+// Pause waits, until ctx ends at the latest.
+func Pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,177 @@
+package conformance
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"regexp"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	apiobject "github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// plainBody undoes what the transport adds: it takes a body of one gzip member.
+func plainBody(r cluster.Answer) ([]byte, error) {
+	if r.Header.Get("Content-Encoding") == "" {
+		return r.Body, nil
+	}
+	rest := bytes.NewReader(r.Body)
+	z, err := gzip.NewReader(rest)
+	if err != nil {
+		return nil, err
+	}
+	z.Multistream(false)
+	plain, err := io.ReadAll(z)
+	if err = errors.Join(err, z.Close()); err == nil && rest.Len() > 0 {
+		err = fmt.Errorf("%d bytes follow the gzip member", rest.Len())
+	}
+	return plain, err
+}
+
+// opened is a body without what the contract leaves open. Rules read JSON; what else there is becomes JSON that shows
+// all of it.
+func opened(r cluster.Answer, open Rule) ([]byte, error) {
+	body, err := plainBody(r)
+	if err != nil || open == nil {
+		return body, err
+	}
+	kind, params, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	switch {
+	case params["stream"] == "watch":
+		if body, err = eventsAsJSON(body); err != nil {
+			return nil, err
+		}
+	case kind == "application/yaml":
+		if body, err = yaml.YAMLToJSON(body); err != nil {
+			return nil, err
+		}
+	case kind == "application/vnd.kubernetes.protobuf":
+		if body, err = shownAsJSON(body); err != nil {
+			return nil, err
+		}
+	}
+	return open(body)
+}
+
+// shownAsJSON shows a list in protobuf as its metadata and its items as they are, anything else as its bytes.
+func shownAsJSON(body []byte) ([]byte, error) {
+	envelope, err := OpenEnvelope(body)
+	if err != nil {
+		return nil, err
+	}
+	shown := map[string]any{"kind": envelope.Kind, "apiVersion": envelope.APIVersion}
+	switch {
+	case envelope.Kind == "Status":
+		var s metav1.Status
+		if err := s.Unmarshal(envelope.Raw); err != nil {
+			return nil, err
+		}
+		s.TypeMeta = metav1.TypeMeta{Kind: envelope.Kind, APIVersion: envelope.APIVersion}
+		return json.Marshal(s)
+	case !strings.HasSuffix(envelope.Kind, "List"), envelope.APIVersion == "meta.k8s.io/v1beta1": // whose fields have other numbers
+		shown["message"] = envelope.Raw
+		return json.Marshal(shown)
+	}
+	raw, items, err := apiobject.SplitProtoList(envelope.Raw)
+	if err != nil {
+		return nil, err
+	}
+	var meta metav1.ListMeta
+	if err := meta.Unmarshal(raw); err != nil {
+		return nil, err
+	}
+	encoded := make([]string, len(items))
+	for i, item := range items {
+		encoded[i] = base64.StdEncoding.EncodeToString(item)
+	}
+	if err := written(body, envelope, meta, items); err != nil {
+		return nil, err
+	}
+	shown["metadata"], shown["items"] = meta, encoded
+	return json.Marshal(shown)
+}
+
+// eventsAsJSON shows the events of a watch in protobuf.
+func eventsAsJSON(body []byte) (shown []byte, err error) {
+	for len(body) >= 4 {
+		n := 4 + int(binary.BigEndian.Uint32(body))
+		if n > len(body) {
+			break
+		}
+		var e metav1.WatchEvent
+		if err := e.Unmarshal(body[4:n]); err != nil {
+			return nil, err
+		}
+		object, err := shownAsJSON(e.Object.Raw)
+		if err != nil {
+			return nil, err
+		}
+		shown = fmt.Appendf(shown, "%s %s\n", e.Type, object)
+		body = body[n:]
+	}
+	if len(body) > 0 {
+		err = fmt.Errorf("%d bytes are no watch event", len(body))
+	}
+	return shown, err
+}
+
+// written checks that a list is what the API's own types write of what was read out of it.
+func written(body []byte, envelope runtime.Unknown, meta metav1.ListMeta, items [][]byte) error {
+	list := metav1.PartialObjectMetadataList{ListMeta: meta}
+	raw, err := list.Marshal()
+	if err != nil {
+		return err
+	}
+	for _, item := range items {
+		raw = protowire.AppendBytes(protowire.AppendTag(raw, 2, protowire.BytesType), item)
+	}
+	envelope.Raw = raw
+	again, err := envelope.Marshal()
+	if err == nil && !bytes.Equal(again, body[4:]) {
+		err = fmt.Errorf("a list is written in another way\n%s", excerpts(again, body[4:]))
+	}
+	return err
+}
+
+// A list that is compressed is no larger than the apiserver's.
+func noLarger(want, got cluster.Answer) error {
+	if want.Header.Get("Content-Encoding") == "gzip" && len(got.Body) > len(want.Body) {
+		return fmt.Errorf("%d bytes of gzip, the apiserver's are %d", len(got.Body), len(want.Body))
+	}
+	return nil
+}
+
+var age = regexp.MustCompile(`"(\d+[ydhms])+"`)
+
+// columns are told with the first event of a watch of Tables, or so they should be: the apiserver keeps what it encoded
+// for one watch and sends it to others, so that further events have them or not as it happens.
+var columns = regexp.MustCompile(`"columnDefinitions":(null|\[[^\]]*\]),`)
+
+// Settled is an event without what the contract leaves open: the resourceVersion of a bookmark, ages, and columns.
+func Settled(e Event) []byte {
+	switch {
+	case bytes.Contains(e.Line, []byte(`"kind":"Table"`)):
+		line := columns.ReplaceAll(age.ReplaceAll(e.Line, []byte(`"AGE"`)), nil)
+		if e.Type == "BOOKMARK" {
+			line = bytes.ReplaceAll(line, fmt.Appendf(nil, `"resourceVersion":"%d"`, e.RV), []byte(`"resourceVersion":"RV"`))
+		}
+		return line
+	case e.Type != "BOOKMARK":
+		return e.Line
+	case e.Line[0] != '{':
+		return SettledFrame(e.Line)
+	}
+	return bytes.Replace(e.Line, fmt.Appendf(nil, `"resourceVersion":"%d"`, e.RV), []byte(`"resourceVersion":"RV"`), 1)
+}

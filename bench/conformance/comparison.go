@@ -1,0 +1,113 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// comparedHeaders are those that must be the same in both answers. Date, the ids of the apiserver's flow control, and
+// how the length of the body is told (Content-Length or chunks) are left out.
+var comparedHeaders = []string{
+	"Content-Type", "Cache-Control", "Retry-After", "Warning", "Vary", "Allow", "Location", "Etag", "Www-Authenticate",
+	"X-Content-Type-Options", "Content-Encoding",
+}
+
+// Rule is what the contract leaves open in a body. It returns the body without that, or an error if the body breaks the
+// contract by itself.
+type Rule func(body []byte) ([]byte, error)
+
+// SomeState is the rule of lists that ask for no exact resourceVersion: whatever state they show is new enough, and
+// not older than rv. Only the digits of the list's own resourceVersion may differ, there and in its continue token.
+func SomeState(rv uint64) Rule {
+	return func(body []byte) ([]byte, error) {
+		if gjson.GetBytes(body, "kind").Str == "Status" {
+			return body, nil
+		}
+		found := gjson.GetBytes(body, "metadata.resourceVersion")
+		at, err := strconv.ParseUint(found.Str, 10, 64)
+		if err != nil || found.Index == 0 {
+			return nil, fmt.Errorf("list without a resourceVersion: %.200s", body)
+		}
+		if at < rv {
+			return nil, fmt.Errorf("list at %d is older than %d", at, rv)
+		}
+		open := replaceAt(body, found.Index+1, len(found.Str), "RV")
+		token := gjson.GetBytes(open, "metadata.continue")
+		if token.Str == "" {
+			return open, nil
+		}
+		plain, err := base64.RawURLEncoding.DecodeString(token.Str)
+		if err != nil {
+			return nil, fmt.Errorf("continue token: %w", err)
+		}
+		own := fmt.Appendf(nil, `"rv":%d,`, at)
+		if !bytes.Contains(plain, own) {
+			return nil, fmt.Errorf("list at %d has the continue token %s", at, plain)
+		}
+		return replaceAt(open, token.Index+1, len(token.Str), string(bytes.Replace(plain, own, []byte(`"rv":RV,`), 1))), nil
+	}
+}
+
+// ExactPage is the rule of pages at an exact resourceVersion. The apiserver's cache answers them while it has that state,
+// then etcd: in continue tokens, the one writes keys with a slash in front, the other without.
+func ExactPage(body []byte) ([]byte, error) {
+	token := gjson.GetBytes(body, "metadata.continue")
+	if token.Str == "" {
+		return body, nil
+	}
+	plain, err := base64.RawURLEncoding.DecodeString(token.Str)
+	if err != nil {
+		return nil, fmt.Errorf("continue token: %w", err)
+	}
+	return replaceAt(body, token.Index+1, len(token.Str), strings.Replace(string(plain), `"start":"/`, `"start":"`, 1)), nil
+}
+
+func replaceAt(body []byte, at, length int, by string) []byte {
+	return slices.Concat(body[:at], []byte(by), body[at+length:])
+}
+
+// Compare tells how the proxy's answer differs from the apiserver's, nil if it does not.
+func Compare(want, got cluster.Answer, open Rule) error {
+	if got.Status != want.Status {
+		return fmt.Errorf("status %d instead of %d\n%s", got.Status, want.Status, excerpts(want.Body, got.Body))
+	}
+	for _, name := range comparedHeaders {
+		if w, g := want.Header.Values(name), got.Header.Values(name); !slices.Equal(w, g) {
+			return fmt.Errorf("header %s is %q instead of %q", name, g, w)
+		}
+	}
+	if id := got.Header.Values("Audit-Id"); len(id) != len(want.Header.Values("Audit-Id")) {
+		return fmt.Errorf("header Audit-Id is %q, the apiserver's %q", id, want.Header.Values("Audit-Id"))
+	}
+	w, err := opened(want, open)
+	if err != nil {
+		return fmt.Errorf("the apiserver's answer: %w", err)
+	}
+	g, err := opened(got, open)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(w, g) {
+		return fmt.Errorf("bodies differ\n%s", excerpts(w, g))
+	}
+	return noLarger(want, got)
+}
+
+// excerpts shows where two bodies part.
+func excerpts(want, got []byte) string {
+	const around = 120
+	at := 0
+	for at < len(want) && at < len(got) && want[at] == got[at] {
+		at++
+	}
+	cut := func(b []byte) []byte { return b[min(max(0, at-around), len(b)):min(len(b), at+2*around)] }
+	return fmt.Sprintf("from byte %d on (of %d and %d)\nwant …%q…\ngot  …%q…", at, len(want), len(got), cut(want), cut(got))
+}
