@@ -17,7 +17,7 @@ func (s *Server) answered(req *request, rt route, resp *response, took time.Dura
 	}
 	s.log.Info("request",
 		zap.String("verb", rt.verb), zap.String("path", short(req.path)), zap.Int("code", resp.status), zap.String("source", string(resp.source)),
-		zap.Duration("latency", took), zap.String("user", short(req.identity.name())),
+		zap.Duration("latency", took), zap.String("user", short(req.User())),
 		zap.String("userAgent", short(req.header.Get("User-Agent"))), zap.String("auditID", short(resp.header.Get("Audit-Id"))))
 }
 

@@ -43,12 +43,12 @@ func TestWaitingBodiesLetOthersPass(t *testing.T) {
 	if _, err := io.WriteString(rest, "{"); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the first is upstream", func() bool { return heldOf(s.places) == 1 })
+	waitFor(t, "the first is upstream", func() bool { return s.places.Taken() == 1 })
 	const crowd = 3
 	for range crowd {
 		go post(strings.NewReader(strings.Repeat("x", 400<<10)))
 	}
-	waitFor(t, "the others wait", func() bool { return waitersOf(s.places) == crowd })
+	waitFor(t, "the others wait", func() bool { return s.places.Waiting() == crowd })
 	if _, err := io.WriteString(rest, strings.Repeat("x", 200<<10)); err != nil {
 		t.Error(err)
 	}

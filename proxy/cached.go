@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -78,8 +79,8 @@ type read struct {
 	form     wire.Form
 	derived  *Derived
 	// workspace is for what is made for this read alone.
-	workspace *workspace
-	meter     meter
+	workspace *fair.Workspace
+	meter     fair.Meter
 	warnings  []string
 	age       time.Duration // of the state that is shown; 0 for the most recent one
 }
@@ -112,18 +113,18 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (resp *resp
 	if err := s.open(ctx, r, choices); err != nil {
 		return nil, err
 	}
-	s.meter(ctx, r)
+	r.meter = fair.NewMeter(ctx, r.request, s.slots, r.kind() != wire.Watch)
 	if r.watch && r.name == "" {
 		return s.watch(ctx, r)
 	}
-	defer r.meter.end()
+	defer r.meter.End()
 	answer := r.list
 	if r.name != "" {
 		answer = r.get
 	}
 	resp, err = answer(ctx)
-	if r.meter.err != nil {
-		return s.gaveUp(req, r.meter.err, "reads", "too many reads that take long wait for their turn"), nil
+	if r.meter.Failed() != nil {
+		return s.gaveUp(req, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
 	}
 	if tooLarge, ok := errors.AsType[*tooLargeError](err); ok {
 		return r.fail(tooLarge.status()), nil

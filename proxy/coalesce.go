@@ -10,8 +10,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 const (
@@ -69,27 +70,27 @@ const shareWork = 3
 // buffer reads an answer that others share, if the workspace has room for it. Short ones take none
 // once they were read, like those that nobody shares.
 func (s *Server) buffer(ctx context.Context, req *request, resp *response) (whole bool) {
-	user := req.identity.name()
+	user := req.User()
 	for _, most := range []int64{gatherMax, shareMax} {
-		if s.workspace.take(ctx, claim{user: user, size: shareWork * most, held: req.held()}) != nil {
+		if s.workspace.Take(ctx, fair.Claim{User: user, Size: shareWork * most, Held: req.Held()}) != nil {
 			return false
 		}
 		whole = resp.buffer(most) == nil
 		kept := int64(0)
-		free := sync.OnceFunc(func() { s.workspace.space.give(user, kept) })
+		free := sync.OnceFunc(func() { s.workspace.Give(user, kept) })
 		switch {
 		case most == gatherMax:
 		case whole:
 			kept = int64(len(resp.bytes))
-			resp.shares = &shares{in: s.workspace, free: free}
+			resp.shares = s.workspace.Shared(free)
 		case resp.length <= most: // the beginning was read
 			kept = most
 			resp.reader = freeing{resp.reader, free}
 		}
 		if most > gatherMax {
-			s.workspace.garbage.add((shareWork - 1) * int64(len(resp.bytes)))
+			s.workspace.Discard((shareWork - 1) * int64(len(resp.bytes)))
 		}
-		s.workspace.space.give(user, shareWork*most-kept)
+		s.workspace.Give(user, shareWork*most-kept)
 		if whole {
 			return true
 		}
@@ -107,20 +108,6 @@ type freeing struct {
 func (f freeing) Close() error {
 	defer f.free()
 	return f.ReadCloser.Close()
-}
-
-// shares are a part of the workspace that several responses take together.
-type shares struct {
-	in   *workspace
-	left atomic.Int64
-	free func()
-}
-
-// letGo takes so many off those who still hold the response's part of the workspace.
-func (r *response) letGo(n int) {
-	if r != nil && r.shares != nil && r.shares.left.Add(int64(-n)) == 0 {
-		r.shares.free()
-	}
 }
 
 // nobody is a client that never leaves.
@@ -204,7 +191,7 @@ func (r *response) shared(req *request) *response {
 	}
 	if r.shares != nil {
 		one.bytes, one.length = nil, int64(len(r.bytes))
-		one.reader = &held{rest: r.bytes, room: &room{r.shares.in, sync.OnceFunc(func() { r.letGo(1) })}}
+		one.reader = r.shares.Body(r.bytes)
 	}
 	return &one
 }

@@ -72,8 +72,8 @@ func (w *watching) writeState(ctx context.Context, out *chunkWriter) error {
 			return err
 		}
 	}
-	if w.meter.err != nil { // nothing was selected
-		return w.meter.err
+	if w.meter.Failed() != nil { // nothing was selected
+		return w.meter.Failed()
 	}
 	if w.bookmarks {
 		if err := w.putBookmark(out, w.start, true); err != nil {

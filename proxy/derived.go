@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -173,17 +174,17 @@ const (
 // get returns a piece, made if need be. Of those who want the same at the same time,
 // one makes it. A compressed piece is made with the end of what stands before it. The meter is
 // that of the read: nobody waits for its turn while others wait for what it makes.
-func (d *Derived) get(m *meter, s watchcache.Span, v variant, produce func() (context, plain []byte, err error)) (*piece, error) {
+func (d *Derived) get(m *fair.Meter, s watchcache.Span, v variant, produce func() (context, plain []byte, err error)) (*piece, error) {
 	key := v.key(s)
 	if p := d.lookup(key); p != nil {
 		d.hits.Inc()
 		return p, nil
 	}
-	cost := cutCost * s.Bytes()
+	cost := fair.CutCost * s.Bytes()
 	if v.gzip {
-		cost = gzipCost * s.Bytes()
+		cost = fair.GzipCost * s.Bytes()
 	}
-	if err := m.spend(cost); err != nil {
+	if err := m.Spend(cost); err != nil {
 		return nil, err
 	}
 	made, err, _ := d.making.Do(fmt.Sprint(key), func() (any, error) {

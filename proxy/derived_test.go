@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -49,7 +50,7 @@ func churn(t *testing.T, budget int64) {
 		var behind watchcache.Span
 		for span := range of.Spans("", "") {
 			v := variant{gzip: true, behind: behind}
-			if _, err := d.get(&meter{}, span, v, func() (context, plain []byte, err error) {
+			if _, err := d.get(&fair.Meter{}, span, v, func() (context, plain []byte, err error) {
 				makes++
 				plain = make([]byte, size)
 				_, err = random.Read(plain)
@@ -103,7 +104,7 @@ func TestDerivedWithinBudget(t *testing.T) {
 	page := func() watchcache.Span { return watchcache.Span{Page: &watchcache.Page{}} }
 	for i := range 10 {
 		want := bytes.Repeat([]byte{byte(i)}, i*300)
-		p, err := d.get(&meter{}, page(), variant{first: i%2 == 0, form: formID(i)}, func() (_, plain []byte, err error) { return nil, want, nil })
+		p, err := d.get(&fair.Meter{}, page(), variant{first: i%2 == 0, form: formID(i)}, func() (_, plain []byte, err error) { return nil, want, nil })
 		if err != nil || !bytes.Equal(p.plain, want) {
 			t.Fatalf("%d: %d bytes, %v", i, len(p.plain), err)
 		}
@@ -117,7 +118,7 @@ func TestDerivedWithinBudget(t *testing.T) {
 			t.Fatalf("%d bytes are kept", d.cost())
 		}
 	}
-	if _, err := d.get(&meter{}, page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, errForward }); err == nil {
+	if _, err := d.get(&fair.Meter{}, page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, errForward }); err == nil {
 		t.Error("an error is taken for a piece")
 	}
 }
@@ -125,33 +126,34 @@ func TestDerivedWithinBudget(t *testing.T) {
 // A herd that waits for turns makes each piece once, even if nothing is kept.
 func TestHerdMakesEachPieceOnce(t *testing.T) {
 	const herd = 20
-	slots := newFairQueue(1, 1, 1<<20)
+	slots := fair.NewQueue(1, 1, 1<<20)
 	derived := newDerived(t, 1) // keeps nothing
 	r, snapshot := pageOf(t, 5000, 0)
 	from, to := r.filter.KeyRange(r.resource)
-	if err := slots.take(t.Context(), claim{user: "other", size: 1}); err != nil {
+	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
 	pieces := make([]*piece, herd)
 	for i := range herd {
-		m := &meter{slots: slots, req: &request{}, ctx: t.Context()}
+		m := fair.NewMeter(t.Context(), &request{}, slots, false)
+		_ = m.Spend(fair.CheapWork) // the next piece needs a slot
 		all.Go(func() {
 			for span := range snapshot.Spans(from, to) {
-				p, err := derived.get(m, span, variant{form: partialJSONForm}, func() (_, plain []byte, err error) {
+				p, err := derived.get(&m, span, variant{form: partialJSONForm}, func() (_, plain []byte, err error) {
 					return nil, make([]byte, 100), nil
 				})
 				if err != nil {
 					t.Error(err)
 				}
 				pieces[i] = p
-				m.rest()
+				m.Rest()
 				return
 			}
 		})
 	}
-	waitFor(t, "all wait", func() bool { return waitersOf(slots) == herd })
-	slots.give("other", 1)
+	waitFor(t, "all wait", func() bool { return slots.Waiting() == herd })
+	slots.Give("other", 1)
 	all.Wait()
 	if n := testutil.ToFloat64(derived.misses); n != 1 {
 		t.Errorf("%v are made", n)
@@ -230,7 +232,7 @@ func readPages(t *testing.T, d *Derived, snapshot watchcache.Snapshot, v variant
 	t.Helper()
 	for span := range snapshot.Spans("", "") {
 		want := bytes.Repeat(fmt.Append(nil, span.Page.ID(), v.form, v.first), 20+20*int(span.Page.ID()%10))
-		p, err := d.get(&meter{}, span, v, func() (_, plain []byte, err error) { return nil, want, nil })
+		p, err := d.get(&fair.Meter{}, span, v, func() (_, plain []byte, err error) { return nil, want, nil })
 		if err != nil || !bytes.Equal(p.plain, want) {
 			t.Errorf("%d bytes instead of %d, %v", len(p.plain), len(want), err)
 		}

@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
@@ -127,7 +129,7 @@ func TestBurstOfWritesIsQueued(t *testing.T) {
 	if n := testutil.ToFloat64(s.metrics.limited.WithLabelValues("forwards")); n != 0 {
 		t.Errorf("%v are refused", n)
 	}
-	waitFor(t, "nothing is held", func() bool { return heldOf(s.places) == 0 })
+	waitFor(t, "nothing is held", func() bool { return s.places.Taken() == 0 })
 }
 
 // A client that leaves does not wait for its turn upstream any longer, whether it has sent a body or not.
@@ -139,16 +141,16 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 	defer close(gate)
 	first := dialTLS(t, address)
 	send(t, first, "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	waitFor(t, "upstream has the first", func() bool { return heldOf(s.places) == 1 })
+	waitFor(t, "upstream has the first", func() bool { return s.places.Taken() == 1 })
 	for name, request := range map[string]string{
 		"get":    "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		"create": "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 30000\r\n\r\n" + strings.Repeat("x", 29_000),
 	} {
 		leaver := dialTLS(t, address)
 		send(t, leaver, request)
-		waitFor(t, name+" waits", func() bool { return waitersOf(s.places) == 1 })
+		waitFor(t, name+" waits", func() bool { return s.places.Waiting() == 1 })
 		_ = leaver.Close()
-		waitFor(t, name+" does not wait any more", func() bool { return waitersOf(s.places) == 0 })
+		waitFor(t, name+" does not wait any more", func() bool { return s.places.Waiting() == 0 })
 	}
 	client := http2To(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -158,16 +160,10 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 			t.Errorf("answered with %d", code)
 		}
 	})
-	waitFor(t, "a stream waits", func() bool { return waitersOf(s.places) == 1 })
+	waitFor(t, "a stream waits", func() bool { return s.places.Waiting() == 1 })
 	cancel()
 	asking.Wait()
-	waitFor(t, "it does not wait any more", func() bool { return waitersOf(s.places) == 0 })
-}
-
-func waitersOf(q *fairQueue) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.mu.waiters
+	waitFor(t, "it does not wait any more", func() bool { return s.places.Waiting() == 0 })
 }
 
 // A request waits for its turn upstream for as long as its client says, and a minute at most. Then, and at once if the
@@ -178,7 +174,7 @@ func TestPatienceOfForwards(t *testing.T) {
 		"timeoutSeconds=3": time.Minute, "limit=1&timeout=300ms": 300 * time.Millisecond,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &Server{metrics: NewMetrics(prometheus.NewRegistry()), places: newFairQueue(1, 1, 100<<10)}
+			s := &Server{metrics: NewMetrics(prometheus.NewRegistry()), places: fair.NewQueue(1, 1, 100<<10)}
 			ask := func() *response {
 				req := &request{query: query, header: http.Header{}, client: nobody{}}
 				_, refusal := s.admitForward(t.Context(), req, route{verb: "create"})
@@ -193,12 +189,12 @@ func TestPatienceOfForwards(t *testing.T) {
 				waited != want || refusal.close {
 				t.Errorf("%q: %+v after %v, want a refusal after %v", query, refusal, waited, want)
 			}
-			s.places.room = 1 << 10
+			s.places = fair.NewQueue(1, 1, 1<<10)
+			s.places.Try(fair.Claim{User: "other", Size: 1})
 			began = time.Now()
 			if refusal := ask(); refusal == nil || time.Since(began) != 0 {
 				t.Errorf("without memory: %+v after %v", refusal, time.Since(began))
 			}
-			verify(t, s.places)
 		})
 	}
 }
@@ -254,78 +250,77 @@ func TestDearReadsWait(t *testing.T) {
 	if code := answer(dear); code != http.StatusOK {
 		t.Fatalf("dear, alone: %d", code)
 	}
-	all := s.slots.capacity
-	if err := s.slots.take(t.Context(), claim{user: "holder", size: all}); err != nil {
+	all := s.slots.Capacity
+	if err := s.slots.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
 		t.Fatal(err)
 	}
 	leaver, stayer := dialTLS(t, address), make(chan int, 1)
 	send(t, leaver, dear)
-	waitFor(t, "a dear read waits", func() bool { return waitersOf(s.slots) == 1 })
+	waitFor(t, "a dear read waits", func() bool { return s.slots.Waiting() == 1 })
 	if code := answer(cheap); code != http.StatusOK {
 		t.Errorf("cheap: %d", code)
 	}
 	_ = leaver.Close()
-	waitFor(t, "who left does not wait", func() bool { return waitersOf(s.slots) == 0 })
+	waitFor(t, "who left does not wait", func() bool { return s.slots.Waiting() == 0 })
 	go func() { stayer <- answer(dear) }()
-	waitFor(t, "another one waits", func() bool { return waitersOf(s.slots) == 1 })
-	s.slots.give("holder", all)
+	waitFor(t, "another one waits", func() bool { return s.slots.Waiting() == 1 })
+	s.slots.Give("holder", all)
 	if code := <-stayer; code != http.StatusOK {
 		t.Errorf("dear: %d", code)
 	}
-	waitFor(t, "nothing is held", func() bool { return heldOf(s.slots) == 0 })
+	waitFor(t, "nothing is held", func() bool { return s.slots.Taken() == 0 })
 }
 
 // metered is a read with a meter and a dear selector.
-func metered(t *testing.T, objects int, slots *fairQueue) (*read, watchcache.Snapshot) {
+func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Snapshot) {
 	t.Helper()
 	r, snapshot := pageOf(t, objects, 0)
 	r.derived = newDerived(t, 1<<20)
-	r.workspace = newWorkspace(1<<30, 1<<30, 1<<20)
+	r.workspace = fair.NewWorkspace(1<<30, 1<<30, 1<<20)
 	selecting(t, r, "labelSelector="+dearSelector())
 	r.client = nobody{}
-	(&Server{slots: slots}).meter(t.Context(), r)
+	r.meter = fair.NewMeter(t.Context(), r.request, slots, r.kind() != wire.Watch)
 	return r, snapshot
 }
 
 // meterWithin has a read end with a context.
-func meterWithin(ctx context.Context, r *read) {
-	r.meter.ctx, r.meter.attends = ctx, false //nolint:fatcontext // it does not grow
+func meterWithin(ctx context.Context, r *read, slots *fair.Queue) {
+	r.meter = fair.NewMeter(ctx, r.request, slots, false)
 }
 
 // A walk through a large collection lets others have their turn, and goes on afterwards.
 func TestDearReadTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := newFairQueue(1, 1, 1<<20)
+		slots := fair.NewQueue(1, 1, 1<<20)
 		r, snapshot := metered(t, 5000, slots)
-		if err := slots.take(t.Context(), claim{user: "other", size: 1, cost: turnWork}); err != nil {
+		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1, Cost: fair.TurnWork}); err != nil {
 			t.Fatal(err)
 		}
 		from, to := r.filter.KeyRange(r.resource)
 		done := make(chan error, 1)
 		go func() {
 			_, err := r.page(snapshot, from, to)
-			r.meter.end()
+			r.meter.End()
 			done <- err
 		}()
 		turns := 0
 		for other := "other"; ; turns++ {
 			synctest.Wait() // until it waits for its turn, or is through
-			next := enter(t, slots, claim{user: other, size: 1, cost: turnWork, held: 1})
-			if granted, _ := next.state(); granted {
-				t.Fatal("two have a turn")
+			next, err := slots.Enter(fair.Claim{User: other, Size: 1, Cost: fair.TurnWork, Held: 1})
+			if next == nil {
+				t.Fatalf("two have a turn: %v", err)
 			}
-			slots.give(other, 1)
+			slots.Give(other, 1)
 			synctest.Wait()
-			if granted, err := next.state(); !granted || err != nil {
-				t.Fatalf("no turn after the read's: %t %v", granted, err)
+			if err := slots.Wait(t.Context(), next); err != nil {
+				t.Fatalf("no turn after the read's: %v", err)
 			}
 			select {
 			case err := <-done:
 				if err != nil || turns < 10 {
 					t.Errorf("%d turns, %v", turns, err)
 				}
-				slots.give(other, 1)
-				verify(t, slots)
+				slots.Give(other, 1)
 				return
 			default:
 			}
@@ -363,17 +358,16 @@ func TestReadIsGivenUp(t *testing.T) {
 			},
 		} {
 			t.Run(what+", "+name, func(t *testing.T) {
-				slots := newFairQueue(1, 1, 1<<20)
+				slots := fair.NewQueue(1, 1, 1<<20)
 				r, snapshot := metered(t, 5000, slots)
 				ctx, cancel := context.WithCancel(t.Context())
-				meterWithin(&endsLater{ctx, cancel, after / turnWork}, r)
+				meterWithin(&endsLater{ctx, cancel, after / fair.TurnWork}, r, slots)
 				got, err := answer(r, snapshot)
-				r.meter.end()
+				r.meter.End()
 				if got != nil || err == nil {
 					t.Errorf("answered with %v, %v", got, err)
 				}
-				verify(t, slots)
-				if heldOf(slots) != 0 || heldOf(r.workspace.space) != 0 {
+				if slots.Taken() != 0 || r.workspace.Taken() != 0 {
 					t.Error("something is held")
 				}
 			})
@@ -398,18 +392,18 @@ func (e *endsLater) Err() error {
 
 // A read that costs little pays next to nothing for being bounded.
 func TestMeterOfCheapRead(t *testing.T) {
-	s := &Server{slots: newFairQueue(1, 1, 1)}
-	if err := s.slots.take(t.Context(), claim{user: "other", size: 1}); err != nil {
+	s := &Server{slots: fair.NewQueue(1, 1, 1)}
+	if err := s.slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
 		t.Fatal(err)
 	}
 	r, _ := pageOf(t, 1, 0)
 	ctx := t.Context()
 	if allocs := testing.AllocsPerRun(100, func() {
-		s.meter(ctx, r)
-		if err := r.meter.spend(cheapWork); err != nil {
+		r.meter = fair.NewMeter(ctx, r.request, s.slots, true)
+		if err := r.meter.Spend(fair.CheapWork); err != nil {
 			t.Fatal(err)
 		}
-		r.meter.end()
+		r.meter.End()
 	}); allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}
@@ -417,14 +411,14 @@ func TestMeterOfCheapRead(t *testing.T) {
 
 // BenchmarkMeter is what a cheap read pays for being bounded.
 func BenchmarkMeter(b *testing.B) {
-	s := &Server{slots: newFairQueue(1, 1, 1)}
+	s := &Server{slots: fair.NewQueue(1, 1, 1)}
 	r, _ := pageOf(b, 1, 0)
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
-		s.meter(ctx, r)
-		_ = r.meter.spend(1)
-		r.meter.end()
+		r.meter = fair.NewMeter(ctx, r.request, s.slots, true)
+		_ = r.meter.Spend(1)
+		r.meter.End()
 	}
 }
 
@@ -490,17 +484,17 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 					whole++
 				}
 			}
-			if got := int64(heldOf(s.workspace.space)); whole != sharers+1 || got != test.kept {
+			if got := s.workspace.Taken(); whole != sharers+1 || got != test.kept {
 				t.Errorf("%d answers, which take %d instead of %d", whole, got, test.kept)
 			}
 			for i, one := range open {
-				if test.shared > 0 && i < len(open)-1 && int64(heldOf(s.workspace.space)) != test.kept {
+				if test.shared > 0 && i < len(open)-1 && s.workspace.Taken() != test.kept {
 					t.Errorf("given back by %d of %d", i, len(open))
 				}
 				_ = one.Close()
 				_ = one.Close()
 			}
-			waitFor(t, "all is given back", func() bool { return heldOf(s.workspace.space) == 0 && heldOf(s.places) == 0 })
+			waitFor(t, "all is given back", func() bool { return s.workspace.Taken() == 0 && s.places.Taken() == 0 })
 		})
 	}
 }

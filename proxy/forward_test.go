@@ -105,7 +105,7 @@ func TestForwardEndsWithItsClient(t *testing.T) {
 			if !<-ended {
 				t.Error("upstream's request goes on")
 			}
-			waitFor(t, "the place is free", func() bool { return heldOf(s.places) == 0 })
+			waitFor(t, "the place is free", func() bool { return s.places.Taken() == 0 })
 		})
 	}
 }

@@ -289,3 +289,21 @@ func head(resp *response) []byte {
 	b.WriteString("\r\n")
 	return b.Bytes()
 }
+
+// listStream is a list as fasthttp writes it.
+type listStream struct{ *response }
+
+// Read implements io.Reader.
+func (listStream) Read([]byte) (int, error) { panic("BUG: a list is written, not read") }
+
+// WriteTo implements io.WriterTo.
+func (l listStream) WriteTo(w io.Writer) (int64, error) { return l.writeList(w) }
+
+// SupportsBodyWriteTo implements fasthttp.BodyWriterTo.
+func (listStream) SupportsBodyWriteTo() bool { return true }
+
+// Close implements io.Closer.
+func (l listStream) Close() error {
+	l.closeList()
+	return nil
+}

@@ -13,6 +13,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 const (
@@ -120,7 +122,7 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 		defer resp.closeList()
 		setLength(w, resp, resp.length)
 		w.WriteHeader(resp.status)
-		out.pauses = resp.turns != nil && (resp.length < 0 || resp.length > writeSize)
+		out.pauses = resp.turns != nil && (resp.length < 0 || resp.length > fair.WriteSize)
 		if _, err := resp.writeList(out); err != nil {
 			panic(http.ErrAbortHandler) // not a clean end
 		}

@@ -199,14 +199,12 @@ func TestPanicGivesBack(t *testing.T) {
 		if resp := s.guarded(t.Context(), req, &rt); resp.status != http.StatusInternalServerError {
 			t.Errorf("%s: %d", sent, resp.status)
 		}
-		s.places.mu.Lock()
 		s.watches.mu.Lock()
-		taken := s.places.capacity - s.places.mu.free
+		taken := s.places.Taken()
 		if held := fmt.Sprint(s.late.Load(), taken, s.watches.mu.held, s.flights.mu.fleets); held != "0 0 map[] map[]" && held != "0 0 map[] <nil>" {
 			t.Errorf("after %s: %s", sent, held)
 		}
 		s.watches.mu.Unlock()
-		s.places.mu.Unlock()
 	}
 	if n := client.watched.Load(); n != 0 {
 		t.Errorf("clients are still watched %d times", n)

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 // Limits bound what clients may take.
@@ -61,7 +64,7 @@ func (h *holdings) take(name string, most int) (giveBack func(), ok bool) {
 
 // admit refuses a request that is beyond a limit of its client.
 func (s *Server) admit(req *request) (refusal *response) {
-	name := req.identity.name()
+	name := req.User()
 	if req.conn.crowded.Load() {
 		return s.tooMany(req, "connections", "too many connections are open")
 	}
@@ -73,7 +76,7 @@ func (s *Server) admit(req *request) (refusal *response) {
 
 // admitWatch counts an open watch of the request's user.
 func (s *Server) admitWatch(req *request) (done func(), refusal *response) {
-	name := req.identity.name()
+	name := req.User()
 	done, ok := s.watches.take(name, s.options.Load().Limits.UserWatches)
 	if !ok {
 		return nil, s.tooMany(req, "user_watches", fmt.Sprintf("user %q has too many watches open", name))
@@ -91,6 +94,14 @@ func (s *Server) tooMany(req *request, limit, message string) *response {
 	return resp
 }
 
+// gaveUp answers a request that has waited in vain.
+func (s *Server) gaveUp(req *request, err error, limit, message string) *response {
+	if errors.Is(err, context.Canceled) {
+		return clientGone()
+	}
+	return s.tooMany(req, limit, message)
+}
+
 // admitForward waits for one of the places upstream, as long as the client has patience: upstream
 // knows the user and queues by itself. A request is refused only if the memory for those that wait
 // is gone. A user has half of the places at most, so that others get through whatever it does.
@@ -98,23 +109,23 @@ func (s *Server) admitForward(ctx context.Context, req *request, rt route) (done
 	if lasting(rt) {
 		return s.admitWatch(req) // it takes no place, but memory for as long as it lasts
 	}
-	user := req.identity.name()
-	w, err := s.places.enter(claim{user: user, size: 1, cost: 1, held: req.held()})
+	user := req.User()
+	w, err := s.places.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held()})
 	if w != nil {
 		req.body.readAhead()
-		ctx, stop := req.attended(ctx)
-		err = s.places.wait(ctx, w)
+		ctx, stop := req.Attended(ctx)
+		err = s.places.Wait(ctx, w)
 		stop()
 	}
 	if err != nil {
 		return nil, s.gaveUp(req, err, "forwards", "too many requests wait for the upstream apiserver")
 	}
-	return sync.OnceFunc(func() { s.places.give(user, 1) }), nil
+	return sync.OnceFunc(func() { s.places.Give(user, 1) }), nil
 }
 
-// attended returns a context that ends when the client leaves or its patience does. Stop must be
+// Attended returns a context that ends when the client leaves or its patience does. Stop must be
 // called before the client's connection is read again.
-func (r *request) attended(ctx context.Context) (_ context.Context, stop func()) {
+func (r *request) Attended(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithTimeout(ctx, r.waits())
 	if r.client == nil || r.body != nil && (r.body.length < 0 || r.body.length >= aheadMax) {
 		return ctx, cancel // what is read ahead of the handler is bounded
@@ -138,9 +149,9 @@ func (r *request) waits() time.Duration {
 	return requestWait
 }
 
-// held is about how much memory a request takes while it waits, in bytes: its goroutine, what it
+// Held is about how much memory a request takes while it waits, in bytes: its goroutine, what it
 // was read into, its headers twice (as they came and as strings), and what is there of its body.
-func (r *request) held() int64 {
+func (r *request) Held() int64 {
 	const fixed, each = 8 << 10, 64
 	held := len(r.target)
 	for name, values := range r.header {
@@ -169,3 +180,7 @@ func lasting(rt route) bool {
 	}
 	return rt.verb == "watch"
 }
+
+// requestWait is how long a request waits for its turn at most: kube-apiserver gives a request up
+// after that long.
+const requestWait = time.Minute

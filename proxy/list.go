@@ -110,8 +110,8 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*response, e
 	meta := wire.ListMeta{ResourceVersion: snapshot.ResourceVersion()}
 	items := listItems{separator: r.form.Separator()}
 	last := r.collect(snapshot, from, to, &items)
-	if r.meter.err != nil {
-		return nil, r.meter.err
+	if r.meter.Failed() != nil {
+		return nil, r.meter.Failed()
 	}
 	if last != nil {
 		// Upstream looks for more in all that is listed, selected or not.

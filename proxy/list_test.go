@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -38,7 +39,7 @@ func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot
 		tb.Fatal(err)
 	}
 	return &read{
-		meter:   meter{ctx: tb.Context()},
+		meter:   fair.NewMeter(tb.Context(), nil, nil, false),
 		request: &request{header: http.Header{}}, params: params{limit: limit}, route: route{namespace: "a"},
 		cache: cache, resource: &resource, filter: filter,
 		form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON),

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -27,6 +28,17 @@ func (l *listItems) size() int64 {
 	return l.bytes + int64(max(l.count-1, 0)*len(l.separator))
 }
 
+// What it takes to make a body, in bytes for each byte of JSON that it is made of, at its
+// highest. The YAML library has been seen to take 89.
+const (
+	yamlWork   = 96
+	indentWork = 6
+	gzipWork   = 3
+	cutWork    = 2
+	// compressorSize is what a compressor takes, in bytes.
+	compressorSize = 1536 << 10
+)
+
 // render writes a list in the form that was negotiated.
 //
 //	kept items, plain      straight from the cache, nothing is copied
@@ -44,14 +56,27 @@ func (r *read) render(meta wire.ListMeta, items *listItems) (*response, error) {
 }
 
 // made makes a body in the workspace. While it waits there, others compute.
-func (r *read) made(size, work int64, do func() (*response, error)) (*response, error) {
-	r.meter.rest()
-	return r.workspace.made(r.meter.ctx, r.claim(size*work), do)
+func (r *read) made(size, work int64, do func() (*response, error)) (resp *response, err error) {
+	r.meter.Rest()
+	body, broken := r.workspace.Make(r.meter.Context(), r.claim(size*work), func() (body []byte, _ error) {
+		if resp, err = do(); err == nil {
+			body, resp.bytes = resp.bytes, nil
+		}
+		return body, err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case broken != nil: // there is no room
+		return nil, errForward
+	}
+	resp.reader, resp.length = body, body.Length()
+	return resp, nil
 }
 
 // claim is what the read wants of the workspace.
-func (r *read) claim(size int64) claim {
-	return claim{user: r.identity.name(), size: size, held: r.held()}
+func (r *read) claim(size int64) fair.Claim {
+	return fair.Claim{User: r.User(), Size: size, Held: r.Held()}
 }
 
 // work is how many times as much memory it takes to make a list's body, 0 if it is not made before
@@ -119,8 +144,8 @@ func (r *read) oneOff(body *listBody) (*response, error) {
 		return resp, nil
 	}
 	resp.gzipped()
-	r.meter.rest()
-	one.compressor = r.workspace.hold(r.meter.ctx, r.claim(compressorSize))
+	r.meter.Rest()
+	one.compressor = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize))
 	if one.compressor == nil {
 		return nil, errForward
 	}
@@ -132,11 +157,11 @@ func (r *read) oneOff(body *listBody) (*response, error) {
 func (r *read) whole(body []byte) (*response, error) {
 	resp := r.respond()
 	if r.choice.Rendered() {
-		cost := int64(indentCost)
+		cost := int64(fair.IndentCost)
 		if r.choice.Encoding == wire.YAML {
-			cost = yamlCost
+			cost = fair.YamlCost
 		}
-		if err := r.meter.spend(cost * int64(len(body))); err != nil {
+		if err := r.meter.Spend(cost * int64(len(body))); err != nil {
 			return nil, err
 		}
 		rendered, contentType, err := r.choice.Render(body)
@@ -147,7 +172,7 @@ func (r *read) whole(body []byte) (*response, error) {
 		resp.header.Set("Content-Type", contentType)
 	}
 	if r.compresses(int64(len(body))) {
-		if err := r.meter.spend(gzipCost * int64(len(body))); err != nil {
+		if err := r.meter.Spend(fair.GzipCost * int64(len(body))); err != nil {
 			return nil, err
 		}
 		body = wire.GzipBody(body)
@@ -182,7 +207,7 @@ func (r *read) derive(items *listItems, body *listBody) error {
 }
 
 func (r *read) selectedRun(span watchcache.Span, first bool) (*piece, error) {
-	if err := r.meter.spend(cutCost * span.Bytes()); err != nil {
+	if err := r.meter.Spend(fair.CutCost * span.Bytes()); err != nil {
 		return nil, err
 	}
 	plain, err := r.itemsOf(span, first)

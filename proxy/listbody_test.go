@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -131,15 +132,15 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 
 // A client that reads a list too slowly is cut: the list keeps alive what it shows.
 func TestSlowListIsCut(t *testing.T) {
-	for pause, want := range map[time.Duration]error{500 * time.Millisecond: nil, 5 * time.Second: errSlowList} {
+	for pause, want := range map[time.Duration]error{500 * time.Millisecond: nil, 5 * time.Second: fair.ErrSlowList} {
 		synctest.Test(t, func(t *testing.T) {
 			list := &listBody{}
 			for range 200 {
-				list.pieces = append(list.pieces, make([]byte, writeSize))
+				list.pieces = append(list.pieces, make([]byte, fair.WriteSize))
 			}
 			body := &response{list: list}
 			_, err := body.writeList(writerFunc(func(p []byte) (int, error) {
-				time.Sleep(pause * time.Duration(len(p)) / writeSize)
+				time.Sleep(pause * time.Duration(len(p)) / fair.WriteSize)
 				return len(p), nil
 			}))
 			if !errors.Is(err, want) {
@@ -156,3 +157,8 @@ func liveHeap() int64 {
 	runtime.ReadMemStats(&stats)
 	return int64(stats.HeapAlloc)
 }
+
+type writerFunc func(p []byte) (int, error)
+
+// Write implements io.Writer.
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

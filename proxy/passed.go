@@ -4,20 +4,22 @@ import (
 	"context"
 	"io"
 	"sync"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 // passed is a body that is read in one place and written in another: one that is forwarded, or that
 // was made before.
 type passed struct {
 	io.ReadCloser
-	turns writing // nil for a body that lasts: nobody waits to write an event
+	turns fair.Turns // nil for a body that lasts: nobody waits to write an event
 }
 
 // passed is the body of a response.
 func (s *Server) passed(ctx context.Context, req *request, resp *response) passed {
 	p := passed{ReadCloser: resp.reader}
 	if !resp.lasts {
-		p.turns = writeTurns{ctx, s.slots, req.identity.name()}
+		p.turns = fair.NewTurns(ctx, s.slots, req.User())
 	}
 	return p
 }
@@ -30,7 +32,7 @@ var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 // WriteTo implements io.WriterTo.
 func (p passed) WriteTo(w io.Writer) (written int64, err error) {
 	if p.turns != nil {
-		w = &turning{Writer: w, turns: p.turns}
+		w = fair.InTurns(w, p.turns)
 	}
 	buffer := copyBuffers.Get().(*[copySize]byte)
 	written, err = io.CopyBuffer(onlyWriter{w}, onlyReader{p.ReadCloser}, buffer[:])

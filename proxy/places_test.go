@@ -162,8 +162,8 @@ func TestUnreadForwardIsCut(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer resp.Body.Close()
-			if heldOf(s.places) != 1 {
-				t.Fatalf("%d places are taken", heldOf(s.places))
+			if s.places.Taken() != 1 {
+				t.Fatalf("%d places are taken", s.places.Taken())
 			}
 			select {
 			case <-gaveUp:
@@ -173,7 +173,7 @@ func TestUnreadForwardIsCut(t *testing.T) {
 			if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 				t.Error("to the client the answer ended as if it were whole")
 			}
-			waitFor(t, "the place is free", func() bool { return heldOf(s.places) == 0 })
+			waitFor(t, "the place is free", func() bool { return s.places.Taken() == 0 })
 		})
 	}
 }
@@ -246,7 +246,7 @@ func TestPlacesOfForwards(t *testing.T) {
 				t.Fatal("upstream was not asked")
 			}
 			s.watches.mu.Lock()
-			got := taken{places: heldOf(s.places), watches: s.watches.mu.held[""]}
+			got := taken{places: int(s.places.Taken()), watches: s.watches.mu.held[""]}
 			s.watches.mu.Unlock()
 			if got != test.want {
 				t.Errorf("it takes %+v, want %+v", got, test.want)
@@ -255,7 +255,7 @@ func TestPlacesOfForwards(t *testing.T) {
 			waitFor(t, "what was taken is given back", func() bool {
 				s.watches.mu.Lock()
 				defer s.watches.mu.Unlock()
-				return heldOf(s.places)+len(s.watches.mu.held) == 0
+				return int(s.places.Taken())+len(s.watches.mu.held) == 0
 			})
 		})
 	}
@@ -279,16 +279,9 @@ func TestUpgradedTakesNoPlace(t *testing.T) {
 	if err != nil || !strings.Contains(line, "101") {
 		t.Fatalf("%q %v", line, err)
 	}
-	if n := heldOf(s.places); n != 0 {
+	if n := s.places.Taken(); n != 0 {
 		t.Errorf("%d places are taken", n)
 	}
-}
-
-// heldOf is how much of a queue's capacity is.
-func heldOf(q *fairQueue) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return int(q.capacity - q.mu.free)
 }
 
 func dialTLS(t *testing.T, address net.Addr) *tls.Conn {

@@ -130,6 +130,9 @@ func (r *request) slim() *request {
 	return kept
 }
 
+// User is the user that limits are counted by, "" without authentication.
+func (r *request) User() string { return r.identity.name() }
+
 // address is where the request came from, "" if nobody can tell.
 func (r *request) address() string {
 	if r.conn == nil || r.conn.Conn == nil {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 // response is what a handler answers. At most one of the bodies is set.
@@ -25,14 +27,14 @@ type response struct {
 	watch  *watching                                 // another one, which a pump may write
 	tunnel func(client net.Conn, buffered io.Reader) // takes the connection over after the header
 	lasts  bool                                      // the body may take as long as it likes
-	shares *shares                                   // of the workspace, if bytes takes some; nil for none
-	turns  *meter                                    // which the writes of list take; nil for none
+	shares *fair.Shares                              // of the workspace, if bytes takes some; nil for none
+	turns  fair.Turns                                // which the writes of list take; nil for none
 	close  bool                                      // the connection is of no further use
 	// abandon is called instead of stream, watch or tunnel if the connection is lost
 	// before they can begin.
 	abandon func()
 	// room is what the list takes until it was written, or never will be; nil for none.
-	room *room
+	room *fair.Room
 }
 
 func newResponse(status int, from source) *response {
@@ -55,3 +57,22 @@ const (
 	fromUpstream source = "upstream"
 	fromProxy    source = "proxy" // refused or failed here
 )
+
+// letGo takes so many off those who still hold the response's part of the workspace.
+func (r *response) letGo(n int) {
+	if r != nil {
+		r.shares.LetGo(n)
+	}
+}
+
+// writeList writes the list.
+func (r *response) writeList(w io.Writer) (int64, error) {
+	return fair.WriteLong(w, r.list, r.length, r.turns, r.room)
+}
+
+// closeList is called when a list was written, or never will be.
+func (r *response) closeList() {
+	if r.room != nil {
+		r.room.GiveBack()
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/bits"
 
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -20,7 +21,7 @@ import (
 // comes once, each node with its own.
 type selection struct {
 	derived *Derived
-	meter   *meter
+	meter   *fair.Meter
 	key     derivedKey
 	filter  *watchcache.Filter
 	used    bool              // before
@@ -45,7 +46,7 @@ func (s *selection) of(span watchcache.Span) (uint64, error) {
 	if selected, ok := s.known[p.ID()]; ok {
 		return selected, nil
 	}
-	if err := s.meter.spend(int64(span.Hi-span.Lo) * int64(lookCost+compareCost*s.filter.Cost())); err != nil {
+	if err := s.meter.Spend(int64(span.Hi-span.Lo) * int64(fair.LookCost+fair.CompareCost*s.filter.Cost())); err != nil {
 		return 0, err
 	}
 	selected := s.filter.Select(p)
@@ -103,7 +104,7 @@ func (r *read) spansAhead(snapshot watchcache.Snapshot, from, to string) iter.Se
 		return r.spans(snapshot, from, to)
 	}
 	selection := r.selectionOf()
-	defer r.meter.rest()
+	defer r.meter.Rest()
 	var selected []uint64
 	for span := range snapshot.Spans(from, to) {
 		of, err := selection.of(span)

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 // Options are a server's settings.
@@ -90,12 +91,12 @@ type Server struct {
 	pump     pump
 	stale    stale
 	// workspace is for answers that are made for one request each.
-	workspace *workspace
+	workspace *fair.Workspace
 	// What users have open.
 	connections, watches holdings
 	// places are for forwarded requests, slots for dear reads from the cache.
-	places, slots *fairQueue
-	sooner        *fairQueue // places of lists that upstream answers sooner
+	places, slots *fair.Queue
+	sooner        *fair.Queue // places of lists that upstream answers sooner
 	conns         connSet
 	serving       sync.WaitGroup // of connections without those in streams
 	heads         heldHeads
@@ -137,11 +138,11 @@ func (s *Server) share(options *Options) {
 		users = 2
 	}
 	forwards, reads := memory/waitingForwards, memory/waitingReads
-	s.sooner = newFairQueue(soonerMost, soonerMost/users, 0)
-	s.places = newFairQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
-	s.slots = newSlots(reads)
-	s.workspace = newWorkspace(memory, memory/users, reads)
-	s.workspace.garbage.most = options.Workspace / 2 // without a budget there may be any amount
+	s.sooner = fair.NewQueue(soonerMost, soonerMost/users, 0)
+	s.places = fair.NewQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
+	s.slots = fair.NewSlots(reads)
+	s.workspace = fair.NewWorkspace(memory, memory/users, reads)
+	s.workspace.CollectAfter(options.Workspace / 2) // without a budget there may be any amount
 }
 
 // SetOptions changes what can be changed while the server runs: all but TLS, Access, AnyHost, Stall, Workspace and of
@@ -271,15 +272,15 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 // leave forwards a list that upstream answers sooner. It is false if that has enough to answer already, or does not answer
 // soon: the cache will, then.
 func (s *Server) leave(ctx context.Context, req *request, rt route) (resp *response, ok bool) {
-	place := claim{user: req.identity.name(), size: 1, cost: 1}
-	if !s.places.try(place) {
+	place := fair.Claim{User: req.User(), Size: 1, Cost: 1}
+	if !s.places.Try(place) {
 		return nil, false // it would wait
 	}
-	s.places.give(place.user, place.size)
-	if !s.sooner.try(place) {
+	s.places.Give(place.User, place.Size)
+	if !s.sooner.Try(place) {
 		return nil, false
 	}
-	defer s.sooner.give(place.user, place.size) // upstream has done its work, or most of it
+	defer s.sooner.Give(place.User, place.Size) // upstream has done its work, or most of it
 	req.patience = max(soonerPatience, 10*req.timed.takes())
 	defer func() { req.patience = 0 }()
 	resp = s.timedForward(ctx, req, rt, func() {})

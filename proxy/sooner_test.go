@@ -194,9 +194,7 @@ func TestFewAreLeftAtATime(t *testing.T) {
 	close(answer)
 	all.Wait()
 	waitFor(t, "all places are free", func() bool {
-		s.sooner.mu.Lock()
-		defer s.sooner.mu.Unlock()
-		return s.sooner.mu.free == soonerMost
+		return s.sooner.Taken() == 0
 	})
 }
 

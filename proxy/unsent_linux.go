@@ -1,12 +1,16 @@
 package proxy
 
-import "syscall"
+import (
+	"syscall"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
+)
 
 const (
 	// unsentMax is how much the kernel keeps of what is written to a client and not sent yet, in bytes:
 	// two pieces. Without a bound it is 4 MiB of the container's memory for each client that does not
 	// read, and as much work before a write waits.
-	unsentMax = 2 * writeSize
+	unsentMax = 2 * fair.WriteSize
 	// tcpNotSentLowWater is TCP_NOTSENT_LOWAT, which package syscall lacks.
 	tcpNotSentLowWater = 25
 )

@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 // The kernel keeps some pieces for a client that does not read, not megabytes.
@@ -33,7 +35,7 @@ func TestUnsentIsLimited(t *testing.T) {
 	server := newSocket(accepted)
 	defer server.Close()
 	server.limitUnsent()
-	kept, piece := 0, make([]byte, writeSize)
+	kept, piece := 0, make([]byte, fair.WriteSize)
 	for err == nil && kept <= most {
 		if err = server.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -224,13 +225,13 @@ func (w *watching) open(ctx context.Context, out *chunkWriter) bool {
 	w.most = deltasMax
 	if w.state {
 		to := out.w
-		out.w = &turning{Writer: to, turns: &w.meter}
+		out.w = fair.InTurns(to, &w.meter)
 		err := w.writeState(ctx, out)
 		if out.w = to; err != nil {
 			return false
 		}
 	}
-	w.initial, w.request, w.meter = watchcache.Snapshot{}, w.slim(), meter{} // they are history
+	w.initial, w.request, w.meter = watchcache.Snapshot{}, w.slim(), fair.Meter{} // they are history
 	w.attend.Store(true)
 	w.recheck.wake = w.wake
 	w.unwake[0] = context.AfterFunc(ctx, w.wake)

@@ -20,7 +20,7 @@ const module = "github.com/watchproxy/watchproxy/"
 var layers = []string{
 	"watchcache/object", "watchcache",
 	"watchcache/upstream/ledger", "watchcache/upstream/client", "watchcache/upstream/servers", "watchcache/upstream/discovery", "watchcache/upstream",
-	"proxy/wire", "proxy/access", "proxy",
+	"proxy/wire", "proxy/fair", "proxy/access", "proxy",
 	"config",
 	"cmd/watchproxy/kubeconfig", "cmd/watchproxy/status", "cmd/watchproxy",
 }

@@ -7,7 +7,7 @@
 // requests and the impersonation filter are k8s.io/apiserver's own code.
 //
 // The outcomes of reviews are remembered here (outcomes.go), and clients take turns at
-// upstream (places.go). The library's caches have a bound in numbers or in time, and keep
+// upstream (package fair). The library's caches have a bound in numbers or in time, and keep
 // questions as clients wrote them: a client that may read nothing could fill the memory.
 // A crowd with the same question asks once (reviews.go). A review which failed is told
 // from one that said no: the first is an outage, and nobody's fault.

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"path"
 	"strconv"
@@ -10,13 +11,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 	"k8s.io/apiserver/pkg/util/webhook"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 const (
 	// reviewsMax is how many reviews of tokens, and of access, upstream has at a time.
 	reviewsMax = 50
-	// waitingMax bounds the reviews that wait for upstream, in bytes.
+	// waitingMax bounds the reviews that wait for upstream, in bytes; waitCost is what one of them
+	// takes beside its question.
 	waitingMax = 32 << 20
+	waitCost   = 4 << 10
 	// reviewTimeout bounds a review with all its attempts, its wait for a place included.
 	reviewTimeout = 10 * time.Second
 	// reviewMax bounds the answer to a review, in bytes.
@@ -27,7 +32,7 @@ const (
 // time is asked once: all clients come back at once after an outage, and many of them
 // are the same service account.
 type reviews[V any] struct {
-	places  *places
+	places  *fair.Queue // upstream
 	flights singleflight.Group
 	seconds prometheus.Observer
 	refused prometheus.Counter
@@ -35,7 +40,7 @@ type reviews[V any] struct {
 
 func newReviews[V any](resource string, m *metrics) *reviews[V] {
 	return &reviews[V]{
-		places:  newPlaces(reviewsMax, waitingMax),
+		places:  fair.NewQueue(reviewsMax, reviewsMax/2, waitingMax),
 		seconds: m.seconds.WithLabelValues(resource), refused: m.refused.WithLabelValues(resource),
 	}
 }
@@ -58,12 +63,11 @@ func (r *reviews[V]) begin(of string, k key, bytes int, review func(context.Cont
 		defer func() { r.seconds.Observe(time.Since(began).Seconds()) }()
 		ctx, cancel := context.WithTimeout(context.Background(), reviewTimeout)
 		defer cancel()
-		give, err := r.places.take(ctx, of, bytes)
-		if err != nil {
+		if err := r.places.Take(ctx, fair.Claim{User: of, Size: 1, Cost: 1, Held: int64(bytes) + waitCost}); err != nil {
 			r.refused.Inc()
-			return *new(V), err
+			return *new(V), fmt.Errorf("wait for one of %d places: %w", reviewsMax, err)
 		}
-		defer give()
+		defer r.places.Give(of, 1)
 		return review(ctx)
 	})
 }

@@ -23,6 +23,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	authenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
 const (
@@ -158,5 +160,5 @@ func isUnavailable(err error) bool {
 	}
 	_, answered := errors.AsType[*apierrors.StatusError](err)
 	_, unreached := errors.AsType[*url.Error](err)
-	return answered || unreached || errors.Is(err, errCrowded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return answered || unreached || errors.Is(err, fair.ErrCrowded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }

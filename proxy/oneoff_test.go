@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -37,15 +38,15 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 		{pretty: true, zips: true, partial: true, objects: 1000},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			slots := newFairQueue(1, 1, 1<<20)
+			slots := fair.NewQueue(1, 1, 1<<20)
 			r, snapshot := pageOf(t, 3000, c.objects)
 			r.derived = newDerived(t, 1<<20)
-			r.workspace = newWorkspace(1<<30, 1<<30, 1<<20)
+			r.workspace = fair.NewWorkspace(1<<30, 1<<30, 1<<20)
 			if c.selects {
 				selecting(t, r, "labelSelector=none!=x")
 			}
 			r.client = nobody{}
-			(&Server{slots: slots}).meter(t.Context(), r)
+			r.meter = fair.NewMeter(t.Context(), r.request, slots, r.kind() != wire.Watch)
 			kind := wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}
 			r.choice = wire.Choice{Partial: c.partial}
 			r.form = wire.NewForm(r.choice, kind, wire.JSON)
@@ -74,8 +75,8 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 			if !bytes.Equal(got, want) {
 				t.Errorf("%d bytes differ from %d", len(got), len(want))
 			}
-			if heldOf(slots) != 0 || heldOf(r.workspace.space) != 0 {
-				t.Errorf("%d slots and %d bytes were not given back", heldOf(slots), heldOf(r.workspace.space))
+			if slots.Taken() != 0 || r.workspace.Taken() != 0 {
+				t.Errorf("%d slots and %d bytes were not given back", slots.Taken(), r.workspace.Taken())
 			}
 		})
 	}
@@ -89,7 +90,7 @@ func wholeBody(t *testing.T, r *read, snapshot watchcache.Snapshot) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.meter.end()
+	r.meter.End()
 	var b bytes.Buffer
 	switch {
 	case resp.list != nil:
@@ -148,18 +149,18 @@ func TestOneOffListsOverTheWire(t *testing.T) {
 // no slot.
 func TestWritesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := newFairQueue(1, 1, 1<<20)
+		slots := fair.NewQueue(1, 1, 1<<20)
 		r, _ := metered(t, 1, slots)
-		if err := slots.take(t.Context(), claim{user: "other", size: 1}); err != nil {
+		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
 			t.Fatal(err)
 		}
-		piece := make([]byte, writeSize)
-		list := &listBody{pieces: [][]byte{piece, piece, piece}, length: 3 * writeSize}
+		piece := make([]byte, fair.WriteSize)
+		list := &listBody{pieces: [][]byte{piece, piece, piece}, length: 3 * fair.WriteSize}
 		resp := r.written(list, list.length)
 		wrote, stuck := 0, make(chan struct{})
 		go func() {
 			if _, err := resp.writeList(writerFunc(func(p []byte) (int, error) {
-				if wrote += len(p); wrote > 2*writeSize {
+				if wrote += len(p); wrote > 2*fair.WriteSize {
 					<-stuck
 				}
 				return len(p), nil
@@ -171,15 +172,15 @@ func TestWritesTakeTurns(t *testing.T) {
 		if wrote != 0 {
 			t.Errorf("%d bytes were written while another one had the slot", wrote)
 		}
-		slots.give("other", 1)
-		if err := slots.take(t.Context(), claim{user: "other", size: 1}); err != nil {
+		slots.Give("other", 1)
+		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
 			t.Fatal(err)
 		}
-		slots.give("other", 1)
+		slots.Give("other", 1)
 		close(stuck)
 		synctest.Wait()
-		if heldOf(slots) != 0 || wrote != 3*writeSize {
-			t.Errorf("%d slots are held, %d bytes were written", heldOf(slots), wrote)
+		if slots.Taken() != 0 || wrote != 3*fair.WriteSize {
+			t.Errorf("%d slots are held, %d bytes were written", slots.Taken(), wrote)
 		}
 	})
 }
@@ -187,7 +188,7 @@ func TestWritesTakeTurns(t *testing.T) {
 // A client that does not read even the beginning of a list keeps no slot, though it was dear to make.
 func TestUnreadListHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := newFairQueue(1, 1, 1<<20)
+		slots := fair.NewQueue(1, 1, 1<<20)
 		r, snapshot := metered(t, 5000, slots)
 		selecting(t, r, "labelSelector=none!=x")
 		r.choice.Pretty = true
@@ -196,8 +197,10 @@ func TestUnreadListHoldsNoSlot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.meter.end()
-		r.meter.left = 0 // so that the first piece takes a slot
+		r.meter.End()
+		if err := r.meter.Spend(fair.CheapWork); err != nil { // so that the first piece takes a slot
+			t.Fatal(err)
+		}
 		unread := make(chan struct{})
 		go func() {
 			if _, err := resp.writeList(writerFunc(func(p []byte) (int, error) {
@@ -208,7 +211,7 @@ func TestUnreadListHoldsNoSlot(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if heldOf(slots) != 0 {
+		if slots.Taken() != 0 {
 			t.Error("a slot is held")
 		}
 		close(unread)

@@ -1,4 +1,4 @@
-package proxy
+package fair
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 )
 
 // verify checks the invariants of a queue that nobody uses at the moment.
-func verify(t *testing.T, q *fairQueue) {
+func verify(t *testing.T, q *Queue) {
 	t.Helper()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -22,11 +22,11 @@ func verify(t *testing.T, q *fairQueue) {
 		held += f.held
 		var bytes int64
 		for e := f.waiters.Front(); e != nil; e = e.Next() {
-			bytes += e.Value.(*waiter).held
+			bytes += e.Value.(*Waiter).Held
 		}
 		waiting += bytes
 		first := f.waiters.Front()
-		may := first != nil && q.sharesLocked(f, first.Value.(*waiter).size)
+		may := first != nil && q.sharesLocked(f, first.Value.(*Waiter).Size)
 		switch {
 		case f.user != user, f.waiting != bytes, f.held < 0:
 			t.Fatalf("flow %+v of %q waits with %d bytes", f, user, bytes)
@@ -37,23 +37,23 @@ func verify(t *testing.T, q *fairQueue) {
 		}
 	}
 	switch {
-	case held+q.mu.free != q.capacity, q.mu.free < 0: // 1
-		t.Fatalf("%d are held and %d free of %d", held, q.mu.free, q.capacity)
+	case held+q.mu.free != q.Capacity, q.mu.free < 0: // 1
+		t.Fatalf("%d are held and %d free of %d", held, q.mu.free, q.Capacity)
 	case waiting != q.mu.waiting, waiting > q.room: // 5
 		t.Fatalf("%d bytes wait, of %d, %d are counted", waiting, q.room, q.mu.waiting)
 	case len(q.mu.rested) > flowsRested, len(q.mu.spare) > flowsSpare:
 		t.Fatalf("%d users rest, %d are spare", len(q.mu.rested), len(q.mu.spare))
 	}
 	if len(q.mu.turns) > 0 { // 3
-		if first := q.mu.turns[0].waiters.Front().Value.(*waiter); first.size <= q.mu.free {
-			t.Fatalf("a claim of %d waits, %d are free", first.size, q.mu.free)
+		if first := q.mu.turns[0].waiters.Front().Value.(*Waiter); first.Size <= q.mu.free {
+			t.Fatalf("a claim of %d waits, %d are free", first.Size, q.mu.free)
 		}
 	}
 }
 
 // taker is somebody with a claim, in a test.
 type taker struct {
-	claim
+	Claim
 	leave   context.CancelFunc
 	entered int
 	mu      sync.Mutex
@@ -67,11 +67,11 @@ func (k *taker) state() (done bool, err error) {
 	return k.done, k.err
 }
 
-func enter(t *testing.T, q *fairQueue, c claim) *taker {
+func enter(t *testing.T, q *Queue, c Claim) *taker {
 	ctx, cancel := context.WithCancel(t.Context())
-	k := &taker{claim: c, leave: cancel}
+	k := &taker{Claim: c, leave: cancel}
 	go func() {
-		err := q.take(ctx, c)
+		err := q.Take(ctx, c)
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.done, k.err = true, err
@@ -89,7 +89,7 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
 			capacity := 1 + random.Int64N(100)
-			q := newFairQueue(capacity, 1+random.Int64N(capacity), random.Int64N(200))
+			q := NewQueue(capacity, 1+random.Int64N(capacity), random.Int64N(200))
 			var waiting, holding []*taker
 			last := map[string]int{} // of whose claims that were granted
 			settle := func() {
@@ -100,12 +100,12 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 					switch {
 					case !done:
 						return false
-					case err == nil && k.entered < last[k.user]:
-						t.Fatalf("claim %d of %s is granted before an earlier one", last[k.user], k.user)
+					case err == nil && k.entered < last[k.User]:
+						t.Fatalf("claim %d of %s is granted before an earlier one", last[k.User], k.User)
 					case err == nil:
-						last[k.user] = k.entered
+						last[k.User] = k.entered
 						holding = append(holding, k)
-					case errors.Is(err, errNeverFits) && k.size > capacity, errors.Is(err, context.Canceled), errors.Is(err, errCrowded):
+					case errors.Is(err, errNeverFits) && k.Size > capacity, errors.Is(err, context.Canceled), errors.Is(err, ErrCrowded):
 					default:
 						t.Fatal(err)
 					}
@@ -113,7 +113,7 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 				})
 				held := map[string][]int64{}
 				for _, k := range holding {
-					held[k.user] = append(held[k.user], k.size)
+					held[k.User] = append(held[k.User], k.Size)
 				}
 				all := int64(0)
 				for user, sizes := range held { // 2
@@ -126,8 +126,8 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 						t.Fatalf("%s holds %v, its share is %d", user, sizes, q.share)
 					}
 				}
-				if int64(heldOf(q)) != all {
-					t.Fatalf("%d are held instead of %d", heldOf(q), all)
+				if int64(q.Taken()) != all {
+					t.Fatalf("%d are held instead of %d", q.Taken(), all)
 				}
 			}
 			for step := range 300 {
@@ -137,25 +137,25 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 					if random.IntN(3) > 0 {
 						size = 1 + size/10
 					}
-					k := enter(t, q, claim{fmt.Sprint("user", random.IntN(5)), size, random.Int64N(20), random.Int64N(40)})
+					k := enter(t, q, Claim{fmt.Sprint("user", random.IntN(5)), size, random.Int64N(20), random.Int64N(40)})
 					k.entered = step
 					waiting = append(waiting, k)
 				case n < 7 && len(waiting) > 0:
 					waiting[random.IntN(len(waiting))].leave()
 					if len(holding) > 0 && random.IntN(2) == 0 { // at the same time
-						q.give(holding[0].user, holding[0].size)
+						q.Give(holding[0].User, holding[0].Size)
 						holding = holding[1:]
 					}
 				case len(holding) > 0:
 					i := random.IntN(len(holding))
 					k := holding[i]
 					holding = slices.Delete(holding, i, i+1)
-					q.give(k.user, k.size)
+					q.Give(k.User, k.Size)
 				}
 				settle()
 			}
 			for len(holding) > 0 {
-				q.give(holding[0].user, holding[0].size)
+				q.Give(holding[0].User, holding[0].Size)
 				holding = holding[1:]
 				settle()
 			}
@@ -174,42 +174,42 @@ func TestFairQueueServesAlike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		const most = 50
-		q := newFairQueue(1, 1, 1<<20)
-		if err := q.take(t.Context(), claim{"first", 1, 1, 1}); err != nil {
+		q := NewQueue(1, 1, 1<<20)
+		if err := q.Take(t.Context(), Claim{"first", 1, 1, 1}); err != nil {
 			t.Fatal(err)
 		}
 		greatest := map[string]int64{"few": 1, "some": 7, "large": most}
-		var order []claim
+		var order []Claim
 		var mu sync.Mutex
 		for user, cost := range greatest {
 			for range 3000 / cost {
-				c := claim{user, 1, 1 + random.Int64N(cost), 1}
+				c := Claim{user, 1, 1 + random.Int64N(cost), 1}
 				go func() {
-					if err := q.take(t.Context(), c); err != nil {
+					if err := q.Take(t.Context(), c); err != nil {
 						t.Error(err)
 					}
 					mu.Lock()
 					order = append(order, c)
 					mu.Unlock()
-					q.give(c.user, 1)
+					q.Give(c.User, 1)
 				}()
 			}
 		}
 		synctest.Wait()
-		q.give("first", 1)
+		q.Give("first", 1)
 		synctest.Wait()
 		verify(t, q)
 		served, left := map[string]int64{}, map[string]int{}
 		for _, c := range order {
-			left[c.user]++
+			left[c.User]++
 		}
 		for _, c := range order {
 			if len(left) < len(greatest) {
 				break // somebody has got all it wanted
 			}
-			served[c.user] += c.cost
-			if left[c.user]--; left[c.user] == 0 {
-				delete(left, c.user)
+			served[c.User] += c.Cost
+			if left[c.User]--; left[c.User] == 0 {
+				delete(left, c.User)
 			}
 			for a := range greatest {
 				for b := range greatest {
@@ -225,17 +225,17 @@ func TestFairQueueServesAlike(t *testing.T) {
 // Who asks for one dear thing at a time does not get more than who has many cheap ones waiting.
 func TestFairQueueRemembersWhoRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newFairQueue(1, 1, 1<<20)
-		if err := q.take(t.Context(), claim{"dear", 1, 100, 1}); err != nil {
+		q := NewQueue(1, 1, 1<<20)
+		if err := q.Take(t.Context(), Claim{"dear", 1, 100, 1}); err != nil {
 			t.Fatal(err)
 		}
 		var cheap []*taker
 		for range 150 {
-			cheap = append(cheap, enter(t, q, claim{"cheap", 1, 1, 1}))
+			cheap = append(cheap, enter(t, q, Claim{"cheap", 1, 1, 1}))
 		}
-		q.give("dear", 1)
+		q.Give("dear", 1)
 		synctest.Wait()
-		dear := enter(t, q, claim{"dear", 1, 100, 1})
+		dear := enter(t, q, Claim{"dear", 1, 100, 1})
 		for n := range 150 {
 			if done, _ := dear.state(); done {
 				t.Fatalf("served after %d cheap ones", n)
@@ -246,10 +246,10 @@ func TestFairQueueRemembersWhoRests(t *testing.T) {
 			if done, err := cheap[n].state(); !done || err != nil {
 				t.Fatalf("%d: %t %v", n, done, err)
 			}
-			q.give("cheap", 1)
+			q.Give("cheap", 1)
 			synctest.Wait()
 		}
-		q.give("cheap", 1)
+		q.Give("cheap", 1)
 		synctest.Wait()
 		if done, err := dear.state(); !done || err != nil {
 			t.Fatalf("not served in its turn: %t %v", done, err)
@@ -257,7 +257,7 @@ func TestFairQueueRemembersWhoRests(t *testing.T) {
 		for _, k := range cheap {
 			k.leave()
 		}
-		q.give("dear", 1)
+		q.Give("dear", 1)
 		synctest.Wait()
 		verify(t, q)
 		if len(q.mu.flows) != 0 {
@@ -269,22 +269,22 @@ func TestFairQueueRemembersWhoRests(t *testing.T) {
 // When no more may wait, the last claims of the user are refused who has most of them waiting.
 func TestFairQueueIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newFairQueue(1, 1, 100)
-		if err := q.take(t.Context(), claim{"holder", 1, 1, 1000}); err != nil {
+		q := NewQueue(1, 1, 100)
+		if err := q.Take(t.Context(), Claim{"holder", 1, 1, 1000}); err != nil {
 			t.Fatal(err) // what does not wait takes no room
 		}
 		var many []*taker
 		for range 10 {
-			many = append(many, enter(t, q, claim{"many", 1, 1, 10}))
+			many = append(many, enter(t, q, Claim{"many", 1, 1, 10}))
 		}
 		refused := func(k *taker) bool {
 			done, err := k.state()
-			return done && errors.Is(err, errCrowded)
+			return done && errors.Is(err, ErrCrowded)
 		}
-		if more := enter(t, q, claim{"many", 1, 1, 10}); !refused(more) {
+		if more := enter(t, q, Claim{"many", 1, 1, 10}); !refused(more) {
 			t.Error("its own claim was not refused")
 		}
-		other := enter(t, q, claim{"other", 1, 1, 15})
+		other := enter(t, q, Claim{"other", 1, 1, 15})
 		for i, k := range many {
 			if refused(k) != (i >= 8) {
 				t.Errorf("claim %d: refused: %t", i, refused(k))
@@ -293,31 +293,31 @@ func TestFairQueueIsFull(t *testing.T) {
 		if refused(other) {
 			t.Error("refused though others have more waiting")
 		}
-		if huge := enter(t, q, claim{"huge", 1, 1, 101}); !refused(huge) {
+		if huge := enter(t, q, Claim{"huge", 1, 1, 101}); !refused(huge) {
 			t.Error("a claim waits that is larger than what may")
 		}
 		verify(t, q)
-		q.give("holder", 1)
+		q.Give("holder", 1)
 		synctest.Wait()
 		for _, k := range append(many[:8], other) {
 			k.leave()
 		}
 		synctest.Wait()
-		q.give("many", 1)
+		q.Give("many", 1)
 		verify(t, q)
 	})
 }
 
 // BenchmarkFairQueue is a claim that does not wait.
 func BenchmarkFairQueue(b *testing.B) {
-	q := newFairQueue(10, 5, 100)
-	c := claim{"system:serviceaccount:kube-system:deployment-controller", 1, 1, 1}
+	q := NewQueue(10, 5, 100)
+	c := Claim{"system:serviceaccount:kube-system:deployment-controller", 1, 1, 1}
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := q.take(b.Context(), c); err != nil {
+		if err := q.Take(b.Context(), c); err != nil {
 			b.Fatal(err)
 		}
-		q.give(c.user, c.size)
+		q.Give(c.User, c.Size)
 	}
 }
 
@@ -325,13 +325,13 @@ func BenchmarkFairQueue(b *testing.B) {
 // an answer that has begun.
 func TestWhatHoldsNothingIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newFairQueue(1, 1, 100)
-		enter(t, q, claim{user: "holder", size: 1})
-		first := enter(t, q, claim{user: "a", size: 1, held: 60})
-		begun := enter(t, q, claim{user: "a", size: 1})
-		last := enter(t, q, claim{user: "a", size: 1, held: 40})
-		rest := enter(t, q, claim{user: "a", size: 1})
-		enter(t, q, claim{user: "b", size: 1, held: 30})
+		q := NewQueue(1, 1, 100)
+		enter(t, q, Claim{User: "holder", Size: 1})
+		first := enter(t, q, Claim{User: "a", Size: 1, Held: 60})
+		begun := enter(t, q, Claim{User: "a", Size: 1})
+		last := enter(t, q, Claim{User: "a", Size: 1, Held: 40})
+		rest := enter(t, q, Claim{User: "a", Size: 1})
+		enter(t, q, Claim{User: "b", Size: 1, Held: 30})
 		verify(t, q)
 		for name, w := range map[string]*taker{"first": first, "begun": begun, "rest": rest} {
 			if done, _ := w.state(); done {

@@ -1,4 +1,4 @@
-package proxy
+package fair
 
 import (
 	"runtime/debug"
@@ -9,12 +9,12 @@ import (
 // is more of it than half of the workspace.
 func TestGarbageIsCollected(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no other collections
-	w := newWorkspace(1000, 1000, 1000)
+	w := NewWorkspace(1000, 1000, 1000)
 	w.garbage.most = 500
-	do := func() (*response, error) { return newResponse(200, fromCache), nil }
+	do := func() ([]byte, error) { return nil, nil }
 	began := collections()
 	for i, want := range []uint64{0, 0, 1, 1, 1, 2} {
-		if _, err := w.made(t.Context(), claim{size: 200}, do); err != nil {
+		if _, err := w.Make(t.Context(), Claim{Size: 200}, do); err != nil {
 			t.Fatal(err)
 		}
 		if n := collections() - began; n != want {
@@ -22,7 +22,7 @@ func TestGarbageIsCollected(t *testing.T) {
 		}
 	}
 	w.garbage.most = 0
-	if _, err := w.made(t.Context(), claim{size: 1000}, do); err != nil {
+	if _, err := w.Make(t.Context(), Claim{Size: 1000}, do); err != nil {
 		t.Fatal(err)
 	}
 	if n := collections() - began; n != 2 {

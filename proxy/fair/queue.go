@@ -1,4 +1,4 @@
-package proxy
+package fair
 
 import (
 	"container/heap"
@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// fairQueue hands out a capacity, which may be bytes or places, and lets users take turns when
+// Queue hands out a capacity, which may be bytes or places, and lets users take turns when
 // there is not enough for all. A user's claims are served in the order in which they came. A
 // semaphore that serves everybody in that order gives most to the user who asks most.
 //
@@ -29,8 +29,8 @@ import (
 //  5. Claims that wait hold at most room bytes. When more come, the last claim of the user whose
 //     claims hold most is refused, of those that hold any.
 //  6. A user who holds nothing and waits for nothing is forgotten once nobody waits.
-type fairQueue struct {
-	capacity int64
+type Queue struct {
+	Capacity int64
 	share    int64 // of one user; the capacity for no bound
 	room     int64 // for claims that wait, in bytes
 
@@ -48,17 +48,17 @@ type fairQueue struct {
 	}
 }
 
-// claim is what somebody wants.
-type claim struct {
-	user string
-	size int64 // of the capacity
-	cost int64 // how far it moves the user's next turn back
-	held int64 // bytes of memory that it holds while it waits
+// Claim is what somebody wants.
+type Claim struct {
+	User string
+	Size int64 // of the capacity
+	Cost int64 // how far it moves the user's next turn back
+	Held int64 // bytes of memory that it holds while it waits
 }
 
 var (
-	// errCrowded says that a claim was refused, as too many wait.
-	errCrowded = errors.New("too many wait already")
+	// ErrCrowded says that a claim was refused: too many wait.
+	ErrCrowded = errors.New("too many wait already")
 	// errNeverFits says that a claim is larger than the capacity.
 	errNeverFits = errors.New("larger than all there is")
 )
@@ -76,8 +76,8 @@ type flow struct {
 }
 
 // waiter is a claim that waits. Err is set before decided is closed.
-type waiter struct {
-	claim
+type Waiter struct {
+	Claim
 	flow    *flow
 	element *list.Element // nil when it does not wait any more
 	decided chan struct{}
@@ -90,74 +90,74 @@ const (
 	flowsSpare  = 64
 )
 
-func newFairQueue(capacity, share, room int64) *fairQueue {
-	q := &fairQueue{capacity: capacity, share: share, room: room}
+func NewQueue(capacity, share, room int64) *Queue {
+	q := &Queue{Capacity: capacity, share: share, room: room}
 	q.mu.free, q.mu.flows = capacity, map[string]*flow{}
 	return q
 }
 
-// take waits for a claim until ctx ends. What was taken is given back with give.
-func (q *fairQueue) take(ctx context.Context, c claim) error {
-	w, err := q.enter(c)
+// Take waits for a claim until ctx ends. What was taken is given back with give.
+func (q *Queue) Take(ctx context.Context, c Claim) error {
+	w, err := q.Enter(c)
 	if w == nil {
 		return err
 	}
-	return q.wait(ctx, w)
+	return q.Wait(ctx, w)
 }
 
-// try takes at once or not at all.
-func (q *fairQueue) try(c claim) bool {
-	w, err := q.enter(c)
+// Try takes at once or not at all.
+func (q *Queue) Try(c Claim) bool {
+	w, err := q.Enter(c)
 	if w == nil {
 		return err == nil
 	}
 	if q.leave(w) && w.err == nil {
-		q.give(w.user, w.size) // it was granted just now
+		q.Give(w.User, w.Size) // it was granted just now
 	}
 	return false
 }
 
-// wait is the rest of take.
-func (q *fairQueue) wait(ctx context.Context, w *waiter) error {
+// Wait is the rest of take.
+func (q *Queue) Wait(ctx context.Context, w *Waiter) error {
 	select {
 	case <-w.decided:
 		return w.err
 	case <-ctx.Done():
 		if q.leave(w) && w.err == nil {
-			q.give(w.user, w.size) // it was granted at the same time
+			q.Give(w.User, w.Size) // it was granted at the same time
 		}
 		return ctx.Err()
 	}
 }
 
-// enter takes at once, or fails, or returns a waiter, which has to wait.
-func (q *fairQueue) enter(c claim) (*waiter, error) {
+// Enter takes at once, or fails, or returns a waiter, which has to wait.
+func (q *Queue) Enter(c Claim) (*Waiter, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if c.size > q.capacity {
+	if c.Size > q.Capacity {
 		return nil, errNeverFits
 	}
-	f := q.flowLocked(c.user)
+	f := q.flowLocked(c.User)
 	defer q.restLocked(f)
-	if len(q.mu.turns) == 0 && f.waiters.Len() == 0 && q.sharesLocked(f, c.size) && c.size <= q.mu.free {
+	if len(q.mu.turns) == 0 && f.waiters.Len() == 0 && q.sharesLocked(f, c.Size) && c.Size <= q.mu.free {
 		q.grantLocked(f, c)
 		return nil, nil
 	}
 	defer q.serveLocked()
-	if !q.makeRoomLocked(f, c.held) {
-		return nil, errCrowded
+	if !q.makeRoomLocked(f, c.Held) {
+		return nil, ErrCrowded
 	}
-	w := &waiter{claim: c, flow: f, decided: make(chan struct{})}
+	w := &Waiter{Claim: c, flow: f, decided: make(chan struct{})}
 	w.element = f.waiters.PushBack(w)
-	f.waiting += c.held
-	q.mu.waiting += c.held
+	f.waiting += c.Held
+	q.mu.waiting += c.Held
 	q.mu.waiters++
 	q.placeLocked(f)
 	return w, nil
 }
 
 // leave takes a waiter out, unless that has been decided already.
-func (q *fairQueue) leave(w *waiter) (decided bool) {
+func (q *Queue) leave(w *Waiter) (decided bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.element == nil {
@@ -169,8 +169,8 @@ func (q *fairQueue) leave(w *waiter) (decided bool) {
 	return false
 }
 
-// give gives back some of what a user has taken.
-func (q *fairQueue) give(user string, size int64) {
+// Give gives back some of what a user has taken.
+func (q *Queue) Give(user string, size int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	f := q.mu.flows[user]
@@ -187,15 +187,29 @@ func (q *fairQueue) give(user string, size int64) {
 	q.restLocked(f)
 }
 
+// Taken is how much of the capacity is held.
+func (q *Queue) Taken() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.Capacity - q.mu.free
+}
+
+// Waiting is how many claims wait.
+func (q *Queue) Waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.mu.waiters
+}
+
 // serveLocked grants what there is room for, in turn.
-func (q *fairQueue) serveLocked() {
+func (q *Queue) serveLocked() {
 	for len(q.mu.turns) > 0 {
 		f := q.mu.turns[0]
-		w := f.waiters.Front().Value.(*waiter)
-		if w.size > q.mu.free {
+		w := f.waiters.Front().Value.(*Waiter)
+		if w.Size > q.mu.free {
 			return
 		}
-		q.grantLocked(f, w.claim)
+		q.grantLocked(f, w.Claim)
 		q.dropLocked(w)
 		close(w.decided)
 		q.restLocked(f)
@@ -210,33 +224,33 @@ func (q *fairQueue) serveLocked() {
 	q.mu.rested = q.mu.rested[:0]
 }
 
-func (q *fairQueue) grantLocked(f *flow, c claim) {
+func (q *Queue) grantLocked(f *flow, c Claim) {
 	q.mu.now = max(q.mu.now, f.next)
-	f.next = q.mu.now + c.cost
-	f.held += c.size
-	q.mu.free -= c.size
+	f.next = q.mu.now + c.Cost
+	f.held += c.Size
+	q.mu.free -= c.Size
 	q.enterLocked(f)
 }
 
 // enterLocked has those who have the same turn served before a flow.
-func (q *fairQueue) enterLocked(f *flow) {
+func (q *Queue) enterLocked(f *flow) {
 	q.mu.entered++
 	f.entered = q.mu.entered
 }
 
 // dropLocked takes a waiter out of the queue, and sees to its flow's place.
-func (q *fairQueue) dropLocked(w *waiter) {
+func (q *Queue) dropLocked(w *Waiter) {
 	w.flow.waiters.Remove(w.element)
 	w.element = nil
-	w.flow.waiting -= w.held
-	q.mu.waiting -= w.held
+	w.flow.waiting -= w.Held
+	q.mu.waiting -= w.Held
 	q.mu.waiters--
 	q.placeLocked(w.flow)
 }
 
 // makeRoomLocked refuses claims until more bytes may wait, and tells whether they may. Those of
 // the user who would have most are refused first, which may be the one that asks.
-func (q *fairQueue) makeRoomLocked(f *flow, more int64) bool {
+func (q *Queue) makeRoomLocked(f *flow, more int64) bool {
 	for q.mu.waiting+more > q.room {
 		most := f
 		for _, other := range q.mu.flows {
@@ -248,7 +262,7 @@ func (q *fairQueue) makeRoomLocked(f *flow, more int64) bool {
 			return false
 		}
 		last := most.lastHolding()
-		last.err = errCrowded
+		last.err = ErrCrowded
 		q.dropLocked(last)
 		close(last.decided)
 		q.restLocked(most)
@@ -257,24 +271,24 @@ func (q *fairQueue) makeRoomLocked(f *flow, more int64) bool {
 }
 
 // lastHolding is the last waiter that holds memory. Those that hold none are not refused.
-func (f *flow) lastHolding() *waiter {
+func (f *flow) lastHolding() *Waiter {
 	e := f.waiters.Back()
-	for e.Value.(*waiter).held == 0 {
+	for e.Value.(*Waiter).Held == 0 {
 		e = e.Prev()
 	}
-	return e.Value.(*waiter)
+	return e.Value.(*Waiter)
 }
 
 // sharesLocked tells whether a user may have so much more, if there is room.
-func (q *fairQueue) sharesLocked(f *flow, size int64) bool {
+func (q *Queue) sharesLocked(f *flow, size int64) bool {
 	return f.held == 0 || f.held+size <= q.share
 }
 
 // placeLocked sees to it that a flow is among those whose turn may come if its first claim may be
 // granted.
-func (q *fairQueue) placeLocked(f *flow) {
+func (q *Queue) placeLocked(f *flow) {
 	first := f.waiters.Front()
-	may := first != nil && q.sharesLocked(f, first.Value.(*waiter).size)
+	may := first != nil && q.sharesLocked(f, first.Value.(*Waiter).Size)
 	switch {
 	case may && f.place < 0:
 		f.next = max(f.next, q.mu.now)
@@ -287,7 +301,7 @@ func (q *fairQueue) placeLocked(f *flow) {
 	}
 }
 
-func (q *fairQueue) flowLocked(user string) *flow {
+func (q *Queue) flowLocked(user string) *flow {
 	f := q.mu.flows[user]
 	if f != nil {
 		return f
@@ -305,7 +319,7 @@ func (q *fairQueue) flowLocked(user string) *flow {
 // restLocked forgets a flow that has nothing to do. While others wait, it has to be remembered how
 // much it was served before its next claim: it may be one that asks for a single dear thing at a
 // time.
-func (q *fairQueue) restLocked(f *flow) {
+func (q *Queue) restLocked(f *flow) {
 	switch {
 	case f.held > 0 || f.waiters.Len() > 0 || f.rested:
 	case q.mu.waiters > 0 && f.next > q.mu.now && len(q.mu.rested) < flowsRested:

@@ -1,0 +1,51 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// A client that floods upstream with questions has half of the places, and leaves the next place to
+// another client that asks. When too many bytes wait, the flood's own questions are refused.
+func TestFloodOfReviews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = time.Second
+		m := newMetrics(prometheus.NewRegistry())
+		r := newReviews[bool]("subjectaccessreviews", m)
+		asks := func(of string, i, bytes int) <-chan error {
+			done := make(chan error, 1)
+			results := r.begin(of, keyOf(of, fmt.Sprint(i)), bytes, func(context.Context) (bool, error) {
+				time.Sleep(takes)
+				return true, nil
+			})
+			go func() { done <- (<-results).Err }()
+			return done
+		}
+		flood := make([]<-chan error, 100)
+		for i := range flood {
+			flood[i] = asks("greedy", i, waitingMax/64)
+		}
+		synctest.Wait()
+		if n := r.places.Taken(); n != reviewsMax/2 {
+			t.Errorf("a client has %d of %d places", n, reviewsMax)
+		}
+		began := time.Now()
+		if err := <-asks("modest", 0, waitingMax/2); err != nil || time.Since(began) > takes {
+			t.Errorf("another client waited for %v: %v", time.Since(began), err)
+		}
+		refused := 0
+		for _, one := range flood {
+			if <-one != nil {
+				refused++
+			}
+		}
+		if most := len(flood) - reviewsMax/2; refused == 0 || refused > most {
+			t.Errorf("%d of %d questions were refused", refused, len(flood))
+		}
+	})
+}

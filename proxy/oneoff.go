@@ -1,0 +1,68 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"slices"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+)
+
+// oneOff is a list that is indented or compressed for one request, while it is written: it takes
+// the memory of a piece or a compressor, however long it is. The turns that this takes are the
+// read's.
+type oneOff struct {
+	list    *listBody
+	meter   *fair.Meter
+	indents bool
+	// compressor is room for one; nil if the list is not compressed.
+	compressor *fair.Room
+}
+
+// WriteTo implements io.WriterTo.
+func (o *oneOff) WriteTo(w io.Writer) (n int64, err error) {
+	defer o.meter.Rest()
+	counted := &turnWriter{to: w, meter: o.meter}
+	if o.compressor != nil {
+		counted.cost += fair.GzipCost
+		body, done := wire.GzipTo(w)
+		defer func() {
+			err = errors.Join(err, done(err == nil))
+			o.compressor.GiveBack()
+		}()
+		counted.to = body
+	}
+	if !o.indents {
+		return o.list.WriteTo(counted)
+	}
+	counted.cost += fair.IndentCost
+	indenter := wire.NewIndenter(counted.to)
+	counted.to = indenter
+	if n, err = o.list.WriteTo(counted); err == nil {
+		err = indenter.Flush()
+	}
+	return n, err
+}
+
+// turnWriter has others take turns before each object that is written.
+type turnWriter struct {
+	to    io.Writer
+	meter *fair.Meter
+	cost  int64 // of a byte
+}
+
+// Write implements io.Writer. A large object is more than a turn.
+func (m *turnWriter) Write(p []byte) (n int, err error) {
+	const most = 32 << 10
+	for piece := range slices.Chunk(p, most) {
+		if err := m.meter.Spend(m.cost * int64(len(piece))); err != nil {
+			return n, err
+		}
+		wrote, err := m.to.Write(piece)
+		if n += wrote; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
