@@ -120,7 +120,7 @@ func (s *Server) authorize(ctx context.Context, r *read) (refusal *response, err
 	case decision == authorizer.DecisionAllow:
 		return nil, nil
 	case err != nil:
-		return nil, errStale
+		return nil, Stale
 	}
 	refusal = r.request.fail(forbidden(attributes, reason), fromProxy)
 	refusal.header.Set("X-Content-Type-Options", "nosniff")

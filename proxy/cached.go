@@ -83,29 +83,42 @@ type read struct {
 	meter     fair.Meter
 	warnings  []string
 	age       time.Duration // of the state that is shown; 0 for the most recent one
+	insists   bool          // that the cache should answer, though upstream may do so sooner
+	timed     *Timed        // see Verdict
+	tooEarly  *response     // the answer to a watch from before the history
 }
 
-// cached answers a read from the cache, or returns errForward.
-func (s *Server) cached(ctx context.Context, req *request, rt route) (resp *response, err error) {
-	if !s.cacheable(req, rt) {
-		return nil, errForward
+// cached answers a read from the cache, or tells why upstream has to. It insists if the cache should
+// answer though upstream may do so sooner.
+func (s *Server) cached(ctx context.Context, req *request, rt route, insists bool) Verdict {
+	r := &read{request: req, route: rt, derived: s.derived, workspace: s.workspace, insists: insists}
+	resp, err := s.answer(ctx, r)
+	if err == nil {
+		return Verdict{Answer: resp}
 	}
-	p, err := parseParams(req.query)
-	if err != nil {
+	v := Verdict{Reason: Beyond, Timed: r.timed, Expired: r.tooEarly}
+	if reason, ok := errors.AsType[Reason](err); ok {
+		v.Reason = reason
+	}
+	if v.Reason.stale() && r.joins() {
+		v.Reason = Beyond // as if there were no cache
+	}
+	return v
+}
+
+func (s *Server) answer(ctx context.Context, r *read) (resp *response, err error) {
+	if !s.cacheable(r.request, r.route) {
+		return nil, Beyond
+	}
+	if r.params, err = parseParams(r.query); err != nil {
 		return nil, err
 	}
-	r := &read{request: req, route: rt, params: p, derived: s.derived, workspace: s.workspace}
-	choices := wire.Negotiate(req.header.Get("Accept"), r.kind(), req.pretty())
+	choices := wire.Negotiate(r.header.Get("Accept"), r.kind(), r.pretty())
 	if !r.answerable() || r.joins() && !s.joins(r, choices) {
-		return nil, errForward
+		return nil, Beyond
 	}
 	if r.joins() {
 		choices = choices[:1] // the others are for where upstream has not got the first
-		defer func() {
-			if errors.Is(err, errStale) {
-				err = errForward // as if there were no cache
-			}
-		}()
 	}
 	if refusal, err := s.authorize(ctx, r); refusal != nil || err != nil {
 		return refusal, err
@@ -114,7 +127,7 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (resp *resp
 		return nil, err
 	}
 	r.meter = fair.NewMeter(ctx, r.request, s.slots, r.kind() != wire.Watch)
-	if r.watch && r.name == "" {
+	if r.kind() == wire.Watch {
 		return s.watch(ctx, r)
 	}
 	defer r.meter.End()
@@ -124,7 +137,7 @@ func (s *Server) cached(ctx context.Context, req *request, rt route) (resp *resp
 	}
 	resp, err = answer(ctx)
 	if r.meter.Failed() != nil {
-		return s.gaveUp(req, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
+		return s.gaveUp(r.request, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
 	}
 	if tooLarge, ok := errors.AsType[*tooLargeError](err); ok {
 		return r.fail(tooLarge.status()), nil
@@ -181,16 +194,16 @@ func (s *Server) open(ctx context.Context, r *read, choices []wire.Choice) error
 		case errors.Is(err, ErrNoEncoding):
 			continue
 		case errors.Is(err, ErrNotReady):
-			return errStale
+			return Stale
 		case err != nil:
-			return errForward
+			return Beyond
 		}
 		if err := r.prepare(); err != nil {
 			return err
 		}
 		return s.tolerate(r)
 	}
-	return errForward
+	return Beyond
 }
 
 // openFeed opens the feed whose bytes the choice is made of: protobuf is served as
@@ -231,17 +244,17 @@ func (r *read) prepare() (err error) {
 	r.resource = r.cache.Resource()
 	if r.resource.Namespaced {
 		if r.name != "" && r.namespace == "" {
-			return errForward // upstream knows no such path
+			return Beyond // upstream knows no such path
 		}
 	} else if r.namespace != "" && !r.isNamespaceObject() {
-		return errForward
+		return Beyond
 	}
 	namespace := r.namespace
 	if !r.resource.Namespaced {
 		namespace = ""
 	}
 	if r.filter, err = watchcache.NewFilter(r.resource, namespace, r.labels, r.fields); err != nil {
-		return errForward
+		return Beyond
 	}
 	kept := wire.JSON
 	if r.resource.Encoding == object.Protobuf {

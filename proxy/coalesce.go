@@ -27,21 +27,21 @@ const (
 )
 
 // sharedForward forwards a read, together with others if they are the same.
-func (s *Server) sharedForward(ctx context.Context, req *request, rt route, done func()) *response {
+func (s *Server) sharedForward(ctx context.Context, req *request, rt route, t *trip, done func()) *response {
 	key, ok := shareKey(req, rt)
 	if !ok {
-		return s.forward(ctx, req, rt, done)
+		return s.forward(ctx, req, rt, t, done)
 	}
 	common := false
-	resp, flew := s.flights.share(ctx, key, req.timed.takes(), func(crowd bool) (*response, bool) {
+	resp, flew := s.flights.share(ctx, key, t.takes, func(crowd bool) (*response, bool) {
 		if !crowd {
-			return s.forward(ctx, req, rt, done), false
+			return s.forward(ctx, req, rt, t, done), false
 		}
 		all := *req
 		all.client = nobody{} // the others still wait when this one leaves
 		bounded, cancel := context.WithCancel(s.ctx)
 		late := time.AfterFunc(shareWait, cancel)
-		resp := s.forward(bounded, &all, rt, joined(done, cancel))
+		resp := s.forward(bounded, &all, rt, t, joined(done, cancel))
 		common = s.buffer(bounded, req, resp)
 		late.Stop() // what is too long to be shared may take its time
 		return resp, common
@@ -52,7 +52,7 @@ func (s *Server) sharedForward(ctx context.Context, req *request, rt route, done
 		done()
 		return clientGone()
 	case !flew && resp == nil:
-		return s.forward(ctx, req, rt, done)
+		return s.forward(ctx, req, rt, t, done)
 	case !flew:
 		done()
 		s.metrics.shared.Inc()

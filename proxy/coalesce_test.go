@@ -277,7 +277,7 @@ func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 		f.answer = answer
 		close(f.landed)
 		s.flights.mu.fleets = map[string]*fleet{key: {up: 1, next: f}}
-		s.sharedForward(left, req, rt, func() {})
+		s.sharedForward(left, req, rt, &trip{}, func() {})
 		if !freed {
 			t.Fatal("a share is lost")
 		}

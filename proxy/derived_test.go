@@ -118,7 +118,7 @@ func TestDerivedWithinBudget(t *testing.T) {
 			t.Fatalf("%d bytes are kept", d.cost())
 		}
 	}
-	if _, err := d.get(&fair.Meter{}, page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, errForward }); err == nil {
+	if _, err := d.get(&fair.Meter{}, page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, Beyond }); err == nil {
 		t.Error("an error is taken for a piece")
 	}
 }

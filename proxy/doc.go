@@ -16,7 +16,7 @@
 // impersonate, and whose parameters are all understood: get at a resourceVersion; list and watch at one, or of the most
 // recent state once the feed has shown that its cache is up to date (fresh.go);
 // pages whose resourceVersion the event log still holds; watches from before the
-// log only if lateMax are open already. The rest is errForward, which is the
+// log only if lateMax are open already. The rest is Beyond, which is the
 // answer to every doubt: upstream then gives its own answer or words its own error.
 //
 // Forwarded gets and lists that upstream could not tell apart share one answer

@@ -72,7 +72,7 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 // forward sends a request upstream. When the client leaves, the upstream
 // request ends. When over ends, which is nil for never, the response does, as if
 // upstream had ended it. Done is called once, when both sides are through.
-func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()) *response {
+func (f *Forwarder) forward(ctx, over context.Context, req *request, t *trip, done func()) *response {
 	ctx, cancel := context.WithCancel(ctx)
 	x := &exchange{request: req, cancel: joined(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
 	if over != nil {
@@ -108,7 +108,8 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 			x.finish()
 		}
 	}()
-	in, err := req.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })
+	t.sent = time.Now()
+	in, err := t.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })
 	asked = true
 	if err != nil {
 		broken := x.body.failure() // before we interrupt it ourselves
@@ -133,12 +134,27 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, done func()
 	return resp
 }
 
+// trip is how a request goes upstream.
+type trip struct {
+	patience time.Duration // how long upstream may take to begin its answer; 0 for as long as it likes
+	takes    time.Duration // how long it takes as a rule; 0 if that is not known
+	sent     time.Time     // zero if it was not, or by another one's request
+}
+
+// since is how long ago it was sent, 0 if it was not.
+func (t *trip) since() time.Duration {
+	if t.sent.IsZero() {
+		return 0
+	}
+	return time.Since(t.sent)
+}
+
 // within gives an answer up that does not begin before the patience with it is over.
-func (r *request) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {
-	if r.patience == 0 {
+func (t *trip) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {
+	if t.patience == 0 {
 		return ask()
 	}
-	late := time.AfterFunc(r.patience, cancel)
+	late := time.AfterFunc(t.patience, cancel)
 	in, err := ask()
 	if !late.Stop() && err == nil { // it is cut already
 		return nil, errors.Join(context.Canceled, in.Body.Close())

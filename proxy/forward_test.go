@@ -58,7 +58,7 @@ func TestUnsentRequestIsNotWatched(t *testing.T) {
 	resp := f.forward(t.Context(), nil, &request{
 		method: http.MethodGet, target: "/api", header: http.Header{}, client: client,
 		identity: &identity{Caller: &access.Caller{}, actsAs: &user.DefaultInfo{Name: "a\nb"}},
-	}, func() {})
+	}, &trip{}, func() {})
 	if resp.source != fromProxy || client.began.Load() != 0 {
 		t.Errorf("answer %d from %s, the client was watched %d times", resp.status, resp.source, client.began.Load())
 	}

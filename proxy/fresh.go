@@ -29,13 +29,6 @@ const (
 	joinWait = 5 * time.Millisecond
 )
 
-// errStale is the errForward of a read that the cache would answer if it were up
-// to date. Such reads come in crowds, so their number is bounded.
-var errStale = fmt.Errorf("%w: the cache is not up to date", errForward)
-
-// errSooner is the errForward of a list that upstream answers sooner.
-var errSooner = fmt.Errorf("%w: upstream answers sooner", errForward)
-
 const (
 	// staleReads and staleWatches are how many of them upstream has at a time;
 	// staleWait is how long others wait for their turn.
@@ -91,7 +84,7 @@ func (e *tooLargeError) status() metav1.Status {
 }
 
 // fresh returns the state that the read's resourceVersion asks for: the most
-// recent if it is not given, else one that is not older. It fails with errStale,
+// recent if it is not given, else one that is not older. It fails with Stale,
 // or with *tooLargeError if upstream has not got there.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began := time.Now()
@@ -110,7 +103,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 		}
 	}
 	if !r.feed.ServesConsistent() {
-		return watchcache.Snapshot{}, errForward
+		return watchcache.Snapshot{}, Beyond
 	}
 	if !r.rvGiven {
 		if snapshot, age, ok := r.feed.Recent(); ok {
@@ -120,23 +113,23 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	}
 	scope := r.scope()
 	if scope != nil {
-		r.timed = &timed{feed: r.feed, scope: *scope}
+		r.timed = &Timed{Feed: r.feed, Scope: *scope}
 		if !r.insists && r.feed.Leaves(*scope) {
-			return watchcache.Snapshot{}, errSooner
+			return watchcache.Snapshot{}, Sooner
 		}
 	}
 	snapshot, err := r.feed.Fresh(ctx, scope)
 	if err != nil {
 		if _, lost := r.feed.Lost(); lost {
-			return snapshot, errLost // as has just been found
+			return snapshot, Lost // as has just been found
 		}
-		return snapshot, errStale
+		return snapshot, Stale
 	}
 	if !r.rvGiven || snapshot.ResourceVersion() >= r.rv {
 		return snapshot, nil
 	}
 	if r.timeout {
-		return snapshot, errForward // upstream words what a client's own bound makes of it
+		return snapshot, Beyond // upstream words what a client's own bound makes of it
 	}
 	if later, err := r.reached(ctx, futureWait-time.Since(began)); err == nil {
 		return later, nil
@@ -161,35 +154,6 @@ func (r *read) scope() *watchcache.Scope {
 		s.Objects = int(min(int64(s.Objects), r.limit))
 	}
 	return s
-}
-
-// timed is a read that upstream answers instead of a feed.
-type timed struct {
-	feed  Feed
-	scope watchcache.Scope
-	sent  time.Time // zero if it was not, or by another one's request
-}
-
-// since is how long ago it was sent, 0 if it was not.
-func (t *timed) since() time.Duration {
-	if t.sent.IsZero() {
-		return 0
-	}
-	return time.Since(t.sent)
-}
-
-func (t *timed) begin() {
-	if t != nil {
-		t.sent = time.Now()
-	}
-}
-
-// takes is how long upstream takes for it, 0 if that is not known.
-func (t *timed) takes() time.Duration {
-	if t == nil {
-		return 0
-	}
-	return t.feed.Takes(t.scope)
 }
 
 // reached waits for the cache to reach the read's resourceVersion.

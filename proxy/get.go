@@ -21,7 +21,7 @@ func (r *read) get(ctx context.Context) (*response, error) {
 	body, err := r.form.AppendObject(make([]byte, 0, len(o.Bytes())+128), o.Bytes())
 	switch {
 	case err != nil:
-		return nil, errForward
+		return nil, Beyond
 	case r.choice.Rendered():
 		work := int64(indentWork)
 		if r.choice.Encoding == wire.YAML {
@@ -43,7 +43,7 @@ func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body [
 		v := variant{form: r.formID(), gzip: true, object: true}
 		p, err := r.derived.get(&r.meter, span, v, func() (_, plain []byte, err error) { return nil, body, nil })
 		if err != nil {
-			return nil, errForward
+			return nil, Beyond
 		}
 		resp := r.respond()
 		resp.gzipped()
@@ -51,5 +51,5 @@ func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body [
 		resp.list, resp.length = &listBody{pieces: pieces, length: length}, length
 		return resp, nil
 	}
-	return nil, errForward
+	return nil, Beyond
 }

@@ -29,14 +29,14 @@ func (r *read) list(ctx context.Context) (*response, error) {
 	case r.token != "":
 		return r.continued(ctx, from, to)
 	case !r.rvGiven && r.match != "":
-		return nil, errForward
+		return nil, Beyond
 	case r.limit > 0 && r.rvGiven && r.rv == 0 && r.resource.NoWatchCache:
-		return nil, errForward // upstream reads etcd, which has the limit its way
+		return nil, Beyond // upstream reads etcd, which has the limit its way
 	case r.rvGiven && r.rv == 0 && (r.match == "" || r.match == "NotOlderThan"):
 		r.limit = 0
 		return r.notOlderThan(ctx, from, to)
 	case r.limit > 0 && (r.filter.Single() || r.pinned()):
-		return nil, errForward // upstream reads etcd, or cuts another collection
+		return nil, Beyond // upstream reads etcd, or cuts another collection
 	case r.match == "" && r.limit == 0, (r.match == "NotOlderThan" || !r.rvGiven) && !r.indexed():
 		return r.notOlderThan(ctx, from, to)
 	case r.match == "Exact" && r.rv > 0 && !r.filter.Single(), r.match == "" && r.rv > 0:
@@ -45,13 +45,13 @@ func (r *read) list(ctx context.Context) (*response, error) {
 		}
 		return r.exact(r.rv, from, to)
 	}
-	return nil, errForward
+	return nil, Beyond
 }
 
 // continued answers a further page.
 func (r *read) continued(ctx context.Context, from, to string) (*response, error) {
 	if r.rvGiven || r.match != "" || r.filter.Single() {
-		return nil, errForward
+		return nil, Beyond
 	}
 	start, rv, err := decodeToken(r.token)
 	if err != nil {
@@ -100,7 +100,7 @@ func (r *read) notOlderThan(ctx context.Context, from, to string) (*response, er
 func (r *read) exact(rv uint64, from, to string) (*response, error) {
 	snapshot, err := r.cache.SnapshotAt(rv)
 	if err != nil {
-		return nil, errForward
+		return nil, Beyond
 	}
 	return r.page(snapshot, from, to)
 }

@@ -68,7 +68,7 @@ func (r *read) made(size, work int64, do func() (*response, error)) (resp *respo
 	case err != nil:
 		return nil, err
 	case broken != nil: // there is no room
-		return nil, errForward
+		return nil, Beyond
 	}
 	resp.reader, resp.length = body, body.Length()
 	return resp, nil
@@ -147,7 +147,7 @@ func (r *read) oneOff(body *listBody) (*response, error) {
 	r.meter.Rest()
 	one.compressor = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize))
 	if one.compressor == nil {
-		return nil, errForward
+		return nil, Beyond
 	}
 	resp.room = one.compressor
 	return resp, nil
@@ -166,7 +166,7 @@ func (r *read) whole(body []byte) (*response, error) {
 		}
 		rendered, contentType, err := r.choice.Render(body)
 		if err != nil {
-			return nil, errForward
+			return nil, Beyond
 		}
 		body = rendered
 		resp.header.Set("Content-Type", contentType)
@@ -198,7 +198,7 @@ func (r *read) derive(items *listItems, body *listBody) error {
 	for i, span := range items.spans {
 		run, err := runOf(span, i == 0)
 		if err != nil {
-			return errForward
+			return Beyond
 		}
 		body.pieces, body.shares = append(body.pieces, run.plain), append(body.shares, run)
 		body.length += int64(len(run.plain))
@@ -289,7 +289,7 @@ func (r *read) segmented(items *listItems, body *listBody) (*response, error) {
 			return context, plain, err
 		})
 		if err != nil {
-			return nil, errForward
+			return nil, Beyond
 		}
 		segments, shares = append(segments, p.segment), append(shares, p)
 	}

@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// errLost is the errForward of a read while upstream cannot be reached.
-var errLost = fmt.Errorf("%w: upstream is lost", errStale)
-
 const (
 	// lostGrace is how long upstream may be away without anybody being told: streams
 	// break now and then, and come back.
@@ -25,7 +22,7 @@ func (s *Server) tolerate(r *read) error {
 	case !lost || age < lostGrace:
 		return nil
 	case s.options.Load().FailOnLoss, s.options.Load().MaxStaleness > 0 && age > s.options.Load().MaxStaleness, r.mostRecent():
-		return errLost
+		return Lost
 	}
 	text := fmt.Sprintf("watchproxy has not reached the apiserver for %s: this may be out of date", age.Truncate(time.Second))
 	r.warnings = append(slices.Clip(r.warnings), fmt.Sprintf("299 - %q", text))

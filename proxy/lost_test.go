@@ -44,7 +44,7 @@ func TestTolerate(t *testing.T) {
 			s := &Server{}
 			s.options.Store(&c.options)
 			err := s.tolerate(r)
-			if errors.Is(err, errLost) != c.fails || !c.fails && err != nil {
+			if errors.Is(err, Lost) != c.fails || !c.fails && err != nil {
 				t.Errorf("%v", err)
 			}
 			said := strings.Join(r.warnings[1:], "")

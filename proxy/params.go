@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"errors"
 	"net/url"
 	"strconv"
 	"strings"
@@ -12,10 +11,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
-
-// errForward says that upstream has to answer: the request is beyond the cache,
-// or wrong in a way that upstream words better. It is never shown to a client.
-var errForward = errors.New("for upstream to answer")
 
 // params are the query parameters of a get, list or watch that the cache can
 // understand. Of a repeated parameter the first counts.
@@ -39,12 +34,12 @@ type params struct {
 }
 
 // parseParams reads a query. Anything unknown, malformed or doubtful is
-// errForward.
+// Beyond.
 func parseParams(query string) (params, error) {
 	var p params
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return p, errForward
+		return p, Beyond
 	}
 	for name, all := range values {
 		if err := p.set(name, all[0]); err != nil {
@@ -79,7 +74,7 @@ func (p *params) set(name, value string) (err error) {
 	case "timeoutSeconds":
 		p.watchSeconds, err = strconv.ParseInt(value, 10, 64)
 		if p.watchSeconds < 0 {
-			err = errForward
+			err = Beyond
 		}
 	case "timeout":
 		if p.timeout = value != ""; p.timeout {
@@ -87,10 +82,10 @@ func (p *params) set(name, value string) (err error) {
 		}
 	case "pretty":
 	default:
-		err = errForward
+		err = Beyond
 	}
 	if err != nil {
-		return errForward
+		return Beyond
 	}
 	return nil
 }
@@ -102,7 +97,7 @@ const selectorTerms = 1000
 
 func (p *params) selectBy(kind, selector string) (err error) {
 	if strings.Count(selector, ",") >= selectorTerms {
-		return errForward
+		return Beyond
 	}
 	if kind == "labelSelector" {
 		p.labels, err = labels.Parse(selector)

@@ -12,7 +12,7 @@ func TestDoubtfulParametersAreForwarded(t *testing.T) {
 		"labelSelector=a=b=c", "labelSelector=(", "fieldSelector=a",
 		"export=true", "shardSelector=a", "somethingNew=1", "%zz",
 	} {
-		if _, err := parseParams(query); !errors.Is(err, errForward) {
+		if _, err := parseParams(query); !errors.Is(err, Beyond) {
 			t.Errorf("%q: %v, want it forwarded", query, err)
 		}
 	}

@@ -42,7 +42,7 @@ func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }
 
 // Open implements Feeds.
 func (forwardsAll) Open(context.Context, schema.GroupVersionResource, object.Encoding, uint64) (Feed, error) {
-	return nil, errForward
+	return nil, Beyond
 }
 
 // serveForwards runs a server over TLS that forwards everything to a handler.

@@ -213,7 +213,7 @@ func (w *parserDiff) Open(_ context.Context, gvr schema.GroupVersionResource, _ 
 	if feed := w.feeds[gvr]; feed != nil {
 		return feed, nil
 	}
-	return nil, errForward
+	return nil, Beyond
 }
 
 // rawFeed is a cache that does not change.

@@ -6,7 +6,6 @@ import (
 	"iter"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
@@ -14,21 +13,17 @@ import (
 // request is what handlers see of a client's request. It holds no reference to
 // the server's buffers and outlives the handler.
 type request struct {
-	patience time.Duration // how long upstream may take to begin its answer; 0 for as long as it likes
-	method   string
-	target   string // as the client sent it: path and query
-	path     string // still escaped
-	query    string // still escaped
-	host     string
-	header   http.Header
-	body     *body // nil if there is none
-	client   client
-	conn     *conn                // that the request came by
-	from     string               // the address of its client, when conn is not kept
-	tls      *tls.ConnectionState // nil without TLS
-	// timed is told how long upstream took for a read that the cache could have answered; nil for others.
-	timed   *timed
-	insists bool // that the cache should answer if it can, though upstream may do so sooner
+	method string
+	target string // as the client sent it: path and query
+	path   string // still escaped
+	query  string // still escaped
+	host   string
+	header http.Header
+	body   *body // nil if there is none
+	client client
+	conn   *conn                // that the request came by
+	from   string               // the address of its client, when conn is not kept
+	tls    *tls.ConnectionState // nil without TLS
 	// identity is who the request acts as; nil without authentication.
 	identity *identity
 }

@@ -33,7 +33,7 @@ func TestLongSelectorsAreForwarded(t *testing.T) {
 		"labelSelector=" + values:                 true,
 		"fieldSelector=" + fields:                 true,
 	} {
-		if _, err := parseParams(query); errors.Is(err, errForward) != forwarded {
+		if _, err := parseParams(query); errors.Is(err, Beyond) != forwarded {
 			t.Errorf("%.30s… of %d bytes: %v", query, len(query), err)
 		}
 	}

@@ -237,41 +237,41 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 	if refusal := s.enter(ctx, req, rt); refusal != nil {
 		return refusal
 	}
-	resp, err := s.cached(ctx, req, *rt)
-	if errors.Is(err, errSooner) {
-		if resp, ok := s.leave(ctx, req, *rt); ok {
+	v := s.cached(ctx, req, *rt, false)
+	if v.Reason == Sooner {
+		if resp, ok := s.leave(ctx, req, *rt, v.Timed); ok {
 			return resp
 		}
-		req.insists = true
-		resp, err = s.cached(ctx, req, *rt)
+		v = s.cached(ctx, req, *rt, true)
 	}
 	switch {
-	case err == nil:
-		return resp
+	case v.Answer != nil:
+		return v.Answer
 	case ctx.Err() != nil:
 		return clientGone()
 	}
-	done := func() {}
+	t, done := &trip{takes: v.Timed.Takes()}, func() {}
 	if req.method == http.MethodGet && rt.resource && rt.plain && s.feeds.Lost(rt.gvr) >= lostGrace {
-		req.patience = lostPatience // whatever the reason to forward it
+		t.patience = lostPatience // whatever the reason to forward it
 	}
-	if errors.Is(err, errStale) {
+	switch {
+	case v.Reason.stale():
 		var refusal *response
 		if done, refusal = s.stale.admit(ctx, rt.verb); refusal != nil {
 			return refusal
 		}
-	}
-	if late, ok := errors.AsType[*lateError](err); ok {
+	case v.Reason == Early:
+		var ok bool
 		if done, ok = s.admitLate(); !ok {
-			return late.expired
+			return v.Expired
 		}
 	}
-	return s.timedForward(ctx, req, *rt, done)
+	return s.timedForward(ctx, req, *rt, t, v.Timed, done)
 }
 
-// leave forwards a list that upstream answers sooner. It is false if that has enough to answer already, or does not answer
-// soon: the cache will, then.
-func (s *Server) leave(ctx context.Context, req *request, rt route) (resp *response, ok bool) {
+// leave forwards a list that upstream answers sooner. It is false if upstream has enough to answer
+// already, or does not answer soon: then the cache will.
+func (s *Server) leave(ctx context.Context, req *request, rt route, timed *Timed) (resp *response, ok bool) {
 	place := fair.Claim{User: req.User(), Size: 1, Cost: 1}
 	if !s.places.Try(place) {
 		return nil, false // it would wait
@@ -281,33 +281,34 @@ func (s *Server) leave(ctx context.Context, req *request, rt route) (resp *respo
 		return nil, false
 	}
 	defer s.sooner.Give(place.User, place.Size) // upstream has done its work, or most of it
-	req.patience = max(soonerPatience, 10*req.timed.takes())
-	defer func() { req.patience = 0 }()
-	resp = s.timedForward(ctx, req, rt, func() {})
-	if t := req.timed; resp.source == fromProxy && resp.status >= http.StatusInternalServerError && ctx.Err() == nil && t.since() >= req.patience {
-		t.feed.Answered(t.scope, t.since(), false)
+	t := &trip{takes: timed.Takes()}
+	t.patience = max(soonerPatience, 10*t.takes)
+	resp = s.timedForward(ctx, req, rt, t, timed, func() {})
+	if resp.source == fromProxy && resp.status >= http.StatusInternalServerError && ctx.Err() == nil && t.since() >= t.patience {
+		timed.Feed.Answered(timed.Scope, t.since(), false)
 		return nil, false
 	}
 	return resp, true
 }
 
-// timedForward forwards a request. If it is one that the cache could have answered, its feed is told how long upstream took.
-func (s *Server) timedForward(ctx context.Context, req *request, rt route, done func()) *response {
-	resp := s.gatheredForward(ctx, req, rt, joined(s.metrics.forwardBegan(rt.verb), done))
-	if t := req.timed; t != nil && !t.sent.IsZero() && resp.source == fromUpstream && ctx.Err() == nil {
+// timedForward forwards a request. If the cache could have answered it, its feed learns how long
+// upstream took.
+func (s *Server) timedForward(ctx context.Context, req *request, rt route, t *trip, timed *Timed, done func()) *response {
+	resp := s.gatheredForward(ctx, req, rt, t, joined(s.metrics.forwardBegan(rt.verb), done))
+	if timed != nil && !t.sent.IsZero() && resp.source == fromUpstream && ctx.Err() == nil {
 		switch {
 		case resp.status == http.StatusOK:
-			t.feed.Answered(t.scope, t.since(), true)
+			timed.Feed.Answered(timed.Scope, t.since(), true)
 		case resp.status == http.StatusTooManyRequests, resp.status >= http.StatusInternalServerError:
-			t.feed.Answered(t.scope, t.since(), false)
+			timed.Feed.Answered(timed.Scope, t.since(), false)
 		}
 	}
 	return resp
 }
 
 // gatheredForward forwards a request. A short answer is read to its end.
-func (s *Server) gatheredForward(ctx context.Context, req *request, rt route, done func()) *response {
-	resp := s.sharedForward(ctx, req, rt, done)
+func (s *Server) gatheredForward(ctx context.Context, req *request, rt route, t *trip, done func()) *response {
+	resp := s.sharedForward(ctx, req, rt, t, done)
 	if rt.plain && rt.resource && !resp.lasts && kubernetesOwn(rt.gvr.Group) {
 		resp.gather(req.method)
 	}
@@ -335,7 +336,7 @@ func (s *Server) enter(ctx context.Context, req *request, rt *route) (refusal *r
 
 // forward sends a request upstream. Done is called once, when it is through. A
 // watch ends with the drain time as those from the cache do.
-func (s *Server) forward(ctx context.Context, req *request, rt route, done func()) *response {
+func (s *Server) forward(ctx context.Context, req *request, rt route, t *trip, done func()) *response {
 	if rt.subresource != "proxy" && req.body != nil {
 		most := s.options.Load().Limits.BodyBytes
 		if req.body.length > most {
@@ -350,9 +351,8 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 		return refusal
 	}
 	done = joined(done, admitted)
-	req.timed.begin()
 	if rt.verb != "watch" {
-		resp := s.forwards.forward(ctx, nil, req, done)
+		resp := s.forwards.forward(ctx, nil, req, t, done)
 		if resp.lasts = lasting(rt); resp.tunnel != nil && !resp.lasts {
 			admitted() // it may last, though nobody could know
 		}
@@ -360,7 +360,7 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, done func(
 	}
 	over, end := context.WithCancel(context.Background())
 	undrain := context.AfterFunc(s.draining, func() { time.AfterFunc(s.drainShare(), end) })
-	resp := s.forwards.forward(ctx, over, req, joined(done, func() {
+	resp := s.forwards.forward(ctx, over, req, t, joined(done, func() {
 		undrain()
 		end()
 	}))

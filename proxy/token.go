@@ -42,16 +42,16 @@ func encodeToken(last string, rv uint64, etcd bool) string {
 func decodeToken(token string) (start string, rv int64, err error) {
 	data, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
-		return "", 0, errForward
+		return "", 0, Beyond
 	}
 	var t continueToken
 	if err := json.Unmarshal(data, &t); err != nil || t.APIVersion != tokenVersion || t.ResourceVersion == 0 || t.StartKey == "" {
-		return "", 0, errForward
+		return "", 0, Beyond
 	}
 	// A key that means another path could leave the listed prefix.
 	key := "/" + strings.TrimPrefix(t.StartKey, "/")
 	if path.Clean(key) != key {
-		return "", 0, errForward
+		return "", 0, Beyond
 	}
 	return key[1:], t.ResourceVersion, nil
 }

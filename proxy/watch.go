@@ -84,14 +84,14 @@ type watching struct {
 // watch answers a watch from the cache.
 func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	if r.resource.NoWatchCache && r.rv >= math.MaxInt64 {
-		return nil, errForward // etcd's revisions do not go that far
+		return nil, Beyond // etcd's revisions do not go that far
 	}
 	w := &watching{read: r, start: r.rv, draining: s.draining, drainShare: s.drainShare()}
 	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
-		return nil, errStale // nobody knows yet what the end of the state looks like
+		return nil, Stale // nobody knows yet what the end of the state looks like
 	}
 	if _, ok := s.unwritable.Load(weak.Make(r.cache)); ok && r.choice.Partial {
-		return nil, errForward
+		return nil, Beyond
 	}
 	w.unwritable = func() { s.noteUnwritable(r.cache) }
 	err := w.begin(ctx)
@@ -101,13 +101,15 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 	case ahead:
 		return w.errorEvent(tooLarge.status()), nil
 	case ok && !tooOld.Gap:
-		return nil, &lateError{w.errorEvent(w.expired(tooOld))}
+		r.tooEarly = w.errorEvent(w.expired(tooOld))
+		return nil, Early
 	case ok:
 		return w.errorEvent(w.expired(tooOld)), nil
-	case errors.Is(err, errForward):
-		return nil, err
 	case err != nil:
-		return nil, errStale
+		if _, ok := errors.AsType[Reason](err); !ok {
+			err = Stale
+		}
+		return nil, err
 	}
 	if r.header.Get("User-Agent") == feedAgent {
 		w.cursor.WholeHistory()
@@ -153,16 +155,6 @@ func (w *watching) begin(ctx context.Context) (err error) {
 // upstream keeps what it is given for half an hour. So of many the others are told, as
 // kube-apiserver would, that it is too old: listing again costs upstream nothing.
 const lateMax = 32
-
-// lateError is the errForward of such a watch. The place is taken by whoever forwards it.
-type lateError struct {
-	expired *response // is the answer if all places are taken
-}
-
-func (*lateError) Error() string { return errForward.Error() + ": from before the cache's history" }
-
-// Unwrap makes it an errForward.
-func (*lateError) Unwrap() error { return errForward }
 
 // admitLate takes a place if there is one.
 func (s *Server) admitLate() (leave func(), ok bool) {
