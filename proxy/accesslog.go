@@ -5,20 +5,22 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // answered counts a request whose answer is about to be written, and logs it if its lot says so. Of the query
 // nothing is logged: it may hold what is nobody's business.
-func (s *Server) answered(req *request, rt route, resp *response, took time.Duration) {
+func (s *Server) answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	s.metrics.request(rt, resp, took)
 	sampling := s.options.Load().AccessLog
 	if sampling == 0 || rand.Float64() >= sampling {
 		return
 	}
 	s.log.Info("request",
-		zap.String("verb", rt.verb), zap.String("path", short(req.path)), zap.Int("code", resp.status), zap.String("source", string(resp.source)),
+		zap.String("verb", rt.Verb), zap.String("path", short(req.Path)), zap.Int("code", resp.Status), zap.String("source", string(resp.Source)),
 		zap.Duration("latency", took), zap.String("user", short(req.User())),
-		zap.String("userAgent", short(req.header.Get("User-Agent"))), zap.String("auditID", short(resp.header.Get("Audit-Id"))))
+		zap.String("userAgent", short(req.Header.Get("User-Agent"))), zap.String("auditID", short(resp.Header.Get("Audit-Id"))))
 }
 
 // short is as much of what a client has written as the log repeats.

@@ -10,6 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 func TestAccessLog(t *testing.T) {
@@ -17,11 +19,11 @@ func TestAccessLog(t *testing.T) {
 		core, lines := observer.New(zap.InfoLevel)
 		s := &Server{metrics: NewMetrics(prometheus.NewRegistry()), log: zap.New(core)}
 		s.options.Store(&Options{AccessLog: sampling})
-		req := &request{method: http.MethodGet, path: "/api/v1/pods", query: "labelSelector=secret", header: http.Header{"User-Agent": {"test"}}}
-		resp := newResponse(http.StatusOK, fromCache)
-		resp.header.Set("Audit-Id", "of the client")
+		req := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/pods", Query: "labelSelector=secret", Header: http.Header{"User-Agent": {"test"}}}
+		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
+		resp.Header.Set("Audit-Id", "of the client")
 		for range 1000 {
-			s.answered(req, parseRoute(http.MethodGet, req.path), resp, time.Second)
+			s.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
 		}
 		if n := lines.Len(); n < want[0] || n > want[1] {
 			t.Errorf("%d of 1000 were logged, %v of them should be", n, sampling)
@@ -42,10 +44,10 @@ func TestAccessLogIsShort(t *testing.T) {
 	s := &Server{metrics: NewMetrics(prometheus.NewRegistry()), log: zap.New(core)}
 	s.options.Store(&Options{AccessLog: 1})
 	long := strings.Repeat("x", 60<<10)
-	req := &request{method: http.MethodGet, path: "/api/v1/" + long, header: http.Header{"User-Agent": {long}}}
-	resp := newResponse(http.StatusNotFound, fromUpstream)
-	resp.header.Set("Audit-Id", long)
-	s.answered(req, parseRoute(http.MethodGet, req.path), resp, time.Second)
+	req := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/" + long, Header: http.Header{"User-Agent": {long}}}
+	resp := exchange.NewResponse(http.StatusNotFound, exchange.FromUpstream)
+	resp.Header.Set("Audit-Id", long)
+	s.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
 	const most = 2 << 10
 	if line := fmt.Sprint(lines.All()[0].ContextMap()); len(line) > most {
 		t.Errorf("a line has %d bytes", len(line))

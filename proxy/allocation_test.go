@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -29,16 +30,16 @@ func hotPaths(tb testing.TB) []hotPath {
 			if err != nil {
 				tb.Fatal(err)
 			}
-			if resp.list == nil {
+			if resp.List == nil {
 				tb.Fatal("the list was made for this request")
 			}
-			if _, err := resp.writeList(io.Discard); err != nil {
+			if _, err := resp.WriteList(io.Discard); err != nil {
 				tb.Fatal(err)
 			}
 		}
 	}
 	zipped := *r
-	zipped.request = &request{header: map[string][]string{"Accept-Encoding": {"gzip"}}}
+	zipped.Request = &exchange.Request{Header: map[string][]string{"Accept-Encoding": {"gzip"}}}
 	paged := *r
 	paged.limit = 500
 	return []hotPath{
@@ -64,7 +65,7 @@ func event(tb testing.TB) func() {
 		tb.Fatal(err)
 	}
 	w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
-	out := &chunkWriter{w: io.Discard}
+	out := &exchange.ChunkWriter{To: io.Discard}
 	if !w.open(tb.Context(), out) {
 		tb.Fatal("it does not begin")
 	}
@@ -91,7 +92,7 @@ func event(tb testing.TB) func() {
 				tb.Fatal(err)
 			}
 		}
-		if err := out.flush(); err != nil {
+		if err := out.Flush(); err != nil {
 			tb.Fatal(err)
 		}
 	}

@@ -1,11 +1,17 @@
 package proxy
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // A page in a browser must not act as the browser's user. Without a bearer token, what lets a
@@ -37,8 +43,8 @@ const (
 
 // refuseBrowser refuses requests that a web page may have made a browser send, unless they bring a
 // bearer token.
-func (s *Server) refuseBrowser(req *request, rt *route) (refusal *response) {
-	if req.identity != nil && req.identity.Token {
+func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+	if req.Identity != nil && req.Identity.Token {
 		return nil
 	}
 	reason := reasonHost
@@ -49,46 +55,46 @@ func (s *Server) refuseBrowser(req *request, rt *route) (refusal *response) {
 		return nil
 	}
 	s.metrics.browsers.WithLabelValues("clients", reason).Inc()
-	refusal = req.fail(forbiddenPage(reason, ownOrigin(req.tls != nil, req.host)), fromProxy)
-	isolate(refusal.header)
-	refusal.close = true // its connection counts for nobody
+	refusal = req.Fail(forbiddenPage(reason, ownOrigin(req.TLS != nil, req.Host)), exchange.FromProxy)
+	isolate(refusal.Header)
+	refusal.Close = true // its connection counts for nobody
 	return refusal
 }
 
 // hostFits tells that no page can have led the request's Host here. A browser does not reach a
 // Unix socket by itself, but a bridge may stand before it; a certificate fits its own names only.
-func (s *Server) hostFits(req *request) bool {
+func (s *Server) hostFits(req *exchange.Request) bool {
 	o := s.options.Load()
 	switch {
-	case loopbackHost(req.host), o.Access != nil && o.TLS != nil:
+	case loopbackHost(req.Host), o.Access != nil && o.TLS != nil:
 		return true
 	case o.AnyHost, o.Access != nil:
-		return !maybeBrowser(req.header)
+		return !maybeBrowser(req.Header)
 	}
 	return false
 }
 
 // pageReason tells why a request may be the work of a page that must not send it, or nothing.
-func pageReason(req *request, rt *route) string {
-	h := req.header
-	if reason := foreign(h, req.tls != nil, req.host); reason != "" {
+func pageReason(req *exchange.Request, rt *exchange.Route) string {
+	h := req.Header
+	if reason := foreign(h, req.TLS != nil, req.Host); reason != "" {
 		return reason
 	}
 	var (
 		browser = fromBrowser(h)
 		told    = h["Sec-Fetch-Site"] != nil || h["Origin"] != nil
-		proxied = rt.subresource == "proxy"
+		proxied = rt.Subresource == "proxy"
 		simple  = formType(h)
-		unsafe  = !safe(req.method)
+		unsafe  = !safe(req.Method)
 	)
 	switch {
 	case browser && interactive(req, rt):
 		return reasonInteractive
 	case browser && !told && proxied && !unsafe: // even a GET may have effects there
 		return reasonUntold
-	case browser && !told && simple && req.method == http.MethodPost:
+	case browser && !told && simple && req.Method == http.MethodPost:
 		return reasonUntold
-	case unsafe && simple && (req.body != nil || h["Content-Type"] != nil):
+	case unsafe && simple && (req.Body != nil || h["Content-Type"] != nil):
 		// A proxied service judges the forms of its own pages.
 		if told && proxied || !browser && h.Get("User-Agent") != "" {
 			return ""
@@ -175,14 +181,14 @@ func maybeBrowser(h http.Header) bool {
 // interactive tells requests that give a hold of a container or node, which browsers must not
 // have, whichever page asks: exec, attach, port-forward, other upgrades, the kubelet's own API.
 // A proxied service's page has the proxy's origin.
-func interactive(req *request, rt *route) bool {
-	switch rt.subresource {
+func interactive(req *exchange.Request, rt *exchange.Route) bool {
+	switch rt.Subresource {
 	case "attach", "exec", "portforward":
 		return true
 	case "proxy":
-		return rt.gvr.Resource == "nodes"
+		return rt.GVR.Resource == "nodes"
 	}
-	return rt.verb != "watch" && req.wantsUpgrade()
+	return rt.Verb != "watch" && req.WantsUpgrade()
 }
 
 // isolate keeps an answer from pages of other origins, also in browsers' other ways.
@@ -213,4 +219,19 @@ func loopbackHost(host string) bool {
 func addressHost(host string) bool {
 	_, err := netip.ParseAddr(hostname(host))
 	return err == nil
+}
+
+// pageRefusals tell what to do about each reason to refuse what a web page may have sent.
+var pageRefusals = map[string]string{
+	reasonHost:        "%s is not a loopback name, and a web page can have led it here: name localhost, 127.0.0.0/8 or [::1]",
+	reasonSite:        "a page of another site sent this request to %s, says Sec-Fetch-Site: type the address into the browser, or use another client",
+	reasonOrigin:      "a page of another origin than %s sent this request, says Origin: a client other than a browser should leave Origin out",
+	reasonUntold:      "an old browser may have sent this request to %s for any page: use a newer one, or a User-Agent without Mozilla",
+	reasonContentType: "any web page could have a browser send this request to %s: give it the Content-Type of its body, such as application/json",
+	reasonInteractive: "browsers may not exec, attach, forward ports or reach kubelets through %s: use kubectl, or a bearer token where clients are authenticated",
+}
+
+// forbiddenPage refuses a request to an origin that a web page may have made a browser send.
+func forbiddenPage(reason, to string) metav1.Status {
+	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(pageRefusals[reason], strconv.Quote(to)))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // Headers as clients send them. HOST stands for the address of the listener.
@@ -299,15 +300,15 @@ func TestAmbientCredentials(t *testing.T) {
 		t.Run(test.who+" "+test.origin, func(t *testing.T) {
 			s := &Server{metrics: NewMetrics(prometheus.NewRegistry())}
 			s.options.Store(&test.options)
-			req := &request{method: http.MethodGet, target: watchPath, host: test.host, header: http.Header{"User-Agent": {"Mozilla/5.0"}}, identity: &identity{Caller: test.caller}}
+			req := &exchange.Request{Method: http.MethodGet, Target: watchPath, Host: test.host, Header: http.Header{"User-Agent": {"Mozilla/5.0"}}, Identity: &exchange.Identity{Caller: test.caller}}
 			if test.options.TLS != nil {
-				req.tls = &tls.ConnectionState{}
+				req.TLS = &tls.ConnectionState{}
 			}
 			if test.origin != "" {
-				req.header.Set("Origin", test.origin)
+				req.Header.Set("Origin", test.origin)
 			}
-			req.splitTarget()
-			rt := parseRoute(req.method, req.path)
+			req.SplitTarget()
+			rt := exchange.ParseRoute(req.Method, req.Path)
 			if refusal := s.refuseBrowser(req, &rt); (refusal != nil) != test.refused {
 				t.Errorf("refused: %t", !test.refused)
 			}

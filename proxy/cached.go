@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/google/uuid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -68,8 +68,8 @@ type Feed interface {
 
 // read is a get, list or watch that the cache may answer.
 type read struct {
-	*request
-	route
+	*exchange.Request
+	exchange.Route
 	params
 	feed     Feed
 	cache    *watchcache.Cache
@@ -82,16 +82,16 @@ type read struct {
 	workspace *fair.Workspace
 	meter     fair.Meter
 	warnings  []string
-	age       time.Duration // of the state that is shown; 0 for the most recent one
-	insists   bool          // that the cache should answer, though upstream may do so sooner
-	timed     *Timed        // see Verdict
-	tooEarly  *response     // the answer to a watch from before the history
+	age       time.Duration      // of the state that is shown; 0 for the most recent one
+	insists   bool               // that the cache should answer, though upstream may do so sooner
+	timed     *Timed             // see Verdict
+	tooEarly  *exchange.Response // the answer to a watch from before the history
 }
 
 // cached answers a read from the cache, or tells why upstream has to. It insists if the cache should
 // answer though upstream may do so sooner.
-func (s *Server) cached(ctx context.Context, req *request, rt route, insists bool) Verdict {
-	r := &read{request: req, route: rt, derived: s.derived, workspace: s.workspace, insists: insists}
+func (s *Server) cached(ctx context.Context, req *exchange.Request, rt exchange.Route, insists bool) Verdict {
+	r := &read{Request: req, Route: rt, derived: s.derived, workspace: s.workspace, insists: insists}
 	resp, err := s.answer(ctx, r)
 	if err == nil {
 		return Verdict{Answer: resp}
@@ -106,14 +106,14 @@ func (s *Server) cached(ctx context.Context, req *request, rt route, insists boo
 	return v
 }
 
-func (s *Server) answer(ctx context.Context, r *read) (resp *response, err error) {
-	if !s.cacheable(r.request, r.route) {
+func (s *Server) answer(ctx context.Context, r *read) (resp *exchange.Response, err error) {
+	if !s.cacheable(r.Request, r.Route) {
 		return nil, Beyond
 	}
-	if r.params, err = parseParams(r.query); err != nil {
+	if r.params, err = parseParams(r.Query); err != nil {
 		return nil, err
 	}
-	choices := wire.Negotiate(r.header.Get("Accept"), r.kind(), r.pretty())
+	choices := wire.Negotiate(r.Header.Get("Accept"), r.kind(), r.Pretty())
 	if !r.answerable() || r.joins() && !s.joins(r, choices) {
 		return nil, Beyond
 	}
@@ -126,18 +126,18 @@ func (s *Server) answer(ctx context.Context, r *read) (resp *response, err error
 	if err := s.open(ctx, r, choices); err != nil {
 		return nil, err
 	}
-	r.meter = fair.NewMeter(ctx, r.request, s.slots, r.kind() != wire.Watch)
+	r.meter = fair.NewMeter(ctx, r.Request, s.slots, r.kind() != wire.Watch)
 	if r.kind() == wire.Watch {
 		return s.watch(ctx, r)
 	}
 	defer r.meter.End()
 	answer := r.list
-	if r.name != "" {
+	if r.Name != "" {
 		answer = r.get
 	}
 	resp, err = answer(ctx)
 	if r.meter.Failed() != nil {
-		return s.gaveUp(r.request, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
+		return s.gaveUp(r.Request, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
 	}
 	if tooLarge, ok := errors.AsType[*tooLargeError](err); ok {
 		return r.fail(tooLarge.status()), nil
@@ -146,17 +146,17 @@ func (s *Server) answer(ctx context.Context, r *read) (resp *response, err error
 }
 
 // cacheable tells by the outside of a request whether it may be one for the cache.
-func (s *Server) cacheable(req *request, rt route) bool {
-	return req.method == http.MethodGet && rt.resource && rt.plain && req.body == nil && !req.wantsUpgrade() &&
+func (s *Server) cacheable(req *exchange.Request, rt exchange.Route) bool {
+	return req.Method == http.MethodGet && rt.Resource && rt.Plain && req.Body == nil && !req.WantsUpgrade() &&
 		// Without authentication, whoever brings credentials is not the one that the
 		// cache reads as; and with it, whom somebody impersonates is upstream's to judge.
-		(req.identity != nil || !req.identified()) && !req.impersonates() && s.feeds.Caches(rt.gvr)
+		(req.Identity != nil || !req.Identified()) && !req.Impersonates() && s.feeds.Caches(rt.GVR)
 }
 
 // kind is what is asked for, as far as it decides on the form of the answer.
 func (r *read) kind() wire.Read {
 	switch {
-	case r.name != "":
+	case r.Name != "":
 		return wire.Get
 	case r.watch:
 		return wire.Watch
@@ -167,7 +167,7 @@ func (r *read) kind() wire.Read {
 // answerable tells whether a cache could answer at all, before one is started.
 func (r *read) answerable() bool {
 	switch {
-	case r.name != "":
+	case r.Name != "":
 		return r.match == "" && r.initialEvents == nil
 	case r.watch:
 		return r.watchable()
@@ -177,12 +177,12 @@ func (r *read) answerable() bool {
 }
 
 // joins tells a get of the most recent state. The cache answers it if that costs nothing.
-func (r *read) joins() bool { return r.name != "" && !r.rvGiven }
+func (r *read) joins() bool { return r.Name != "" && !r.rvGiven }
 
 // joins tells whether the cache answers such a get.
 func (s *Server) joins(r *read, choices []wire.Choice) bool {
-	return len(choices) > 0 && s.feeds.Joins(r.gvr, keptAs(choices[0]), func() bool {
-		return r.identity == nil || s.options.Load().Access.Allows(r.attributes(r.identity.User))
+	return len(choices) > 0 && s.feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
+		return r.Identity == nil || s.options.Load().Access.Allows(r.attributes(r.Identity.User))
 	})
 }
 
@@ -213,12 +213,12 @@ func (s *Server) openFeed(ctx context.Context, r *read) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.Load().SyncTimeout)
 	defer cancel()
 	if r.choice.Encoding == wire.Protobuf {
-		r.feed, err = s.feeds.Open(ctx, r.gvr, object.Protobuf, r.since())
+		r.feed, err = s.feeds.Open(ctx, r.GVR, object.Protobuf, r.since())
 		if !r.choice.Partial || !errors.Is(err, ErrNoEncoding) {
 			return err
 		}
 	}
-	r.feed, err = s.feeds.Open(ctx, r.gvr, object.JSON, r.since())
+	r.feed, err = s.feeds.Open(ctx, r.GVR, object.JSON, r.since())
 	return err
 }
 
@@ -243,13 +243,13 @@ func (r *read) prepare() (err error) {
 	r.cache, r.warnings = r.feed.Cache(), r.feed.Warnings()
 	r.resource = r.cache.Resource()
 	if r.resource.Namespaced {
-		if r.name != "" && r.namespace == "" {
+		if r.Name != "" && r.Namespace == "" {
 			return Beyond // upstream knows no such path
 		}
-	} else if r.namespace != "" && !r.isNamespaceObject() {
+	} else if r.Namespace != "" && !r.isNamespaceObject() {
 		return Beyond
 	}
-	namespace := r.namespace
+	namespace := r.Namespace
 	if !r.resource.Namespaced {
 		namespace = ""
 	}
@@ -268,43 +268,30 @@ func (r *read) prepare() (err error) {
 
 // isNamespaceObject tells /api/v1/namespaces/NAME, whose name is also its namespace.
 func (r *read) isNamespaceObject() bool {
-	return r.gvr.Group == "" && r.gvr.Resource == "namespaces" && r.name == r.namespace
+	return r.GVR.Group == "" && r.GVR.Resource == "namespaces" && r.Name == r.Namespace
 }
 
 // respond makes a 200 response with the headers that every one of kube-apiserver's has.
-func (r *read) respond() *response {
-	resp := newResponse(http.StatusOK, fromCache)
-	resp.header.Set("Content-Type", r.form.ContentType())
-	resp.header["Warning"] = r.warnings
+func (r *read) respond() *exchange.Response {
+	resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
+	resp.Header.Set("Content-Type", r.form.ContentType())
+	resp.Header["Warning"] = r.warnings
 	r.tellAge(resp)
-	r.stamp(resp)
+	r.Stamp(resp)
 	return resp
 }
 
 // fail answers with a Status, in the form that the client takes for one.
-func (r *read) fail(s metav1.Status) *response {
-	resp := r.request.fail(s, fromCache)
-	resp.header["Warning"] = r.warnings
+func (r *read) fail(s metav1.Status) *exchange.Response {
+	resp := r.Request.Fail(s, exchange.FromCache)
+	resp.Header["Warning"] = r.warnings
 	r.tellAge(resp)
 	return resp
 }
 
 // tellAge tells how old the state may be that an answer shows, if it is not the most recent one.
-func (r *read) tellAge(resp *response) {
+func (r *read) tellAge(resp *exchange.Response) {
 	if r.age > 0 {
-		resp.header.Set("Age", strconv.Itoa(int(math.Ceil(r.age.Seconds()))))
+		resp.Header.Set("Age", strconv.Itoa(int(math.Ceil(r.age.Seconds()))))
 	}
-}
-
-func (r *request) stamp(resp *response) {
-	resp.header.Set("Cache-Control", "no-cache, private")
-	resp.header.Set("Audit-Id", r.auditID())
-}
-
-// auditID is the client's, or a new one.
-func (r *request) auditID() string {
-	if id := r.header.Get("Audit-Id"); id != "" {
-		return id
-	}
-	return uuid.NewString()
 }

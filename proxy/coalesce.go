@@ -1,9 +1,7 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -12,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
@@ -22,23 +21,21 @@ const (
 	// shareWait bounds how long others wait for such an answer: kube-apiserver
 	// itself gives up after a minute.
 	shareWait = time.Minute
-	// gatheredKeep is how large a buffer may be to be used again, in bytes.
-	gatheredKeep = 64 << 10
 )
 
 // sharedForward forwards a read, together with others if they are the same.
-func (s *Server) sharedForward(ctx context.Context, req *request, rt route, t *trip, done func()) *response {
+func (s *Server) sharedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *trip, done func()) *exchange.Response {
 	key, ok := shareKey(req, rt)
 	if !ok {
 		return s.forward(ctx, req, rt, t, done)
 	}
 	common := false
-	resp, flew := s.flights.share(ctx, key, t.takes, func(crowd bool) (*response, bool) {
+	resp, flew := s.flights.share(ctx, key, t.takes, func(crowd bool) (*exchange.Response, bool) {
 		if !crowd {
 			return s.forward(ctx, req, rt, t, done), false
 		}
 		all := *req
-		all.client = nobody{} // the others still wait when this one leaves
+		all.Client = exchange.Nobody{} // the others still wait when this one leaves
 		bounded, cancel := context.WithCancel(s.ctx)
 		late := time.AfterFunc(shareWait, cancel)
 		resp := s.forward(bounded, &all, rt, t, joined(done, cancel))
@@ -48,17 +45,17 @@ func (s *Server) sharedForward(ctx context.Context, req *request, rt route, t *t
 	})
 	switch {
 	case !flew && ctx.Err() != nil:
-		resp.letGo(1) // it may have landed all the same
+		resp.LetGo(1) // it may have landed all the same
 		done()
-		return clientGone()
+		return exchange.ClientGone()
 	case !flew && resp == nil:
 		return s.forward(ctx, req, rt, t, done)
 	case !flew:
 		done()
 		s.metrics.shared.Inc()
-		return resp.shared(req)
+		return shared(resp, req)
 	case common:
-		return resp.shared(req)
+		return shared(resp, req)
 	}
 	return resp
 }
@@ -69,26 +66,26 @@ const shareWork = 3
 
 // buffer reads an answer that others share, if the workspace has room for it. Short ones take none
 // once they were read, like those that nobody shares.
-func (s *Server) buffer(ctx context.Context, req *request, resp *response) (whole bool) {
+func (s *Server) buffer(ctx context.Context, req *exchange.Request, resp *exchange.Response) (whole bool) {
 	user := req.User()
-	for _, most := range []int64{gatherMax, shareMax} {
+	for _, most := range []int64{exchange.GatherMax, shareMax} {
 		if s.workspace.Take(ctx, fair.Claim{User: user, Size: shareWork * most, Held: req.Held()}) != nil {
 			return false
 		}
-		whole = resp.buffer(most) == nil
+		whole = resp.Buffer(most) == nil
 		kept := int64(0)
 		free := sync.OnceFunc(func() { s.workspace.Give(user, kept) })
 		switch {
-		case most == gatherMax:
+		case most == exchange.GatherMax:
 		case whole:
-			kept = int64(len(resp.bytes))
-			resp.shares = s.workspace.Shared(free)
-		case resp.length <= most: // the beginning was read
+			kept = int64(len(resp.Bytes))
+			resp.Shares = s.workspace.Shared(free)
+		case resp.Length <= most: // the beginning was read
 			kept = most
-			resp.reader = freeing{resp.reader, free}
+			resp.Reader = freeing{resp.Reader, free}
 		}
-		if most > gatherMax {
-			s.workspace.Discard((shareWork - 1) * int64(len(resp.bytes)))
+		if most > exchange.GatherMax {
+			s.workspace.Discard((shareWork - 1) * int64(len(resp.Bytes)))
 		}
 		s.workspace.Give(user, shareWork*most-kept)
 		if whole {
@@ -110,88 +107,23 @@ func (f freeing) Close() error {
 	return f.ReadCloser.Close()
 }
 
-// nobody is a client that never leaves.
-type nobody struct{}
-
-func (nobody) whenGone(context.CancelFunc) (stop func()) { return func() {} }
-func (nobody) interrupt()                                {}
-
-var errLong = errors.New("answer is too long to be shared")
-
-// gatherMax bounds what is read of a forwarded answer before the first of it is written, in bytes. Upstream does
-// not tell the length of what takes it more than 2 KiB, and writes it in one go: piece by piece each would be a write of
-// its own here, and wake the client up anew.
-const gatherMax = 64 << 10
-
 // kubernetesOwn tells API groups that kube-apiserver serves itself: an answer is there as a whole. What others serve may
 // be a stream without looking like one.
 func kubernetesOwn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
-// gather reads a short answer to its end, so that it is written at once.
-func (r *response) gather(method string) {
-	if method != http.MethodHead && r.status != http.StatusNoContent && r.status != http.StatusNotModified {
-		_ = r.buffer(gatherMax) // what is too long is written as it comes
-	}
-}
-
-// buffer reads a response of up to limit bytes into memory. A longer one, or one
-// that breaks, can still be read as before.
-func (r *response) buffer(limit int64) error {
-	if r.reader == nil {
-		return nil
-	}
-	if r.length > limit {
-		return errLong
-	}
-	read := gathered.Get().(*bytes.Buffer)
-	defer letGo(read)
-	_, err := read.ReadFrom(io.LimitReader(r.reader, limit+1))
-	body := bytes.Clone(read.Bytes())
-	if err != nil || int64(len(body)) > limit {
-		rest := io.Reader(r.reader)
-		if err != nil {
-			rest = brokenReader{err}
-		}
-		r.reader = readCloser{io.MultiReader(bytes.NewReader(body), rest), r.reader}
-		return errLong
-	}
-	_ = r.reader.Close() // read to its end
-	r.reader, r.bytes = nil, body
-	return nil
-}
-
-// gathered are buffers for answers whose length upstream does not tell.
-var gathered = sync.Pool{New: func() any { return new(bytes.Buffer) }}
-
-func letGo(b *bytes.Buffer) {
-	if b.Cap() <= gatheredKeep {
-		b.Reset()
-		gathered.Put(b)
-	}
-}
-
-type readCloser struct {
-	io.Reader
-	io.Closer
-}
-
-type brokenReader struct{ err error }
-
-func (b brokenReader) Read([]byte) (int, error) { return 0, b.err }
-
 // shared is the answer for one of those who share it.
-func (r *response) shared(req *request) *response {
+func shared(r *exchange.Response, req *exchange.Request) *exchange.Response {
 	one := *r
-	one.header = r.header.Clone()
-	if one.header.Get("Audit-Id") != "" {
-		one.header.Del("Audit-Id")
-		one.header.Set("Audit-Id", req.auditID())
+	one.Header = r.Header.Clone()
+	if one.Header.Get("Audit-Id") != "" {
+		one.Header.Del("Audit-Id")
+		one.Header.Set("Audit-Id", req.AuditID())
 	}
-	if r.shares != nil {
-		one.bytes, one.length = nil, int64(len(r.bytes))
-		one.reader = r.shares.Body(r.bytes)
+	if r.Shares != nil {
+		one.Bytes, one.Length = nil, int64(len(r.Bytes))
+		one.Reader = r.Shares.Body(r.Bytes)
 	}
 	return &one
 }
@@ -205,24 +137,24 @@ var plainHeaders = []string{
 
 // shareKey tells reads that upstream answers alike: those with the same credentials.
 // Without authentication, who brings some is answered alone.
-func shareKey(req *request, rt route) (string, bool) {
-	if req.method != http.MethodGet || !rt.resource || !rt.plain || rt.verb != "get" && rt.verb != "list" ||
-		req.body != nil || req.wantsUpgrade() || req.identity == nil && req.identified() || req.impersonates() {
+func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
+	if req.Method != http.MethodGet || !rt.Resource || !rt.Plain || rt.Verb != "get" && rt.Verb != "list" ||
+		req.Body != nil || req.WantsUpgrade() || req.Identity == nil && req.Identified() || req.Impersonates() {
 		return "", false
 	}
-	if _, err := url.ParseQuery(req.query); err != nil {
+	if _, err := url.ParseQuery(req.Query); err != nil {
 		return "", false
 	}
-	for name, values := range req.header {
-		if !slices.Contains(plainHeaders, name) && (name != "Authorization" || req.identity == nil) || len(values) > 1 || name == "Connection" && !strings.EqualFold(values[0], "keep-alive") {
+	for name, values := range req.Header {
+		if !slices.Contains(plainHeaders, name) && (name != "Authorization" || req.Identity == nil) || len(values) > 1 || name == "Connection" && !strings.EqualFold(values[0], "keep-alive") {
 			return "", false
 		}
 	}
 	pretty := "-"
-	if req.pretty() {
+	if req.Pretty() {
 		pretty = "pretty"
 	}
 	return strings.Join([]string{
-		req.target, req.header.Get("Accept"), req.header.Get("Accept-Encoding"), pretty, req.identity.key(),
+		req.Target, req.Header.Get("Accept"), req.Header.Get("Accept-Encoding"), pretty, req.Identity.Key(),
 	}, "\n"), true
 }

@@ -10,9 +10,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
@@ -47,7 +49,7 @@ func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
 				before := written.Add(1) // a write that was acknowledged just now
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
-				answer, flew := fs.share(ctx, "key", takes, func(bool) (*response, bool) {
+				answer, flew := fs.share(ctx, "key", takes, func(bool) (*exchange.Response, bool) {
 					if n := flying.Add(1); n > atATime {
 						t.Errorf("%d requests at a time", n)
 					}
@@ -55,7 +57,7 @@ func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
 					sent.Add(1)
 					value := written.Load()
 					time.Sleep(10 * time.Millisecond)
-					return &response{bytes: []byte(strconv.FormatInt(value, 10))}, !alone
+					return &exchange.Response{Bytes: []byte(strconv.FormatInt(value, 10))}, !alone
 				})
 				if answer == nil {
 					if flew {
@@ -66,7 +68,7 @@ func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
 				if took := time.Since(came); takes > 0 && !flew && took > takes+takes/2 {
 					t.Errorf("an answer took %s, upstream %s", took, takes)
 				}
-				if value, _ := strconv.ParseInt(string(answer.bytes), 10, 64); value < before {
+				if value, _ := strconv.ParseInt(string(answer.Bytes), 10, 64); value < before {
 					t.Errorf("answered with %d, came at %d", value, before)
 				}
 			})
@@ -97,13 +99,13 @@ func testSlowFlights(t *testing.T) {
 			}
 			readers.Go(func() {
 				time.Sleep(wait)
-				fs.share(t.Context(), "key", 10*time.Millisecond, func(bool) (*response, bool) {
+				fs.share(t.Context(), "key", 10*time.Millisecond, func(bool) (*exchange.Response, bool) {
 					if n := flying.Add(1); n > fleetMost {
 						t.Errorf("%d requests at a time", n)
 					}
 					defer flying.Add(-1)
 					time.Sleep(takes)
-					return &response{}, true
+					return &exchange.Response{}, true
 				})
 			})
 		}
@@ -124,11 +126,11 @@ func testHungFlight(t *testing.T) {
 				readers.Go(func() {
 					time.Sleep(time.Duration(i) * 100 * time.Microsecond)
 					began := time.Now()
-					fs.share(t.Context(), "key", time.Duration(takes)*time.Millisecond, func(bool) (*response, bool) {
+					fs.share(t.Context(), "key", time.Duration(takes)*time.Millisecond, func(bool) (*exchange.Response, bool) {
 						if i == 0 {
 							time.Sleep(time.Minute)
 						}
-						return &response{}, true
+						return &exchange.Response{}, true
 					})
 					if took := time.Since(began); i > 0 && took > 5*time.Millisecond {
 						t.Errorf("known to take %d ms: reader %d waited for %s", known, i, took)
@@ -152,23 +154,26 @@ func TestBuffer(t *testing.T) {
 		"full":          {strings.NewReader("0123456789"), 10, true},
 		"long":          {strings.NewReader("0123456789a"), -1, false},
 		"known as long": {strings.NewReader("0123456789a"), 11, false},
-		"broken":        {io.MultiReader(strings.NewReader("0123"), brokenReader{io.ErrUnexpectedEOF}), 8, false},
+		"broken":        {io.MultiReader(strings.NewReader("0123"), iotest.ErrReader(io.ErrUnexpectedEOF)), 8, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var all strings.Builder
 			closed := 0
-			r := &response{source: fromUpstream, length: test.length, reader: readCloser{io.TeeReader(test.from, &all), closer(func() { closed++ })}}
-			err := r.buffer(limit)
+			r := &exchange.Response{Source: exchange.FromUpstream, Length: test.length, Reader: struct {
+				io.Reader
+				io.Closer
+			}{io.TeeReader(test.from, &all), closer(func() { closed++ })}}
+			err := r.Buffer(limit)
 			if (err == nil) != test.shared {
 				t.Fatalf("buffer: %v", err)
 			}
 			if test.shared {
-				if string(r.bytes) != all.String() || r.reader != nil || closed != 1 {
-					t.Errorf("%q of %q, closed %d times", r.bytes, all.String(), closed)
+				if string(r.Bytes) != all.String() || r.Reader != nil || closed != 1 {
+					t.Errorf("%q of %q, closed %d times", r.Bytes, all.String(), closed)
 				}
 				return
 			}
-			rest, err := io.ReadAll(r.reader)
+			rest, err := io.ReadAll(r.Reader)
 			if (err != nil) != (name == "broken") || string(rest) != all.String() || closed != 0 {
 				t.Errorf("%q of %q: %v, closed %d times", rest, all.String(), err, closed)
 			}
@@ -184,27 +189,27 @@ func (c closer) Close() error {
 }
 
 func TestShareKey(t *testing.T) {
-	rt := parseRoute("GET", "/api/v1/namespaces/a/pods")
-	base := func() *request {
-		return &request{method: "GET", target: "/api/v1/namespaces/a/pods", header: http.Header{"Accept": {"application/json"}, "User-Agent": {"a"}}}
+	rt := exchange.ParseRoute("GET", "/api/v1/namespaces/a/pods")
+	base := func() *exchange.Request {
+		return &exchange.Request{Method: "GET", Target: "/api/v1/namespaces/a/pods", Header: http.Header{"Accept": {"application/json"}, "User-Agent": {"a"}}}
 	}
 	key, ok := shareKey(base(), rt)
 	if !ok {
 		t.Fatal("a plain list is not shared")
 	}
-	for name, change := range map[string]func(*request){
-		"another target":        func(r *request) { r.target += "?limit=1" },
-		"another form":          func(r *request) { r.header.Set("Accept", "application/yaml") },
-		"another encoding":      func(r *request) { r.header.Set("Accept-Encoding", "gzip") },
-		"indented":              func(r *request) { r.header.Set("User-Agent", "curl/8") },
-		"an identity":           func(r *request) { r.header.Set("Authorization", "Bearer x") },
-		"somebody else":         func(r *request) { r.header.Set("Impersonate-User", "x") },
-		"a header unknown here": func(r *request) { r.header.Set("X-Remote-User", "x") },
-		"two forms":             func(r *request) { r.header["Accept"] = []string{"application/yaml", "application/json"} },
-		"a hidden form":         func(r *request) { r.header.Set("Connection", "accept") },
-		"a malformed query":     func(r *request) { r.target, r.query = r.target+"?x=%zz", "x=%zz" },
-		"a write":               func(r *request) { r.method = "POST" },
-		"a body":                func(r *request) { r.body = &body{} },
+	for name, change := range map[string]func(*exchange.Request){
+		"another target":        func(r *exchange.Request) { r.Target += "?limit=1" },
+		"another form":          func(r *exchange.Request) { r.Header.Set("Accept", "application/yaml") },
+		"another encoding":      func(r *exchange.Request) { r.Header.Set("Accept-Encoding", "gzip") },
+		"indented":              func(r *exchange.Request) { r.Header.Set("User-Agent", "curl/8") },
+		"an identity":           func(r *exchange.Request) { r.Header.Set("Authorization", "Bearer x") },
+		"somebody else":         func(r *exchange.Request) { r.Header.Set("Impersonate-User", "x") },
+		"a header unknown here": func(r *exchange.Request) { r.Header.Set("X-Remote-User", "x") },
+		"two forms":             func(r *exchange.Request) { r.Header["Accept"] = []string{"application/yaml", "application/json"} },
+		"a hidden form":         func(r *exchange.Request) { r.Header.Set("Connection", "accept") },
+		"a malformed query":     func(r *exchange.Request) { r.Target, r.Query = r.Target+"?x=%zz", "x=%zz" },
+		"a write":               func(r *exchange.Request) { r.Method = "POST" },
+		"a body":                func(r *exchange.Request) { r.Body = &exchange.Body{} },
 	} {
 		r := base()
 		change(r)
@@ -213,12 +218,12 @@ func TestShareKey(t *testing.T) {
 		}
 	}
 	r := base()
-	r.header.Set("User-Agent", "b")
-	r.header.Set("Audit-Id", "b")
+	r.Header.Set("User-Agent", "b")
+	r.Header.Set("Audit-Id", "b")
 	if other, ok := shareKey(r, rt); !ok || other != key {
 		t.Error("another client of the same kind asks alone")
 	}
-	if _, ok := shareKey(base(), parseRoute("GET", "/api/v1/namespaces/a/pods/p/log")); ok {
+	if _, ok := shareKey(base(), exchange.ParseRoute("GET", "/api/v1/namespaces/a/pods/p/log")); ok {
 		t.Error("a subresource is shared")
 	}
 }
@@ -230,7 +235,7 @@ func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
 		var flown atomic.Int64
 		var all sync.WaitGroup
 		all.Go(func() {
-			fs.share(t.Context(), "key", 0, func(bool) (*response, bool) {
+			fs.share(t.Context(), "key", 0, func(bool) (*exchange.Response, bool) {
 				flown.Add(1)
 				time.Sleep(time.Hour)
 				return nil, false
@@ -241,7 +246,7 @@ func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
 		var left sync.WaitGroup
 		for range 20 {
 			left.Go(func() {
-				if answer, flew := fs.share(ctx, "key", 0, func(bool) (*response, bool) { flown.Add(1); return nil, false }); answer != nil || flew {
+				if answer, flew := fs.share(ctx, "key", 0, func(bool) (*exchange.Response, bool) { flown.Add(1); return nil, false }); answer != nil || flew {
 					t.Error("somebody who left has flown")
 				}
 			})
@@ -259,8 +264,8 @@ func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
 // An answer that lands as a client leaves gives that client's share of the memory back.
 func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 	s := &Server{}
-	req := &request{method: http.MethodGet, target: "/api/v1/pods", path: "/api/v1/pods", header: http.Header{}}
-	rt := parseRoute(req.method, req.path)
+	req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
+	rt := exchange.ParseRoute(req.Method, req.Path)
 	key, ok := shareKey(req, rt)
 	if !ok {
 		t.Fatal("it cannot be shared")
@@ -269,10 +274,10 @@ func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 	cancel()
 	for range 100 { // either may be noticed first
 		freed := false
-		answer := newResponse(http.StatusOK, fromUpstream)
-		answer.bytes = []byte("x")
-		answer.shares = (&fair.Workspace{}).Shared(func() { freed = true })
-		answer.letGo(-1)
+		answer := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
+		answer.Bytes = []byte("x")
+		answer.Shares = (&fair.Workspace{}).Shared(func() { freed = true })
+		answer.LetGo(-1)
 		f := newFlight()
 		f.answer = answer
 		close(f.landed)

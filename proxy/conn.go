@@ -8,10 +8,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // conn is a client's connection. While a handler runs, nobody reads it, so that
-// a client which leaves would go unnoticed until something is written; whenGone
+// a client which leaves would go unnoticed until something is written; WhenGone
 // reads ahead in that time. What it read is given to the next reader.
 //
 // Its methods are called by one goroutine at a time, as fasthttp does.
@@ -49,8 +51,11 @@ type conn struct {
 	}
 }
 
-// holdAs counts the connection for a user.
-func (c *conn) holdAs(user string, take func() (giveBack func(), ok bool)) bool {
+// Crowded implements Conn.
+func (c *conn) Crowded() bool { return c.crowded.Load() }
+
+// HoldAs implements Conn.
+func (c *conn) HoldAs(user string, take func() (giveBack func(), ok bool)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed || c.mu.counted != nil && c.mu.user == user {
@@ -197,13 +202,9 @@ func (c *conn) linger() {
 
 var longAgo = time.Unix(1, 0)
 
-// aheadMax bounds how much is read ahead of a client that does not wait for its
-// answers, in bytes.
-const aheadMax = 64 << 10
-
-// whenGone implements client. A client that sends more than aheadMax meanwhile
+// WhenGone implements Client. A client that sends more than aheadMax meanwhile
 // is treated as one that left.
-func (c *conn) whenGone(gone context.CancelFunc) (stop func()) {
+func (c *conn) WhenGone(gone context.CancelFunc) (stop func()) {
 	if c.err != nil {
 		return func() {} // it is known to be gone
 	}
@@ -214,7 +215,7 @@ func (c *conn) whenGone(gone context.CancelFunc) (stop func()) {
 	go func() {
 		defer close(done)
 		var scratch [512]byte
-		for err == nil && len(read) < aheadMax {
+		for err == nil && len(read) < exchange.AheadMax {
 			var n int
 			n, err = c.Conn.Read(scratch[:])
 			read = append(read, scratch[:n]...)
@@ -253,8 +254,8 @@ func (c *conn) drainUntilGone(gone context.CancelFunc) (stop func()) {
 	}
 }
 
-// interrupt implements client.
-func (c *conn) interrupt() {
+// Interrupt implements Client.
+func (c *conn) Interrupt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.interrupted = true

@@ -40,7 +40,7 @@ func pipe(t *testing.T) (client net.Conn, server *conn) {
 func TestWhenGoneNoticesTheClientLeaving(t *testing.T) {
 	client, server := pipe(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	stop := server.whenGone(cancel)
+	stop := server.WhenGone(cancel)
 	client.Close()
 	<-ctx.Done()
 	stop()
@@ -52,7 +52,7 @@ func TestWhenGoneNoticesTheClientLeaving(t *testing.T) {
 // What the client sent in the meantime belongs to its next request.
 func TestWhenGoneLosesNoByte(t *testing.T) {
 	client, server := pipe(t)
-	stop := server.whenGone(func() { t.Error("the client is there") })
+	stop := server.WhenGone(func() { t.Error("the client is there") })
 	if _, err := io.WriteString(client, "GET / HTTP/1.1"); err != nil { // returns when it was read ahead
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestWhenGoneLosesNoByte(t *testing.T) {
 func TestWhenGoneNoticesATalkativeClientLeaving(t *testing.T) {
 	client, server := pipe(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	defer server.whenGone(cancel)()
+	defer server.WhenGone(cancel)()
 	if _, err := io.WriteString(client, "\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestWhenGoneNoticesATalkativeClientLeaving(t *testing.T) {
 func TestWhenGoneStopsQuietly(t *testing.T) {
 	client, server := pipe(t)
 	for range 3 { // as with requests one after another on a connection
-		stop := server.whenGone(func() { t.Error("the client is there") })
+		stop := server.WhenGone(func() { t.Error("the client is there") })
 		stop()
 	}
 	go func() { _, _ = io.WriteString(client, "x") }()

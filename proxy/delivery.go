@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
@@ -19,13 +20,13 @@ const deltasMax = 128
 //
 // Nothing of what is polled is held while a client is waited for: it would keep objects alive
 // that the log has let go of.
-func (w *watching) deliver(out *chunkWriter, s *scratch) (position uint64, behind bool, err error) {
+func (w *watching) deliver(out *exchange.ChunkWriter, s *scratch) (position uint64, behind bool, err error) {
 	pooled := s
 	if pooled == nil {
 		pooled = scratches.Get().(*scratch)
 	}
-	polled, position, err := w.cursor.PollWithin(pooled.deltas[:0], w.most, pieceSize)
-	if s != nil && len(polled) == 1 && err == nil && out.buf == nil {
+	polled, position, err := w.cursor.PollWithin(pooled.deltas[:0], w.most, exchange.PieceSize)
+	if s != nil && len(polled) == 1 && err == nil && out.Buf == nil {
 		err = w.writeOne(out, &polled[0], &s.frames)
 	} else {
 		for i := range polled {
@@ -46,7 +47,7 @@ func (w *watching) deliver(out *chunkWriter, s *scratch) (position uint64, behin
 }
 
 // deliverLarge is deliver for one event, however large.
-func (w *watching) deliverLarge(out *chunkWriter) (position uint64, behind bool, err error) {
+func (w *watching) deliverLarge(out *exchange.ChunkWriter) (position uint64, behind bool, err error) {
 	var one [1]watchcache.Delta
 	polled, position, err := w.cursor.PollWithin(one[:0], 1, math.MaxInt)
 	if err == nil && len(polled) == 1 {
@@ -57,18 +58,18 @@ func (w *watching) deliverLarge(out *chunkWriter) (position uint64, behind bool,
 
 // writeState writes the state that the watch begins with, and the bookmark that
 // ends it if the client asked for bookmarks.
-func (w *watching) writeState(ctx context.Context, out *chunkWriter) error {
+func (w *watching) writeState(ctx context.Context, out *exchange.ChunkWriter) error {
 	from, to := w.filter.KeyRange(w.resource)
 	for span := range w.spansAhead(w.initial, from, to) {
 		for _, o := range span.Objects() {
 			if err := w.add(out, watchcache.Added, o); err != nil {
-				_ = out.flush() // what came before
+				_ = out.Flush() // what came before
 				return err
 			}
 		}
 		if err := w.stays(ctx); err != nil {
 			w.appendEnd(out, err)
-			_ = out.flush()
+			_ = out.Flush()
 			return err
 		}
 	}
@@ -80,7 +81,7 @@ func (w *watching) writeState(ctx context.Context, out *chunkWriter) error {
 			return err
 		}
 	}
-	return out.flush()
+	return out.Flush()
 }
 
 // stays tells whether there is still a point in writing the state. It keeps alive what was
@@ -98,26 +99,26 @@ func (w *watching) stays(ctx context.Context) error {
 
 // add appends an event, behind a flush if there is no room for it. An event that is larger
 // than a piece is written from the bytes that the cache keeps, if it is made of them.
-func (w *watching) add(out *chunkWriter, kind watchcache.EventType, o *object.Object) error {
+func (w *watching) add(out *exchange.ChunkWriter, kind watchcache.EventType, o *object.Object) error {
 	size := len(o.Item()) + watchcache.EventOverhead
-	if err := out.makeRoom(size); err != nil {
+	if err := out.MakeRoom(size); err != nil {
 		return err
 	}
-	if size <= pieceSize {
+	if size <= exchange.PieceSize {
 		return w.put(out, kind, o)
 	}
-	buf := out.pending()
+	buf := out.Pending()
 	head, body, tail, ok := w.form.SplitEvent(*buf, kind.String(), o.Bytes())
 	if !ok {
 		return w.put(out, kind, o)
 	}
 	*buf = head
-	return out.flushWith(body, tail)
+	return out.FlushWith(body, tail)
 }
 
 // put appends an event.
-func (w *watching) put(out *chunkWriter, kind watchcache.EventType, o *object.Object) (err error) {
-	buf := out.pending()
+func (w *watching) put(out *exchange.ChunkWriter, kind watchcache.EventType, o *object.Object) (err error) {
+	buf := out.Pending()
 	if *buf, err = w.form.AppendEvent(*buf, kind.String(), o.Bytes()); err != nil {
 		w.unwritable() // the client comes back, and finds upstream
 	}
@@ -126,6 +127,6 @@ func (w *watching) put(out *chunkWriter, kind watchcache.EventType, o *object.Ob
 
 // append appends an event. An object that left the selection is shown with its
 // previous content at the resourceVersion of the change.
-func (w *watching) append(out *chunkWriter, d *watchcache.Delta) error {
+func (w *watching) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	return w.put(out, d.Type, d.Object.At(d.RV))
 }

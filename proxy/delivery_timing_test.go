@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -43,7 +44,7 @@ func benchmarkDelivery(b *testing.B, events, size int, pumped bool) {
 		s = new(scratch)
 	}
 	all := make([]*watching, 100)
-	outs := make([]*chunkWriter, len(all))
+	outs := make([]*exchange.ChunkWriter, len(all))
 	for i := range all {
 		cursor, err := r.cache.WatchAfter(r.filter, initial)
 		if err != nil {
@@ -51,7 +52,7 @@ func benchmarkDelivery(b *testing.B, events, size int, pumped bool) {
 		}
 		mine := *r
 		all[i] = &watching{read: &mine, cursor: cursor, draining: context.Background(), done: func() {}}
-		outs[i] = &chunkWriter{w: io.Discard}
+		outs[i] = &exchange.ChunkWriter{To: io.Discard}
 		if !all[i].open(b.Context(), outs[i]) {
 			b.Fatal("it does not begin")
 		}

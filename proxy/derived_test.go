@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -136,7 +137,7 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 	var all sync.WaitGroup
 	pieces := make([]*piece, herd)
 	for i := range herd {
-		m := fair.NewMeter(t.Context(), &request{}, slots, false)
+		m := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
 		_ = m.Spend(fair.CheapWork) // the next piece needs a slot
 		all.Go(func() {
 			for span := range snapshot.Spans(from, to) {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -175,18 +176,18 @@ func TestPatienceOfForwards(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &Server{metrics: NewMetrics(prometheus.NewRegistry()), places: fair.NewQueue(1, 1, 100<<10)}
-			ask := func() *response {
-				req := &request{query: query, header: http.Header{}, client: nobody{}}
-				_, refusal := s.admitForward(t.Context(), req, route{verb: "create"})
+			ask := func() *exchange.Response {
+				req := &exchange.Request{Query: query, Header: http.Header{}, Client: exchange.Nobody{}}
+				_, refusal := s.admitForward(t.Context(), req, exchange.Route{Verb: "create"})
 				return refusal
 			}
 			if refusal := ask(); refusal != nil {
-				t.Fatal(refusal.status)
+				t.Fatal(refusal.Status)
 			}
 			began := time.Now()
 			refusal := ask()
-			if waited := time.Since(began); refusal == nil || refusal.status != http.StatusTooManyRequests || refusal.header.Get("Retry-After") == "" ||
-				waited != want || refusal.close {
+			if waited := time.Since(began); refusal == nil || refusal.Status != http.StatusTooManyRequests || refusal.Header.Get("Retry-After") == "" ||
+				waited != want || refusal.Close {
 				t.Errorf("%q: %+v after %v, want a refusal after %v", query, refusal, waited, want)
 			}
 			s.places = fair.NewQueue(1, 1, 1<<10)
@@ -278,14 +279,14 @@ func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Sn
 	r.derived = newDerived(t, 1<<20)
 	r.workspace = fair.NewWorkspace(1<<30, 1<<30, 1<<20)
 	selecting(t, r, "labelSelector="+dearSelector())
-	r.client = nobody{}
-	r.meter = fair.NewMeter(t.Context(), r.request, slots, r.kind() != wire.Watch)
+	r.Client = exchange.Nobody{}
+	r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.kind() != wire.Watch)
 	return r, snapshot
 }
 
 // meterWithin has a read end with a context.
 func meterWithin(ctx context.Context, r *read, slots *fair.Queue) {
-	r.meter = fair.NewMeter(ctx, r.request, slots, false)
+	r.meter = fair.NewMeter(ctx, r.Request, slots, false)
 }
 
 // A walk through a large collection lets others have their turn, and goes on afterwards.
@@ -350,7 +351,7 @@ func TestReadIsGivenUp(t *testing.T) {
 				w := &watching{read: r, initial: snapshot, cursor: cursor}
 				w.schedule()
 				w.bookmarks = true
-				err = w.writeState(t.Context(), &chunkWriter{w: &out})
+				err = w.writeState(t.Context(), &exchange.ChunkWriter{To: &out})
 				if out.Len() == 0 {
 					return nil, err
 				}
@@ -399,7 +400,7 @@ func TestMeterOfCheapRead(t *testing.T) {
 	r, _ := pageOf(t, 1, 0)
 	ctx := t.Context()
 	if allocs := testing.AllocsPerRun(100, func() {
-		r.meter = fair.NewMeter(ctx, r.request, s.slots, true)
+		r.meter = fair.NewMeter(ctx, r.Request, s.slots, true)
 		if err := r.meter.Spend(fair.CheapWork); err != nil {
 			t.Fatal(err)
 		}
@@ -416,7 +417,7 @@ func BenchmarkMeter(b *testing.B) {
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
-		r.meter = fair.NewMeter(ctx, r.request, s.slots, true)
+		r.meter = fair.NewMeter(ctx, r.Request, s.slots, true)
 		_ = r.meter.Spend(1)
 		r.meter.End()
 	}
@@ -440,10 +441,10 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 				_ = http.NewResponseController(w).Flush() // so that nobody knows the length
 				_, _ = w.Write(make([]byte, test.length-test.length/2))
 			}, testLimits())
-			answers := make(chan *response, sharers+2)
+			answers := make(chan *exchange.Response, sharers+2)
 			ask := func(ctx context.Context) {
-				req := &request{method: http.MethodGet, target: "/api/v1/pods", path: "/api/v1/pods", header: http.Header{}, client: nobody{}, conn: &conn{}}
-				rt := parseRoute(req.method, req.path)
+				req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}, Client: exchange.Nobody{}, Conn: noConn{}}
+				rt := exchange.ParseRoute(req.Method, req.Path)
 				go func() { answers <- s.handle(ctx, req, &rt) }()
 			}
 			waiting := func(want int) {
@@ -477,10 +478,10 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 			var open []io.Closer
 			for range sharers + 2 {
 				resp := <-answers
-				if resp.reader != nil {
-					open = append(open, resp.reader)
+				if resp.Reader != nil {
+					open = append(open, resp.Reader)
 				}
-				if resp.status == http.StatusOK {
+				if resp.Status == http.StatusOK {
 					whole++
 				}
 			}

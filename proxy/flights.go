@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // flights lets forwarded gets and lists that are the same in every respect that
@@ -32,10 +34,10 @@ type fleet struct {
 
 // flight is one request upstream.
 type flight struct {
-	lead    chan struct{} // gives one of those who wait the lead
-	landed  chan struct{} // closed when answer is set
-	answer  *response     // nil if it cannot be shared
-	waiting int           // how many wait for it, whoever leads it included if he waited; guarded by flights.mu
+	lead    chan struct{}      // gives one of those who wait the lead
+	landed  chan struct{}      // closed when answer is set
+	answer  *exchange.Response // nil if it cannot be shared
+	waiting int                // how many wait for it, whoever leads it included if he waited; guarded by flights.mu
 }
 
 // fleetMost is how many flights of a key are under way at most, if the next need not wait. FleetPart
@@ -108,11 +110,11 @@ func (fs *flights) proceedLocked(of *fleet) {
 }
 
 // land hands out a flight's answer and lets the next one begin.
-func (fs *flights) land(key string, f *flight, answer *response) {
+func (fs *flights) land(key string, f *flight, answer *exchange.Response) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.answer = answer
-	answer.letGo(-f.waiting)
+	answer.LetGo(-f.waiting)
 	close(f.landed)
 	fs.endLocked(key)
 }
@@ -132,7 +134,7 @@ func (fs *flights) endLocked(key string) {
 func (fs *flights) leave(key string, f *flight) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	f.answer.letGo(1)
+	f.answer.LetGo(1)
 	if f.waiting--; f.waiting > 0 {
 		return
 	}
@@ -155,7 +157,7 @@ func (fs *flights) crowd(f *flight) bool {
 // and the caller has to ask alone. Fly is told whether others wait, and says
 // whether they may have the answer, too. If ctx ends while the caller waits, nobody
 // wants an answer, and there is none.
-func (fs *flights) share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (answer *response, ok bool)) (answer *response, flew bool) {
+func (fs *flights) share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (answer *exchange.Response, ok bool)) (answer *exchange.Response, flew bool) {
 	f, leads := fs.join(key, takes)
 	if !leads {
 		select {
@@ -167,7 +169,7 @@ func (fs *flights) share(ctx context.Context, key string, takes time.Duration, f
 			return nil, false
 		}
 	}
-	var common *response
+	var common *exchange.Response
 	defer func() { fs.land(key, f, common) }()
 	answer, ok := fly(fs.crowd(f))
 	if ok {

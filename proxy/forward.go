@@ -13,9 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // Forwarder sends requests upstream as they are and streams the answers back.
@@ -72,9 +74,9 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 // forward sends a request upstream. When the client leaves, the upstream
 // request ends. When over ends, which is nil for never, the response does, as if
 // upstream had ended it. Done is called once, when both sides are through.
-func (f *Forwarder) forward(ctx, over context.Context, req *request, t *trip, done func()) *response {
+func (f *Forwarder) forward(ctx, over context.Context, req *exchange.Request, t *trip, done func()) *exchange.Response {
 	ctx, cancel := context.WithCancel(ctx)
-	x := &exchange{request: req, cancel: joined(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
+	x := &roundTrip{Request: req, cancel: joined(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
 	if over != nil {
 		finish := x.cancel
 		stop := context.AfterFunc(over, func() {
@@ -83,21 +85,21 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, t *trip, do
 		})
 		x.cancel = joined(func() { stop() }, finish)
 	}
-	if f.actsAs && (req.impersonates() && req.identity == nil || req.identity.actsAsAnother()) {
+	if f.actsAs && (req.Impersonates() && req.Identity == nil || req.Identity.ActsAsAnother()) {
 		x.cancel()
-		return req.fail(forbiddenImpersonation(), fromProxy)
+		return req.Fail(forbiddenImpersonation(), exchange.FromProxy)
 	}
 	out, err := x.outgoing(ctx, f.base)
 	if err != nil {
 		x.cancel()
-		return noRequest(badRequest(err.Error()))
+		return noRequest(exchange.BadRequest(err.Error()))
 	}
 	way, ok := f.way(req)
 	if !ok {
 		x.cancel()
-		return req.fail(unspeakable(), fromProxy)
+		return req.Fail(unspeakable(), exchange.FromProxy)
 	}
-	if x.body == nil {
+	if x.Body == nil {
 		close(x.bodyDone)
 		x.watchClient()
 	}
@@ -112,25 +114,25 @@ func (f *Forwarder) forward(ctx, over context.Context, req *request, t *trip, do
 	in, err := t.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })
 	asked = true
 	if err != nil {
-		broken := x.body.failure() // before we interrupt it ourselves
+		broken := x.Body.Failure() // before we interrupt it ourselves
 		_ = out.Body.Close()       // not every transport does
 		x.finish()
-		if errors.Is(broken, errBodyTooLarge) {
-			return req.fail(bodyTooLarge(x.body.most), fromProxy)
+		if errors.Is(broken, exchange.ErrBodyTooLarge) {
+			return req.Fail(exchange.BodyTooLarge(x.Body.Most), exchange.FromProxy)
 		}
 		if broken != nil {
-			return statusResponse(badRequest("request body: "+broken.Error()), fromProxy)
+			return exchange.StatusResponse(exchange.BadRequest("request body: "+broken.Error()), exchange.FromProxy)
 		}
-		return statusResponse(unreachable(err), fromProxy)
+		return exchange.StatusResponse(unreachable(err), exchange.FromProxy)
 	}
 	if in.StatusCode == http.StatusSwitchingProtocols {
 		return x.tunnel(in)
 	}
-	resp := newResponse(in.StatusCode, fromUpstream)
-	copyHeader(resp.header, in.Header)
-	resp.length = in.ContentLength
+	resp := exchange.NewResponse(in.StatusCode, exchange.FromUpstream)
+	copyHeader(resp.Header, in.Header)
+	resp.Length = in.ContentLength
 	x.upstream = in.Body
-	resp.reader = x
+	resp.Reader = x
 	return resp
 }
 
@@ -165,17 +167,17 @@ func (t *trip) within(cancel func(), ask func() (*http.Response, error)) (*http.
 // way is how a request goes upstream: as the proxy; as somebody whom the proxy
 // impersonates; or with the client's own credentials and none of the proxy's. It is
 // false if the one to impersonate cannot be named upstream.
-func (f *Forwarder) way(req *request) (http.RoundTripper, bool) {
+func (f *Forwarder) way(req *exchange.Request) (http.RoundTripper, bool) {
 	ts := f.own
-	if req.identity == nil && req.identified() || req.identity != nil && !req.identity.actsAsAnother() {
+	if req.Identity == nil && req.Identified() || req.Identity != nil && !req.Identity.ActsAsAnother() {
 		ts = f.anonymous
 	}
 	way := ts.plain
-	if req.wantsUpgrade() {
+	if req.WantsUpgrade() {
 		way = ts.upgrade
 	}
-	if req.identity.actsAsAnother() {
-		return access.Impersonating(req.identity.actsAs, way)
+	if req.Identity.ActsAsAnother() {
+		return access.Impersonating(req.Identity.ActsAs, way)
 	}
 	return way, true
 }
@@ -190,8 +192,8 @@ func joined(first, second func()) func() {
 
 // exchange is one forwarded request until its response has been written. It
 // reads as the response's body; Close ends both sides.
-type exchange struct {
-	*request
+type roundTrip struct {
+	*exchange.Request
 	cancel    context.CancelFunc
 	upstream  io.ReadCloser
 	bodyDone  chan struct{} // closed when upstream's transport has let go of the request body
@@ -202,57 +204,57 @@ type exchange struct {
 }
 
 // outgoing makes the upstream request.
-func (x *exchange) outgoing(ctx context.Context, base *url.URL) (*http.Request, error) {
-	target, err := url.ParseRequestURI(x.target)
-	if err != nil || !strings.HasPrefix(x.target, "/") {
-		return nil, fmt.Errorf("request target %q is not a path", x.target)
+func (x *roundTrip) outgoing(ctx context.Context, base *url.URL) (*http.Request, error) {
+	target, err := url.ParseRequestURI(x.Target)
+	if err != nil || !strings.HasPrefix(x.Target, "/") {
+		return nil, fmt.Errorf("request target %q is not a path", x.Target)
 	}
 	u := *base
 	prefix := strings.TrimSuffix(base.Path, "/")
 	u.Path, u.RawQuery = prefix+target.Path, target.RawQuery
 	u.RawPath = (&url.URL{Path: prefix}).EscapedPath() + target.EscapedPath()
 	body := io.ReadCloser(http.NoBody)
-	if x.body != nil {
-		if x.wantsUpgrade() {
+	if x.Body != nil {
+		if x.WantsUpgrade() {
 			return nil, errors.New("a request to leave HTTP must not have a body")
 		}
-		body = &requestBody{exchange: x}
+		body = &requestBody{roundTrip: x}
 	}
-	out, err := http.NewRequestWithContext(ctx, x.method, base.String(), body)
+	out, err := http.NewRequestWithContext(ctx, x.Method, base.String(), body)
 	if err != nil {
 		return nil, err
 	}
 	out.URL = &u // as the client wrote it: a second parse would cut it at a #
-	copyHeader(out.Header, x.header)
-	if x.identity.actsAsAnother() {
+	copyHeader(out.Header, x.Header)
+	if x.Identity.ActsAsAnother() {
 		dropCredentials(out.Header) // or they would be taken for the proxy's
 	}
-	if x.body != nil {
-		out.ContentLength = x.body.length
+	if x.Body != nil {
+		out.ContentLength = x.Body.Length
 	}
 	if out.Header.Get("User-Agent") == "" {
 		out.Header.Set("User-Agent", "") // or net/http adds its own
 	}
-	if x.wantsUpgrade() {
+	if x.WantsUpgrade() {
 		out.Header.Set("Connection", "Upgrade")
-		out.Header.Set("Upgrade", x.header.Get("Upgrade"))
+		out.Header.Set("Upgrade", x.Header.Get("Upgrade"))
 	}
 	return out, nil
 }
 
 // watchClient ends the exchange when the client leaves. It must not be called
 // before the request body has been read.
-func (x *exchange) watchClient() {
+func (x *roundTrip) watchClient() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.finished {
-		x.stopWatch = x.client.whenGone(x.cancel)
+		x.stopWatch = x.Client.WhenGone(x.cancel)
 	}
 }
 
 // finish lets go of both sides. It returns when nobody reads the client's
 // connection any more.
-func (x *exchange) finish() {
+func (x *roundTrip) finish() {
 	x.cancel()
 	x.mu.Lock()
 	x.finished = true
@@ -263,10 +265,10 @@ func (x *exchange) finish() {
 	case <-x.bodyDone:
 	default:
 		// Upstream answered before it had read the whole request, unless only the transport has still to notice the end.
-		if x.body == nil || !x.body.ended.Load() {
-			x.client.interrupt()
+		if x.Body == nil || !x.Body.Ended.Load() {
+			x.Client.Interrupt()
 		}
-		if x.body != nil {
+		if x.Body != nil {
 			<-x.bodyDone
 		}
 	}
@@ -274,7 +276,7 @@ func (x *exchange) finish() {
 }
 
 // Read implements io.Reader.
-func (x *exchange) Read(p []byte) (int, error) {
+func (x *roundTrip) Read(p []byte) (int, error) {
 	n, err := x.upstream.Read(p)
 	if err != nil && x.over.Load() {
 		err = io.EOF
@@ -283,7 +285,7 @@ func (x *exchange) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (x *exchange) Close() error {
+func (x *roundTrip) Close() error {
 	err := x.upstream.Close()
 	x.finish()
 	return err
@@ -293,7 +295,7 @@ func (x *exchange) Close() error {
 // a goroutine of its own and after the response has begun. The transport may
 // close it while it reads; bodyDone is closed when it does not read any more.
 type requestBody struct {
-	*exchange
+	*roundTrip
 	reading sync.Mutex // held by Read
 	closed  bool       // guarded by reading
 	ended   bool       // guarded by reading
@@ -309,7 +311,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	case b.closed:
 		return 0, io.ErrClosedPipe
 	}
-	n, err := b.body.Read(p)
+	n, err := b.Body.Read(p)
 	if errors.Is(err, io.EOF) {
 		b.ended = true
 		b.closeLocked()
@@ -321,8 +323,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 
 // Close implements io.Closer.
 func (b *requestBody) Close() error {
-	if !b.body.ended.Load() {
-		b.client.interrupt() // or the client could hold up a read in progress
+	if !b.Body.Ended.Load() {
+		b.Client.Interrupt() // or the client could hold up a read in progress
 	}
 	b.reading.Lock()
 	defer b.reading.Unlock()
@@ -348,7 +350,7 @@ var hopByHop = []string{
 func dropCredentials(header http.Header) {
 	header.Del("Authorization")
 	for name := range header {
-		if strings.HasPrefix(name, impersonatePrefix) {
+		if strings.HasPrefix(name, exchange.ImpersonatePrefix) {
 			delete(header, name)
 		}
 	}
@@ -368,4 +370,27 @@ func copyHeader(to, from http.Header) {
 		}
 		to[name] = slices.Clone(values)
 	}
+}
+
+// forbiddenImpersonation refuses to mix a client's impersonation with ours.
+func forbiddenImpersonation() metav1.Status {
+	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden,
+		"the proxy's own identity is an impersonated one, so Impersonate headers are not accepted")
+}
+
+// unspeakable refuses to name a user upstream that would not arrive as who it is.
+func unspeakable() metav1.Status {
+	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden,
+		"the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values")
+}
+
+// unreachable says that a request could not be forwarded.
+func unreachable(err error) metav1.Status {
+	var timeout interface{ Timeout() bool }
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the upstream apiserver did not answer in time")
+	}
+	s := exchange.Failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the upstream apiserver cannot be reached")
+	s.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+	return s
 }

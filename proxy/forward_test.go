@@ -15,18 +15,19 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // watchedClient counts its watchers and interruptions.
 type watchedClient struct{ watched, began, interrupted atomic.Int64 }
 
-func (c *watchedClient) whenGone(context.CancelFunc) (stop func()) {
+func (c *watchedClient) WhenGone(context.CancelFunc) (stop func()) {
 	c.began.Add(1)
 	c.watched.Add(1)
 	return func() { c.watched.Add(-1) }
 }
 
-func (c *watchedClient) interrupt() { c.interrupted.Add(1) }
+func (c *watchedClient) Interrupt() { c.interrupted.Add(1) }
 
 // A fully sent request is not interrupted, even if the transport has not seen its end yet:
 // that would make the client's connection unusable.
@@ -34,8 +35,8 @@ func TestFullySentRequestIsNotInterrupted(t *testing.T) {
 	for all, want := range map[bool]int64{true: 0, false: 1} {
 		synctest.Test(t, func(t *testing.T) {
 			client := &watchedClient{}
-			x := &exchange{request: &request{client: client, body: &body{}}, cancel: func() {}, bodyDone: make(chan struct{}), stopWatch: func() {}}
-			x.body.ended.Store(all)
+			x := &roundTrip{Request: &exchange.Request{Client: client, Body: &exchange.Body{}}, cancel: func() {}, bodyDone: make(chan struct{}), stopWatch: func() {}}
+			x.Body.Ended.Store(all)
 			go x.finish()
 			synctest.Wait()
 			if got := client.interrupted.Load(); got != want {
@@ -55,12 +56,12 @@ func TestUnsentRequestIsNotWatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := &watchedClient{}
-	resp := f.forward(t.Context(), nil, &request{
-		method: http.MethodGet, target: "/api", header: http.Header{}, client: client,
-		identity: &identity{Caller: &access.Caller{}, actsAs: &user.DefaultInfo{Name: "a\nb"}},
+	resp := f.forward(t.Context(), nil, &exchange.Request{
+		Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: client,
+		Identity: &exchange.Identity{Caller: &access.Caller{}, ActsAs: &user.DefaultInfo{Name: "a\nb"}},
 	}, &trip{}, func() {})
-	if resp.source != fromProxy || client.began.Load() != 0 {
-		t.Errorf("answer %d from %s, the client was watched %d times", resp.status, resp.source, client.began.Load())
+	if resp.Source != exchange.FromProxy || client.began.Load() != 0 {
+		t.Errorf("answer %d from %s, the client was watched %d times", resp.Status, resp.Source, client.began.Load())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"sync"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -29,25 +30,25 @@ const framesMax = 4
 
 // writeOne writes an event that is not held up by others, to somebody who holds on to none
 // of what is written.
-func (w *watching) writeOne(out *chunkWriter, d *watchcache.Delta, all *frames) error {
+func (w *watching) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, all *frames) error {
 	for i := range all.ready {
 		f := &all.ready[i]
-		if f.delta == *d && f.choice == w.choice && f.unframed == out.unframed {
-			return out.send(f.chunk.Bytes())
+		if f.delta == *d && f.choice == w.choice && f.unframed == out.Unframed {
+			return out.Send(f.chunk.Bytes())
 		}
 	}
 	if err := w.append(out, d); err != nil {
 		return err
 	}
-	chunk := out.chunk()
-	if len(chunk) <= pieceSize {
+	chunk := out.Chunk()
+	if len(chunk) <= exchange.PieceSize {
 		f := &all.ready[all.next]
 		all.next = (all.next + 1) % framesMax
-		f.choice, f.delta, f.unframed = w.choice, *d, out.unframed
+		f.choice, f.delta, f.unframed = w.choice, *d, out.Unframed
 		f.chunk.Reset()
 		f.chunk.Write(chunk)
 	}
-	return out.write(chunk)
+	return out.Write(chunk)
 }
 
 // forget lets go of objects.

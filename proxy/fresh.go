@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
@@ -51,7 +52,7 @@ func newStale(reads, watches int) stale {
 
 // admit waits for a place. If there is none, the response tells to come back: by
 // then the cache can answer.
-func (s stale) admit(ctx context.Context, verb string) (leave func(), refusal *response) {
+func (s stale) admit(ctx context.Context, verb string) (leave func(), refusal *exchange.Response) {
 	places := s.reads
 	if verb == "watch" {
 		places = s.watches
@@ -62,7 +63,7 @@ func (s stale) admit(ctx context.Context, verb string) (leave func(), refusal *r
 	case places <- struct{}{}:
 		return sync.OnceFunc(func() { <-places }), nil
 	case <-ctx.Done():
-		return nil, statusResponse(tooManyRequests(), fromProxy)
+		return nil, exchange.StatusResponse(exchange.TooManyRequests(), exchange.FromProxy)
 	}
 }
 
@@ -75,7 +76,7 @@ func (e *tooLargeError) Error() string {
 
 // status is what kube-apiserver's cache answers.
 func (e *tooLargeError) status() metav1.Status {
-	s := failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Timeout: "+e.Error())
+	s := exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Timeout: "+e.Error())
 	s.Details = &metav1.StatusDetails{
 		RetryAfterSeconds: 1,
 		Causes:            []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}},

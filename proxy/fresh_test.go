@@ -19,7 +19,7 @@ func TestStalePlaces(t *testing.T) {
 			t.Fatal("a list took the place of a watch")
 		}
 		began := time.Now()
-		if _, refusal := s.admit(t.Context(), "get"); refusal == nil || time.Since(began) != staleWait || refusal.status != 429 {
+		if _, refusal := s.admit(t.Context(), "get"); refusal == nil || time.Since(began) != staleWait || refusal.Status != 429 {
 			t.Errorf("%v after %s", refusal, time.Since(began))
 		}
 		time.AfterFunc(time.Second, list)

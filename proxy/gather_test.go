@@ -10,6 +10,8 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // What kube-apiserver serves itself is written at once; what others serve, as it comes: it may be a stream.
@@ -32,15 +34,15 @@ func TestShortAnswersAreGathered(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := NewServer(nothingCached{}, forwards, newDerived(t, 1),
-		Options{AnyHost: true, Limits: Limits{URIBytes: 1 << 10, HeaderBytes: 1 << 16, Forwards: 10, UserConnections: 10}}, NewMetrics(prometheus.NewRegistry()), zap.NewNop())
+		Options{AnyHost: true, Limits: exchange.Limits{URIBytes: 1 << 10, HeaderBytes: 1 << 16, Forwards: 10, UserConnections: 10}}, NewMetrics(prometheus.NewRegistry()), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(path, query string) chan *response {
-		answered := make(chan *response, 1)
+	ask := func(path, query string) chan *exchange.Response {
+		answered := make(chan *exchange.Response, 1)
 		go func() {
-			req := &request{method: http.MethodGet, target: path + "?" + query, path: path, query: query, header: http.Header{}, client: nobody{}, conn: &conn{}}
-			rt := parseRoute(req.method, path)
+			req := &exchange.Request{Method: http.MethodGet, Target: path + "?" + query, Path: path, Query: query, Header: http.Header{}, Client: exchange.Nobody{}, Conn: noConn{}}
+			rt := exchange.ParseRoute(req.Method, path)
 			answered <- s.handle(t.Context(), req, &rt)
 		}()
 		return answered
@@ -49,8 +51,8 @@ func TestShortAnswersAreGathered(t *testing.T) {
 	for range 2 { // nor does one that is under way hold up the next one
 		select {
 		case resp := <-ask("/apis/example.org/v1/namespaces/n/things/t", "follow=1"):
-			if resp.reader == nil {
-				t.Errorf("%d: a stream was read to its end", resp.status)
+			if resp.Reader == nil {
+				t.Errorf("%d: a stream was read to its end", resp.Status)
 			}
 		case <-time.After(soon):
 			t.Fatal("a stream is held back")
@@ -58,8 +60,8 @@ func TestShortAnswersAreGathered(t *testing.T) {
 	}
 	select {
 	case resp := <-ask("/api/v1/namespaces/n/pods/p", "x=1"):
-		if string(resp.bytes) != "first line\n" {
-			t.Errorf("%d: %q was not gathered", resp.status, resp.bytes)
+		if string(resp.Bytes) != "first line\n" {
+			t.Errorf("%d: %q was not gathered", resp.Status, resp.Bytes)
 		}
 	case <-time.After(soon):
 		t.Fatal("no answer")

@@ -3,20 +3,21 @@ package proxy
 import (
 	"context"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // get answers a get at resourceVersion 0 or N, or of the most recent state if that was free.
-func (r *read) get(ctx context.Context) (*response, error) {
+func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	snapshot, err := r.fresh(ctx)
 	if err != nil {
 		return nil, err
 	}
-	key := r.resource.Key(r.namespace, r.name)
+	key := r.resource.Key(r.Namespace, r.Name)
 	o := snapshot.Get(key)
 	if o == nil {
-		return r.fail(notFound(r.route)), nil
+		return r.fail(exchange.NotFound(r.Route)), nil
 	}
 	body, err := r.form.AppendObject(make([]byte, 0, len(o.Bytes())+128), o.Bytes())
 	switch {
@@ -27,18 +28,18 @@ func (r *read) get(ctx context.Context) (*response, error) {
 		if r.choice.Encoding == wire.YAML {
 			work = yamlWork
 		}
-		return r.made(int64(len(body)), work, func() (*response, error) { return r.whole(body) })
+		return r.made(int64(len(body)), work, func() (*exchange.Response, error) { return r.whole(body) })
 	case r.compresses(int64(len(body))):
 		return r.compressedObject(snapshot, key, body)
 	}
 	resp := r.respond()
-	resp.bytes = body
+	resp.Bytes = body
 	return resp, nil
 }
 
 // compressedObject is an object that is large enough to be compressed, which is
 // done once.
-func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body []byte) (*response, error) {
+func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body []byte) (*exchange.Response, error) {
 	for span := range snapshot.Spans(key, key+"\x00") {
 		v := variant{form: r.formID(), gzip: true, object: true}
 		p, err := r.derived.get(&r.meter, span, v, func() (_, plain []byte, err error) { return nil, body, nil })
@@ -46,9 +47,9 @@ func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body [
 			return nil, Beyond
 		}
 		resp := r.respond()
-		resp.gzipped()
+		gzipped(resp)
 		pieces, length := wire.Gzip([]*wire.Segment{p.segment})
-		resp.list, resp.length = &listBody{pieces: pieces, length: length}, length
+		resp.List, resp.Length = &listBody{pieces: pieces, length: length}, length
 		return resp, nil
 	}
 	return nil, Beyond

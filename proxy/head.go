@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync/atomic"
 	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // Fasthttp holds large buffers for a connection from its first read on, and parses a request's
@@ -43,7 +45,7 @@ func (h *heldHeads) take(n int64) bool {
 
 // await reads until a whole head is there, or as much as will never be one: that is for fasthttp
 // to answer. A connection is refused if there is no room for more of its head.
-func (c *conn) await(first bool, l Limits, held *heldHeads) (ok, refused bool) {
+func (c *conn) await(first bool, l exchange.Limits, held *heldHeads) (ok, refused bool) {
 	c.turn.idle, c.turn.again = false, false
 	silence := l.Idle
 	if first {

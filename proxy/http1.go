@@ -14,6 +14,8 @@ import (
 	"github.com/valyala/fasthttp"
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // newHTTP1 makes a server for requests with heads of up to so many bytes. It never listens.
@@ -25,7 +27,7 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 		ReadTimeout:           s.options.Load().Limits.Read,
 		StreamRequestBody:     true,
 		KeepHijackedConns:     true,
-		MaxRequestBodySize:    bodyAhead,
+		MaxRequestBodySize:    exchange.BodyAhead,
 		NoDefaultServerHeader: true,
 		NoDefaultContentType:  true,
 		SecureErrorLogMessage: true,
@@ -92,9 +94,9 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	c := fctx.Conn().(*conn)
 	c.stall = s.options.Load().Limits.Write
 	req := s.newRequest(fctx)
-	resp := misread(&fctx.Request.Header, req.header)
-	rt := parseRoute(req.method, req.path)
-	if req.endsConnection() {
+	resp := misread(&fctx.Request.Header, req.Header)
+	rt := exchange.ParseRoute(req.Method, req.Path)
+	if req.EndsConnection() {
 		fctx.SetConnectionClose() // fasthttp heeds only a lone lower-case close
 	}
 	if resp == nil {
@@ -102,36 +104,36 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	}
 	s.answered(req, rt, resp, time.Since(began))
 	s.render(fctx, req, rt, resp)
-	if resp.close || s.draining.Err() != nil {
+	if resp.Close || s.draining.Err() != nil {
 		fctx.SetConnectionClose()
 	}
-	if req.body != nil && !req.body.ended.Load() {
+	if req.Body != nil && !req.Body.Ended.Load() {
 		fctx.SetConnectionClose()
 		c.unread = true
 	}
 }
 
-func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *request {
+func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 	h := &fctx.Request.Header
 	c := fctx.Conn().(*conn)
-	req := &request{
-		method: string(h.Method()),
-		target: string(h.RequestURI()),
-		host:   string(h.Host()),
-		header: make(http.Header, 16),
-		client: c,
-		conn:   c,
-		tls:    c.state,
+	req := &exchange.Request{
+		Method: string(h.Method()),
+		Target: string(h.RequestURI()),
+		Host:   string(h.Host()),
+		Header: make(http.Header, 16),
+		Client: c,
+		Conn:   c,
+		TLS:    c.state,
 	}
-	req.splitTarget()
+	req.SplitTarget()
 	// As they came: All would join, drop or reorder some of them.
 	for name, value := range h.AllInOrder() {
 		name := http.CanonicalHeaderKey(string(name))
-		req.header[name] = append(req.header[name], string(value))
+		req.Header[name] = append(req.Header[name], string(value))
 	}
 	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
-		req.body = &body{from: fctx.RequestBodyStream(), cut: &c.eof, length: length}
-		req.body.extend = func() { c.readUntil(req.body.deadline(s.options.Load().Limits.Read)) }
+		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: &c.eof, Length: length}
+		req.Body.Extend = func() { c.readUntil(req.Body.Deadline(s.options.Load().Limits.Read)) }
 	} else {
 		c.unlimited() // fasthttp's deadline was for the headers
 	}
@@ -139,33 +141,33 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *request {
 }
 
 // render hands a response to fasthttp.
-func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp *response) {
+func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exchange.Route, resp *exchange.Response) {
 	old := !fctx.Request.Header.IsHTTP11() // HTTP/1.0 has no chunks: the end of the connection ends the body
 	switch {
-	case resp.stream != nil, resp.watch != nil:
-		s.hijack(fctx, resp.abandon, func(c *conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
+	case resp.Stream != nil:
+		s.hijack(fctx, resp.Stream.Abandon, func(c *conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
 		return
-	case resp.list != nil && resp.length < 0 && old:
-		s.hijack(fctx, resp.closeList, func(c *conn, _ net.Conn) { writeUnframed(c, resp) })
+	case resp.List != nil && resp.Length < 0 && old:
+		s.hijack(fctx, resp.CloseList, func(c *conn, _ net.Conn) { writeUnframed(c, resp) })
 		return
-	case resp.reader != nil && resp.length < 0 && old && req.body == nil: // a hijack lets go of the body
-		s.hijack(fctx, func() { _ = resp.reader.Close() }, func(c *conn, _ net.Conn) {
-			if resp.lasts {
+	case resp.Reader != nil && resp.Length < 0 && old && req.Body == nil: // a hijack lets go of the body
+		s.hijack(fctx, func() { _ = resp.Reader.Close() }, func(c *conn, _ net.Conn) {
+			if resp.Lasts {
 				c.stall = 0
 			}
 			copyUnframed(c, resp)
 		})
 		return
-	case resp.tunnel != nil:
-		s.hijack(fctx, resp.abandon, func(c *conn, buffered net.Conn) {
+	case resp.Tunnel != nil:
+		s.hijack(fctx, resp.Tunnel.Abandon, func(c *conn, buffered net.Conn) {
 			c.stall = 0
 			_, _ = c.Write(head(resp)) // if the client is gone, the tunnel finds out
-			resp.tunnel(c, buffered)
+			resp.Tunnel.Join(c, buffered)
 		})
 		return
 	}
-	fctx.SetStatusCode(resp.status)
-	for name, values := range resp.header {
+	fctx.SetStatusCode(resp.Status)
+	for name, values := range resp.Header {
 		for i, v := range values {
 			if i == 0 {
 				fctx.Response.Header.Set(name, v)
@@ -175,23 +177,23 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *request, rt route, resp 
 		}
 	}
 	switch {
-	case resp.reader != nil && req.method == http.MethodHead:
+	case resp.Reader != nil && req.Method == http.MethodHead:
 		// fasthttp would end a body that there is none of.
-		_ = resp.reader.Close()
+		_ = resp.Reader.Close()
 		fctx.Response.SkipBody = true
-		fctx.Response.Header.SetContentLength(int(resp.length))
-	case resp.list != nil:
-		fctx.SetBodyStream(listStream{resp}, int(resp.length))
-	case resp.reader != nil:
+		fctx.Response.Header.SetContentLength(int(resp.Length))
+	case resp.List != nil:
+		fctx.SetBodyStream(listStream{resp}, int(resp.Length))
+	case resp.Reader != nil:
 		// A client that waits for a watch to begin has to see that it has, even
 		// if nothing happens.
-		fctx.Response.ImmediateHeaderFlush = resp.length < 0
-		if resp.lasts {
+		fctx.Response.ImmediateHeaderFlush = resp.Length < 0
+		if resp.Lasts {
 			fctx.Conn().(*conn).stall = 0 // who reads a log may stop to read it
 		}
-		fctx.SetBodyStream(s.passed(s.ctx, req, resp), int(resp.length))
+		fctx.SetBodyStream(s.passed(s.ctx, req, resp), int(resp.Length))
 	default:
-		fctx.Response.SetBodyRaw(resp.bytes)
+		fctx.Response.SetBodyRaw(resp.Bytes)
 	}
 }
 
@@ -228,27 +230,27 @@ func (s *Server) own(c *conn, stream func()) {
 }
 
 // copyUnframed writes a response of unknown length as HTTP/1.0 does.
-func copyUnframed(c *conn, resp *response) {
-	defer resp.reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
-	resp.header.Set("Connection", "close")
+func copyUnframed(c *conn, resp *exchange.Response) {
+	defer resp.Reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
+	resp.Header.Set("Connection", "close")
 	if _, err := c.Write(head(resp)); err == nil {
-		_, _ = io.Copy(c, resp.reader) // either side may be gone
+		_, _ = io.Copy(c, resp.Reader) // either side may be gone
 	}
 }
 
 // writeUnframed is copyUnframed of a list.
-func writeUnframed(c *conn, resp *response) {
-	defer resp.closeList()
-	resp.header.Set("Connection", "close")
+func writeUnframed(c *conn, resp *exchange.Response) {
+	defer resp.CloseList()
+	resp.Header.Set("Connection", "close")
 	if _, err := c.Write(head(resp)); err == nil {
-		_, _ = resp.writeList(c) // the client may be gone
+		_, _ = resp.WriteList(c) // the client may be gone
 	}
 }
 
 // runStream writes an endless response, in chunks unless the client is too old
 // for them. The connection ends with it, as what came behind the request was not
 // kept.
-func (s *Server) runStream(c *conn, rt route, resp *response, old bool) {
+func (s *Server) runStream(c *conn, rt exchange.Route, resp *exchange.Response, old bool) {
 	open := s.metrics.watchOpened(rt)
 	defer open.Dec()
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -257,53 +259,53 @@ func (s *Server) runStream(c *conn, rt route, resp *response, old bool) {
 	if !beginStream(c, resp, old) {
 		cancel()
 	}
-	out := &chunkWriter{w: c, unframed: old}
-	if resp.watch != nil && s.pump.takes(resp.watch, c) {
-		resp.watch.runBy(ctx, cancel, &s.pump, c, out)
+	out := &exchange.ChunkWriter{To: c, Unframed: old}
+	if w, ok := resp.Stream.(*watching); ok && s.pump.takes(w, c) {
+		w.runBy(ctx, cancel, &s.pump, c, out)
 	} else {
 		stop := c.drainUntilGone(cancel)
-		resp.run(ctx, out)
+		resp.Stream.Run(ctx, out)
 		stop()
 	}
-	_ = out.end() // the client may be gone
+	_ = out.End() // the client may be gone
 }
 
 // beginStream writes the head of an endless response.
-func beginStream(c *conn, resp *response, old bool) bool {
-	resp.header.Set("Connection", "close")
+func beginStream(c *conn, resp *exchange.Response, old bool) bool {
+	resp.Header.Set("Connection", "close")
 	if !old {
-		resp.header.Set("Transfer-Encoding", "chunked")
+		resp.Header.Set("Transfer-Encoding", "chunked")
 	}
 	_, err := c.Write(head(resp))
 	return err == nil
 }
 
 // head is the status line and header of a response that we write ourselves.
-func head(resp *response) []byte {
+func head(resp *exchange.Response) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", resp.status, http.StatusText(resp.status))
-	resp.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", resp.Status, http.StatusText(resp.Status))
+	resp.Header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
 	w := bufio.NewWriter(&b)
-	_ = resp.header.Write(w) // to memory
+	_ = resp.Header.Write(w) // to memory
 	_ = w.Flush()
 	b.WriteString("\r\n")
 	return b.Bytes()
 }
 
 // listStream is a list as fasthttp writes it.
-type listStream struct{ *response }
+type listStream struct{ *exchange.Response }
 
 // Read implements io.Reader.
 func (listStream) Read([]byte) (int, error) { panic("BUG: a list is written, not read") }
 
 // WriteTo implements io.WriterTo.
-func (l listStream) WriteTo(w io.Writer) (int64, error) { return l.writeList(w) }
+func (l listStream) WriteTo(w io.Writer) (int64, error) { return l.WriteList(w) }
 
 // SupportsBodyWriteTo implements fasthttp.BodyWriterTo.
 func (listStream) SupportsBodyWriteTo() bool { return true }
 
 // Close implements io.Closer.
 func (l listStream) Close() error {
-	l.closeList()
+	l.CloseList()
 	return nil
 }

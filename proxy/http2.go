@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
@@ -91,6 +92,8 @@ func (c *http2Conn) Read(p []byte) (int, error) {
 // connKey is where a request's context has its *conn.
 type connKey struct{}
 
+func connOf(hr *http.Request) *conn { return hr.Context().Value(connKey{}).(*conn) }
+
 // serveHTTP2 is where a request enters from HTTP/2. Little is left on the stack by the time
 // that a watch waits.
 func (s *Server) serveHTTP2(w http.ResponseWriter, hr *http.Request) {
@@ -105,39 +108,39 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 	out := s.stalling(w)
 	_ = out.control.SetWriteDeadline(time.Time{}) // until there is something to write
 	req := s.newHTTP2Request(w, hr)
-	rt := parseRoute(req.method, req.path)
+	rt := exchange.ParseRoute(req.Method, req.Path)
 	if s.draining.Err() != nil || rand.Float64() < s.options.Load().GoawayChance {
 		w.Header().Set("Connection", "close") // the library turns it into GOAWAY
 	}
 	resp := s.guarded(hr.Context(), req, &rt)
 	s.answered(req, rt, resp, time.Since(began))
-	maps.Copy(w.Header(), resp.header)
-	if resp.close {
+	maps.Copy(w.Header(), resp.Header)
+	if resp.Close {
 		w.Header().Set("Connection", "close")
 	}
 	switch {
-	case resp.stream != nil, resp.watch != nil:
+	case resp.Stream != nil:
 		return s.streamHTTP2(hr.Context(), out, rt, resp)
-	case resp.list != nil:
-		defer resp.closeList()
-		setLength(w, resp, resp.length)
-		w.WriteHeader(resp.status)
-		out.pauses = resp.turns != nil && (resp.length < 0 || resp.length > fair.WriteSize)
-		if _, err := resp.writeList(out); err != nil {
+	case resp.List != nil:
+		defer resp.CloseList()
+		setLength(w, resp, resp.Length)
+		w.WriteHeader(resp.Status)
+		out.pauses = resp.Turns != nil && (resp.Length < 0 || resp.Length > fair.WriteSize)
+		if _, err := resp.WriteList(out); err != nil {
 			panic(http.ErrAbortHandler) // not a clean end
 		}
 		if out.pauses {
 			s.finish(out)
 		}
-	case resp.reader != nil:
+	case resp.Reader != nil:
 		s.copyHTTP2(hr.Context(), out, req, resp)
-	case resp.tunnel != nil:
-		resp.abandon() // there is no upgrade in HTTP/2, so that no client can have asked
+	case resp.Tunnel != nil:
+		resp.Tunnel.Abandon() // there is no upgrade in HTTP/2, so that no client can have asked
 		panic(http.ErrAbortHandler)
 	default:
-		setLength(w, resp, int64(len(resp.bytes)))
-		w.WriteHeader(resp.status)
-		s.writeHTTP2(out, resp.bytes, req.conn.known())
+		setLength(w, resp, int64(len(resp.Bytes)))
+		w.WriteHeader(resp.Status)
+		s.writeHTTP2(out, resp.Bytes, connOf(hr).known())
 	}
 	return nil
 }
@@ -157,28 +160,28 @@ func (s *Server) writeHTTP2(out *stallStream, answer []byte, known bool) {
 }
 
 // setLength tells the length of a body, unless it is unknown or there cannot be one.
-func setLength(w http.ResponseWriter, resp *response, length int64) {
-	if length >= 0 && resp.status != http.StatusNoContent && resp.status != http.StatusNotModified {
+func setLength(w http.ResponseWriter, resp *exchange.Response, length int64) {
+	if length >= 0 && resp.Status != http.StatusNoContent && resp.Status != http.StatusNotModified {
 		w.Header().Set("Content-Length", strconv.FormatInt(length, 10))
 	}
 }
 
-func (s *Server) newHTTP2Request(w http.ResponseWriter, hr *http.Request) *request {
-	req := &request{
-		method: hr.Method,
-		target: hr.RequestURI,
-		host:   hr.Host,
-		header: hr.Header,
-		client: &http2Client{request: hr},
-		conn:   hr.Context().Value(connKey{}).(*conn),
-		tls:    hr.TLS,
+func (s *Server) newHTTP2Request(w http.ResponseWriter, hr *http.Request) *exchange.Request {
+	req := &exchange.Request{
+		Method: hr.Method,
+		Target: hr.RequestURI,
+		Host:   hr.Host,
+		Header: hr.Header,
+		Client: &http2Client{request: hr},
+		Conn:   connOf(hr),
+		TLS:    hr.TLS,
 	}
-	req.splitTarget()
+	req.SplitTarget()
 	if hr.ContentLength != 0 {
-		req.body = &body{from: hr.Body, length: hr.ContentLength}
+		req.Body = &exchange.Body{From: hr.Body, Length: hr.ContentLength}
 		control := http.NewResponseController(w)
-		req.body.extend = func() { _ = control.SetReadDeadline(req.body.deadline(s.options.Load().Limits.Read)) }
-		req.body.suspend = func() { _ = control.SetReadDeadline(time.Time{}) }
+		req.Body.Extend = func() { _ = control.SetReadDeadline(req.Body.Deadline(s.options.Load().Limits.Read)) }
+		req.Body.Suspend = func() { _ = control.SetReadDeadline(time.Time{}) }
 	}
 	return req
 }
@@ -189,27 +192,27 @@ type http2Client struct {
 	closing sync.Once
 }
 
-// whenGone implements client.
-func (c *http2Client) whenGone(gone context.CancelFunc) (stop func()) {
+// WhenGone implements Client.
+func (c *http2Client) WhenGone(gone context.CancelFunc) (stop func()) {
 	unwatch := context.AfterFunc(c.request.Context(), gone)
 	return func() { unwatch() }
 }
 
-// interrupt implements client.
-func (c *http2Client) interrupt() {
+// Interrupt implements Client.
+func (c *http2Client) Interrupt() {
 	c.closing.Do(func() { _ = c.request.Body.Close() })
 }
 
 // copyHTTP2 passes a forwarded answer on.
-func (s *Server) copyHTTP2(ctx context.Context, out *stallStream, req *request, resp *response) {
-	defer resp.reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
-	out.flushes = resp.length < 0
+func (s *Server) copyHTTP2(ctx context.Context, out *stallStream, req *exchange.Request, resp *exchange.Response) {
+	defer resp.Reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
+	out.flushes = resp.Length < 0
 	out.pauses = true
-	if resp.lasts {
+	if resp.Lasts {
 		out.stall = 0 // who reads a log may stop to read it
 	}
-	setLength(out, resp, resp.length)
-	out.WriteHeader(resp.status)
+	setLength(out, resp, resp.Length)
+	out.WriteHeader(resp.Status)
 	if out.flushes {
 		_, _ = out.Write(nil) // who waits for a watch to begin has to see that it has
 	}
@@ -263,11 +266,11 @@ func (w *stallStream) Write(p []byte) (int, error) {
 }
 
 // streamHTTP2 begins an endless response, and returns what writes the rest.
-func (s *Server) streamHTTP2(ctx context.Context, out *stallStream, rt route, resp *response) func() {
+func (s *Server) streamHTTP2(ctx context.Context, out *stallStream, rt exchange.Route, resp *exchange.Response) func() {
 	out.stall, out.flushes, out.pauses = s.options.Load().Stall, true, true
-	out.WriteHeader(resp.status)
+	out.WriteHeader(resp.Status)
 	if _, err := out.Write(nil); err != nil {
-		resp.abandon()
+		resp.Stream.Abandon()
 		return nil
 	}
 	s.streams.Add(1)
@@ -275,6 +278,6 @@ func (s *Server) streamHTTP2(ctx context.Context, out *stallStream, rt route, re
 	return func() {
 		defer s.streams.Done()
 		defer open.Dec()
-		resp.run(ctx, &chunkWriter{w: out, unframed: true})
+		resp.Stream.Run(ctx, &exchange.ChunkWriter{To: out, Unframed: true})
 	}
 }

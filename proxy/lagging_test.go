@@ -18,6 +18,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -103,7 +104,7 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 	go func() {
 		defer close(ended)
 		w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
-		w.run(ctx, &chunkWriter{w: client, unframed: true})
+		w.Run(ctx, &exchange.ChunkWriter{To: client, Unframed: true})
 	}()
 	rv, sizes := uint64(1), []int{}
 	happen := func(n int) {
@@ -123,14 +124,14 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 		switch writes, last := client.writes(); {
 		case writes != blocked, r.cache.Stats().Delivered != polled:
 			t.Fatalf("%d writes and %d events instead of %d and %d, while nothing is taken", writes, r.cache.Stats().Delivered, blocked, polled)
-		case last > pieceSize:
+		case last > exchange.PieceSize:
 			t.Fatalf("a write of %d bytes", last)
 		}
 		held := -client.got.Len()
 		for _, size := range sizes[:polled] {
 			held += size
 		}
-		if held > max(pieceSize, sizes[polled-1]) {
+		if held > max(exchange.PieceSize, sizes[polled-1]) {
 			t.Fatalf("it holds %d bytes", held)
 		}
 		client.take <- struct{}{}
@@ -167,7 +168,7 @@ func TestSmallEventsAreWrittenTogether(t *testing.T) {
 		applySized(t, r, rv, 100)
 	}
 	var client countingWriter
-	out := &chunkWriter{w: &client, unframed: true}
+	out := &exchange.ChunkWriter{To: &client, Unframed: true}
 	w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
 	if !w.open(t.Context(), out) {
 		t.Fatal("it does not begin")
@@ -211,7 +212,7 @@ func TestLargeEventIsNotCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := &aliasing{of: now.Get("a/c-000000").Item()}
-	out := &chunkWriter{w: client}
+	out := &exchange.ChunkWriter{To: client}
 	w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
 	if !w.open(t.Context(), out) {
 		t.Fatal("it does not begin")
@@ -236,10 +237,10 @@ func TestStateEndsWithTheLog(t *testing.T) {
 		go func() {
 			defer close(ended)
 			w := &watching{read: r, cursor: cursor, initial: initial, state: true, draining: context.Background(), done: func() {}}
-			w.run(t.Context(), &chunkWriter{w: client, unframed: true})
+			w.Run(t.Context(), &exchange.ChunkWriter{To: client, Unframed: true})
 		}()
 		synctest.Wait()
-		if writes, last := client.writes(); writes != 1 || last > pieceSize {
+		if writes, last := client.writes(); writes != 1 || last > exchange.PieceSize {
 			t.Fatalf("%d writes, the last of %d bytes", writes, last)
 		}
 		for rv := uint64(20_000); cursor.Err() == nil; rv++ {
@@ -296,7 +297,7 @@ func TestUnreadWatchesHoldLittle(t *testing.T) {
 				waitFor(t, "all watches have begun", func() bool { return r.cache.Stats().Delivered-delivered >= watches })
 				var held int64
 				for still, was := 0, uint64(0); still < 5; still++ {
-					if held = heapNow() - before; held > watches*(chunkKeep+stream) {
+					if held = heapNow() - before; held > watches*(exchange.ChunkKeep+stream) {
 						t.Fatalf("%d watches hold %d KiB each", watches, held/watches>>10)
 					}
 					if now := r.cache.Stats().Delivered; now != was {
@@ -314,7 +315,7 @@ func TestLeftIsBounded(t *testing.T) {
 	_, server := tcpPair(t, nil)
 	server.begin()
 	for !server.socket.unsettled() {
-		if _, err := server.Write(make([]byte, pieceSize)); err != nil {
+		if _, err := server.Write(make([]byte, exchange.PieceSize)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -378,4 +379,15 @@ func TestWatchesOfAllSizes(t *testing.T) {
 		}
 	}
 	clients.Wait()
+}
+
+type countingWriter struct {
+	bytes.Buffer
+	writes int
+}
+
+// Write implements io.Writer.
+func (w *countingWriter) Write(p []byte) (int, error) {
+	w.writes++
+	return w.Buffer.Write(p)
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // lateTarget is a watch from before the history of pageOf's cache.
@@ -189,15 +191,15 @@ func TestPanicGivesBack(t *testing.T) {
 	client := &watchedClient{}
 	for _, sent := range []string{"GET " + lateTarget, "GET /api/v1/namespaces/a/pods/x", "GET /version", "POST /api/v1/namespaces/a/configmaps"} {
 		method, target, _ := strings.Cut(sent, " ")
-		req := &request{method: method, target: target, header: http.Header{}, client: client, conn: &conn{}}
-		req.splitTarget()
+		req := &exchange.Request{Method: method, Target: target, Header: http.Header{}, Client: client, Conn: noConn{}}
+		req.SplitTarget()
 		if method == http.MethodPost {
-			req.body = &body{from: strings.NewReader("{}"), length: 2}
-			req.header.Set("Content-Type", "application/json")
+			req.Body = &exchange.Body{From: strings.NewReader("{}"), Length: 2}
+			req.Header.Set("Content-Type", "application/json")
 		}
-		rt := parseRoute(req.method, req.path)
-		if resp := s.guarded(t.Context(), req, &rt); resp.status != http.StatusInternalServerError {
-			t.Errorf("%s: %d", sent, resp.status)
+		rt := exchange.ParseRoute(req.Method, req.Path)
+		if resp := s.guarded(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
+			t.Errorf("%s: %d", sent, resp.Status)
 		}
 		s.watches.mu.Lock()
 		taken := s.places.Taken()
@@ -209,4 +211,19 @@ func TestPanicGivesBack(t *testing.T) {
 	if n := client.watched.Load(); n != 0 {
 		t.Errorf("clients are still watched %d times", n)
 	}
+}
+
+// noConn is the connection of a request that came by none.
+type noConn struct{}
+
+// RemoteAddr implements Conn.
+func (noConn) RemoteAddr() net.Addr { return &net.TCPAddr{} }
+
+// Crowded implements Conn.
+func (noConn) Crowded() bool { return false }
+
+// HoldAs implements Conn.
+func (noConn) HoldAs(_ string, take func() (giveBack func(), ok bool)) bool {
+	_, ok := take()
+	return ok
 }

@@ -5,11 +5,13 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // testLimits are what servers in tests have.
-func testLimits() Limits {
-	return Limits{
+func testLimits() exchange.Limits {
+	return exchange.Limits{
 		HeaderBytes: 64 << 10, URIBytes: 32 << 10, BodyBytes: 3 << 20,
 		Read: 30 * time.Second, Write: time.Minute, Idle: time.Minute,
 		Connections: 1000, UserConnections: 1000, UserWatches: 1000, Forwards: 100,
@@ -45,11 +47,11 @@ func TestClosedConnectionIsNotCounted(t *testing.T) {
 	_, c := pipe(t)
 	var h holdings
 	take := func() (func(), bool) { return h.take("a", 1) }
-	if !c.holdAs("a", take) {
+	if !c.HoldAs("a", take) {
 		t.Fatal("refused")
 	}
 	_ = c.Close()
-	if !c.holdAs("a", take) || len(h.mu.held) != 0 {
+	if !c.HoldAs("a", take) || len(h.mu.held) != 0 {
 		t.Errorf("held after the end: %v", h.mu.held)
 	}
 }

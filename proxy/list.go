@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -23,7 +24,7 @@ import (
 //	Exact            N        any     –          exactly N
 //
 // Everything else is upstream's to answer.
-func (r *read) list(ctx context.Context) (*response, error) {
+func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 	from, to := r.filter.KeyRange(r.resource)
 	switch {
 	case r.token != "":
@@ -49,7 +50,7 @@ func (r *read) list(ctx context.Context) (*response, error) {
 }
 
 // continued answers a further page.
-func (r *read) continued(ctx context.Context, from, to string) (*response, error) {
+func (r *read) continued(ctx context.Context, from, to string) (*exchange.Response, error) {
 	if r.rvGiven || r.match != "" || r.filter.Single() {
 		return nil, Beyond
 	}
@@ -72,7 +73,7 @@ func (r *read) indexed() bool { return r.limit > 0 && r.fields != nil && !r.fiel
 // cuts its first page from that namespace alone and writes a continue token
 // relative to it.
 func (r *read) pinned() bool {
-	if r.fields == nil || r.namespace != "" {
+	if r.fields == nil || r.Namespace != "" {
 		return false
 	}
 	_, ok := r.fields.RequiresExactMatch("metadata.namespace")
@@ -81,13 +82,13 @@ func (r *read) pinned() bool {
 
 // prefix is what the keys of a listed namespace begin with.
 func (r *read) prefix() string {
-	if r.namespace == "" || !r.resource.Namespaced {
+	if r.Namespace == "" || !r.resource.Namespaced {
 		return ""
 	}
-	return r.namespace + "/"
+	return r.Namespace + "/"
 }
 
-func (r *read) notOlderThan(ctx context.Context, from, to string) (*response, error) {
+func (r *read) notOlderThan(ctx context.Context, from, to string) (*exchange.Response, error) {
 	snapshot, err := r.fresh(ctx)
 	if err != nil {
 		return nil, err
@@ -97,7 +98,7 @@ func (r *read) notOlderThan(ctx context.Context, from, to string) (*response, er
 
 // exact lists the state at rv, if the cache has got there and the log still
 // knows it.
-func (r *read) exact(rv uint64, from, to string) (*response, error) {
+func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	snapshot, err := r.cache.SnapshotAt(rv)
 	if err != nil {
 		return nil, Beyond
@@ -106,7 +107,7 @@ func (r *read) exact(rv uint64, from, to string) (*response, error) {
 }
 
 // page makes a list response of the selected objects in a key range, up to the limit.
-func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*response, error) {
+func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Response, error) {
 	meta := wire.ListMeta{ResourceVersion: snapshot.ResourceVersion()}
 	items := listItems{separator: r.form.Separator()}
 	last := r.collect(snapshot, from, to, &items)
@@ -115,7 +116,7 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*response, e
 	}
 	if last != nil {
 		// Upstream looks for more in all that is listed, selected or not.
-		_, end := r.resource.KeyRange(r.namespace)
+		_, end := r.resource.KeyRange(r.Namespace)
 		if rest := int64(snapshot.Count(last.Key()+"\x00", end)); rest > 0 {
 			meta.Continue = encodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache)
 			if !r.filter.Selective() {

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -40,7 +41,7 @@ func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot
 	}
 	return &read{
 		meter:   fair.NewMeter(tb.Context(), nil, nil, false),
-		request: &request{header: http.Header{}}, params: params{limit: limit}, route: route{namespace: "a"},
+		Request: &exchange.Request{Header: http.Header{}}, params: params{limit: limit}, Route: exchange.Route{Namespace: "a"},
 		cache: cache, resource: &resource, filter: filter,
 		form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON),
 	}, snapshot
@@ -73,7 +74,7 @@ func itemsOf(tb testing.TB, r *read, snapshot watchcache.Snapshot, from, to stri
 	if err != nil {
 		tb.Fatal(err)
 	}
-	for _, span := range resp.list.(*listBody).spans {
+	for _, span := range resp.List.(*listBody).spans {
 		items += span.Hi - span.Lo
 	}
 	return items
@@ -90,7 +91,7 @@ func BenchmarkPage(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, err := resp.list.WriteTo(io.Discard); err != nil {
+				if _, err := resp.List.WriteTo(io.Discard); err != nil {
 					b.Fatal(err)
 				}
 			}

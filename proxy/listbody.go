@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -48,19 +49,19 @@ const (
 //	indented               indented while it is written
 //	selected, metadata     made for this request
 //	YAML                   made for this request
-func (r *read) render(meta wire.ListMeta, items *listItems) (*response, error) {
+func (r *read) render(meta wire.ListMeta, items *listItems) (*exchange.Response, error) {
 	if work := r.work(items); work > 0 {
-		return r.made(items.size(), work, func() (*response, error) { return r.write(meta, items) })
+		return r.made(items.size(), work, func() (*exchange.Response, error) { return r.write(meta, items) })
 	}
 	return r.write(meta, items)
 }
 
 // made makes a body in the workspace. While it waits there, others compute.
-func (r *read) made(size, work int64, do func() (*response, error)) (resp *response, err error) {
+func (r *read) made(size, work int64, do func() (*exchange.Response, error)) (resp *exchange.Response, err error) {
 	r.meter.Rest()
 	body, broken := r.workspace.Make(r.meter.Context(), r.claim(size*work), func() (body []byte, _ error) {
 		if resp, err = do(); err == nil {
-			body, resp.bytes = resp.bytes, nil
+			body, resp.Bytes = resp.Bytes, nil
 		}
 		return body, err
 	})
@@ -70,7 +71,7 @@ func (r *read) made(size, work int64, do func() (*response, error)) (resp *respo
 	case broken != nil: // there is no room
 		return nil, Beyond
 	}
-	resp.reader, resp.length = body, body.Length()
+	resp.Reader, resp.Length = body, body.Length()
 	return resp, nil
 }
 
@@ -96,7 +97,7 @@ func (r *read) work(items *listItems) int64 {
 }
 
 // write makes the body of a list.
-func (r *read) write(meta wire.ListMeta, items *listItems) (*response, error) {
+func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, error) {
 	body := &listBody{separator: items.separator}
 	if r.form.Kept() {
 		body.spans, body.length = items.spans, items.size()
@@ -112,7 +113,7 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*response, error) {
 	case r.work(items) > 0:
 		return r.whole(body.bytes())
 	case r.choice.Pretty && body.length <= wire.GzipThreshold: // it may be longer when it is indented
-		return r.made(body.length, indentWork, func() (*response, error) { return r.whole(body.bytes()) })
+		return r.made(body.length, indentWork, func() (*exchange.Response, error) { return r.whole(body.bytes()) })
 	case r.choice.Pretty, compresses && r.filter.Selective():
 		return r.oneOff(body)
 	case compresses:
@@ -123,18 +124,18 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*response, error) {
 
 // compresses tells whether kube-apiserver would compress a body of a length.
 func (r *read) compresses(length int64) bool {
-	return length > wire.GzipThreshold && wire.AcceptsGzip(r.header.Get("Accept-Encoding"))
+	return length > wire.GzipThreshold && wire.AcceptsGzip(r.Header.Get("Accept-Encoding"))
 }
 
 // written is a list that is written from what the cache holds.
-func (r *read) written(list io.WriterTo, length int64) *response {
+func (r *read) written(list io.WriterTo, length int64) *exchange.Response {
 	resp := r.respond()
-	resp.list, resp.length, resp.turns = list, length, &r.meter
+	resp.List, resp.Length, resp.Turns = list, length, &r.meter
 	return resp
 }
 
 // oneOff is a list that is indented or compressed while it is written.
-func (r *read) oneOff(body *listBody) (*response, error) {
+func (r *read) oneOff(body *listBody) (*exchange.Response, error) {
 	one := &oneOff{list: body, meter: &r.meter, indents: r.choice.Pretty}
 	resp := r.written(one, -1)
 	if one.indents {
@@ -143,18 +144,18 @@ func (r *read) oneOff(body *listBody) (*response, error) {
 	if !r.compresses(body.length) {
 		return resp, nil
 	}
-	resp.gzipped()
+	gzipped(resp)
 	r.meter.Rest()
 	one.compressor = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize))
 	if one.compressor == nil {
 		return nil, Beyond
 	}
-	resp.room = one.compressor
+	resp.Room = one.compressor
 	return resp, nil
 }
 
 // whole is a body that was made for this request alone.
-func (r *read) whole(body []byte) (*response, error) {
+func (r *read) whole(body []byte) (*exchange.Response, error) {
 	resp := r.respond()
 	if r.choice.Rendered() {
 		cost := int64(fair.IndentCost)
@@ -169,22 +170,22 @@ func (r *read) whole(body []byte) (*response, error) {
 			return nil, Beyond
 		}
 		body = rendered
-		resp.header.Set("Content-Type", contentType)
+		resp.Header.Set("Content-Type", contentType)
 	}
 	if r.compresses(int64(len(body))) {
 		if err := r.meter.Spend(fair.GzipCost * int64(len(body))); err != nil {
 			return nil, err
 		}
 		body = wire.GzipBody(body)
-		resp.gzipped()
+		gzipped(resp)
 	}
-	resp.bytes = body
+	resp.Bytes = body
 	return resp, nil
 }
 
-func (r *response) gzipped() {
-	r.header.Set("Content-Encoding", "gzip")
-	r.header.Set("Vary", "Accept-Encoding")
+func gzipped(r *exchange.Response) {
+	r.Header.Set("Content-Encoding", "gzip")
+	r.Header.Set("Vary", "Accept-Encoding")
 }
 
 // derive makes the items that are not kept as they are wanted. Items that a selector picks are made
@@ -270,7 +271,7 @@ func (r *read) formID() formID {
 }
 
 // segmented is a list of compressed segments.
-func (r *read) segmented(items *listItems, body *listBody) (*response, error) {
+func (r *read) segmented(items *listItems, body *listBody) (*exchange.Response, error) {
 	segments, shares := make([]*wire.Segment, 0, len(items.spans)+2), make([]*piece, 0, len(items.spans))
 	segments = append(segments, wire.StoredSegment(body.head))
 	for i, span := range items.spans {
@@ -296,7 +297,7 @@ func (r *read) segmented(items *listItems, body *listBody) (*response, error) {
 	segments = append(segments, wire.StoredSegment(body.tail))
 	pieces, length := wire.Gzip(segments)
 	resp := r.written(&listBody{pieces: pieces, shares: shares, length: length}, length)
-	resp.gzipped()
+	gzipped(resp)
 	return resp, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -26,10 +27,10 @@ func TestCompressedListsAreThePlainOnes(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	const objects = 3000
 	r, _ := pageOf(t, objects, 0)
-	r.header = http.Header{"Accept-Encoding": {"gzip"}}
+	r.Header = http.Header{"Accept-Encoding": {"gzip"}}
 	r.derived = newDerived(t, 1<<20)
 	plain := *r
-	plain.request = &request{header: http.Header{}}
+	plain.Request = &exchange.Request{Header: http.Header{}}
 	compressed := 0
 	for step := range 120 {
 		o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d","labels":{"x":"%x"}}}`,
@@ -80,12 +81,12 @@ func bodyOf(t *testing.T, r *read, snapshot watchcache.Snapshot, from string) []
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp.list == nil {
-		return resp.bytes
+	if resp.List == nil {
+		return resp.Bytes
 	}
 	var b bytes.Buffer
-	if n, err := resp.list.WriteTo(&b); err != nil || n != resp.length {
-		t.Fatalf("%d bytes, told %d: %v", n, resp.length, err)
+	if n, err := resp.List.WriteTo(&b); err != nil || n != resp.Length {
+		t.Fatalf("%d bytes, told %d: %v", n, resp.Length, err)
 	}
 	return b.Bytes()
 }
@@ -96,14 +97,14 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 	const objects, lists, most = 10_000, 20, 6 << 20
 	for _, encoding := range []string{"", "gzip"} {
 		r, snapshot := pageOf(t, objects, 0)
-		r.header = http.Header{"Accept-Encoding": {encoding}}
+		r.Header = http.Header{"Accept-Encoding": {encoding}}
 		r.choice = wire.Choice{Partial: true}
 		r.form = wire.NewForm(r.choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON)
 		r.derived = newDerived(t, 1) // keeps nothing
 		want := bodyOf(t, r, snapshot, "a/")
 		_, end := r.filter.KeyRange(r.resource)
 		before := liveHeap()
-		var waiting []*response
+		var waiting []*exchange.Response
 		for range lists {
 			resp, err := r.page(snapshot, "a/", end)
 			if err != nil {
@@ -116,7 +117,7 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 		}
 		for _, resp := range waiting {
 			var got bytes.Buffer
-			if _, err := resp.list.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
+			if _, err := resp.List.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
 				t.Errorf("%q: %d bytes instead of %d, %v", encoding, got.Len(), len(want), err)
 			}
 		}
@@ -138,8 +139,8 @@ func TestSlowListIsCut(t *testing.T) {
 			for range 200 {
 				list.pieces = append(list.pieces, make([]byte, fair.WriteSize))
 			}
-			body := &response{list: list}
-			_, err := body.writeList(writerFunc(func(p []byte) (int, error) {
+			body := &exchange.Response{List: list}
+			_, err := body.WriteList(writerFunc(func(p []byte) (int, error) {
 				time.Sleep(pause * time.Duration(len(p)) / fair.WriteSize)
 				return len(p), nil
 			}))

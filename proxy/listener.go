@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // listener makes every accepted connection a *conn. It outlives errors that pass, and closes
@@ -17,7 +19,7 @@ type listener struct {
 	net.Listener
 	tls     *tls.Config // nil for none
 	open    *connSet
-	limits  func() Limits
+	limits  func() exchange.Limits
 	ending  <-chan struct{} // closed when nothing more is accepted
 	refused func(reason string)
 	log     *zap.Logger
@@ -28,22 +30,6 @@ type listener struct {
 
 // spell is how long after a failure another one is still part of the same spell.
 const spell = time.Minute
-
-// crowdMax is how many connections more than there should be are told so. Further
-// ones are closed.
-const crowdMax = 1000
-
-// crowd returns how many connections there should be, and how many there may be: the clients
-// between the two are told that there are too many. One in eight descriptors is for those.
-func (l Limits) crowd() (most, all int) {
-	const share = 8
-	most, all = l.Connections, l.Connections+crowdMax
-	if l.Descriptors > 0 {
-		most = min(most, l.Descriptors-l.Descriptors/share)
-		all = min(all, l.Descriptors)
-	}
-	return most, all
-}
 
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
@@ -59,7 +45,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		bare := newSocket(accepted)
 		bare.limitUnsent()
 		c := &conn{Conn: bare, socket: bare}
-		most, all := l.limits().crowd()
+		most, all := l.limits().Crowd()
 		open, ok := l.open.add(c, all)
 		if !ok {
 			l.refused("limit")

@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // failing is a listener whose Accept does what it is told, and notes when.
@@ -39,11 +41,11 @@ func (f *failing) Accept() (net.Conn, error) {
 	return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", err)}
 }
 
-func listenerOf(from net.Listener, limits Limits) (*listener, *Metrics, *observer.ObservedLogs, chan struct{}) {
+func listenerOf(from net.Listener, limits exchange.Limits) (*listener, *Metrics, *observer.ObservedLogs, chan struct{}) {
 	core, logs := observer.New(zap.InfoLevel)
 	metrics, ending := NewMetrics(prometheus.NewRegistry()), make(chan struct{})
 	return &listener{
-		Listener: from, open: &connSet{}, limits: func() Limits { return limits }, ending: ending,
+		Listener: from, open: &connSet{}, limits: func() exchange.Limits { return limits }, ending: ending,
 		refused: metrics.connectionRefused, log: zap.New(core),
 	}, metrics, logs, ending
 }

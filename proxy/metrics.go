@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // Metrics count what clients ask and where the answers come from.
@@ -70,29 +72,29 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 // connectionRefused counts a connection that was closed before it was served.
 func (m *Metrics) connectionRefused(reason string) { m.refused.WithLabelValues(reason).Inc() }
 
-func (m *Metrics) request(rt route, resp *response, took time.Duration) {
-	gvr, code := m.known.admit(metricLabels(rt, resp)), resp.status
-	if resp.told != 0 {
-		code = resp.told
+func (m *Metrics) request(rt exchange.Route, resp *exchange.Response, took time.Duration) {
+	gvr, code := m.known.admit(metricLabels(rt, resp)), resp.Status
+	if resp.Told != 0 {
+		code = resp.Told
 	}
-	m.requests.WithLabelValues(rt.verb, gvr[0], gvr[1], gvr[2], strconv.Itoa(code), string(resp.source)).Inc()
-	m.seconds.WithLabelValues(rt.verb, string(resp.source)).Observe(took.Seconds())
+	m.requests.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], strconv.Itoa(code), string(resp.Source)).Inc()
+	m.seconds.WithLabelValues(rt.Verb, string(resp.Source)).Observe(took.Seconds())
 }
 
 // metricLabels are group, version and resource, unless upstream may not know
 // them: clients must not be able to make us remember names that they invent.
-func metricLabels(rt route, resp *response) [3]string {
-	if !rt.resource || resp.source == fromProxy {
+func metricLabels(rt exchange.Route, resp *exchange.Response) [3]string {
+	if !rt.Resource || resp.Source == exchange.FromProxy {
 		return [3]string{}
 	}
-	if resp.source == fromUpstream && resp.status >= http.StatusMultipleChoices {
+	if resp.Source == exchange.FromUpstream && resp.Status >= http.StatusMultipleChoices {
 		return [3]string{}
 	}
-	resource := rt.gvr.Resource
-	if rt.subresource != "" {
-		resource += "/" + rt.subresource
+	resource := rt.GVR.Resource
+	if rt.Subresource != "" {
+		resource += "/" + rt.Subresource
 	}
-	labels := [3]string{rt.gvr.Group, rt.gvr.Version, resource}
+	labels := [3]string{rt.GVR.Group, rt.GVR.Version, resource}
 	if all := strings.Join(labels[:], ""); len(all) > labelsMost || !utf8.ValidString(all) {
 		return [3]string{} // no label
 	}
@@ -145,8 +147,8 @@ func (m *Metrics) forwardBegan(verb string) (done func()) {
 }
 
 // watchOpened counts an open watch. Its end takes it off again.
-func (m *Metrics) watchOpened(rt route) prometheus.Gauge {
-	gvr := m.known.admit([3]string{rt.gvr.Group, rt.gvr.Version, rt.gvr.Resource})
+func (m *Metrics) watchOpened(rt exchange.Route) prometheus.Gauge {
+	gvr := m.known.admit([3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource})
 	open := m.watches.WithLabelValues(gvr[:]...)
 	open.Inc()
 	return open

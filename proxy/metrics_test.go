@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // Names that clients make up become no labels: not while upstream refuses them, and only a
@@ -29,17 +31,17 @@ func TestLabelsAreBounded(t *testing.T) {
 		}
 		return n
 	}
-	answer := func(method, path string, status int, from source) {
-		resp := newResponse(status, from)
-		m.request(parseRoute(method, path), resp, time.Millisecond)
+	answer := func(method, path string, status int, from exchange.Source) {
+		resp := exchange.NewResponse(status, from)
+		m.request(exchange.ParseRoute(method, path), resp, time.Millisecond)
 	}
 	const made = 2 * namesMost
 	for i := range made {
 		for _, path := range []string{"/api/v1/r%d", "/apis/g%d/v1/pods", "/apis/g/v%d/pods", "/api/v1/namespaces/n/pods/p/s%d", "/x%d"} {
 			path := fmt.Sprintf(path, i)
-			answer(http.MethodGet, path, http.StatusNotFound, fromUpstream)
-			answer(http.MethodGet, path, http.StatusForbidden, fromProxy)
-			answer(fmt.Sprint("METHOD", i), path, http.StatusMethodNotAllowed, fromUpstream)
+			answer(http.MethodGet, path, http.StatusNotFound, exchange.FromUpstream)
+			answer(http.MethodGet, path, http.StatusForbidden, exchange.FromProxy)
+			answer(fmt.Sprint("METHOD", i), path, http.StatusMethodNotAllowed, exchange.FromUpstream)
 		}
 	}
 	const kinds = 16
@@ -51,7 +53,7 @@ func TestLabelsAreBounded(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	for i := range made {
 		target := fmt.Sprintf("/apis/external.metrics.k8s.io/v1beta1/namespaces/n/metric%d?labelSelector=%s", i, strings.Repeat("x", 60<<10))
-		answer(http.MethodGet, target[:strings.IndexByte(target, '?')], http.StatusOK, fromUpstream)
+		answer(http.MethodGet, target[:strings.IndexByte(target, '?')], http.StatusOK, exchange.FromUpstream)
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -62,8 +64,8 @@ func TestLabelsAreBounded(t *testing.T) {
 	if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > namesMost*each {
 		t.Errorf("%d names hold %d KiB", namesMost, held>>10)
 	}
-	long := parseRoute(http.MethodGet, "/api/v1/"+strings.Repeat("a", labelsMost))
-	if got := metricLabels(long, newResponse(http.StatusOK, fromUpstream)); got != [3]string{} {
+	long := exchange.ParseRoute(http.MethodGet, "/api/v1/"+strings.Repeat("a", labelsMost))
+	if got := metricLabels(long, exchange.NewResponse(http.StatusOK, exchange.FromUpstream)); got != [3]string{} {
 		t.Error("a long name is a label")
 	}
 	runtime.KeepAlive(m)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -45,8 +46,8 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 			if c.selects {
 				selecting(t, r, "labelSelector=none!=x")
 			}
-			r.client = nobody{}
-			r.meter = fair.NewMeter(t.Context(), r.request, slots, r.kind() != wire.Watch)
+			r.Client = exchange.Nobody{}
+			r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.kind() != wire.Watch)
 			kind := wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}
 			r.choice = wire.Choice{Partial: c.partial}
 			r.form = wire.NewForm(r.choice, kind, wire.JSON)
@@ -60,7 +61,7 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 				want = indented.Bytes()
 			}
 			if c.zips {
-				r.header.Set("Accept-Encoding", "gzip")
+				r.Header.Set("Accept-Encoding", "gzip")
 			}
 			got := wholeBody(t, r, snapshot)
 			if c.zips && len(want) > wire.GzipThreshold {
@@ -93,14 +94,14 @@ func wholeBody(t *testing.T, r *read, snapshot watchcache.Snapshot) []byte {
 	r.meter.End()
 	var b bytes.Buffer
 	switch {
-	case resp.list != nil:
-		_, err = resp.writeList(&b)
-		resp.closeList()
-	case resp.reader != nil:
-		_, err = io.Copy(&b, resp.reader)
-		_ = resp.reader.Close()
+	case resp.List != nil:
+		_, err = resp.WriteList(&b)
+		resp.CloseList()
+	case resp.Reader != nil:
+		_, err = io.Copy(&b, resp.Reader)
+		_ = resp.Reader.Close()
 	default:
-		b.Write(resp.bytes)
+		b.Write(resp.Bytes)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +160,7 @@ func TestWritesTakeTurns(t *testing.T) {
 		resp := r.written(list, list.length)
 		wrote, stuck := 0, make(chan struct{})
 		go func() {
-			if _, err := resp.writeList(writerFunc(func(p []byte) (int, error) {
+			if _, err := resp.WriteList(writerFunc(func(p []byte) (int, error) {
 				if wrote += len(p); wrote > 2*fair.WriteSize {
 					<-stuck
 				}
@@ -203,7 +204,7 @@ func TestUnreadListHoldsNoSlot(t *testing.T) {
 		}
 		unread := make(chan struct{})
 		go func() {
-			if _, err := resp.writeList(writerFunc(func(p []byte) (int, error) {
+			if _, err := resp.WriteList(writerFunc(func(p []byte) (int, error) {
 				<-unread
 				return len(p), nil
 			})); err != nil {

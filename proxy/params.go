@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -65,11 +66,11 @@ func (p *params) set(name, value string) (err error) {
 	case "continue":
 		p.token = value
 	case "watch":
-		p.watch = parseBool(value)
+		p.watch = exchange.ParseBool(value)
 	case "allowWatchBookmarks":
-		p.bookmarks = parseBool(value)
+		p.bookmarks = exchange.ParseBool(value)
 	case "sendInitialEvents":
-		b := parseBool(value)
+		b := exchange.ParseBool(value)
 		p.initialEvents = &b
 	case "timeoutSeconds":
 		p.watchSeconds, err = strconv.ParseInt(value, 10, 64)
@@ -106,7 +107,3 @@ func (p *params) selectBy(kind, selector string) (err error) {
 	}
 	return err
 }
-
-// parseBool is apimachinery's reading of a query parameter: everything but a
-// written no is yes, the empty value included.
-func parseBool(s string) bool { return s != "0" && !strings.EqualFold(s, "false") }

@@ -25,14 +25,6 @@ func TestFirstOfRepeatedParametersCounts(t *testing.T) {
 	}
 }
 
-func TestParseBool(t *testing.T) {
-	for value, want := range map[string]bool{"": true, "1": true, "true": true, "yes": true, "0": false, "false": false, "False": false} {
-		if parseBool(value) != want {
-			t.Errorf("parseBool(%q) = %t", value, !want)
-		}
-	}
-}
-
 func TestContinueToken(t *testing.T) {
 	start, rv, err := decodeToken(encodeToken("ns/name", 42, false))
 	if err != nil || start != "ns/name\x00" || rv != 42 {

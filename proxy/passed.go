@@ -5,6 +5,7 @@ import (
 	"io"
 	"sync"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
@@ -16,9 +17,9 @@ type passed struct {
 }
 
 // passed is the body of a response.
-func (s *Server) passed(ctx context.Context, req *request, resp *response) passed {
-	p := passed{ReadCloser: resp.reader}
-	if !resp.lasts {
+func (s *Server) passed(ctx context.Context, req *exchange.Request, resp *exchange.Response) passed {
+	p := passed{ReadCloser: resp.Reader}
+	if !resp.Lasts {
 		p.turns = fair.NewTurns(ctx, s.slots, req.User())
 	}
 	return p

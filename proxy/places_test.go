@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -46,13 +47,13 @@ func (forwardsAll) Open(context.Context, schema.GroupVersionResource, object.Enc
 }
 
 // serveForwards runs a server over TLS that forwards everything to a handler.
-func serveForwards(t *testing.T, upstream http.HandlerFunc, limits Limits) (*Server, net.Addr) {
+func serveForwards(t *testing.T, upstream http.HandlerFunc, limits exchange.Limits) (*Server, net.Addr) {
 	t.Helper()
 	return serveFeeds(t, forwardsAll{}, upstream, limits, nil)
 }
 
 // serveFeeds runs a server over TLS that has the handler for upstream.
-func serveFeeds(t *testing.T, feeds Feeds, upstream http.HandlerFunc, limits Limits, by *access.Access) (*Server, net.Addr) {
+func serveFeeds(t *testing.T, feeds Feeds, upstream http.HandlerFunc, limits exchange.Limits, by *access.Access) (*Server, net.Addr) {
 	t.Helper()
 	return serveTo(t, feeds, upstream, Options{
 		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true, TLS: selfSigned(t), Access: by,
@@ -60,7 +61,7 @@ func serveFeeds(t *testing.T, feeds Feeds, upstream http.HandlerFunc, limits Lim
 }
 
 // serveStrangers runs a server that refuses requests with long paths, of whomever they are.
-func serveStrangers(t *testing.T, overTLS bool, limits Limits) (*Server, net.Addr) {
+func serveStrangers(t *testing.T, overTLS bool, limits exchange.Limits) (*Server, net.Addr) {
 	t.Helper()
 	limits.URIBytes = 64
 	o := Options{Stall: time.Minute, Limits: limits, AnyHost: true}

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // pump writes what has happened to the watches that it concerns. A watch over HTTP/1 has no
@@ -37,7 +39,7 @@ type pumped struct {
 	pump  *pump
 	ctx   context.Context // ends when the client leaves
 	conn  *conn
-	out   *chunkWriter
+	out   *exchange.ChunkWriter
 	state atomic.Int32
 	over  chan struct{} // closed when nobody will work on it again
 }
@@ -142,7 +144,7 @@ func (*pump) takes(w *watching, c *conn) bool { return c.pumpable() && w.filter.
 
 // serve has the pump write a watch until it ends. Meanwhile the caller's goroutine waits for
 // the client to leave.
-func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn, w *watching, out *chunkWriter) {
+func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn, w *watching, out *exchange.ChunkWriter) {
 	w.most = pumpDeltas
 	watch := &pumped{watching: w, pump: p, ctx: ctx, conn: c, out: out, over: make(chan struct{})}
 	c.unlimited()
@@ -194,8 +196,8 @@ func (p *pumped) catchUp() {
 
 func (p *pumped) caughtUp() (on bool) {
 	defer p.recovered()
-	p.out.settle = p.conn.settle
-	defer func() { p.out.settle = nil }()
+	p.out.Settle = p.conn.settle
+	defer func() { p.out.Settle = nil }()
 	for {
 		if p.conn.settle() != nil {
 			return false

@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -127,10 +128,10 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 		served.Go(func() {
 			ctx, leave := context.WithCancel(context.Background())
 			defer leave()
-			out := &chunkWriter{w: server}
+			out := &exchange.ChunkWriter{To: server}
 			_, _ = server.Write([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"))
 			w.runBy(ctx, leave, p, server, out)
-			_ = out.end()
+			_ = out.End()
 			server.Close()
 		})
 		pauses := rand.New(rand.NewPCG(random.Uint64(), 0))
@@ -219,7 +220,7 @@ func TestPumpSettles(t *testing.T) {
 	go func() {
 		defer close(served)
 		ctx, leave := context.WithCancel(context.Background())
-		w.runBy(ctx, leave, p, server, &chunkWriter{w: server, unframed: true})
+		w.runBy(ctx, leave, p, server, &exchange.ChunkWriter{To: server, Unframed: true})
 		server.Close()
 	}()
 	const large = 1 << 20
@@ -308,7 +309,7 @@ func TestWriteWhileSettling(t *testing.T) {
 			break
 		}
 	}
-	if wrote == 0 || wrote > aheadMax {
+	if wrote == 0 || wrote > exchange.AheadMax {
 		t.Errorf("%d bytes were kept", wrote)
 	}
 	server.Close()
@@ -351,7 +352,7 @@ func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	go func() {
 		defer close(served)
 		ctx, leave := context.WithCancel(context.Background())
-		w.runBy(ctx, leave, &pump{log: zap.NewNop(), most: 1}, server, &chunkWriter{w: server, unframed: true})
+		w.runBy(ctx, leave, &pump{log: zap.NewNop(), most: 1}, server, &exchange.ChunkWriter{To: server, Unframed: true})
 		server.Close()
 	}()
 	for !server.socket.isEager() {

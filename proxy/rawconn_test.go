@@ -12,7 +12,7 @@ import (
 )
 
 // rawConn is the server's side of a connection whose client has sent all that it
-// ever sends. Once that is read, the client has gone; but whenGone, which looks
+// ever sends. Once that is read, the client has gone; but WhenGone, which looks
 // for the client while an answer is awaited, learns that only if it does not stop.
 // So that nothing depends on timing, it is told apart by its name.
 type rawConn struct {
@@ -37,7 +37,7 @@ func newRawConn(raw []byte, piece int) *rawConn {
 
 // Read implements net.Conn.
 func (c *rawConn) Read(p []byte) (int, error) {
-	patient := calledBy("whenGone")
+	patient := calledBy("WhenGone")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // heard is a request as an apiserver hears it.
@@ -27,7 +29,7 @@ type heard struct {
 
 func hear(r *http.Request) *heard {
 	h := &heard{method: r.Method, target: r.RequestURI, path: r.URL.EscapedPath(), query: r.URL.RawQuery, header: r.Header.Clone()}
-	info, err := requestInfos.NewRequestInfo(r)
+	info, err := exchange.RequestInfos.NewRequestInfo(r)
 	if err != nil {
 		h.infoErr = err.Error()
 	}
@@ -39,7 +41,7 @@ func hear(r *http.Request) *heard {
 
 // tellsWho tells the headers by which an apiserver knows who asks.
 func tellsWho(name string) bool {
-	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, impersonatePrefix)
+	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, exchange.ImpersonatePrefix)
 }
 
 // endToEnd are the headers that the proxy has to pass on.
@@ -71,7 +73,7 @@ func (h *heard) endToEnd() http.Header {
 // outcome is what the proxy made of one request.
 type outcome struct {
 	method, target string
-	route          route
+	route          exchange.Route
 	query          string
 	opened         bool   // a cache was asked for
 	sent           bool   // it was forwarded
@@ -113,7 +115,7 @@ func (o *outcome) misasks(info *apirequest.RequestInfo) error {
 		return fmt.Errorf("asks a cache by a query that cannot be read: %w", err)
 	}
 	u := &user.DefaultInfo{Name: "somebody"}
-	got := (&read{request: &request{path: info.Path}, route: o.route, params: p}).attributes(u)
+	got := (&read{Request: &exchange.Request{Path: info.Path}, Route: o.route, params: p}).attributes(u)
 	ctx := apirequest.WithRequestInfo(apirequest.WithUser(context.Background(), u), info)
 	want, err := filters.GetAuthorizerAttributes(ctx)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
@@ -97,11 +98,11 @@ func newParserDiff(tb testing.TB) *parserDiff {
 
 // begin notes a request that the proxy has read.
 func (w *parserDiff) begin(h *fasthttp.RequestHeader) {
-	req := &request{method: string(h.Method()), target: string(h.RequestURI())}
-	req.splitTarget()
-	o := &outcome{method: req.method, target: req.target, query: req.query, route: parseRoute(req.method, req.path)}
-	if o.route.resource && o.route.verb == "list" && isWatch(req.query) {
-		o.route.verb = "watch"
+	req := &exchange.Request{Method: string(h.Method()), Target: string(h.RequestURI())}
+	req.SplitTarget()
+	o := &outcome{method: req.Method, target: req.Target, query: req.Query, route: exchange.ParseRoute(req.Method, req.Path)}
+	if o.route.Resource && o.route.Verb == "list" && exchange.IsWatch(req.Query) {
+		o.route.Verb = "watch"
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
@@ -108,7 +109,7 @@ func TestRecheckOfLaggingWatch(t *testing.T) {
 		w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() { ended = true }}
 		w.recheck = newRecheck(time.Minute, func(context.Context) error { return errRevoked })
 		began := time.Now()
-		w.run(t.Context(), &chunkWriter{w: client})
+		w.Run(t.Context(), &exchange.ChunkWriter{To: client})
 		if took := time.Since(began); !ended || took > 2*time.Minute {
 			t.Errorf("ended: %t, after %v", ended, took)
 		}

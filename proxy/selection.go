@@ -33,7 +33,7 @@ type selection struct {
 func (r *read) selectionOf() *selection {
 	s := &selection{derived: r.derived, meter: &r.meter, filter: r.filter}
 	// The selectors may be as long as a URI, and whoever sends them must not hit upon another's.
-	s.key.selection = sha256.Sum256(fmt.Append(nil, r.gvr, r.resource.Encoding, r.filter.ID()))
+	s.key.selection = sha256.Sum256(fmt.Append(nil, r.GVR, r.resource.Encoding, r.filter.ID()))
 	if p := r.derived.lookup(s.key); p != nil {
 		s.used, s.known = true, p.selected
 	}

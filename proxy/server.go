@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
@@ -49,7 +50,7 @@ type Options struct {
 	// never.
 	Recheck time.Duration
 	// Limits bound what clients may take.
-	Limits Limits
+	Limits exchange.Limits
 	// AccessLog is the probability, from 0 to 1, that a request is logged.
 	AccessLog float64
 	// Workspace bounds the memory of answers that are made for one request each and of requests
@@ -61,9 +62,6 @@ type Options struct {
 }
 
 const (
-	// bodyAhead is how much of a request body is read before it is forwarded;
-	// the rest is streamed.
-	bodyAhead     = 64 << 10
 	workspaceSize = 128 << 20
 	// shortHead is the longest head of a request, in bytes, for which a connection gets a small
 	// buffer.
@@ -161,10 +159,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(s.ctx, s.conns.cut)()
 	accepting := &listener{
 		Listener: l, tls: s.options.Load().TLS, open: &s.conns, ending: ctx.Done(), refused: s.metrics.connectionRefused, log: s.log,
-		limits: func() Limits { return s.options.Load().Limits },
+		limits: func() exchange.Limits { return s.options.Load().Limits },
 	}
 	limits := accepting.limits()
-	if most, _ := limits.crowd(); most < limits.Connections {
+	if most, _ := limits.Crowd(); most < limits.Connections {
 		s.log.Warn("the limit of open files allows for fewer connections than maxConnections",
 			zap.Int("maxConnections", limits.Connections), zap.Int("connections", most))
 	}
@@ -219,20 +217,20 @@ func (s *Server) accept(l net.Listener) error {
 
 // guarded turns a panic into an error response: one broken request must not
 // end a thousand watches.
-func (s *Server) guarded(ctx context.Context, req *request, rt *route) (resp *response) {
+func (s *Server) guarded(ctx context.Context, req *exchange.Request, rt *exchange.Route) (resp *exchange.Response) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("panic in a handler", zap.Any("panic", p), zap.String("path", short(req.path)), zap.ByteString("stack", debug.Stack()))
-			resp = statusResponse(failure(http.StatusInternalServerError, "InternalError", "internal error in watchproxy"), fromProxy)
+			s.log.Error("panic in a handler", zap.Any("panic", p), zap.String("path", short(req.Path)), zap.ByteString("stack", debug.Stack()))
+			resp = exchange.StatusResponse(exchange.Failure(http.StatusInternalServerError, "InternalError", "internal error in watchproxy"), exchange.FromProxy)
 		}
 	}()
 	return s.handle(ctx, req, rt)
 }
 
 // handle is the walk that every request takes.
-func (s *Server) handle(ctx context.Context, req *request, rt *route) *response {
-	if rt.resource && rt.verb == "list" && isWatch(req.query) {
-		rt.verb = "watch"
+func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+	if rt.Resource && rt.Verb == "list" && exchange.IsWatch(req.Query) {
+		rt.Verb = "watch"
 	}
 	if refusal := s.enter(ctx, req, rt); refusal != nil {
 		return refusal
@@ -248,16 +246,16 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 	case v.Answer != nil:
 		return v.Answer
 	case ctx.Err() != nil:
-		return clientGone()
+		return exchange.ClientGone()
 	}
 	t, done := &trip{takes: v.Timed.Takes()}, func() {}
-	if req.method == http.MethodGet && rt.resource && rt.plain && s.feeds.Lost(rt.gvr) >= lostGrace {
+	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= lostGrace {
 		t.patience = lostPatience // whatever the reason to forward it
 	}
 	switch {
 	case v.Reason.stale():
-		var refusal *response
-		if done, refusal = s.stale.admit(ctx, rt.verb); refusal != nil {
+		var refusal *exchange.Response
+		if done, refusal = s.stale.admit(ctx, rt.Verb); refusal != nil {
 			return refusal
 		}
 	case v.Reason == Early:
@@ -271,7 +269,7 @@ func (s *Server) handle(ctx context.Context, req *request, rt *route) *response 
 
 // leave forwards a list that upstream answers sooner. It is false if upstream has enough to answer
 // already, or does not answer soon: then the cache will.
-func (s *Server) leave(ctx context.Context, req *request, rt route, timed *Timed) (resp *response, ok bool) {
+func (s *Server) leave(ctx context.Context, req *exchange.Request, rt exchange.Route, timed *Timed) (resp *exchange.Response, ok bool) {
 	place := fair.Claim{User: req.User(), Size: 1, Cost: 1}
 	if !s.places.Try(place) {
 		return nil, false // it would wait
@@ -284,7 +282,7 @@ func (s *Server) leave(ctx context.Context, req *request, rt route, timed *Timed
 	t := &trip{takes: timed.Takes()}
 	t.patience = max(soonerPatience, 10*t.takes)
 	resp = s.timedForward(ctx, req, rt, t, timed, func() {})
-	if resp.source == fromProxy && resp.status >= http.StatusInternalServerError && ctx.Err() == nil && t.since() >= t.patience {
+	if resp.Source == exchange.FromProxy && resp.Status >= http.StatusInternalServerError && ctx.Err() == nil && t.since() >= t.patience {
 		timed.Feed.Answered(timed.Scope, t.since(), false)
 		return nil, false
 	}
@@ -293,13 +291,13 @@ func (s *Server) leave(ctx context.Context, req *request, rt route, timed *Timed
 
 // timedForward forwards a request. If the cache could have answered it, its feed learns how long
 // upstream took.
-func (s *Server) timedForward(ctx context.Context, req *request, rt route, t *trip, timed *Timed, done func()) *response {
-	resp := s.gatheredForward(ctx, req, rt, t, joined(s.metrics.forwardBegan(rt.verb), done))
-	if timed != nil && !t.sent.IsZero() && resp.source == fromUpstream && ctx.Err() == nil {
+func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *trip, timed *Timed, done func()) *exchange.Response {
+	resp := s.gatheredForward(ctx, req, rt, t, joined(s.metrics.forwardBegan(rt.Verb), done))
+	if timed != nil && !t.sent.IsZero() && resp.Source == exchange.FromUpstream && ctx.Err() == nil {
 		switch {
-		case resp.status == http.StatusOK:
+		case resp.Status == http.StatusOK:
 			timed.Feed.Answered(timed.Scope, t.since(), true)
-		case resp.status == http.StatusTooManyRequests, resp.status >= http.StatusInternalServerError:
+		case resp.Status == http.StatusTooManyRequests, resp.Status >= http.StatusInternalServerError:
 			timed.Feed.Answered(timed.Scope, t.since(), false)
 		}
 	}
@@ -307,21 +305,21 @@ func (s *Server) timedForward(ctx context.Context, req *request, rt route, t *tr
 }
 
 // gatheredForward forwards a request. A short answer is read to its end.
-func (s *Server) gatheredForward(ctx context.Context, req *request, rt route, t *trip, done func()) *response {
+func (s *Server) gatheredForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *trip, done func()) *exchange.Response {
 	resp := s.sharedForward(ctx, req, rt, t, done)
-	if rt.plain && rt.resource && !resp.lasts && kubernetesOwn(rt.gvr.Group) {
-		resp.gather(req.method)
+	if rt.Plain && rt.Resource && !resp.Lasts && kubernetesOwn(rt.GVR.Group) {
+		resp.Gather(req.Method)
 	}
 	return resp
 }
 
 // enter refuses requests that are answered to nobody, or not to who sent them.
-func (s *Server) enter(ctx context.Context, req *request, rt *route) (refusal *response) {
-	if most := s.options.Load().Limits.URIBytes; len(req.target) > most {
-		return req.fail(uriTooLong(most), fromProxy)
+func (s *Server) enter(ctx context.Context, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+	if most := s.options.Load().Limits.URIBytes; len(req.Target) > most {
+		return req.Fail(exchange.URITooLong(most), exchange.FromProxy)
 	}
-	if req.hidesIdentity() {
-		return req.fail(badRequest("the Connection header must not name headers that tell who sends the request"), fromProxy)
+	if req.HidesIdentity() {
+		return req.Fail(exchange.BadRequest("the Connection header must not name headers that tell who sends the request"), exchange.FromProxy)
 	}
 	if s.options.Load().Access != nil {
 		if refusal = s.authenticate(ctx, req); refusal != nil {
@@ -336,14 +334,14 @@ func (s *Server) enter(ctx context.Context, req *request, rt *route) (refusal *r
 
 // forward sends a request upstream. Done is called once, when it is through. A
 // watch ends with the drain time as those from the cache do.
-func (s *Server) forward(ctx context.Context, req *request, rt route, t *trip, done func()) *response {
-	if rt.subresource != "proxy" && req.body != nil {
+func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *trip, done func()) *exchange.Response {
+	if rt.Subresource != "proxy" && req.Body != nil {
 		most := s.options.Load().Limits.BodyBytes
-		if req.body.length > most {
+		if req.Body.Length > most {
 			done()
-			return req.fail(bodyTooLarge(most), fromProxy)
+			return req.Fail(exchange.BodyTooLarge(most), exchange.FromProxy)
 		}
-		req.body.most = most
+		req.Body.Most = most
 	}
 	admitted, refusal := s.admitForward(ctx, req, rt)
 	if refusal != nil {
@@ -351,9 +349,9 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, t *trip, d
 		return refusal
 	}
 	done = joined(done, admitted)
-	if rt.verb != "watch" {
+	if rt.Verb != "watch" {
 		resp := s.forwards.forward(ctx, nil, req, t, done)
-		if resp.lasts = lasting(rt); resp.tunnel != nil && !resp.lasts {
+		if resp.Lasts = lasting(rt); resp.Tunnel != nil && !resp.Lasts {
 			admitted() // it may last, though nobody could know
 		}
 		return resp
@@ -364,7 +362,7 @@ func (s *Server) forward(ctx context.Context, req *request, rt route, t *trip, d
 		undrain()
 		end()
 	}))
-	resp.lasts = true
+	resp.Lasts = true
 	return resp
 }
 

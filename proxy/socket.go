@@ -6,6 +6,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // socket is the TCP connection below TLS. While it is eager, a write does not wait for the
@@ -94,13 +96,13 @@ func (s *socket) writeLocked(p []byte) (int, error) {
 
 // leftMax bounds what is left, in bytes: a piece as TLS writes it and a bookmark, and as much
 // again of answers. While what was left is being written, only the answers are added.
-const leftMax = 2 * pieceSize
+const leftMax = 2 * exchange.PieceSize
 
 // keepLocked keeps the rest of a write of size bytes.
 func (s *socket) keepLocked(rest []byte, size int) (int, error) {
 	most := leftMax
 	if s.mu.settling {
-		most -= pieceSize
+		most -= exchange.PieceSize
 	}
 	if len(s.mu.left)+len(rest) > most {
 		s.mu.broken = errUnread

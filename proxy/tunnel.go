@@ -5,27 +5,22 @@ import (
 	"net"
 	"net/http"
 	"sync"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // tunnel joins the client's connection with upstream's after both left HTTP, as
 // exec, attach and port-forward do (SPDY or WebSocket).
-func (x *exchange) tunnel(in *http.Response) *response {
+func (x *roundTrip) tunnel(in *http.Response) *exchange.Response {
 	upstream, ok := in.Body.(io.ReadWriteCloser)
 	if !ok {
 		panic("BUG: net/http gave an upgraded response without a writable body")
 	}
-	resp := newResponse(in.StatusCode, fromUpstream)
-	copyHeader(resp.header, in.Header)
-	resp.header.Set("Connection", "Upgrade")
-	resp.header.Set("Upgrade", in.Header.Get("Upgrade"))
-	resp.abandon = func() {
-		x.cancel()
-		_ = upstream.Close()
-	}
-	resp.tunnel = func(client net.Conn, buffered io.Reader) {
-		defer x.cancel()
-		join(client, buffered, upstream)
-	}
+	resp := exchange.NewResponse(in.StatusCode, exchange.FromUpstream)
+	copyHeader(resp.Header, in.Header)
+	resp.Header.Set("Connection", "Upgrade")
+	resp.Header.Set("Upgrade", in.Header.Get("Upgrade"))
+	resp.Tunnel = &tunnel{x, upstream}
 	// From here on the tunnel itself reads the client.
 	x.mu.Lock()
 	x.finished = true
@@ -33,6 +28,24 @@ func (x *exchange) tunnel(in *http.Response) *response {
 	x.mu.Unlock()
 	stop()
 	return resp
+}
+
+// tunnel is a connection that both sides have taken out of HTTP.
+type tunnel struct {
+	x        *roundTrip
+	upstream io.ReadWriteCloser
+}
+
+// Join implements Tunnel.
+func (t *tunnel) Join(client net.Conn, buffered io.Reader) {
+	defer t.x.cancel()
+	join(client, buffered, t.upstream)
+}
+
+// Abandon implements Tunnel.
+func (t *tunnel) Abandon() {
+	t.x.cancel()
+	_ = t.upstream.Close()
 }
 
 // join copies both ways until both sides are done. A side that ends its stream

@@ -3,16 +3,17 @@ package proxy
 import (
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // Verdict is what becomes of a request that the cache may answer: it is answered, or upstream has to.
 type Verdict struct {
-	Answer *response // nil if upstream has to answer
-	Reason Reason    // why it has to
-	Timed  *Timed    // how long upstream takes is of interest; nil for most requests
+	Answer *exchange.Response // nil if upstream has to answer
+	Reason Reason             // why it has to
+	Timed  *Timed             // how long upstream takes is of interest; nil for most requests
 	// Expired is the answer to a watch that is Early if upstream has enough of them.
-	Expired *response
+	Expired *exchange.Response
 }
 
 // Reason is why upstream has to answer. As an error it ends the work on a read; a client never sees it.

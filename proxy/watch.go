@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -12,7 +13,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -82,7 +85,7 @@ type watching struct {
 }
 
 // watch answers a watch from the cache.
-func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
+func (s *Server) watch(ctx context.Context, r *read) (*exchange.Response, error) {
 	if r.resource.NoWatchCache && r.rv >= math.MaxInt64 {
 		return nil, Beyond // etcd's revisions do not go that far
 	}
@@ -111,17 +114,17 @@ func (s *Server) watch(ctx context.Context, r *read) (*response, error) {
 		}
 		return nil, err
 	}
-	if r.header.Get("User-Agent") == feedAgent {
+	if r.Header.Get("User-Agent") == feedAgent {
 		w.cursor.WholeHistory()
 	}
-	if r.identity != nil {
+	if r.Identity != nil {
 		w.recheck = newRecheck(s.options.Load().Recheck, func(ctx context.Context) error { return s.reviewAgain(ctx, r) })
 	}
 	resp := r.respond()
-	resp.header.Set("Content-Type", r.form.StreamType())
-	resp.watch, resp.abandon = w, w.close
-	var refusal *response
-	if w.done, refusal = s.admitWatch(r.request); refusal != nil {
+	resp.Header.Set("Content-Type", r.form.StreamType())
+	resp.Stream = w
+	var refusal *exchange.Response
+	if w.done, refusal = s.admitWatch(r.Request); refusal != nil {
 		w.cursor.Close()
 		return refusal, nil
 	}
@@ -167,26 +170,37 @@ func (s *Server) admitLate() (leave func(), ok bool) {
 
 // errorEvent answers with a watch that was accepted and consists of one ERROR
 // event.
-func (w *watching) errorEvent(status metav1.Status) *response {
+func (w *watching) errorEvent(status metav1.Status) *exchange.Response {
 	resp := w.respond()
-	resp.header.Set("Content-Type", w.form.StreamType())
-	resp.told = int(status.Code)
-	resp.abandon = func() {}
-	resp.stream = func(_ context.Context, out *chunkWriter) {
-		buf := out.pending()
-		*buf = w.form.AppendError(*buf, &status)
-		_ = out.flush() // the watch ends either way
-	}
+	resp.Header.Set("Content-Type", w.form.StreamType())
+	resp.Told = int(status.Code)
+	resp.Stream = &onlyError{w.form, status}
 	return resp
 }
 
-// run writes the watch until it times out, the client leaves, the server drains, or the
+// onlyError is a watch that consists of an ERROR event.
+type onlyError struct {
+	form   wire.Form
+	status metav1.Status
+}
+
+// Run implements Stream.
+func (e *onlyError) Run(_ context.Context, out *exchange.ChunkWriter) {
+	buf := out.Pending()
+	*buf = e.form.AppendError(*buf, &e.status)
+	_ = out.Flush() // the watch ends either way
+}
+
+// Abandon implements Stream.
+func (*onlyError) Abandon() {}
+
+// Run implements Stream. It writes the watch until it times out, the client leaves, the server drains, or the
 // cache cannot go on. All of these are a clean end to the client.
 //
 // Whatever there is to do, it waits for nothing but the cursor: a select over all that
 // may happen was an eighth of what a delivery takes. It waits with next to nothing on its
 // stack, which the runtime can cut down then.
-func (w *watching) run(ctx context.Context, out *chunkWriter) {
+func (w *watching) Run(ctx context.Context, out *exchange.ChunkWriter) {
 	defer w.close()
 	if !w.open(ctx, out) {
 		return
@@ -202,8 +216,8 @@ func (w *watching) run(ctx context.Context, out *chunkWriter) {
 	}
 }
 
-// runBy is run with a pump that writes to a connection.
-func (w *watching) runBy(ctx context.Context, leave context.CancelFunc, p *pump, c *conn, out *chunkWriter) {
+// runBy is Run with a pump that writes to a connection.
+func (w *watching) runBy(ctx context.Context, leave context.CancelFunc, p *pump, c *conn, out *exchange.ChunkWriter) {
 	defer w.close()
 	if w.open(ctx, out) {
 		p.serve(ctx, leave, c, w, out)
@@ -212,18 +226,18 @@ func (w *watching) runBy(ctx context.Context, leave context.CancelFunc, p *pump,
 
 // open writes the state that the watch begins with, if it does, and has the cursor wake
 // the watch for all there will be to do.
-func (w *watching) open(ctx context.Context, out *chunkWriter) bool {
+func (w *watching) open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	w.schedule()
 	w.most = deltasMax
 	if w.state {
-		to := out.w
-		out.w = fair.InTurns(to, &w.meter)
+		to := out.To
+		out.To = fair.InTurns(to, &w.meter)
 		err := w.writeState(ctx, out)
-		if out.w = to; err != nil {
+		if out.To = to; err != nil {
 			return false
 		}
 	}
-	w.initial, w.request, w.meter = watchcache.Snapshot{}, w.slim(), fair.Meter{} // they are history
+	w.initial, w.Request, w.meter = watchcache.Snapshot{}, w.Slim(), fair.Meter{} // they are history
 	w.attend.Store(true)
 	w.recheck.wake = w.wake
 	w.unwake[0] = context.AfterFunc(ctx, w.wake)
@@ -241,21 +255,21 @@ func (w *watching) wake() {
 // turn delivers what has happened and does what else there is to do. It tells whether the
 // watch goes on, and whether there is more to deliver at once. A write that can take long
 // has no scratch space: it would be held all that time.
-func (w *watching) turn(ctx context.Context, out *chunkWriter, s *scratch) (on, behind bool) {
+func (w *watching) turn(ctx context.Context, out *exchange.ChunkWriter, s *scratch) (on, behind bool) {
 	attend := w.attend.Swap(false) // before anything is looked at
 	position, behind, err := w.deliver(out, s)
 	if err != nil {
 		w.appendEnd(out, err)
-		_ = out.flush() // what came before
+		_ = out.Flush() // what came before
 		return false, false
 	}
 	if !attend {
-		return out.flush() == nil, behind
+		return out.Flush() == nil, behind
 	}
 	if !behind { // else the position may be one that upstream never had
 		err = w.appendBookmark(out, position)
 	}
-	if errors.Join(err, out.flush()) != nil {
+	if errors.Join(err, out.Flush()) != nil {
 		return false, false
 	}
 	now := time.Now()
@@ -281,6 +295,9 @@ func (w *watching) turn(ctx context.Context, out *chunkWriter, s *scratch) (on, 
 	w.alarm.set(next)
 	return true, behind
 }
+
+// Abandon implements Stream.
+func (w *watching) Abandon() { w.close() }
 
 // close lets go of everything. What it has begun has ended when it returns.
 func (w *watching) close() {
@@ -341,7 +358,7 @@ func (w *watching) nextBookmark(now time.Time) time.Time {
 }
 
 // appendBookmark adds a bookmark if one is due and says anything new.
-func (w *watching) appendBookmark(out *chunkWriter, position uint64) error {
+func (w *watching) appendBookmark(out *exchange.ChunkWriter, position uint64) error {
 	now := time.Now()
 	if !w.hasBookmarks() || now.Before(w.bookmark) {
 		return nil
@@ -353,9 +370,9 @@ func (w *watching) appendBookmark(out *chunkWriter, position uint64) error {
 	return nil
 }
 
-func (w *watching) putBookmark(out *chunkWriter, rv uint64, initialEnd bool) (err error) {
+func (w *watching) putBookmark(out *exchange.ChunkWriter, rv uint64, initialEnd bool) (err error) {
 	object := w.cache.Bookmark().Append(nil, rv, initialEnd)
-	buf := out.pending()
+	buf := out.Pending()
 	*buf, err = w.form.AppendBookmark(*buf, object)
 	return err
 }
@@ -364,8 +381,34 @@ func (w *watching) putBookmark(out *chunkWriter, rv uint64, initialEnd bool) (er
 // goes on elsewhere from as late as it can: who comes from the distant past may be too late. It is there even if
 // it says nothing new: client-go's informers take a watch of less than a second without any event for a
 // broken one, and list anew.
-func (w *watching) farewell(out *chunkWriter, position uint64) {
+func (w *watching) farewell(out *exchange.ChunkWriter, position uint64) {
 	if w.hasBookmarks() && w.cache.Bookmark() != nil && w.putBookmark(out, max(position, w.start), false) == nil {
-		_ = out.flush() // the client may be gone
+		_ = out.Flush() // the client may be gone
 	}
+}
+
+// expired says that a watch cannot start where it was asked to.
+func (r *read) expired(err *watchcache.TooOldError) metav1.Status {
+	message := err.Error()
+	if r.resource.NoWatchCache {
+		message = "The resourceVersion for the provided watch is too old." // etcd's
+	}
+	return exchange.Failure(http.StatusGone, metav1.StatusReasonExpired, message)
+}
+
+// appendEnd tells why the watch cannot go on, if its client could not find out by coming back:
+// the cache began anew, and may get to the client's resourceVersion by another history; or
+// a relist jumped over changes that this watch cannot be told.
+func (w *watching) appendEnd(out *exchange.ChunkWriter, err error) {
+	tooOld, jumped := errors.AsType[*watchcache.TooOldError](err)
+	if !jumped {
+		now, gone := w.cache.Snapshot()
+		if !errors.Is(err, watchcache.ErrEnded) || gone != nil {
+			return
+		}
+		tooOld = &watchcache.TooOldError{From: w.start, Oldest: now.ResourceVersion()}
+	}
+	status := w.expired(tooOld)
+	buf := out.Pending()
+	*buf = w.form.AppendError(*buf, &status)
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -42,7 +43,7 @@ func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w.run(t.Context(), &chunkWriter{w: &written})
+		w.Run(t.Context(), &exchange.ChunkWriter{To: &written})
 	}()
 	for rv := uint64(3); rv < 20; rv++ { // else a bookmark says nothing new
 		time.Sleep(10 * time.Second)
@@ -89,7 +90,7 @@ func TestDrainedWatchIsNeverSilent(t *testing.T) {
 				read: r, cursor: cursor, start: initial.ResourceVersion(), draining: draining, drainShare: time.Second, done: func() {},
 			}
 			drain()
-			w.run(t.Context(), &chunkWriter{w: &written})
+			w.Run(t.Context(), &exchange.ChunkWriter{To: &written})
 			at := fmt.Appendf(nil, `"resourceVersion":"%d"`, initial.ResourceVersion())
 			if bytes.Count(written.Bytes(), []byte("BOOKMARK")) != want || bytes.Count(written.Bytes(), at) != want {
 				t.Errorf("with bookmarks %t a drained watch says %q, nothing having happened since %d", bookmarks, written.Bytes(), initial.ResourceVersion())
@@ -115,7 +116,7 @@ func TestWatchOfAnEpochThatIsOver(t *testing.T) {
 			var written bytes.Buffer
 			w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}, start: 2}
 			over(r.cache)
-			w.run(t.Context(), &chunkWriter{w: &written})
+			w.Run(t.Context(), &exchange.ChunkWriter{To: &written})
 			expired := bytes.Contains(written.Bytes(), []byte(`{"type":"ERROR","object":{"kind":"Status"`)) &&
 				bytes.Contains(written.Bytes(), []byte(`"message":"too old resource version: 2 (1)","reason":"Expired","code":410}`))
 			if expired != (what == "begun anew") || !expired && written.Len() > 0 {
@@ -137,10 +138,10 @@ func TestWatchAcrossARelist(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r, _ := pageOf(t, 2, 0)
-			r.header.Set("User-Agent", agent)
+			r.Header.Set("User-Agent", agent)
 			r.rv, r.watchSeconds = 3, 1
 			s := &Server{}
-			s.options.Store(&Options{Limits: Limits{UserWatches: 1}})
+			s.options.Store(&Options{Limits: exchange.Limits{UserWatches: 1}})
 			resp, err := s.watch(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
@@ -149,8 +150,8 @@ func TestWatchAcrossARelist(t *testing.T) {
 				t.Fatal(err)
 			}
 			var written bytes.Buffer
-			resp.watch.draining = context.Background()
-			resp.watch.run(t.Context(), &chunkWriter{w: &written})
+			resp.Stream.(*watching).draining = context.Background()
+			resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written})
 			if got := written.String(); !strings.Contains(got, want) || strings.Contains(got, "ERROR") != (agent == feedAgent) {
 				t.Errorf("%s got %q instead of %q", agent, got, want)
 			}

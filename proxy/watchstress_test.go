@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
@@ -105,7 +106,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 	ended, took := make(chan struct{}), time.Duration(0)
 	go func() {
 		defer close(ended)
-		w.run(ctx, &chunkWriter{w: client, unframed: true})
+		w.Run(ctx, &exchange.ChunkWriter{To: client, Unframed: true})
 		took = time.Since(began)
 	}()
 	events := 0

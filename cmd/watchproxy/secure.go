@@ -16,6 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // secureLimit bounds what has to be asked of upstream before clients can be
@@ -96,8 +97,8 @@ func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger
 	return ca, nil
 }
 
-func limits(l config.Limits) proxy.Limits {
-	return proxy.Limits{
+func limits(l config.Limits) exchange.Limits {
+	return exchange.Limits{
 		HeaderBytes:     int(l.MaxHeaderBytes.Value()),
 		URIBytes:        int(l.MaxURIBytes.Value()),
 		BodyBytes:       l.MaxRequestBodyBytes.Value(),

@@ -75,7 +75,7 @@ type flow struct {
 	rested  bool
 }
 
-// waiter is a claim that waits. Err is set before decided is closed.
+// Waiter is a claim that waits. Err is set before decided is closed.
 type Waiter struct {
 	Claim
 	flow    *flow

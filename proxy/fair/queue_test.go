@@ -126,7 +126,7 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 						t.Fatalf("%s holds %v, its share is %d", user, sizes, q.share)
 					}
 				}
-				if int64(q.Taken()) != all {
+				if q.Taken() != all {
 					t.Fatalf("%d are held instead of %d", q.Taken(), all)
 				}
 			}

@@ -100,7 +100,7 @@ func (w *Workspace) Make(ctx context.Context, c Claim, do func() ([]byte, error)
 	return &Body{rest: body, Room: w.room(c.User, keeps)}, nil
 }
 
-// held is a body that gives its memory back when it was written, or never will be. It is written in
+// Body is a body that gives its memory back when it was written, or never will be. It is written in
 // pieces, each of which the client has a while to read.
 type Body struct {
 	*Room

@@ -1,4 +1,4 @@
-package proxy
+package exchange
 
 import (
 	"bytes"
@@ -20,24 +20,24 @@ func (w *countingWriter) Write(p []byte) (int, error) {
 
 func TestChunksReadBackWhatWasWritten(t *testing.T) {
 	var w countingWriter
-	out := &chunkWriter{w: &w}
+	out := &ChunkWriter{To: &w}
 	var want strings.Builder
-	for _, size := range []int{1, 15, 16, 4096, pieceSize, 4*pieceSize + 100, 1} {
+	for _, size := range []int{1, 15, 16, 4096, PieceSize, 4*PieceSize + 100, 1} {
 		frame := strings.Repeat("x", size)
 		want.WriteString(frame)
-		buf := out.pending()
+		buf := out.Pending()
 		*buf = append(*buf, frame...)
-		if err := out.flush(); err != nil {
+		if err := out.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		if out.buf != nil {
+		if out.Buf != nil {
 			t.Error("an idle stream holds a buffer")
 		}
 	}
 	if want := 4 + 2 + 5 + 1; w.writes != want { // a piece does not hold its own chunk's head
 		t.Errorf("%d writes, want %d: one a flush, or a piece", w.writes, want)
 	}
-	if err := out.end(); err != nil {
+	if err := out.End(); err != nil {
 		t.Fatal(err)
 	}
 	got, err := io.ReadAll(httputil.NewChunkedReader(&w))
@@ -48,9 +48,9 @@ func TestChunksReadBackWhatWasWritten(t *testing.T) {
 
 func TestFlushOfNothingWritesNothing(t *testing.T) {
 	var w countingWriter
-	out := &chunkWriter{w: &w}
-	out.pending()
-	if err := out.flush(); err != nil || w.writes != 0 {
+	out := &ChunkWriter{To: &w}
+	out.Pending()
+	if err := out.Flush(); err != nil || w.writes != 0 {
 		t.Errorf("%d writes, %v: an empty chunk would end the body", w.writes, err)
 	}
 }

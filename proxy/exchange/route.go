@@ -1,4 +1,4 @@
-package proxy
+package exchange
 
 import (
 	"net/http"
@@ -11,81 +11,85 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// requestInfos reads paths as kube-apiserver does.
-var requestInfos = apirequest.RequestInfoFactory{
+// RequestInfos reads paths as kube-apiserver does.
+var RequestInfos = apirequest.RequestInfoFactory{
 	APIPrefixes:          sets.NewString("api", "apis"),
 	GrouplessAPIPrefixes: sets.NewString("api"),
 }
 
-// route is what a method and a path mean.
-type route struct {
-	gvr         schema.GroupVersionResource
-	namespace   string
-	name        string
-	subresource string
-	verb        string
+// Route is what a method and a path mean.
+type Route struct {
+	GVR         schema.GroupVersionResource
+	Namespace   string
+	Name        string
+	Subresource string
+	Verb        string
 	// resource is false for paths that name no resource, such as /version.
-	resource bool
+	Resource bool
 	// plain tells that the path is the canonical one of a collection or an object: no empty
 	// segments, no escapes, nothing behind the name, no namespace in a namespace, no verb. Only
 	// such paths are answered from the cache; upstream interprets all others.
-	plain bool
+	Plain bool
 }
 
 var verbs = map[string]string{
 	"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete",
 }
 
-// parseRoute reads a method and an escaped path. RequestInfo gets no method: it would decode the
+// ParseRoute reads a method and an escaped path. RequestInfo gets no method: it would decode the
 // query of a get, which isWatch reads later.
-func parseRoute(method, path string) route {
+func ParseRoute(method, path string) Route {
 	unescaped, err := url.PathUnescape(path)
 	if err != nil {
 		unescaped = path
 	}
 	// An error means that a path ends at watch or proxy, which is not plain.
-	info, _ := requestInfos.NewRequestInfo(&http.Request{URL: &url.URL{Path: unescaped}})
-	rt := route{
-		gvr:       schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource},
-		namespace: info.Namespace, name: info.Name, subresource: info.Subresource,
-		verb: info.Verb, resource: info.IsResourceRequest,
+	info, _ := RequestInfos.NewRequestInfo(&http.Request{URL: &url.URL{Path: unescaped}})
+	rt := Route{
+		GVR:       schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource},
+		Namespace: info.Namespace, Name: info.Name, Subresource: info.Subresource,
+		Verb: info.Verb, Resource: info.IsResourceRequest,
 	}
-	if rt.verb == "" { // else the path names it: watch, proxy
-		rt.verb = verbOf(method, &rt)
+	if rt.Verb == "" { // else the path names it: watch, proxy
+		rt.Verb = verbOf(method, &rt)
 	}
 	segments := 2 + len(info.Parts) // of the canonical path
-	if rt.gvr.Group != "" {
+	if rt.GVR.Group != "" {
 		segments++
 	}
-	if rt.namespace != "" && rt.gvr.Resource != "namespaces" {
+	if rt.Namespace != "" && rt.GVR.Resource != "namespaces" {
 		segments += 2
 	}
-	rt.plain = rt.resource && rt.subresource == "" && strings.Count(path, "/") == segments && canonical(path)
+	rt.Plain = rt.Resource && rt.Subresource == "" && strings.Count(path, "/") == segments && canonical(path)
 	return rt
 }
 
 // verbOf names what a method does, as kube-apiserver names it. Clients cannot invent verbs.
-func verbOf(method string, rt *route) string {
+func verbOf(method string, rt *Route) string {
 	verb, known := verbs[method]
 	switch {
 	case !known && method != http.MethodOptions:
 		return "other"
-	case !known || !rt.resource:
+	case !known || !rt.Resource:
 		return strings.ToLower(method)
-	case rt.name == "" && verb == "get":
+	case rt.Name == "" && verb == "get":
 		return "list"
-	case rt.name == "" && verb == "delete":
+	case rt.Name == "" && verb == "delete":
 		return "deletecollection"
 	}
 	return verb
 }
 
-// isWatch tells a watch from a list. Of a malformed query counts what can be read,
+// IsWatch tells a watch from a list. Of a malformed query counts what can be read,
 // as for upstream.
-func isWatch(query string) bool {
+func IsWatch(query string) bool {
 	values, _ := url.ParseQuery(query)
-	return len(values["watch"]) > 0 && parseBool(values["watch"][0])
+	return len(values["watch"]) > 0 && ParseBool(values["watch"][0])
 }
+
+// ParseBool is apimachinery's reading of a query parameter: everything but a
+// written no is yes, the empty value included.
+func ParseBool(s string) bool { return s != "0" && !strings.EqualFold(s, "false") }
 
 // canonical tells whether a path has no empty, relative or escaped segments, nor bytes
 // that should be escaped: no name has any.
