@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -13,9 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // newDerived is a store for a test.
@@ -42,7 +44,7 @@ func churn(t *testing.T, budget int64) {
 		steps   = 400
 		size    = 1000 // bytes of a piece
 	)
-	r, snapshot := pageOf(t, objects, 0)
+	c, snapshot := cachetest.ConfigMaps(t, objects)
 	d := newDerived(t, budget)
 	live, makes := 0, 0
 	random := rand.NewChaCha8([32]byte{})
@@ -72,7 +74,7 @@ func churn(t *testing.T, budget int64) {
 	}
 	makes = 0
 	for step := range steps {
-		snapshot = update(t, r, step*37%objects, objects+step+2)
+		snapshot = update(t, c, step*37%objects, objects+step+2)
 		for range 5 {
 			readAll(snapshot)
 		}
@@ -84,7 +86,7 @@ func churn(t *testing.T, budget int64) {
 		t.Errorf("%d updates cost %d makes", steps, makes)
 	}
 	makes = 0
-	again := watchcache.New(*r.resource, watchcache.Limits{})
+	again := watchcache.New(*c.Resource(), watchcache.Limits{})
 	again.Reset(slices.Collect(snapshot.Objects("", "")), snapshot.ResourceVersion())
 	snapshot, err := again.Snapshot()
 	if err != nil {
@@ -119,7 +121,7 @@ func TestDerivedWithinBudget(t *testing.T) {
 			t.Fatalf("%d bytes are kept", d.cost())
 		}
 	}
-	if _, err := d.get(&fair.Meter{}, page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, Beyond }); err == nil {
+	if _, err := d.get(&fair.Meter{}, page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, io.EOF }); err == nil {
 		t.Error("an error is taken for a piece")
 	}
 }
@@ -129,15 +131,15 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 	const herd = 20
 	slots := fair.NewQueue(1, 1, 1<<20)
 	derived := newDerived(t, 1) // keeps nothing
-	r, snapshot := pageOf(t, 5000, 0)
-	from, to := r.filter.KeyRange(r.resource)
+	c, snapshot := cachetest.ConfigMaps(t, 5000)
+	from, to := c.Resource().KeyRange("a")
 	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
 	pieces := make([]*piece, herd)
 	for i := range herd {
-		m := fair.NewMeter(t.Context(), &exchange.Request{}, slots, false)
+		m := fair.NewMeter(t.Context(), one{}, slots, false)
 		_ = m.Spend(fair.CheapWork) // the next piece needs a slot
 		all.Go(func() {
 			for span := range snapshot.Spans(from, to) {
@@ -164,9 +166,9 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 
 // D3: readers of an old snapshot do not displace what was made of the newest.
 func TestOldSnapshotsKeepNothing(t *testing.T) {
-	r, before := pageOf(t, 10, 0)
+	c, before := cachetest.ConfigMaps(t, 10)
 	d := newDerived(t, 1<<20)
-	after := update(t, r, 3, 100)
+	after := update(t, c, 3, 100)
 	for i, step := range []struct {
 		snapshot watchcache.Snapshot
 		makes    float64
@@ -185,13 +187,13 @@ func TestDerivedKeepsToTheLimit(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	const objects, rounds, updates, readers = 1000, 60, 10, 4
-	r, snapshot := pageOf(t, objects, 0)
+	c, snapshot := cachetest.ConfigMaps(t, objects)
 	d := newDerived(t, 1)
 	snapshots := []watchcache.Snapshot{snapshot}
 	for round := range rounds {
 		random := rand.New(rand.NewPCG(seed, uint64(round)))
 		for i := range updates {
-			snapshot = update(t, r, random.IntN(objects), objects+2+round*updates+i)
+			snapshot = update(t, c, random.IntN(objects), objects+2+round*updates+i)
 		}
 		snapshots = append(snapshots, snapshot)
 		var all sync.WaitGroup
@@ -212,16 +214,13 @@ func TestDerivedKeepsToTheLimit(t *testing.T) {
 }
 
 // update replaces an object of pageOf.
-func update(t *testing.T, r *read, i, rv int) watchcache.Snapshot {
+func update(t *testing.T, c *watchcache.Cache, i, rv int) watchcache.Snapshot {
 	t.Helper()
-	o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i, rv))
-	if err != nil {
+	o := cachetest.ConfigMap(t, i, rv)
+	if err := c.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.cache.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	snapshot, err := r.cache.Snapshot()
+	snapshot, err := c.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,3 +238,15 @@ func readPages(t *testing.T, d *Derived, snapshot watchcache.Snapshot, v variant
 		}
 	}
 }
+
+// one is a claimant.
+type one struct{}
+
+// User implements fair.Claimant.
+func (one) User() string { return "" }
+
+// Held implements fair.Claimant.
+func (one) Held() int64 { return 1 }
+
+// Attended implements fair.Claimant.
+func (one) Attended(ctx context.Context) (_ context.Context, stop func()) { return ctx, func() {} }

@@ -6,43 +6,21 @@ import (
 	"net/http"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // pageOf returns a read of one page and the state that it reads.
 func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot) {
 	tb.Helper()
-	resource := object.Resource{
-		GVR: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true,
-	}
-	all := make([]*object.Object, objects)
-	for i := range all {
-		var err error
-		all[i], err = resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i, i+1))
-		if err != nil {
-			tb.Fatal(err)
-		}
-	}
-	cache := watchcache.New(resource, watchcache.Limits{})
-	cache.Reset(all, uint64(objects+1))
-	snapshot, err := cache.Snapshot()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	filter, err := watchcache.NewFilter(&resource, "a", nil, nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cache, snapshot := cachetest.ConfigMaps(tb, objects)
 	return &read{
 		meter:   fair.NewMeter(tb.Context(), nil, nil, false),
 		Request: &exchange.Request{Header: http.Header{}}, params: params{limit: limit}, Route: exchange.Route{Namespace: "a"},
-		cache: cache, resource: &resource, filter: filter,
+		cache: cache, resource: cache.Resource(), filter: cachetest.Filter(tb, cache),
 		form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON),
 	}, snapshot
 }

@@ -3,12 +3,12 @@ package proxy
 import (
 	"crypto/sha256"
 	"fmt"
-	"iter"
 	"maps"
 	"math/bits"
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // selection knows which objects of pages a selector selects. Controllers list by the same
@@ -29,12 +29,12 @@ type selection struct {
 	found   map[uint64]uint64 // what was not known
 }
 
-// selectionOf returns what is known about the selection of a read.
-func (r *read) selectionOf() *selection {
-	s := &selection{derived: r.derived, meter: &r.meter, filter: r.filter}
-	// The selectors may be as long as a URI, and whoever sends them must not hit upon another's.
-	s.key.selection = sha256.Sum256(fmt.Append(nil, r.GVR, r.resource.Encoding, r.filter.ID()))
-	if p := r.derived.lookup(s.key); p != nil {
+// selection returns what is known about what a filter selects.
+func (d *Derived) selection(m *fair.Meter, f *watchcache.Filter, of *object.Resource) *selection {
+	s := &selection{derived: d, meter: m, filter: f}
+	// The selectors may be as long as a URI, and nobody may send some that collide with another's.
+	s.key.selection = sha256.Sum256(fmt.Append(nil, of.GVR, of.Encoding, f.ID()))
+	if p := d.lookup(s.key); p != nil {
 		s.used, s.known = true, p.selected
 	}
 	return s
@@ -76,55 +76,6 @@ func (s *selection) keep(objects int) {
 	s.derived.keep(&piece{key: s.key, selected: s.found})
 }
 
-// spans walks what a read selects in a key range: pages or, by a selector, runs of
-// objects in them. It ends early if the meter has an error.
-func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[watchcache.Span] {
-	switch {
-	case !r.filter.Selective():
-		return snapshot.Spans(from, to)
-	case r.filter.Single():
-		return r.single(snapshot)
-	}
-	return func(yield func(watchcache.Span) bool) {
-		selection := r.selectionOf()
-		defer selection.keep(snapshot.Len())
-		for span := range snapshot.Spans(from, to) {
-			selected, err := selection.of(span)
-			if err != nil || !eachOf(span, selected, yield) {
-				return
-			}
-		}
-	}
-}
-
-// spansAhead is spans for somebody who takes long over it: it selects before, and selects nothing if
-// the meter has an error.
-func (r *read) spansAhead(snapshot watchcache.Snapshot, from, to string) iter.Seq[watchcache.Span] {
-	if !r.filter.Selective() || r.filter.Single() {
-		return r.spans(snapshot, from, to)
-	}
-	selection := r.selectionOf()
-	defer r.meter.Rest()
-	var selected []uint64
-	for span := range snapshot.Spans(from, to) {
-		of, err := selection.of(span)
-		if err != nil {
-			return func(func(watchcache.Span) bool) {}
-		}
-		selected = append(selected, of)
-	}
-	selection.keep(snapshot.Len())
-	return func(yield func(watchcache.Span) bool) {
-		page := 0
-		for span := range snapshot.Spans(from, to) {
-			if !eachOf(span, selected[page], yield) {
-				return
-			}
-			page++
-		}
-	}
-}
-
 // eachOf walks the runs of selected objects in a span.
 func eachOf(span watchcache.Span, selected uint64, yield func(watchcache.Span) bool) bool {
 	for selected != 0 {
@@ -137,16 +88,4 @@ func eachOf(span watchcache.Span, selected uint64, yield func(watchcache.Span) b
 		}
 	}
 	return true
-}
-
-// single walks the one object that can be selected, if it is.
-func (r *read) single(snapshot watchcache.Snapshot) iter.Seq[watchcache.Span] {
-	from, to := r.filter.KeyRange(r.resource)
-	return func(yield func(watchcache.Span) bool) {
-		for span := range snapshot.Spans(from, to) {
-			if r.filter.Matches(span.Objects()[0]) {
-				yield(span)
-			}
-		}
-	}
 }

@@ -181,7 +181,7 @@ func TestSelectionMemory(t *testing.T) {
 	}
 	known := func() int {
 		selecting(t, r, "labelSelector=app!%3Dnone&limit=1")
-		return len(r.selectionOf().known)
+		return len(r.derived.selection(&r.meter, r.filter, r.resource).known)
 	}
 	for range 2 {
 		selecting(t, r, "labelSelector=app!%3Dnone")

@@ -1,0 +1,68 @@
+package proxy
+
+import (
+	"iter"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// spans walks what a read selects in a key range: pages or, by a selector, runs of
+// objects in them. It ends early if the meter has an error.
+func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[watchcache.Span] {
+	switch {
+	case !r.filter.Selective():
+		return snapshot.Spans(from, to)
+	case r.filter.Single():
+		return r.single(snapshot)
+	}
+	return func(yield func(watchcache.Span) bool) {
+		selection := r.derived.selection(&r.meter, r.filter, r.resource)
+		defer selection.keep(snapshot.Len())
+		for span := range snapshot.Spans(from, to) {
+			selected, err := selection.of(span)
+			if err != nil || !eachOf(span, selected, yield) {
+				return
+			}
+		}
+	}
+}
+
+// spansAhead is spans for somebody who takes long over it: it selects before, and selects nothing if
+// the meter has an error.
+func (r *read) spansAhead(snapshot watchcache.Snapshot, from, to string) iter.Seq[watchcache.Span] {
+	if !r.filter.Selective() || r.filter.Single() {
+		return r.spans(snapshot, from, to)
+	}
+	selection := r.derived.selection(&r.meter, r.filter, r.resource)
+	defer r.meter.Rest()
+	var selected []uint64
+	for span := range snapshot.Spans(from, to) {
+		of, err := selection.of(span)
+		if err != nil {
+			return func(func(watchcache.Span) bool) {}
+		}
+		selected = append(selected, of)
+	}
+	selection.keep(snapshot.Len())
+	return func(yield func(watchcache.Span) bool) {
+		page := 0
+		for span := range snapshot.Spans(from, to) {
+			if !eachOf(span, selected[page], yield) {
+				return
+			}
+			page++
+		}
+	}
+}
+
+// single walks the one object that can be selected, if it is.
+func (r *read) single(snapshot watchcache.Snapshot) iter.Seq[watchcache.Span] {
+	from, to := r.filter.KeyRange(r.resource)
+	return func(yield func(watchcache.Span) bool) {
+		for span := range snapshot.Spans(from, to) {
+			if r.filter.Matches(span.Objects()[0]) {
+				yield(span)
+			}
+		}
+	}
+}

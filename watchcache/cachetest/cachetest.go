@@ -1,0 +1,63 @@
+// Package cachetest has caches for the tests of packages that read them.
+package cachetest
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// Resource is that of the caches.
+func Resource() object.Resource {
+	return object.Resource{
+		GVR: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true,
+	}
+}
+
+// ConfigMaps returns a cache of so many ConfigMaps in the namespace a, and its state. They are called
+// c-000000 and so on; each was written at the next resourceVersion, from 1 on.
+func ConfigMaps(tb testing.TB, n int) (*watchcache.Cache, watchcache.Snapshot) {
+	tb.Helper()
+	cache := watchcache.New(Resource(), watchcache.Limits{})
+	all := make([]*object.Object, n)
+	for i := range all {
+		all[i] = ConfigMap(tb, i, i+1)
+	}
+	cache.Reset(all, uint64(n+1))
+	return cache, Snapshot(tb, cache)
+}
+
+// ConfigMap is the i-th one, as of a resourceVersion.
+func ConfigMap(tb testing.TB, i, rv int) *object.Object {
+	tb.Helper()
+	resource := Resource()
+	o, err := resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i, rv))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return o
+}
+
+// Snapshot is the state of a cache.
+func Snapshot(tb testing.TB, c *watchcache.Cache) watchcache.Snapshot {
+	tb.Helper()
+	s, err := c.Snapshot()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// Filter selects what is in the namespace a.
+func Filter(tb testing.TB, c *watchcache.Cache) *watchcache.Filter {
+	tb.Helper()
+	f, err := watchcache.NewFilter(c.Resource(), "a", nil, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return f
+}
