@@ -11,11 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
 // ErrNotReady says that a resource is cached, but not at the moment.
@@ -74,10 +77,10 @@ type read struct {
 	feed     Feed
 	cache    *watchcache.Cache
 	resource *object.Resource
-	filter   *watchcache.Filter
+	filter   *filter.Filter
 	choice   wire.Choice
 	form     wire.Form
-	derived  *Derived
+	derived  *derived.Store
 	// workspace is for what is made for this read alone.
 	workspace *fair.Workspace
 	meter     fair.Meter
@@ -253,7 +256,7 @@ func (r *read) prepare() (err error) {
 	if !r.resource.Namespaced {
 		namespace = ""
 	}
-	if r.filter, err = watchcache.NewFilter(r.resource, namespace, r.labels, r.fields); err != nil {
+	if r.filter, err = filter.New(r.resource, namespace, r.labels, r.fields); err != nil {
 		return Beyond
 	}
 	kept := wire.JSON

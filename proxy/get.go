@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -41,14 +42,14 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 // done once.
 func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body []byte) (*exchange.Response, error) {
 	for span := range snapshot.Spans(key, key+"\x00") {
-		v := variant{form: r.formID(), gzip: true, object: true}
-		p, err := r.derived.get(&r.meter, span, v, func() (_, plain []byte, err error) { return nil, body, nil })
+		v := derived.Variant{Form: r.formID(), Gzip: true, Object: true}
+		p, err := r.derived.Get(&r.meter, span, v, func() (_, plain []byte, err error) { return nil, body, nil })
 		if err != nil {
 			return nil, Beyond
 		}
 		resp := r.respond()
 		gzipped(resp)
-		pieces, length := wire.Gzip([]*wire.Segment{p.segment})
+		pieces, length := wire.Gzip([]*wire.Segment{p.Segment})
 		resp.List, resp.Length = &listBody{pieces: pieces, length: length}, length
 		return resp, nil
 	}

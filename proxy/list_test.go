@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -75,4 +78,12 @@ func BenchmarkPage(b *testing.B) {
 			}
 		})
 	}
+}
+
+// newDerived is a store for a test.
+func newDerived(tb testing.TB, limit int64) *derived.Store {
+	tb.Helper()
+	d := derived.New(limit, prometheus.NewRegistry())
+	tb.Cleanup(d.Close)
+	return d
 }

@@ -4,21 +4,23 @@ import (
 	"bytes"
 	"io"
 
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
-	"github.com/watchproxy/watchproxy/watchcache"
+
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // listItems are the items of a list, as runs of pages of the cache.
 type listItems struct {
-	spans     []watchcache.Span
+	spans     []tree.Span
 	count     int
 	bytes     int64 // of the items as they are kept, without separators
 	separator string
 }
 
-func (l *listItems) add(s watchcache.Span) {
+func (l *listItems) add(s tree.Span) {
 	l.spans = append(l.spans, s)
 	l.count += s.Hi - s.Lo
 	l.bytes += s.Bytes()
@@ -201,22 +203,22 @@ func (r *read) derive(items *listItems, body *listBody) error {
 		if err != nil {
 			return Beyond
 		}
-		body.pieces, body.shares = append(body.pieces, run.plain), append(body.shares, run)
-		body.length += int64(len(run.plain))
+		body.pieces, body.shares = append(body.pieces, run.Plain), append(body.shares, run)
+		body.length += int64(len(run.Plain))
 	}
 	return nil
 }
 
-func (r *read) selectedRun(span watchcache.Span, first bool) (*piece, error) {
+func (r *read) selectedRun(span tree.Span, first bool) (*derived.Piece, error) {
 	if err := r.meter.Spend(fair.CutCost * span.Bytes()); err != nil {
 		return nil, err
 	}
 	plain, err := r.itemsOf(span, first)
-	return &piece{plain: plain}, err
+	return &derived.Piece{Plain: plain}, err
 }
 
-func (r *read) derivedRun(span watchcache.Span, first bool) (*piece, error) {
-	return r.derived.get(&r.meter, span, variant{form: r.formID(), first: first}, func() (_, plain []byte, err error) {
+func (r *read) derivedRun(span tree.Span, first bool) (*derived.Piece, error) {
+	return r.derived.Get(&r.meter, span, derived.Variant{Form: r.formID(), First: first}, func() (_, plain []byte, err error) {
 		plain, err = r.itemsOf(span, first)
 		return nil, plain, err
 	})
@@ -224,7 +226,7 @@ func (r *read) derivedRun(span watchcache.Span, first bool) (*piece, error) {
 
 // itemsOf are the items of a span as they are wanted, with a separator before each
 // but the first of a list.
-func (r *read) itemsOf(span watchcache.Span, first bool) (dst []byte, err error) {
+func (r *read) itemsOf(span tree.Span, first bool) (dst []byte, err error) {
 	if r.form.Kept() {
 		dst = make([]byte, 0, span.Bytes()+int64(len(span.Objects())))
 	}
@@ -244,12 +246,12 @@ func (r *read) itemsOf(span watchcache.Span, first bool) (dst []byte, err error)
 
 // endOf is the end of a span's items, at least as much of it as a segment may refer
 // to, unless there is less: what stands before the span is not the same in each list.
-func (r *read) endOf(span watchcache.Span) (end []byte, err error) {
+func (r *read) endOf(span tree.Span) (end []byte, err error) {
 	if span.Page == nil {
 		return nil, nil
 	}
 	for lo := span.Hi - 1; ; lo-- {
-		last := watchcache.Span{Page: span.Page, Lo: lo, Hi: span.Hi}
+		last := tree.Span{Page: span.Page, Lo: lo, Hi: span.Hi}
 		if lo > span.Lo && last.Bytes() < wire.ContextMax {
 			continue
 		}
@@ -260,27 +262,27 @@ func (r *read) endOf(span watchcache.Span) (end []byte, err error) {
 }
 
 // formID names the form of derived items.
-func (r *read) formID() formID {
+func (r *read) formID() derived.FormID {
 	switch {
 	case r.form.Kept():
-		return keptForm
+		return derived.KeptForm
 	case r.choice.Encoding == wire.Protobuf:
-		return partialProtobufForm
+		return derived.PartialProtobufForm
 	}
-	return partialJSONForm
+	return derived.PartialJSONForm
 }
 
 // segmented is a list of compressed segments.
 func (r *read) segmented(items *listItems, body *listBody) (*exchange.Response, error) {
-	segments, shares := make([]*wire.Segment, 0, len(items.spans)+2), make([]*piece, 0, len(items.spans))
+	segments, shares := make([]*wire.Segment, 0, len(items.spans)+2), make([]*derived.Piece, 0, len(items.spans))
 	segments = append(segments, wire.StoredSegment(body.head))
 	for i, span := range items.spans {
-		v := variant{form: r.formID(), gzip: true, first: i == 0}
+		v := derived.Variant{Form: r.formID(), Gzip: true, First: i == 0}
 		if i > 0 {
-			v.behind = items.spans[i-1]
+			v.Behind = items.spans[i-1]
 		}
-		p, err := r.derived.get(&r.meter, span, v, func() (context, plain []byte, err error) {
-			if context, err = r.endOf(v.behind); err != nil {
+		p, err := r.derived.Get(&r.meter, span, v, func() (context, plain []byte, err error) {
+			if context, err = r.endOf(v.Behind); err != nil {
 				return nil, nil, err
 			}
 			if len(body.pieces) > 0 {
@@ -292,7 +294,7 @@ func (r *read) segmented(items *listItems, body *listBody) (*exchange.Response, 
 		if err != nil {
 			return nil, Beyond
 		}
-		segments, shares = append(segments, p.segment), append(shares, p)
+		segments, shares = append(segments, p.Segment), append(shares, p)
 	}
 	segments = append(segments, wire.StoredSegment(body.tail))
 	pieces, length := wire.Gzip(segments)
@@ -305,9 +307,9 @@ func (r *read) segmented(items *listItems, body *listBody) (*exchange.Response, 
 // shares what was derived with all others that write it.
 type listBody struct {
 	head, tail []byte
-	spans      []watchcache.Span // of items as they are kept, or instead:
+	spans      []tree.Span // of items as they are kept, or instead:
 	pieces     [][]byte
-	shares     []*piece // that the pieces belong to: others find them while they are held
+	shares     []*derived.Piece // that the pieces belong to: others find them while they are held
 	separator  string
 	length     int64
 }

@@ -125,7 +125,7 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 		waitFor(t, "what nobody holds is forgotten", func() bool {
 			runtime.GC()
 			known := 0
-			r.derived.shared.Range(func(any, any) bool { known++; return true })
+			r.derived.Shared.Range(func(any, any) bool { known++; return true })
 			return known == 0
 		})
 	}

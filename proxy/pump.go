@@ -58,7 +58,7 @@ const (
 	// pumpDeltas is how many events a watch may be behind before it gets a goroutine of its
 	// own.
 	pumpDeltas = 16
-	// pumpCost is what a filter may cost for the pump to evaluate it (watchcache.Filter.Cost).
+	// pumpCost is what a filter may cost for the pump to evaluate it (filter.Filter.Cost).
 	// All watches wait for it, so that it must not be for clients to decide.
 	pumpCost = 32
 )

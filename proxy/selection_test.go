@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -54,7 +55,7 @@ func TestSelectionIsTheFilters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.filter, err = watchcache.NewFilter(r.resource, "a", selector, nil); err != nil {
+			if r.filter, err = filter.New(r.resource, "a", selector, nil); err != nil {
 				t.Fatal(err)
 			}
 			from, to := r.filter.KeyRange(r.resource)
@@ -91,7 +92,7 @@ func TestSelectionCost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.filter, err = watchcache.NewFilter(r.resource, "a", selector, nil); err != nil {
+	if r.filter, err = filter.New(r.resource, "a", selector, nil); err != nil {
 		t.Fatal(err)
 	}
 	from, to := r.filter.KeyRange(r.resource)
@@ -115,7 +116,7 @@ func selecting(tb testing.TB, r *read, query string) int {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if r.filter, err = watchcache.NewFilter(r.resource, "a", p.labels, p.fields); err != nil {
+	if r.filter, err = filter.New(r.resource, "a", p.labels, p.fields); err != nil {
 		tb.Fatal(err)
 	}
 	snapshot, err := r.cache.Snapshot()
@@ -176,12 +177,12 @@ func TestSelectionMemory(t *testing.T) {
 	for i := range once {
 		selecting(t, r, fmt.Sprintf("labelSelector=app!%%3Dnone-%d", i))
 	}
-	if each := r.derived.cost() / once; each > 500 {
+	if each := r.derived.Cost() / once; each > 500 {
 		t.Errorf("%d bytes for a selector that is used once", each)
 	}
 	known := func() int {
 		selecting(t, r, "labelSelector=app!%3Dnone&limit=1")
-		return len(r.derived.selection(&r.meter, r.filter, r.resource).known)
+		return len(r.derived.Selection(&r.meter, r.filter, r.resource).Known)
 	}
 	for range 2 {
 		selecting(t, r, "labelSelector=app!%3Dnone")

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
 // terms is a label selector of n requirements that selects what has no labels.
@@ -87,7 +87,7 @@ func TestPumpTakesCheapFilters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.filter, err = watchcache.NewFilter(r.resource, "a", selector, nil); err != nil {
+		if r.filter, err = filter.New(r.resource, "a", selector, nil); err != nil {
 			t.Fatal(err)
 		}
 		if got := (&pump{}).takes(&watching{read: r}, server); got != takes {

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
@@ -74,7 +75,7 @@ const (
 type Server struct {
 	feeds    Feeds
 	forwards *Forwarder
-	derived  *Derived
+	derived  *derived.Store
 	options  atomic.Pointer[Options]
 	metrics  *Metrics
 	log      *zap.Logger
@@ -112,8 +113,8 @@ type Server struct {
 }
 
 // NewServer returns a server; Serve runs it.
-func NewServer(feeds Feeds, forwards *Forwarder, derived *Derived, options Options, metrics *Metrics, log *zap.Logger) (*Server, error) {
-	s := &Server{feeds: feeds, forwards: forwards, derived: derived, metrics: metrics, log: log}
+func NewServer(feeds Feeds, forwards *Forwarder, store *derived.Store, options Options, metrics *Metrics, log *zap.Logger) (*Server, error) {
+	s := &Server{feeds: feeds, forwards: forwards, derived: store, metrics: metrics, log: log}
 	s.options.Store(&options)
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	s.pump.log, s.pump.most = log, runtime.GOMAXPROCS(0)

@@ -3,24 +3,27 @@ package proxy
 import (
 	"iter"
 
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/watchcache"
+
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // spans walks what a read selects in a key range: pages or, by a selector, runs of
 // objects in them. It ends early if the meter has an error.
-func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[watchcache.Span] {
+func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[tree.Span] {
 	switch {
 	case !r.filter.Selective():
 		return snapshot.Spans(from, to)
 	case r.filter.Single():
 		return r.single(snapshot)
 	}
-	return func(yield func(watchcache.Span) bool) {
-		selection := r.derived.selection(&r.meter, r.filter, r.resource)
-		defer selection.keep(snapshot.Len())
+	return func(yield func(tree.Span) bool) {
+		selection := r.derived.Selection(&r.meter, r.filter, r.resource)
+		defer selection.Keep(snapshot.Len())
 		for span := range snapshot.Spans(from, to) {
-			selected, err := selection.of(span)
-			if err != nil || !eachOf(span, selected, yield) {
+			selected, err := selection.Of(span)
+			if err != nil || !derived.EachOf(span, selected, yield) {
 				return
 			}
 		}
@@ -29,25 +32,25 @@ func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[wat
 
 // spansAhead is spans for somebody who takes long over it: it selects before, and selects nothing if
 // the meter has an error.
-func (r *read) spansAhead(snapshot watchcache.Snapshot, from, to string) iter.Seq[watchcache.Span] {
+func (r *read) spansAhead(snapshot watchcache.Snapshot, from, to string) iter.Seq[tree.Span] {
 	if !r.filter.Selective() || r.filter.Single() {
 		return r.spans(snapshot, from, to)
 	}
-	selection := r.derived.selection(&r.meter, r.filter, r.resource)
+	selection := r.derived.Selection(&r.meter, r.filter, r.resource)
 	defer r.meter.Rest()
 	var selected []uint64
 	for span := range snapshot.Spans(from, to) {
-		of, err := selection.of(span)
+		of, err := selection.Of(span)
 		if err != nil {
-			return func(func(watchcache.Span) bool) {}
+			return func(func(tree.Span) bool) {}
 		}
 		selected = append(selected, of)
 	}
-	selection.keep(snapshot.Len())
-	return func(yield func(watchcache.Span) bool) {
+	selection.Keep(snapshot.Len())
+	return func(yield func(tree.Span) bool) {
 		page := 0
 		for span := range snapshot.Spans(from, to) {
-			if !eachOf(span, selected[page], yield) {
+			if !derived.EachOf(span, selected[page], yield) {
 				return
 			}
 			page++
@@ -56,9 +59,9 @@ func (r *read) spansAhead(snapshot watchcache.Snapshot, from, to string) iter.Se
 }
 
 // single walks the one object that can be selected, if it is.
-func (r *read) single(snapshot watchcache.Snapshot) iter.Seq[watchcache.Span] {
+func (r *read) single(snapshot watchcache.Snapshot) iter.Seq[tree.Span] {
 	from, to := r.filter.KeyRange(r.resource)
-	return func(yield func(watchcache.Span) bool) {
+	return func(yield func(tree.Span) bool) {
 		for span := range snapshot.Spans(from, to) {
 			if r.filter.Matches(span.Objects()[0]) {
 				yield(span)

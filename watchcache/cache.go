@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 var (
@@ -131,7 +132,7 @@ func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 	case rv < v.since || v.inGap(rv):
 		return Snapshot{}, fmt.Errorf("%w: want %d, have %d and later", ErrTooOld, rv, v.since)
 	}
-	return Snapshot{rv, v.treeAt(rv), v.epoch}, nil
+	return Snapshot{v.treeAt(rv), rv, v.epoch}, nil
 }
 
 // Change is a change as upstream's watch reports it.
@@ -158,15 +159,9 @@ func (c *Cache) Reset(objects []*object.Object, rv uint64) {
 
 var slotSeed = maphash.MakeSeed()
 
-// build makes the tree of a state. Its slots are those of any state of an equal resource, and no split's.
-func (c *Cache) build(objects []*object.Object) tree {
-	t := buildTree(objects)
-	slot := 1<<63 | maphash.String(slotSeed, fmt.Sprint(c.resource.GVR, c.resource.Encoding))
-	for span := range t.spans("", "") {
-		span.Page.slot = slot
-		slot++
-	}
-	return t
+// build makes the tree of a state. States of equal resources have the same slots.
+func (c *Cache) build(objects []*object.Object) tree.Tree {
+	return tree.Build(objects, maphash.String(slotSeed, fmt.Sprint(c.resource.GVR, c.resource.Encoding)))
 }
 
 // Apply takes changes in upstream's order and drops repeats. It fails with
@@ -184,7 +179,7 @@ func (c *Cache) Apply(changes []Change, now time.Time) error {
 			continue
 		}
 		var e Event
-		if e, err = next.tree.change(change); err != nil {
+		if e, err = next.change(change); err != nil {
 			break
 		}
 		e.at = Moment(now)
@@ -202,7 +197,7 @@ func (v *view) repeats(change Change) bool {
 	if o.ResourceVersion() != v.rv {
 		return o.ResourceVersion() < v.rv
 	}
-	was := v.tree.get(o.Key())
+	was := v.tree.Get(o.Key())
 	if change.Deleted {
 		return was == nil
 	}
@@ -210,14 +205,14 @@ func (v *view) repeats(change Change) bool {
 }
 
 // change turns a change into an event on this state.
-func (t tree) change(change Change) (Event, error) {
+func (v *view) change(change Change) (Event, error) {
 	o := change.Object
 	e := Event{Type: Modified, RV: o.ResourceVersion(), Object: o}
 	if change.Deleted {
 		e.Type = Deleted
-		e.after, e.Prev = t.delete(o.Key())
+		e.after, e.Prev = v.tree.Delete(o.Key())
 	} else {
-		e.after, e.Prev = t.set(o)
+		e.after, e.Prev = v.tree.Set(o)
 	}
 	switch {
 	case e.Prev == nil && change.Deleted:

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -34,9 +35,9 @@ func objects(pods ...watchcache.Pod) []*object.Object {
 	return list
 }
 
-func everything(t testing.TB) *watchcache.Filter {
+func everything(t testing.TB) *filter.Filter {
 	t.Helper()
-	f, err := watchcache.NewFilter(watchcache.Pods, "", nil, nil)
+	f, err := filter.New(watchcache.Pods, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -47,7 +48,7 @@ func BenchmarkApply(b *testing.B) {
 		b.Run(bench.name, func(b *testing.B) {
 			c, objects := benchCache(b)
 			for i := range bench.cursors {
-				f, err := NewFilter(Pods, "", nil, fields.ParseSelectorOrDie(bench.fields(i)))
+				f, err := filter.New(Pods, "", nil, fields.ParseSelectorOrDie(bench.fields(i)))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -79,7 +80,7 @@ func BenchmarkPoll(b *testing.B) {
 	for name, events := range map[string]int{"nothing": 0, "one event": 1, "256 events": 256} {
 		b.Run(name, func(b *testing.B) {
 			c, objects := benchCache(b)
-			f, err := NewFilter(Pods, "", nil, nil)
+			f, err := filter.New(Pods, "", nil, nil)
 			if err != nil {
 				b.Fatal(err)
 			}

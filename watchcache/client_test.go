@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -23,7 +24,7 @@ type selection struct {
 	namespace string
 	labels    labels.Selector
 	fields    fields.Selector
-	filter    *watchcache.Filter
+	filter    *filter.Filter
 }
 
 func newSelection(t testing.TB, namespace, ls, fs string) *selection {
@@ -36,7 +37,7 @@ func newSelection(t testing.TB, namespace, ls, fs string) *selection {
 	if s.fields, err = fields.ParseSelector(fs); err != nil {
 		t.Fatal(err)
 	}
-	if s.filter, err = watchcache.NewFilter(watchcache.Pods, namespace, s.labels, s.fields); err != nil {
+	if s.filter, err = filter.New(watchcache.Pods, namespace, s.labels, s.fields); err != nil {
 		t.Fatal(err)
 	}
 	return s

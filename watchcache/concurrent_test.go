@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
 // reader is a watch in a goroutine of its own, which sleeps until it is
@@ -342,7 +343,7 @@ func TestWatchAfterAnotherEpoch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	filter, err := watchcache.NewFilter(watchcache.Pods, "", nil, nil)
+	filter, err := filter.New(watchcache.Pods, "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"sync/atomic"
 
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -45,7 +46,7 @@ import (
 // A Cursor is read by one goroutine. Close it when done.
 type Cursor struct {
 	cache  *Cache
-	filter *Filter
+	filter *filter.Filter
 	epoch  uint64
 	next   uint64 // the next sequence number to look at
 	behind bool   // the next poll must look at everything from next on
@@ -72,18 +73,18 @@ type Delta struct {
 
 // Watch returns a cursor that delivers the changes after the resourceVersion from, which may be
 // ahead of upstream. It fails with [ErrNotReady] or with [*TooOldError].
-func (c *Cache) Watch(filter *Filter, from uint64) (*Cursor, error) {
+func (c *Cache) Watch(filter *filter.Filter, from uint64) (*Cursor, error) {
 	return c.watch(filter, from, 0)
 }
 
 // WatchAfter is Watch from a state that the caller has. It also fails with
 // [ErrEnded] if the epoch of that state is over.
-func (c *Cache) WatchAfter(filter *Filter, state Snapshot) (*Cursor, error) {
+func (c *Cache) WatchAfter(filter *filter.Filter, state Snapshot) (*Cursor, error) {
 	return c.watch(filter, state.rv, state.epoch)
 }
 
 // watch opens a cursor in an epoch; 0 is the present one.
-func (c *Cache) watch(filter *Filter, from, epoch uint64) (*Cursor, error) {
+func (c *Cache) watch(filter *filter.Filter, from, epoch uint64) (*Cursor, error) {
 	cursor := &Cursor{cache: c, filter: filter, signal: make(chan struct{}, 1)}
 	// Register first: then every event that the view below lacks gets a mark.
 	c.interests.add(cursor)
@@ -248,7 +249,7 @@ func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 		if e.jumped && !c.passes(v, e) {
 			return into, &TooOldError{From: e.RV - 1, Oldest: v.rv, Gap: true}
 		}
-		d, ok := c.filter.delta(e)
+		d, ok := c.delta(e)
 		if !ok {
 			continue
 		}
@@ -271,14 +272,14 @@ func (c *Cursor) passes(v *view, e *Event) bool {
 	if !ok || c.passed == g.before {
 		return ok
 	}
-	if c.filter.fickle {
+	if c.filter.Fickle() {
 		shown := false
 		for seq := c.next; seq < v.end; seq++ {
 			e := v.event(seq)
 			if e.RV > g.before {
 				break
 			}
-			switch d, ok := c.filter.delta(e); {
+			switch d, ok := c.delta(e); {
 			case !ok || d.Type == Deleted:
 			case d.Type == Modified && shown:
 				return false
@@ -294,11 +295,11 @@ func (c *Cursor) passes(v *view, e *Event) bool {
 // Close removes the cursor from its cache. Call it exactly once.
 func (c *Cursor) Close() { c.cache.interests.remove(c) }
 
-// delta is an event as the filter's selection shows it: entering the selection is ADDED, leaving
+// delta is an event as the selection shows it: entering the selection is ADDED, leaving
 // it is DELETED. Objects that left it in a gap are shown before all sets there.
-func (f *Filter) delta(e *Event) (Delta, bool) {
-	is := e.Type != Deleted && f.Matches(e.Object)
-	was := e.Prev != nil && f.Matches(e.Prev)
+func (c *Cursor) delta(e *Event) (Delta, bool) {
+	is := e.Type != Deleted && c.filter.Matches(e.Object)
+	was := e.Prev != nil && c.filter.Matches(e.Prev)
 	switch {
 	case e.Type == left:
 		return Delta{Deleted, e.RV - 1, e.Prev}, was && !is

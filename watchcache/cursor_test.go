@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -17,7 +18,7 @@ func web(rv uint64) Pod { return Pod{Namespace: "a", Name: "web", UID: "u", RV: 
 // watchFrom returns a cursor over everything, with its signal drained.
 func watchFrom(t *testing.T, c *Cache, namespace string, rv uint64) *Cursor {
 	t.Helper()
-	f, err := NewFilter(Pods, namespace, nil, nil)
+	f, err := filter.New(Pods, namespace, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func applyPods(t *testing.T, c *Cache, between func(), pods ...Pod) {
 	v := c.view.Load()
 	next := *v
 	for _, p := range pods {
-		e, err := next.tree.change(p.Set())
+		e, err := next.change(p.Set())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -352,7 +353,7 @@ func TestPollWithin(t *testing.T) {
 func TestPollWithinLooksAtFew(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset(nil, 1)
-	f, err := NewFilter(Pods, "", labels.SelectorFromSet(labels.Set{"not": "there"}), nil)
+	f, err := filter.New(Pods, "", labels.SelectorFromSet(labels.Set{"not": "there"}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,6 @@
-// Package watchcache holds one resource of a Kubernetes API as a versioned
-// cache: the current state as a persistent tree, the recent past as an event
-// log, and cursors by which any number of watches read that log at their own
-// speed. It knows nothing of networks or HTTP.
-//
-// # Shape
+// Package watchcache holds one resource of a Kubernetes API as a versioned cache: the current state
+// as a persistent tree (package tree), the recent past as an event log, and cursors by which any
+// number of watches read that log at their own speed. It knows nothing of networks or HTTP.
 //
 // A [Cache] belongs to one group-version-resource in one wire encoding. One writer at a time feeds
 // it; everything else reads. The writer builds each new state beside the old one and publishes it
@@ -14,42 +11,28 @@
 //	                       list, get ◄── Snapshot (a root and its RV) ◄──┤
 //	                       watch     ◄── Cursor (a position in the log) ◄┘
 //
-// Objects are kept as the bytes that upstream sent (package object).
-//
-// # Guarantees
-//
-// Each has a name, which the tests use.
+// Guarantees, by the names that tests use:
 //
 //   - Ordered: a cursor delivers events in ascending resourceVersion order. The removals that a
 //     relist found share the last resourceVersion before its gap.
 //   - Unique: no event is delivered twice by one cursor.
-//   - No gap: a cursor started at resourceVersion N delivers every matching
-//     change after N, or fails with [ErrTooOld] or [ErrEnded]; it never skips.
-//   - Resumable: N may be the resourceVersion of any event or bookmark that a
-//     cursor delivered in the same epoch while the log still reaches back to it;
-//     inside a gap (see [Cache.Replace]) it fails with [ErrTooOld].
+//   - No gap: a cursor started at resourceVersion N delivers every matching change after N, or
+//     fails with [ErrTooOld] or [ErrEnded].
+//   - Resumable: N may be the resourceVersion of any event or bookmark that a cursor delivered in
+//     the same epoch while the log still reaches back to it; inside a gap (see [Cache.Replace]) it
+//     fails with [ErrTooOld].
 //   - Bookmarkable: a position reported by a cursor covers all events up to it.
 //   - Not older than: WaitFresh(N) returns a snapshot at N or later.
 //   - Exact: SnapshotAt(N) returns the state that upstream had at N, or an error.
 //
-// # Learnt on the way
-//
 // A relist after a lost watch (410) shows the present state only. [Cache.Replace] turns the
-// difference into events, so watches go on. The resourceVersions in between are a gap: no
-// state inside it is one that upstream had.
+// difference into events, so watches go on. Upstream had none of the states in between.
 //
-// Upstream may be restored to an earlier state. A cache that begins a new epoch remembers how
-// far the old one had got, and refuses a watch from a resourceVersion that only the lost history
-// had. Once the new history has passed it, the two cannot be told apart; so
-// watches that are open at the restore end at once.
+// Upstream may be restored to an earlier state. A cache that begins a new epoch ends its watches,
+// and refuses a watch from a resourceVersion that only the lost history had. Once the new history
+// has passed it, the two cannot be told apart.
 //
 // A consistent read needs a state, not the changes that led to it. While the watch lags, a state
-// that upstream was asked for is therefore published beside the log ([Cache.FastForward]):
-// readers have it at once, and cursors still get every change in order. When the log has
-// reached that resourceVersion, the log's state is the newest again.
-//
-// A narrowed watch (one namespace, one node) may see nothing for hours while the log moves on, and
-// must not fall off the log. The writer marks a cursor before it publishes an event that
-// could match it. A cursor without a mark moves to the published end. The writer never
-// evaluates a client's selector. See [Cursor].
+// that upstream was asked for is published beside the log ([Cache.FastForward]); readers have it
+// at once, and cursors still get every change in order.
 package watchcache

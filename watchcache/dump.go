@@ -35,11 +35,9 @@ func (c *Cache) Dump(to io.Writer) error {
 		bookmark = b.Append(nil, v.rv, false)
 	}
 	d.bytes(bookmark)
-	d.number(uint64(v.base.len()))
-	for span := range v.base.spans("", "") {
-		for _, o := range span.Objects() {
-			d.bytes(o.Bytes())
-		}
+	d.number(uint64(v.base.Len()))
+	for o := range v.base.Objects("", "") {
+		d.bytes(o.Bytes())
 	}
 	d.number(v.end - v.first)
 	for seq := v.first; seq < v.end; seq++ {
@@ -207,7 +205,7 @@ func (l *loader) event(v *view) {
 	if l.err != nil {
 		return
 	}
-	e, err := v.tree.restored(EventType(kind>>1), o)
+	e, err := v.restored(EventType(kind>>1), o)
 	e.RV, e.jumped = rv, kind&1 != 0
 	shown := rv
 	if e.jumped && e.Type == Deleted {
@@ -222,13 +220,13 @@ func (l *loader) event(v *view) {
 }
 
 // restored turns a dumped event into an event on this state.
-func (t tree) restored(kind EventType, o *object.Object) (Event, error) {
+func (v *view) restored(kind EventType, o *object.Object) (Event, error) {
 	if kind == left {
-		if was := t.get(o.Key()); was != nil && was.UID() == o.UID() {
-			return Event{Type: left, Object: o, Prev: was, after: t}, nil
+		if was := v.tree.Get(o.Key()); was != nil && was.UID() == o.UID() {
+			return Event{Type: left, Object: o, Prev: was, after: v.tree}, nil
 		}
 	}
-	e, err := t.change(Change{Deleted: kind == Deleted, Object: o})
+	e, err := v.change(Change{Deleted: kind == Deleted, Object: o})
 	if err == nil && e.Type != kind {
 		err = fmt.Errorf("%w: it is %d", ErrMalformedDump, e.Type)
 	}

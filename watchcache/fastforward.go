@@ -26,15 +26,15 @@ func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	if err != nil {
 		return fmt.Errorf("fast-forward: %w", err)
 	}
-	tree := v.tree
+	state := v.tree
 	for _, d := range deletions {
-		tree, _ = tree.delete(d.object.Key())
+		state, _ = state.Delete(d.object.Key())
 	}
 	for _, o := range sets {
-		tree, _ = tree.set(o)
+		state, _ = state.Set(o)
 	}
 	next := *v
-	next.ahead = Snapshot{rv, tree, v.epoch}
+	next.ahead = Snapshot{state, rv, v.epoch}
 	c.publish(&next)
 	return nil
 }
@@ -50,20 +50,18 @@ func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	if rv <= v.newest().rv {
 		return true
 	}
-	if len(states) != v.tree.len() {
+	if len(states) != v.tree.Len() {
 		return false
 	}
 	i := 0
-	for span := range v.tree.spans("", "") {
-		for _, o := range span.Objects() {
-			if states[i] != (object.State{Key: o.Key(), UID: o.UID(), ResourceVersion: o.ResourceVersion()}) {
-				return false
-			}
-			i++
+	for o := range v.tree.Objects("", "") {
+		if states[i] != (object.State{Key: o.Key(), UID: o.UID(), ResourceVersion: o.ResourceVersion()}) {
+			return false
 		}
+		i++
 	}
 	next := *v
-	next.ahead = Snapshot{rv, v.tree, v.epoch}
+	next.ahead = Snapshot{v.tree, rv, v.epoch}
 	c.publish(&next)
 	return true
 }
@@ -80,7 +78,7 @@ func (c *Cache) Carry(since, rv uint64) bool {
 		return false
 	}
 	next := *v
-	next.ahead = Snapshot{rv, newest.tree, v.epoch}
+	next.ahead = Snapshot{newest.Tree, rv, v.epoch}
 	c.publish(&next)
 	return true
 }
@@ -90,5 +88,5 @@ func (v *view) newest() Snapshot {
 	if v.ahead.rv > v.rv {
 		return v.ahead
 	}
-	return Snapshot{v.rv, v.tree, v.epoch}
+	return Snapshot{v.tree, v.rv, v.epoch}
 }

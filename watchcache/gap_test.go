@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -164,7 +165,7 @@ func TestGapFinalField(t *testing.T) {
 	}
 	c.Reset(before, 10)
 	for fields, passes := range map[string]bool{"spec.nodeName=n1": true, "spec.nodeName!=n2": false} {
-		filter, err := watchcache.NewFilter(&resource, "", nil, newSelection(t, "", "", fields).fields)
+		filter, err := filter.New(&resource, "", nil, newSelection(t, "", "", fields).fields)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // EventType is the fate of an object, before any selector is applied.
@@ -46,7 +47,7 @@ type Event struct {
 	// Prev is the version that was replaced or deleted, nil if there was none.
 	Prev *object.Object
 
-	after tree // the state that includes the event
+	after tree.Tree // the state that includes the event
 	at    int64
 }
 
@@ -89,9 +90,9 @@ type gap struct{ after, before uint64 }
 type view struct {
 	epoch    uint64
 	rv       uint64
-	tree     tree
+	tree     tree.Tree
 	since    uint64
-	base     tree
+	base     tree.Tree
 	first    uint64
 	end      uint64
 	cost     int64
@@ -136,7 +137,7 @@ func (v *view) jumpedSince(rv uint64) bool {
 }
 
 // treeAt returns the state at rv, since ≤ rv ≤ v.rv.
-func (v *view) treeAt(rv uint64) tree {
+func (v *view) treeAt(rv uint64) tree.Tree {
 	if seq := v.after(rv); seq > v.first {
 		return v.event(seq - 1).after
 	}

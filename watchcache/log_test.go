@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // checkLog checks L1 to L4 of a view against all events ever appended:
 // all[s-1] is the event with sequence number s.
-func checkLog(t *testing.T, v *view, all []Event, start tree) {
+func checkLog(t *testing.T, v *view, all []Event, start tree.Tree) {
 	t.Helper()
 	if v.first < 1 || v.end < v.first || v.end-1 > uint64(len(all)) {
 		t.Fatalf("L1: log is [%d, %d) of %d events", v.first, v.end, len(all))
@@ -84,7 +85,7 @@ func TestLog(t *testing.T) {
 }
 
 func testLog(t *testing.T, r *rand.Rand, limits Limits) {
-	start := buildTree([]*object.Object{entry("start", 1)})
+	start := tree.Build([]*object.Object{Pod{Namespace: "n", Name: "start", RV: 1}.Object()}, 0)
 	v := &view{rv: 10, since: 10, tree: start, base: start, first: 1, end: 1}
 	now := Noon
 	type snapshot struct {
@@ -96,9 +97,9 @@ func testLog(t *testing.T, r *rand.Rand, limits Limits) {
 	for step := range 2500 {
 		next := *v
 		for range r.IntN(4) {
-			o := entry(fmt.Sprint(r.IntN(50)), r.IntN(1000))
+			o := Pod{Namespace: "n", Name: fmt.Sprint(r.IntN(50)), RV: 1, Pad: r.IntN(1000)}.Object()
 			if r.IntN(20) == 0 { // sometimes more than one segment
-				o = entry(o.Key(), r.IntN(segmentCost*3/2))
+				o = Pod{Namespace: "n", Name: o.Name(), RV: 1, Pad: r.IntN(segmentCost * 3 / 2)}.Object()
 			}
 			e := Event{Type: Modified, RV: next.rv + 1 + r.Uint64N(3), Object: o, at: now.UnixNano()}
 			if r.IntN(30) == 0 && next.rv > next.since {
@@ -106,9 +107,9 @@ func testLog(t *testing.T, r *rand.Rand, limits Limits) {
 			}
 			if r.IntN(3) == 0 {
 				e.Type = Deleted
-				e.after, e.Prev = next.tree.delete(o.Key())
+				e.after, e.Prev = next.tree.Delete(o.Key())
 			} else {
-				e.after, e.Prev = next.tree.set(o)
+				e.after, e.Prev = next.tree.Set(o)
 			}
 			next.append(e)
 			all = append(all, e)

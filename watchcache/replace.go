@@ -58,17 +58,17 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 		shown = v.rv
 	}
 	for _, d := range deletions {
-		e := next.tree.mustChange(Change{Deleted: true, Object: d.object.At(shown)})
+		e := next.mustChange(Change{Deleted: true, Object: d.object.At(shown)})
 		e.RV = v.rv + 1
 		add(e)
 	}
 	for _, o := range sets {
-		if was := v.tree.get(o.Key()); jumped && was != nil && was.UID() == o.UID() && !c.resource.Alike(was, o) {
+		if was := v.tree.Get(o.Key()); jumped && was != nil && was.UID() == o.UID() && !c.resource.Alike(was, o) {
 			add(Event{Type: left, RV: v.rv + 1, Object: o, Prev: was, after: next.tree})
 		}
 	}
 	for _, o := range sets {
-		add(next.tree.mustChange(Change{Object: o}))
+		add(next.mustChange(Change{Object: o}))
 	}
 	next.rv = rv
 	c.commit(v, &next, now)
@@ -80,8 +80,8 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 }
 
 // mustChange is change for a change that is known to fit.
-func (t tree) mustChange(change Change) Event {
-	e, err := t.change(change)
+func (v *view) mustChange(change Change) Event {
+	e, err := v.change(change)
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}
@@ -100,26 +100,24 @@ type deletion struct {
 func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint64) (sets []*object.Object, deletions []deletion, err error) {
 	gone := func(o *object.Object, before uint64) { deletions = append(deletions, deletion{o, before}) }
 	i := 0
-	for span := range v.tree.spans("", "") {
-		for _, was := range span.Objects() {
-			for ; i < len(objects) && objects[i].Key() < was.Key(); i++ {
-				sets = append(sets, objects[i])
-			}
-			if i == len(objects) || objects[i].Key() != was.Key() {
-				gone(was, rv+1)
-				continue
-			}
-			is := objects[i]
-			i++
-			switch {
-			case is.UID() != was.UID():
-				gone(was, is.ResourceVersion())
-				sets = append(sets, is)
-			case is.ResourceVersion() != was.ResourceVersion():
-				sets = append(sets, is)
-			case r.SelfDescribing && !bytes.Equal(is.Item(), was.Item()):
-				return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: its definition changed", ErrDiverged, is.Key(), is.ResourceVersion())
-			}
+	for was := range v.tree.Objects("", "") {
+		for ; i < len(objects) && objects[i].Key() < was.Key(); i++ {
+			sets = append(sets, objects[i])
+		}
+		if i == len(objects) || objects[i].Key() != was.Key() {
+			gone(was, rv+1)
+			continue
+		}
+		is := objects[i]
+		i++
+		switch {
+		case is.UID() != was.UID():
+			gone(was, is.ResourceVersion())
+			sets = append(sets, is)
+		case is.ResourceVersion() != was.ResourceVersion():
+			sets = append(sets, is)
+		case r.SelfDescribing && !bytes.Equal(is.Item(), was.Item()):
+			return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: its definition changed", ErrDiverged, is.Key(), is.ResourceVersion())
 		}
 	}
 	sets = append(sets, objects[i:]...)

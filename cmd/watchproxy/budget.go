@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/watchproxy/watchproxy/proxy"
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
@@ -29,7 +29,7 @@ const (
 type budget struct {
 	limit      int64 // bytes; 0 for none
 	derivedMax atomic.Int64
-	derived    *proxy.Derived
+	derived    *derived.Store
 	feeds      *upstream.Feeds
 	log        *zap.Logger
 

@@ -20,6 +20,7 @@ import (
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
@@ -138,7 +139,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	defer save()
 
-	derived := proxy.NewDerived(c.Cache.Derived.MaxBytes.Value(), registry)
+	derived := derived.New(c.Cache.Derived.MaxBytes.Value(), registry)
 	defer derived.Close()
 	memory.feeds, memory.derived = feeds, derived
 	memory.derivedMax.Store(c.Cache.Derived.MaxBytes.Value())

@@ -9,6 +9,8 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
 // Resource is that of the caches.
@@ -53,9 +55,9 @@ func Snapshot(tb testing.TB, c *watchcache.Cache) watchcache.Snapshot {
 }
 
 // Filter selects what is in the namespace a.
-func Filter(tb testing.TB, c *watchcache.Cache) *watchcache.Filter {
+func Filter(tb testing.TB, c *watchcache.Cache) *filter.Filter {
 	tb.Helper()
-	f, err := watchcache.NewFilter(c.Resource(), "a", nil, nil)
+	f, err := filter.New(c.Resource(), "a", nil, nil)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
@@ -294,7 +295,7 @@ func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
 // watchAll opens a cursor on everything from now on.
 func watchAll(t *testing.T, cache *watchcache.Cache) *watchcache.Cursor {
 	t.Helper()
-	filter, err := watchcache.NewFilter(cache.Resource(), "", nil, nil)
+	filter, err := filter.New(cache.Resource(), "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -157,9 +158,9 @@ func (f *fakeUpstream) since(rev uint64) (events []string) {
 	return events
 }
 
-func mustFilter(t *testing.T, c *watchcache.Cache) *watchcache.Filter {
+func mustFilter(t *testing.T, c *watchcache.Cache) *filter.Filter {
 	t.Helper()
-	filter, err := watchcache.NewFilter(c.Resource(), "", nil, nil)
+	filter, err := filter.New(c.Resource(), "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -85,7 +85,7 @@ func TestRestoredFeed(t *testing.T) {
 				if got := cache.Stats(); got.ResourceVersion < at || got.Since > since {
 					t.Errorf("it answers at %d since %d, want %d since %d", got.ResourceVersion, got.Since, at, since)
 				}
-				everything, err := watchcache.NewFilter(cache.Resource(), "", nil, nil)
+				everything, err := filter.New(cache.Resource(), "", nil, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

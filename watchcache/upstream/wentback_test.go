@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
@@ -33,7 +34,7 @@ func TestStreamIsNotResumedFromTheFuture(t *testing.T) {
 		if _, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrEnded) {
 			t.Errorf("the old watch goes on: %v", err)
 		}
-		filter, err := watchcache.NewFilter(cache.Resource(), "", nil, nil)
+		filter, err := filter.New(cache.Resource(), "", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

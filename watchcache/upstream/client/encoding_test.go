@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/randfill"
 
-	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -166,8 +166,8 @@ func TestWireFields(t *testing.T) {
 				}
 				for _, value := range values {
 					selector := fields.OneTermEqualSelector(f.Name, value)
-					inJSON, err1 := watchcache.NewFilter(written, "", nil, selector)
-					inProto, err2 := watchcache.NewFilter(onWire, "", nil, selector)
+					inJSON, err1 := filter.New(written, "", nil, selector)
+					inProto, err2 := filter.New(onWire, "", nil, selector)
 					if err := errors.Join(err1, err2); err != nil {
 						t.Fatal(err)
 					}

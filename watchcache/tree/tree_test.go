@@ -1,4 +1,4 @@
-package watchcache
+package tree
 
 import (
 	"cmp"
@@ -9,12 +9,16 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
+var nodes = &object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node", ListKind: "NodeList"}
+
 // entry is an object of a tree test: trees only use its key and its size.
 func entry(key string, size int) *object.Object {
-	o, err := Nodes.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":%q,"resourceVersion":"1"},"pad":"%s"}`, key, strings.Repeat("x", size)))
+	o, err := nodes.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":%q,"resourceVersion":"1"},"pad":"%s"}`, key, strings.Repeat("x", size)))
 	if err != nil {
 		panic(err)
 	}
@@ -57,7 +61,7 @@ func (m model) between(from, to string) model {
 }
 
 // checkTree checks T1 to T4, the second half of T6, and the contents against the model.
-func checkTree(t *testing.T, tree tree, want model) {
+func checkTree(t *testing.T, tree Tree, want model) {
 	t.Helper()
 	var got model
 	depth := -1
@@ -76,7 +80,7 @@ func checkTree(t *testing.T, tree tree, want model) {
 				t.Fatalf("T6: two pages in slot %d", n.page.slot)
 			}
 			slots[n.page.slot] = true
-			if l := n.page.Len(); l == 0 || l > pageMax {
+			if l := n.page.Len(); l == 0 || l > PageMax {
 				t.Fatalf("T3: page of %d objects", l)
 			}
 			got = append(got, n.page.objects...)
@@ -115,17 +119,17 @@ func checkTree(t *testing.T, tree tree, want model) {
 	if !slices.Equal(got, want) {
 		t.Fatalf("tree holds %d objects which are not the %d of the model", len(got), len(want))
 	}
-	if tree.len() != len(want) {
-		t.Fatalf("len is %d, want %d", tree.len(), len(want))
+	if tree.Len() != len(want) {
+		t.Fatalf("len is %d, want %d", tree.Len(), len(want))
 	}
 }
 
 // checkRange compares rank and spans with the model.
-func checkRange(t *testing.T, tree tree, m model, from, to string) {
+func checkRange(t *testing.T, tree Tree, m model, from, to string) {
 	t.Helper()
 	want := m.between(from, to)
 	var got model
-	for span := range tree.spans(from, to) {
+	for span := range tree.Spans(from, to) {
 		if span.Lo >= span.Hi {
 			t.Fatalf("empty span in [%q, %q)", from, to)
 		}
@@ -144,13 +148,12 @@ func checkRange(t *testing.T, tree tree, m model, from, to string) {
 	if !slices.Equal(got, want) {
 		t.Fatalf("[%q, %q): walked %d objects, want %d", from, to, len(got), len(want))
 	}
-	s := Snapshot{tree: tree}
-	if n := s.Count(from, to); n != len(want) {
+	if n := tree.Count(from, to); n != len(want) {
 		t.Fatalf("[%q, %q): counted %d, want %d", from, to, n, len(want))
 	}
 	// A walk that stops early stays stopped.
 	stop := len(want) / 2
-	for range s.Objects(from, to) {
+	for range tree.Objects(from, to) {
 		if stop--; stop < 0 {
 			break
 		}
@@ -164,7 +167,7 @@ func keyOf(n int) string {
 }
 
 func TestTree(t *testing.T) {
-	r := Random(t)
+	r := random(t)
 	for _, space := range []int{1, 40, 200, 3000, 30000} {
 		t.Run(fmt.Sprintf("keys=%d", space), func(t *testing.T) { testTree(t, r, space) })
 	}
@@ -172,7 +175,7 @@ func TestTree(t *testing.T) {
 
 func testTree(t *testing.T, r *rand.Rand, space int) {
 	type version struct {
-		tree  tree
+		tree  Tree
 		model model
 	}
 	var (
@@ -199,16 +202,16 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 			}
 			slices.SortFunc(m, func(a, b *object.Object) int { return cmp.Compare(a.Key(), b.Key()) })
 			given := slices.Clone(m)
-			now = version{buildTree(given), m}
+			now = version{Build(given, 0), m}
 			clear(given) // the tree must not keep the caller's slice
 		case r.Float64() < setShare:
 			o := entry(key(), r.IntN(100))
-			now.tree, gotOld = now.tree.set(o)
+			now.tree, gotOld = now.tree.Set(o)
 			now.model, wantOld = now.model.set(o)
 		case r.IntN(30) == 0: // a run of neighbours, as when a namespace is deleted
 			from := r.IntN(len(now.model) + 1)
 			for _, o := range slices.Clone(now.model[from:min(from+200, len(now.model))]) {
-				now.tree, gotOld = now.tree.delete(o.Key())
+				now.tree, gotOld = now.tree.Delete(o.Key())
 				now.model, wantOld = now.model.delete(o.Key())
 				if gotOld != wantOld {
 					t.Fatalf("delete(%q) returned another object", o.Key())
@@ -216,7 +219,7 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 			}
 		default:
 			k := key()
-			now.tree, gotOld = now.tree.delete(k)
+			now.tree, gotOld = now.tree.Delete(k)
 			now.model, wantOld = now.model.delete(k)
 			if wantOld == nil && now.tree != before.tree {
 				t.Fatalf("deleting the absent %q made another tree", k)
@@ -227,10 +230,10 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 		}
 		if k := key(); r.IntN(4) == 0 {
 			i, found := now.model.find(k)
-			if got := now.tree.get(k); found != (got != nil) || found && got != now.model[i] {
+			if got := now.tree.Get(k); found != (got != nil) || found && got != now.model[i] {
 				t.Fatalf("get(%q) found %t, want %t", k, got != nil, found)
 			}
-			if rank := now.tree.rank(k, false); rank != i {
+			if rank := now.tree.rank(k); rank != i {
 				t.Fatalf("rank(%q) is %d, want %d", k, rank, i)
 			}
 		}
@@ -248,7 +251,7 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 	gone := slices.Clone(now.model) // down to nothing
 	r.Shuffle(len(gone), func(i, j int) { gone[i], gone[j] = gone[j], gone[i] })
 	for i, o := range gone {
-		now.tree, _ = now.tree.delete(o.Key())
+		now.tree, _ = now.tree.Delete(o.Key())
 		if left := gone[i+1:]; len(left)%1000 == 0 || len(left) < 100 {
 			m := slices.Clone(left)
 			slices.SortFunc(m, func(a, b *object.Object) int { return cmp.Compare(a.Key(), b.Key()) })
@@ -266,15 +269,15 @@ func TestTreeSharesPages(t *testing.T) {
 	for n := range 5000 {
 		m = append(m, entry(fmt.Sprintf("%05d", n), 1))
 	}
-	pages := func(tree tree) map[*Page]uint64 {
+	pages := func(tree Tree) map[*Page]uint64 {
 		set := map[*Page]uint64{}
-		for span := range tree.spans("", "") {
+		for span := range tree.Spans("", "") {
 			set[span.Page] = span.Page.Slot()
 		}
 		return set
 	}
-	before := buildTree(m)
-	after, _ := before.set(entry("02500", 2))
+	before := Build(m, 0)
+	after, _ := before.Set(entry("02500", 2))
 	was, changed := pages(before), 0
 	for p := range pages(after) {
 		if was[p] == 0 {
@@ -287,28 +290,28 @@ func TestTreeSharesPages(t *testing.T) {
 	if is := pages(after); !slices.Equal(slices.Sorted(maps.Values(was)), slices.Sorted(maps.Values(is))) {
 		t.Error("T6: the replaced page had another slot")
 	}
-	if same, _ := after.delete("no such key"); same != after {
+	if same, _ := after.Delete("no such key"); same != after {
 		t.Error("deleting nothing made another tree")
 	}
 }
 
 // However a tree shrinks, its pages stay well filled.
 func TestTreeStaysDense(t *testing.T) {
-	r := Random(t)
+	r := random(t)
 	var m model
 	for n := range 20000 {
 		m = append(m, entry(fmt.Sprintf("%05d", n), 1))
 	}
-	tr := buildTree(m)
+	tr := Build(m, 0)
 	r.Shuffle(len(m), func(i, j int) { m[i], m[j] = m[j], m[i] })
 	for _, o := range m[:19000] {
-		tr, _ = tr.delete(o.Key())
+		tr, _ = tr.Delete(o.Key())
 	}
 	pages := 0
-	for range tr.spans("", "") {
+	for range tr.Spans("", "") {
 		pages++
 	}
-	if limit := 1000 / (pageMax / 4); pages > limit {
+	if limit := 1000 / (PageMax / 4); pages > limit {
 		t.Errorf("1000 objects on %d pages, want at most %d", pages, limit)
 	}
 }
@@ -316,16 +319,16 @@ func TestTreeStaysDense(t *testing.T) {
 // A bulk build can leave a node with one child, which has no neighbour to
 // share with when it runs low.
 func TestTreeLonelyChild(t *testing.T) {
-	full := pageMax * 3 / 4 * (fanout * 3 / 4) // objects under a full node of leaves
-	for _, tail := range []int{1, 2, pageMax / 4, pageMax * 3 / 4} {
+	full := PageMax * 3 / 4 * (fanout * 3 / 4) // objects under a full node of leaves
+	for _, tail := range []int{1, 2, PageMax / 4, PageMax * 3 / 4} {
 		var m model
 		for n := range full + tail {
 			m = append(m, entry(fmt.Sprintf("%05d", n), 1))
 		}
-		tr := buildTree(m)
+		tr := Build(m, 0)
 		checkTree(t, tr, m)
 		for n := len(m) - 1; n >= full-1; n-- {
-			tr, _ = tr.delete(m[n].Key())
+			tr, _ = tr.Delete(m[n].Key())
 			checkTree(t, tr, m[:n])
 		}
 	}
@@ -336,8 +339,8 @@ func TestTreeGetAllocates(t *testing.T) {
 	for n := range 5000 {
 		m = append(m, entry(fmt.Sprintf("%05d", n), 1))
 	}
-	tr := buildTree(m)
-	if n := testing.AllocsPerRun(100, func() { _, _ = tr.get("01234"), tr.rank("01234", false) }); n != 0 {
+	tr := Build(m, 0)
+	if n := testing.AllocsPerRun(100, func() { _, _ = tr.Get("01234"), tr.rank("01234") }); n != 0 {
 		t.Errorf("get and rank allocate %v times", n)
 	}
 }

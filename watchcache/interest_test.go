@@ -1,14 +1,14 @@
 package watchcache
 
 import (
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
 func one[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
@@ -73,7 +73,7 @@ func TestFilterMatches(t *testing.T) {
 	for range 20000 {
 		p, namespace, ls, fs := randomPod(r), one(r, "", "", "a", "b"), randomLabels(t, r), randomFields(t, r)
 		o := p.Object()
-		f, err := NewFilter(Pods, namespace, ls, fs)
+		f, err := filter.New(Pods, namespace, ls, fs)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,29 +94,6 @@ func TestFilterMatches(t *testing.T) {
 	}
 	if matched < 1000 {
 		t.Errorf("only %d matches: test does not test", matched)
-	}
-}
-
-func TestFilterFields(t *testing.T) {
-	for text, ok := range map[string]bool{
-		"metadata.name=x": true, "metadata.namespace!=x": true, "spec.nodeName=x": true, "status.phase=x,spec.nodeName!=y": true,
-		"spec.hostNetwork=true": false, "metadata.uid=x": false, "status.phase=x,spec.host=y": false, "spec=x": false,
-	} {
-		_, err := NewFilter(Pods, "", nil, fields.ParseSelectorOrDie(text))
-		var unsupported *UnsupportedFieldError
-		if (err == nil) != ok || !ok && !errors.As(err, &unsupported) {
-			t.Errorf("%s: %v", text, err)
-		}
-	}
-	if _, err := NewFilter(Nodes, "", nil, fields.ParseSelectorOrDie("metadata.namespace=x")); err == nil {
-		t.Error("nodes have no namespace to select by")
-	}
-	f, err := NewFilter(Nodes, "", nil, fields.ParseSelectorOrDie("metadata.name=n1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if from, to := f.KeyRange(Nodes); from != "n1" || to != "n1\x00" {
-		t.Errorf("one node is [%q, %q)", from, to)
 	}
 }
 
@@ -152,7 +129,7 @@ func TestInterests(t *testing.T) {
 	for rv := uint64(2); rv < 3000; rv++ {
 		if len(watchers) < 60 || r.IntN(10) == 0 {
 			w := watcher{namespace: one(r, "", "a", "b", "c"), ls: randomLabels(t, r), fs: randomFields(t, r)}
-			f, err := NewFilter(Pods, w.namespace, w.ls, w.fs)
+			f, err := filter.New(Pods, w.namespace, w.ls, w.fs)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -187,7 +164,7 @@ func TestInterests(t *testing.T) {
 			if concerned && !woken {
 				t.Fatalf("%q %v %v was not woken by %s after %s", w.namespace, w.ls, w.fs, p.JSON(), prev.JSON())
 			}
-			if in := w.cursor.filter.interest; woken && !in.reaches(p) && (!had || !in.reaches(prev)) {
+			if in := w.cursor.filter.Interest(); woken && !meets(p, in) && (!had || !meets(prev, in)) {
 				t.Fatalf("%+v was woken by %s after %s", in, p.JSON(), prev.JSON())
 			}
 			deltas, _, err := w.cursor.Poll(nil, 10)
@@ -205,84 +182,17 @@ func TestInterests(t *testing.T) {
 		w.cursor.Close()
 	}
 	x := &c.interests.mu
-	if n := len(x.all.cursors) + len(x.namespaces) + len(x.keys) + len(x.values) + x.count; n != 0 {
+	if n := len(x.cursors) + len(x.fields) + x.count; n != 0 {
 		t.Errorf("index still holds %d entries", n)
 	}
 }
 
-// reaches tells whether a pod satisfies the interest.
-func (in interest) reaches(p Pod) bool {
-	switch {
-	case in.key != "":
-		return in.key == p.Namespace+"/"+p.Name
-	case in.value != "":
-		return in.value == []string{p.Node, p.Phase}[in.field]
-	}
-	return in.namespace == "" || in.namespace == p.Namespace
-}
-
-func TestInterestNarrows(t *testing.T) {
-	for _, test := range []struct {
-		namespace, fields string
-		want              interest
-	}{
-		{"", "", interest{}},
-		{"a", "", interest{namespace: "a"}},
-		{"a", "metadata.name=x", interest{namespace: "a", key: "a/x"}},
-		{"", "metadata.name=x", interest{}},
-		{"", "metadata.name=x,metadata.namespace=a", interest{namespace: "a", key: "a/x"}},
-		{"", "metadata.namespace=a", interest{namespace: "a"}},
-		{"", "metadata.namespace!=a", interest{}},
-		{"a", "metadata.namespace=b", interest{namespace: "a"}},
-		{"", "spec.nodeName=n1", interest{field: 0, value: "n1"}},
-		{"", "spec.nodeName!=n1", interest{}},
-		{"", "spec.nodeName=", interest{}},
-		{"a", "status.phase=Running", interest{namespace: "a"}},
-		{"", "status.phase=Running", interest{field: 1, value: "Running"}},
-		{"a", "spec.nodeName=n1", interest{namespace: "a", value: "n1"}},
-		{"", "status.phase=Running,spec.nodeName=n1", interest{value: "n1"}},
-		{"", "spec.nodeName=n1,status.phase=Running", interest{value: "n1"}},
-	} {
-		t.Run(fmt.Sprint(test.namespace, " ", test.fields), func(t *testing.T) {
-			f, err := NewFilter(Pods, test.namespace, nil, fields.ParseSelectorOrDie(test.fields))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if f.interest != test.want {
-				t.Errorf("interest is %+v, want %+v", f.interest, test.want)
-			}
-		})
-	}
-}
-
-// A filter's cost is the work of a match: the values that labels and fields are
-// compared with, and more for fields that must be looked up in the object.
-func TestFilterCost(t *testing.T) {
-	for _, c := range []struct {
-		labels, fields string
-		want           int
-	}{
-		{"", "", 0},
-		{"app=web", "", 1},
-		{"app=web,!old,tier in (a,b,c),n>5", "", 6},
-		{"", "metadata.name=web,spec.nodeName!=n1", 2},
-		{"app", "status.phase!=Failed", 2 + readCost},
-		{"", "status.phase!=Failed,metadata.name!=a,status.phase!=Succeeded", 3 + readCost}, // read once
-	} {
-		ls, err := labels.Parse(c.labels)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fs, err := fields.ParseSelector(c.fields)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := NewFilter(Pods, "", ls, fs)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := f.Cost(); got != c.want {
-			t.Errorf("%q %q costs %d, want %d", c.labels, c.fields, got, c.want)
-		}
-	}
+// meets tells whether a pod satisfies an interest.
+func meets(p Pod, in filter.Interest) bool {
+	return in == filter.Interest{} || slices.Contains([]filter.Interest{
+		{By: filter.Namespace, Value: p.Namespace},
+		{By: filter.Key, Value: p.Namespace + "/" + p.Name},
+		{By: filter.ByField(0), Value: p.Node},
+		{By: filter.ByField(1), Value: p.Phase},
+	}, in)
 }

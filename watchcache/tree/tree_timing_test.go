@@ -1,4 +1,4 @@
-package watchcache
+package tree
 
 import (
 	"fmt"
@@ -21,10 +21,10 @@ func manyEntries(n int) []*object.Object {
 
 func BenchmarkTreeGet(b *testing.B) {
 	all := manyEntries(100_000)
-	t := buildTree(all)
+	t := Build(all, 0)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if t.get(all[i*7919%len(all)].Key()) == nil {
+		if t.Get(all[i*7919%len(all)].Key()) == nil {
 			b.Fatal("not found")
 		}
 	}
@@ -32,19 +32,19 @@ func BenchmarkTreeGet(b *testing.B) {
 
 func BenchmarkTreeSet(b *testing.B) {
 	all := manyEntries(100_000)
-	t := buildTree(all)
+	t := Build(all, 0)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		t, _ = t.set(all[i*7919%len(all)])
+		t, _ = t.Set(all[i*7919%len(all)])
 	}
 }
 
 func BenchmarkTreeSpans(b *testing.B) {
-	t := buildTree(manyEntries(10_000))
+	t := Build(manyEntries(10_000), 0)
 	b.ReportAllocs()
 	for b.Loop() {
 		n := 0
-		for span := range t.spans("", "") {
+		for span := range t.Spans("", "") {
 			n += len(span.Objects())
 		}
 		if n != 10_000 {
@@ -57,6 +57,6 @@ func BenchmarkTreeBuild(b *testing.B) {
 	all := manyEntries(10_000)
 	b.ReportAllocs()
 	for b.Loop() {
-		buildTree(all)
+		Build(all, 0)
 	}
 }

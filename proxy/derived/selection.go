@@ -1,4 +1,4 @@
-package proxy
+package derived
 
 import (
 	"crypto/sha256"
@@ -7,8 +7,11 @@ import (
 	"math/bits"
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+
+	"github.com/watchproxy/watchproxy/watchcache/filter"
+
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // selection knows which objects of pages a selector selects. Controllers list by the same
@@ -20,30 +23,30 @@ import (
 // What a selector selects is remembered from its second use on: many are of somebody who
 // comes once, each node with its own.
 type selection struct {
-	derived *Derived
+	derived *Store
 	meter   *fair.Meter
 	key     derivedKey
-	filter  *watchcache.Filter
+	filter  *filter.Filter
 	used    bool              // before
-	known   map[uint64]uint64 // what is selected, by the page's ID; shared, not modified
+	Known   map[uint64]uint64 // what is selected, by the page's ID; shared, not modified
 	found   map[uint64]uint64 // what was not known
 }
 
 // selection returns what is known about what a filter selects.
-func (d *Derived) selection(m *fair.Meter, f *watchcache.Filter, of *object.Resource) *selection {
+func (d *Store) Selection(m *fair.Meter, f *filter.Filter, of *object.Resource) *selection {
 	s := &selection{derived: d, meter: m, filter: f}
 	// The selectors may be as long as a URI, and nobody may send some that collide with another's.
 	s.key.selection = sha256.Sum256(fmt.Append(nil, of.GVR, of.Encoding, f.ID()))
 	if p := d.lookup(s.key); p != nil {
-		s.used, s.known = true, p.selected
+		s.used, s.Known = true, p.selected
 	}
 	return s
 }
 
 // of returns the selected objects of a span's page, as bits.
-func (s *selection) of(span watchcache.Span) (uint64, error) {
+func (s *selection) Of(span tree.Span) (uint64, error) {
 	p := span.Page
-	if selected, ok := s.known[p.ID()]; ok {
+	if selected, ok := s.Known[p.ID()]; ok {
 		return selected, nil
 	}
 	if err := s.meter.Spend(int64(span.Hi-span.Lo) * int64(fair.LookCost+fair.CompareCost*s.filter.Cost())); err != nil {
@@ -61,11 +64,11 @@ func (s *selection) of(span watchcache.Span) (uint64, error) {
 
 // keep remembers what was found about a collection of so many objects, beside what others
 // have found meanwhile, and forgets the pages that were replaced when they are most of it.
-func (s *selection) keep(objects int) {
+func (s *selection) Keep(objects int) {
 	const objectsPerPage, few = 16, 64 // of pages that are a quarter full
 	switch {
 	case !s.used:
-		s.derived.keep(&piece{key: s.key, selected: map[uint64]uint64{}})
+		s.derived.keep(&Piece{key: s.key, selected: map[uint64]uint64{}})
 		return
 	case len(s.found) == 0:
 		return
@@ -73,16 +76,16 @@ func (s *selection) keep(objects int) {
 	if p := s.derived.lookup(s.key); p != nil && len(p.selected)+len(s.found) <= objects/objectsPerPage+few {
 		maps.Copy(s.found, p.selected)
 	}
-	s.derived.keep(&piece{key: s.key, selected: s.found})
+	s.derived.keep(&Piece{key: s.key, selected: s.found})
 }
 
 // eachOf walks the runs of selected objects in a span.
-func eachOf(span watchcache.Span, selected uint64, yield func(watchcache.Span) bool) bool {
+func EachOf(span tree.Span, selected uint64, yield func(tree.Span) bool) bool {
 	for selected != 0 {
 		lo := bits.TrailingZeros64(selected)
 		hi := lo + bits.TrailingZeros64(^(selected >> lo))
 		selected &= ^uint64(0) << hi
-		run := watchcache.Span{Page: span.Page, Lo: max(lo, span.Lo), Hi: min(hi, span.Hi)}
+		run := tree.Span{Page: span.Page, Lo: max(lo, span.Lo), Hi: min(hi, span.Hi)}
 		if run.Lo < run.Hi && !yield(run) {
 			return false
 		}

@@ -1,4 +1,5 @@
-package watchcache
+// Package filter selects objects as a request asks: by namespace, labels and fields.
+package filter
 
 import (
 	"cmp"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // UnsupportedFieldError names a field selector label that a resource's cache
@@ -25,13 +27,14 @@ func (e *UnsupportedFieldError) Error() string {
 type Filter struct {
 	resource  *object.Resource
 	namespace string
+	within    string // the only namespace that can match, if known
 	key       string // the only key that can match, if known
 	labels    labels.Selector
 	fields    []fieldRequirement
-	interest  interest
+	interest  Interest
 	selective bool
 	cost      int
-	fickle    bool // an object can leave the selection and come back
+	fickle    bool
 }
 
 // fieldRequirement compares one value of an object.
@@ -56,10 +59,10 @@ func (f *Filter) field(o *object.Object, index int) string {
 	return o.Value(f.resource, index)
 }
 
-// NewFilter compiles a request's selection for objects of r. An empty namespace
+// New compiles a request's selection for objects of r. An empty namespace
 // means all; nil selectors select everything. It fails with
 // *[UnsupportedFieldError] for a field that r does not keep.
-func NewFilter(r *object.Resource, namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
+func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
 	f := &Filter{resource: r, namespace: namespace}
 	if ls != nil && !ls.Empty() {
 		f.labels, f.selective, f.fickle = ls, true, true
@@ -123,29 +126,56 @@ func fieldIndex(r *object.Resource, field string) (int, bool) {
 	return i, i >= 0
 }
 
+// Interest is a filter's narrowest requirement. An event that cannot meet it does not concern the
+// filter.
+type Interest struct {
+	By    int // All, Namespace, Key, or [ByField] of a field
+	Value string
+}
+
+// What an [Interest] is in. A field is narrower than a namespace if its value is kept.
+const (
+	All = iota
+	Namespace
+	Key
+	firstField
+)
+
+// ByField is the interest in a value of the field with this index in Resource.Fields.
+func ByField(index int) int { return firstField + index }
+
+// Field is the index of the field, if the interest is in one.
+func (in Interest) Field() (index int, ok bool) { return in.By - firstField, in.By >= firstField }
+
+// Interest is the filter's narrowest requirement.
+func (f *Filter) Interest() Interest { return f.interest }
+
+// Fickle tells whether an object can leave the selection and come back.
+func (f *Filter) Fickle() bool { return f.fickle }
+
 // narrow finds the narrowest requirement, so that few other events wake a
 // watch, and a single object is looked up without a search.
 func (f *Filter) narrow(r *object.Resource) {
-	name, namespace, kept := "", f.namespace, false
+	name, kept := "", false
+	f.within = f.namespace
 	for _, req := range f.fields {
 		switch {
 		case !req.equal:
 		case req.index == fieldName:
 			name = req.value
-		case req.index == fieldNamespace && namespace == "":
-			namespace = req.value
-		case req.index >= 0 && req.value != "" && (f.interest.value == "" || !kept):
-			f.interest.field, f.interest.value = req.index, req.value
+		case req.index == fieldNamespace && f.within == "":
+			f.within = req.value
+		case req.index >= 0 && req.value != "" && (f.interest.By == All || !kept):
+			f.interest = Interest{ByField(req.index), req.value}
 			kept = r.Fields[req.index].Kept
 		}
 	}
-	if namespace != "" && !kept {
-		f.interest = interest{} // a phase selects more than most namespaces, a node does not
+	if f.within != "" && !kept {
+		f.interest = Interest{Namespace, f.within} // a phase selects more than most namespaces, a node does not
 	}
-	f.interest.namespace = namespace
-	if name != "" && (namespace != "" || !r.Namespaced) {
-		f.key = r.Key(namespace, name)
-		f.interest.key = f.key
+	if name != "" && (f.within != "" || !r.Namespaced) {
+		f.key = r.Key(f.within, name)
+		f.interest = Interest{Key, f.key}
 	}
 }
 
@@ -177,9 +207,9 @@ func (f *Filter) Matches(o *object.Object) bool {
 }
 
 // Select returns the objects of a page that match: bit i is the i-th object.
-func (f *Filter) Select(p *Page) (matches uint64) {
-	const _ uint = 64 - pageMax // bits are enough
-	for i, o := range p.objects {
+func (f *Filter) Select(p *tree.Page) (matches uint64) {
+	const _ uint = 64 - tree.PageMax // bits are enough
+	for i, o := range p.Objects() {
 		if f.Matches(o) {
 			matches |= 1 << i
 		}
@@ -204,5 +234,5 @@ func (f *Filter) KeyRange(r *object.Resource) (from, to string) {
 	if f.key != "" {
 		return f.key, f.key + "\x00"
 	}
-	return r.KeyRange(f.interest.namespace)
+	return r.KeyRange(f.within)
 }

@@ -1,4 +1,6 @@
-package watchcache
+// Package tree holds the objects of a resource in the order of their keys. A change makes a new
+// tree, which shares all but a few pages with the old one; so any number of states can be kept.
+package tree
 
 import (
 	"iter"
@@ -10,14 +12,14 @@ import (
 )
 
 const (
-	// pageMax bounds the objects of a page. Derived encodings hang on pages:
+	// PageMax bounds the objects of a page. Derived encodings hang on pages:
 	// larger ones compress better, smaller ones lose less to one update.
-	pageMax = 64
+	PageMax = 64
 	// fanout bounds the children of an inner node.
 	fanout = 32
 )
 
-// tree is a persistent (copy-on-write) B+tree of objects in key order, bytewise on the key, as
+// Tree is a persistent (copy-on-write) B+tree of objects in key order, bytewise on the key, as
 // etcd orders them. Every operation leaves the old tree as it was and copies only the path to the
 // change: a snapshot is just a root that somebody still holds.
 //
@@ -28,13 +30,13 @@ const (
 //
 //	T1 all leaves are at the same depth
 //	T2 keys ascend strictly within and across leaves
-//	T3 no page and no node is empty, none holds more than pageMax or fanout
+//	T3 no page and no node is empty, none holds more than PageMax or fanout
 //	T4 count and bytes of a node are the sums over the objects beneath it
 //	T5 nothing reachable from a published root changes
 //	T6 a page that replaces another has its slot; no two pages of a tree share one
 //
-// The zero tree is empty.
-type tree struct{ root *node }
+// The zero Tree is empty.
+type Tree struct{ root *node }
 
 // node is a leaf if children is nil.
 type node struct {
@@ -62,6 +64,9 @@ func (p *Page) ID() uint64 { return p.id }
 // Slot is the page's place in its collection. A page that replaces another takes over its slot, and
 // a collection that is filled anew, even in another cache, begins with the same slots.
 func (p *Page) Slot() uint64 { return p.slot }
+
+// Objects are the page's objects in key order. The slice must not be modified.
+func (p *Page) Objects() []*object.Object { return p.objects }
 
 // Len is the number of objects on the page.
 func (p *Page) Len() int { return len(p.objects) }
@@ -114,15 +119,18 @@ func newInner(children []*node) *node {
 	return n
 }
 
-// buildTree makes a tree of objects that are sorted by key without duplicates.
-// It leaves room on the pages, so that the first updates do not split them all.
-func buildTree(objects []*object.Object) tree {
+// Build makes a tree of objects that are sorted by key without duplicates. It leaves room on the
+// pages, so that the first updates do not split them all. The pages' slots begin at a number that
+// slot alone determines; no page of a split has such a slot.
+func Build(objects []*object.Object, slot uint64) Tree {
 	if len(objects) == 0 {
-		return tree{}
+		return Tree{}
 	}
 	var level []*node
-	for chunk := range slices.Chunk(objects, pageMax*3/4) {
-		level = append(level, newLeaf(slices.Clone(chunk)))
+	for chunk := range slices.Chunk(objects, PageMax*3/4) {
+		leaf := newLeaf(slices.Clone(chunk))
+		leaf.page.slot = 1<<63 | slot + uint64(len(level))
+		level = append(level, leaf)
 	}
 	for len(level) > 1 {
 		var up []*node
@@ -131,17 +139,19 @@ func buildTree(objects []*object.Object) tree {
 		}
 		level = up
 	}
-	return tree{level[0]}
+	return Tree{level[0]}
 }
 
-func (t tree) len() int {
+// Len is the number of objects.
+func (t Tree) Len() int {
 	if t.root == nil {
 		return 0
 	}
 	return t.root.count
 }
 
-func (t tree) size() int64 {
+// Bytes is the summed length of the objects as list items.
+func (t Tree) Bytes() int64 {
 	if t.root == nil {
 		return 0
 	}
@@ -160,7 +170,8 @@ func (p *Page) find(key string) (int, bool) {
 	return i, i < len(p.objects) && p.objects[i].Key() == key
 }
 
-func (t tree) get(key string) *object.Object {
+// Get returns the object with this key, or nil. O(log n).
+func (t Tree) Get(key string) *object.Object {
 	n := t.root
 	if n == nil {
 		return nil
@@ -174,11 +185,17 @@ func (t tree) get(key string) *object.Object {
 	return nil
 }
 
-// rank counts the keys below key; the end key "" counts all.
-func (t tree) rank(key string, end bool) int {
-	if end && key == "" {
-		return t.len()
+// Count is the number of objects with from ≤ key < to; to "" means no end. O(log n).
+func (t Tree) Count(from, to string) int {
+	below := t.Len()
+	if to != "" {
+		below = t.rank(to)
 	}
+	return max(below-t.rank(from), 0)
+}
+
+// rank counts the keys below key.
+func (t Tree) rank(key string) int {
 	n, before := t.root, 0
 	if n == nil {
 		return 0
@@ -194,17 +211,17 @@ func (t tree) rank(key string, end bool) int {
 	return before + i
 }
 
-// set returns a tree with o in place of the object with the same key, and that
+// Set returns a tree with o in place of the object with the same key, and that
 // object if there was one.
-func (t tree) set(o *object.Object) (tree, *object.Object) {
+func (t Tree) Set(o *object.Object) (Tree, *object.Object) {
 	if t.root == nil {
-		return tree{newLeaf([]*object.Object{o})}, nil
+		return Tree{newLeaf([]*object.Object{o})}, nil
 	}
 	nodes, old := t.root.set(o)
 	if len(nodes) == 1 {
-		return tree{nodes[0]}, old
+		return Tree{nodes[0]}, old
 	}
-	return tree{newInner(nodes)}, old
+	return Tree{newInner(nodes)}, old
 }
 
 // set returns one node, or two if it had to split.
@@ -223,11 +240,11 @@ func (p *Page) set(o *object.Object) (nodes []*node, old *object.Object) {
 		old = p.objects[i]
 		return []*node{p.replacement(splice(p.objects, i, i+1, []*object.Object{o}))}, old
 	}
-	return split(splice(p.objects, i, i, []*object.Object{o}), pageMax, p.replacement, newLeaf), nil
+	return split(splice(p.objects, i, i, []*object.Object{o}), PageMax, p.replacement, newLeaf), nil
 }
 
-// delete returns a tree without key, and the deleted object, if any.
-func (t tree) delete(key string) (tree, *object.Object) {
+// Delete returns a tree without key, and the deleted object, if any.
+func (t Tree) Delete(key string) (Tree, *object.Object) {
 	if t.root == nil {
 		return t, nil
 	}
@@ -238,7 +255,7 @@ func (t tree) delete(key string) (tree, *object.Object) {
 	for root != nil && len(root.children) == 1 {
 		root = root.children[0]
 	}
-	return tree{root}, old
+	return Tree{root}, old
 }
 
 // delete returns nil for a node that became empty.
@@ -282,7 +299,7 @@ func (n *node) delete(key string) (*node, *object.Object) {
 // small tells whether a node should be joined with a neighbour.
 func (n *node) small() bool {
 	if n.page != nil {
-		return n.count < pageMax/4
+		return n.count < PageMax/4
 	}
 	return len(n.children) < fanout/4
 }
@@ -290,7 +307,7 @@ func (n *node) small() bool {
 // join makes one node of two neighbours, or two of even size if one would be too large.
 func join(a, b *node) []*node {
 	if a.page != nil {
-		return split(slices.Concat(a.page.objects, b.page.objects), pageMax, a.page.replacement, b.page.replacement)
+		return split(slices.Concat(a.page.objects, b.page.objects), PageMax, a.page.replacement, b.page.replacement)
 	}
 	return split(slices.Concat(a.children, b.children), fanout, newInner, newInner)
 }
@@ -312,9 +329,8 @@ func splice[E any](s []E, lo, hi int, with []E) []E {
 	return append(out, s[hi:]...)
 }
 
-// spans walks the pages that cover the keys from (inclusive) to to (exclusive);
-// to "" means no end.
-func (t tree) spans(from, to string) iter.Seq[Span] {
+// Spans walks the pages that cover from ≤ key < to in key order; to "" means no end.
+func (t Tree) Spans(from, to string) iter.Seq[Span] {
 	return func(yield func(Span) bool) {
 		if t.root != nil {
 			t.root.spans(from, to, yield)
@@ -344,4 +360,17 @@ func (n *node) spans(from, to string, yield func(Span) bool) bool {
 		return true
 	}
 	return yield(Span{n.page, lo, hi})
+}
+
+// Objects walks the objects with from ≤ key < to in key order; to "" means no end.
+func (t Tree) Objects(from, to string) iter.Seq[*object.Object] {
+	return func(yield func(*object.Object) bool) {
+		for span := range t.Spans(from, to) {
+			for _, o := range span.Objects() {
+				if !yield(o) {
+					return
+				}
+			}
+		}
+	}
 }

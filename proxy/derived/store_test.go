@@ -1,4 +1,4 @@
-package proxy
+package derived
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,12 +19,14 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // newDerived is a store for a test.
-func newDerived(tb testing.TB, limit int64) *Derived {
+func newStore(tb testing.TB, limit int64) *Store {
 	tb.Helper()
-	d := NewDerived(limit, prometheus.NewRegistry())
+	d := New(limit, prometheus.NewRegistry())
 	tb.Cleanup(d.Close)
 	return d
 }
@@ -45,15 +48,15 @@ func churn(t *testing.T, budget int64) {
 		size    = 1000 // bytes of a piece
 	)
 	c, snapshot := cachetest.ConfigMaps(t, objects)
-	d := newDerived(t, budget)
+	d := newStore(t, budget)
 	live, makes := 0, 0
 	random := rand.NewChaCha8([32]byte{})
 	readAll := func(of watchcache.Snapshot) {
 		live = 0
-		var behind watchcache.Span
+		var behind tree.Span
 		for span := range of.Spans("", "") {
-			v := variant{gzip: true, behind: behind}
-			if _, err := d.get(&fair.Meter{}, span, v, func() (context, plain []byte, err error) {
+			v := Variant{Gzip: true, Behind: behind}
+			if _, err := d.Get(&fair.Meter{}, span, v, func() (context, plain []byte, err error) {
 				makes++
 				plain = make([]byte, size)
 				_, err = random.Read(plain)
@@ -64,8 +67,8 @@ func churn(t *testing.T, budget int64) {
 			behind = span
 			live++
 		}
-		if d.cost() > budget {
-			t.Errorf("%d of %d bytes", d.cost(), budget)
+		if d.Cost() > budget {
+			t.Errorf("%d of %d bytes", d.Cost(), budget)
 		}
 	}
 	readAll(snapshot)
@@ -103,77 +106,82 @@ func churn(t *testing.T, budget int64) {
 
 // A budget that holds nothing, or not everything, changes no answer.
 func TestDerivedWithinBudget(t *testing.T) {
-	d := newDerived(t, 2000)
-	page := func() watchcache.Span { return watchcache.Span{Page: &watchcache.Page{}} }
+	d := newStore(t, 2000)
+	page := func() tree.Span { return tree.Span{Page: &tree.Page{}} }
 	for i := range 10 {
 		want := bytes.Repeat([]byte{byte(i)}, i*300)
-		p, err := d.get(&fair.Meter{}, page(), variant{first: i%2 == 0, form: formID(i)}, func() (_, plain []byte, err error) { return nil, want, nil })
-		if err != nil || !bytes.Equal(p.plain, want) {
-			t.Fatalf("%d: %d bytes, %v", i, len(p.plain), err)
+		p, err := d.Get(&fair.Meter{}, page(), Variant{First: i%2 == 0, Form: FormID(i)}, func() (_, plain []byte, err error) { return nil, want, nil })
+		if err != nil || !bytes.Equal(p.Plain, want) {
+			t.Fatalf("%d: %d bytes, %v", i, len(p.Plain), err)
 		}
-		if d.cost() > 2000 {
-			t.Fatalf("%d bytes are kept", d.cost())
+		if d.Cost() > 2000 {
+			t.Fatalf("%d bytes are kept", d.Cost())
 		}
 	}
 	for i := range 20 { // larger ones replace smaller ones
-		d.keep(&piece{key: derivedKey{page: place{page: uint64(i), slot: uint64(i % 2)}}, plain: make([]byte, 50*i)})
-		if d.cost() > 2000 {
-			t.Fatalf("%d bytes are kept", d.cost())
+		d.keep(&Piece{key: derivedKey{page: place{page: uint64(i), slot: uint64(i % 2)}}, Plain: make([]byte, 50*i)})
+		if d.Cost() > 2000 {
+			t.Fatalf("%d bytes are kept", d.Cost())
 		}
 	}
-	if _, err := d.get(&fair.Meter{}, page(), variant{object: true}, func() (_, _ []byte, err error) { return nil, nil, io.EOF }); err == nil {
+	if _, err := d.Get(&fair.Meter{}, page(), Variant{Object: true}, func() (_, _ []byte, err error) { return nil, nil, io.EOF }); err == nil {
 		t.Error("an error is taken for a piece")
 	}
 }
 
 // A herd that waits for turns makes each piece once, even if nothing is kept.
 func TestHerdMakesEachPieceOnce(t *testing.T) {
-	const herd = 20
-	slots := fair.NewQueue(1, 1, 1<<20)
-	derived := newDerived(t, 1) // keeps nothing
-	c, snapshot := cachetest.ConfigMaps(t, 5000)
-	from, to := c.Resource().KeyRange("a")
-	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	pieces := make([]*piece, herd)
-	for i := range herd {
-		m := fair.NewMeter(t.Context(), one{}, slots, false)
-		_ = m.Spend(fair.CheapWork) // the next piece needs a slot
-		all.Go(func() {
-			for span := range snapshot.Spans(from, to) {
-				p, err := derived.get(&m, span, variant{form: partialJSONForm}, func() (_, plain []byte, err error) {
-					return nil, make([]byte, 100), nil
-				})
-				if err != nil {
-					t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		const herd = 20
+		slots := fair.NewQueue(1, 1, 1<<20)
+		d := newStore(t, 1) // keeps nothing
+		c, snapshot := cachetest.ConfigMaps(t, 5000)
+		from, to := c.Resource().KeyRange("a")
+		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		pieces := make([]*Piece, herd)
+		for i := range herd {
+			m := fair.NewMeter(t.Context(), one{}, slots, false)
+			_ = m.Spend(fair.CheapWork) // the next piece needs a slot
+			all.Go(func() {
+				for span := range snapshot.Spans(from, to) {
+					p, err := d.Get(&m, span, Variant{Form: PartialJSONForm}, func() (_, plain []byte, err error) {
+						return nil, make([]byte, 100), nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+					pieces[i] = p
+					m.Rest()
+					return
 				}
-				pieces[i] = p
-				m.Rest()
-				return
-			}
-		})
-	}
-	waitFor(t, "all wait", func() bool { return slots.Waiting() == herd })
-	slots.Give("other", 1)
-	all.Wait()
-	if n := testutil.ToFloat64(derived.misses); n != 1 {
-		t.Errorf("%v are made", n)
-	}
-	runtime.KeepAlive(pieces)
+			})
+		}
+		synctest.Wait()
+		if n := slots.Waiting(); n != herd {
+			t.Fatalf("%d wait", n)
+		}
+		slots.Give("other", 1)
+		all.Wait()
+		if n := testutil.ToFloat64(d.misses); n != 1 {
+			t.Errorf("%v are made", n)
+		}
+		runtime.KeepAlive(pieces)
+	})
 }
 
 // D3: readers of an old snapshot do not displace what was made of the newest.
 func TestOldSnapshotsKeepNothing(t *testing.T) {
 	c, before := cachetest.ConfigMaps(t, 10)
-	d := newDerived(t, 1<<20)
+	d := newStore(t, 1<<20)
 	after := update(t, c, 3, 100)
 	for i, step := range []struct {
 		snapshot watchcache.Snapshot
 		makes    float64
 	}{{before, 1}, {after, 2}, {before, 3}, {after, 3}} {
-		readPages(t, d, step.snapshot, variant{})
+		readPages(t, d, step.snapshot, Variant{})
 		if n := testutil.ToFloat64(d.misses); n != step.makes {
 			t.Errorf("after step %d: %v are made, want %v", i, n, step.makes)
 		}
@@ -188,7 +196,7 @@ func TestDerivedKeepsToTheLimit(t *testing.T) {
 	t.Logf("seed %d", seed)
 	const objects, rounds, updates, readers = 1000, 60, 10, 4
 	c, snapshot := cachetest.ConfigMaps(t, objects)
-	d := newDerived(t, 1)
+	d := newStore(t, 1)
 	snapshots := []watchcache.Snapshot{snapshot}
 	for round := range rounds {
 		random := rand.New(rand.NewPCG(seed, uint64(round)))
@@ -199,16 +207,16 @@ func TestDerivedKeepsToTheLimit(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range readers {
 			of := snapshots[max(0, len(snapshots)-1-i)]
-			v := variant{form: formID(random.IntN(2)), first: random.IntN(2) == 0}
+			v := Variant{Form: FormID(random.IntN(2)), First: random.IntN(2) == 0}
 			all.Go(func() { readPages(t, d, of, v) })
 		}
 		limit := []int64{0, 10_000, 20_000, 1 << 20}[random.IntN(4)]
 		d.SetLimit(limit)
 		all.Wait()
 		var held int64
-		d.kept.IterValues(func(p *piece) (stop bool) { held += p.cost(); return false })
-		if held != d.cost() || held > limit {
-			t.Fatalf("round %d: %d bytes are held, the store says %d, the limit is %d", round, held, d.cost(), limit)
+		d.kept.IterValues(func(p *Piece) (stop bool) { held += p.cost(); return false })
+		if held != d.Cost() || held > limit {
+			t.Fatalf("round %d: %d bytes are held, the store says %d, the limit is %d", round, held, d.Cost(), limit)
 		}
 	}
 }
@@ -228,13 +236,13 @@ func update(t *testing.T, c *watchcache.Cache, i, rv int) watchcache.Snapshot {
 }
 
 // readPages gets a piece of each page, which tells what it was made of.
-func readPages(t *testing.T, d *Derived, snapshot watchcache.Snapshot, v variant) {
+func readPages(t *testing.T, d *Store, snapshot watchcache.Snapshot, v Variant) {
 	t.Helper()
 	for span := range snapshot.Spans("", "") {
-		want := bytes.Repeat(fmt.Append(nil, span.Page.ID(), v.form, v.first), 20+20*int(span.Page.ID()%10))
-		p, err := d.get(&fair.Meter{}, span, v, func() (_, plain []byte, err error) { return nil, want, nil })
-		if err != nil || !bytes.Equal(p.plain, want) {
-			t.Errorf("%d bytes instead of %d, %v", len(p.plain), len(want), err)
+		want := bytes.Repeat(fmt.Append(nil, span.Page.ID(), v.Form, v.First), 20+20*int(span.Page.ID()%10))
+		p, err := d.Get(&fair.Meter{}, span, v, func() (_, plain []byte, err error) { return nil, want, nil })
+		if err != nil || !bytes.Equal(p.Plain, want) {
+			t.Errorf("%d bytes instead of %d, %v", len(p.Plain), len(want), err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package proxy
+package derived
 
 import (
 	"crypto/sha256"
@@ -15,10 +15,11 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
-	"github.com/watchproxy/watchproxy/watchcache"
+
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// Derived keeps what was made of pages once: their metadata in another form, their bytes
+// Store keeps what was made of pages once: their metadata in another form, their bytes
 // compressed, what selectors select. An update replaces a page, and so what was made of it; the
 // rest of a list stays. To lose a piece costs making it again.
 //
@@ -39,13 +40,13 @@ import (
 //	D1 a piece is only returned for the very page, span and form that it was made for
 //	D2 the kept pieces cost no more than the limit
 //	D3 of one slot, span and form one piece is kept, that of the newest page
-type Derived struct {
+type Store struct {
 	keeping sync.Mutex // no two pieces are added at once: none is dropped, and each has its own cost
-	kept    *ristretto.Cache[uint64, *piece]
+	kept    *ristretto.Cache[uint64, *Piece]
 	seed    maphash.Seed
 	// shared holds weak pointers to pieces by their keys, also to those that are not kept while
 	// lists are still written from them: the next list finds them, and makes no second copy.
-	shared sync.Map // of derivedKey to weak.Pointer[piece]
+	Shared sync.Map // of derivedKey to weak.Pointer[piece]
 	making singleflight.Group
 	hits   prometheus.Counter
 	misses prometheus.Counter
@@ -53,34 +54,34 @@ type Derived struct {
 
 // piece is a run of list items in some form, compressed or not, or what a selector
 // selects.
-type piece struct {
+type Piece struct {
 	key      derivedKey
-	plain    []byte
-	segment  *wire.Segment
+	Plain    []byte
+	Segment  *wire.Segment
 	selected map[uint64]uint64 // see selection
 }
 
 // cost is in bytes: those of a piece, and what it takes to keep and find it.
-func (p *piece) cost() int64 {
+func (p *Piece) cost() int64 {
 	switch {
 	case p.selected != nil:
 		return 400 + 40*int64(len(p.selected))
-	case p.segment != nil:
-		return 600 + int64(p.segment.Len())
+	case p.Segment != nil:
+		return 600 + int64(p.Segment.Len())
 	}
-	return 600 + int64(cap(p.plain))
+	return 600 + int64(cap(p.Plain))
 }
 
-// NewDerived returns an empty store of up to limit bytes. It must be closed.
-func NewDerived(limit int64, r prometheus.Registerer) *Derived {
+// New returns an empty store of up to limit bytes. It must be closed.
+func New(limit int64, r prometheus.Registerer) *Store {
 	const usual, counters, least = 8 << 10, 10, 64 // bytes of a piece; ristretto's counters for each, and for all
-	kept, err := ristretto.NewCache(&ristretto.Config[uint64, *piece]{
+	kept, err := ristretto.NewCache(&ristretto.Config[uint64, *Piece]{
 		NumCounters: max(counters*limit/usual, least), MaxCost: limit, BufferItems: 64, IgnoreInternalCost: true, Metrics: true,
 	})
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}
-	d := &Derived{kept: kept, seed: maphash.MakeSeed()}
+	d := &Store{kept: kept, seed: maphash.MakeSeed()}
 	d.hits = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "watchproxy_derived_hits_total",
 		Help: "Runs of list items that were wanted compressed or as metadata only, and had been made before.",
@@ -92,7 +93,7 @@ func NewDerived(limit int64, r prometheus.Registerer) *Derived {
 	r.MustRegister(d.hits, d.misses, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_derived_bytes",
 		Help: "Bytes of lists that are kept compressed or cut to their metadata, and of what selectors select.",
-	}, func() float64 { return float64(d.cost()) }), prometheus.NewCounterFunc(prometheus.CounterOpts{
+	}, func() float64 { return float64(d.Cost()) }), prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "watchproxy_derived_evictions_total",
 		Help: "What was kept of this and is no more: replaced by what was made of a newer page, or without room.",
 	}, func() float64 { return float64(kept.Metrics.KeysEvicted()) }), prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -103,20 +104,20 @@ func NewDerived(limit int64, r prometheus.Registerer) *Derived {
 }
 
 // Close empties the store and ends its goroutines. Nothing is kept from then on.
-func (d *Derived) Close() {
+func (d *Store) Close() {
 	d.keeping.Lock()
 	defer d.keeping.Unlock()
 	d.kept.Close()
 }
 
 // cost is that of all pieces that are kept.
-func (d *Derived) cost() int64 { return d.kept.MaxCost() - d.kept.RemainingCost() }
+func (d *Store) Cost() int64 { return d.kept.MaxCost() - d.kept.RemainingCost() }
 
 // derivedKey says what a piece was made of, and how. Pages are named by their IDs, as
 // the pieces must not keep them alive.
 type derivedKey struct {
 	page, behind place
-	form         formID
+	form         FormID
 	gzip, object bool
 	first        bool
 	selection    [sha256.Size]byte // of selectors, and nothing else
@@ -130,7 +131,7 @@ type place struct {
 
 const toEnd = -1
 
-func placeOf(s watchcache.Span) place {
+func placeOf(s tree.Span) place {
 	if s.Page == nil {
 		return place{}
 	}
@@ -142,7 +143,7 @@ func placeOf(s watchcache.Span) place {
 }
 
 // slot is where a piece is kept: all of its key but the version.
-func (d *Derived) slot(key derivedKey) uint64 {
+func (d *Store) slot(key derivedKey) uint64 {
 	key.page.page, key.behind.page = 0, 0
 	return maphash.Comparable(d.seed, key)
 }
@@ -151,37 +152,37 @@ func (d *Derived) slot(key derivedKey) uint64 {
 func (k derivedKey) version() uint64 { return k.page.page + k.behind.page }
 
 // variant is what is made of a span of a page.
-type variant struct {
-	behind watchcache.Span // a compressed run may refer to the end of this one
-	form   formID
-	gzip   bool
-	first  bool // of the list: no separator before it
-	object bool // a body of its own, not an item
+type Variant struct {
+	Behind tree.Span // a compressed run may refer to the end of this one
+	Form   FormID
+	Gzip   bool
+	First  bool // of the list: no separator before it
+	Object bool // a body of its own, not an item
 }
 
-func (v variant) key(s watchcache.Span) derivedKey {
-	return derivedKey{page: placeOf(s), behind: placeOf(v.behind), form: v.form, gzip: v.gzip, object: v.object, first: v.first}
+func (v Variant) key(s tree.Span) derivedKey {
+	return derivedKey{page: placeOf(s), behind: placeOf(v.Behind), form: v.Form, gzip: v.Gzip, object: v.Object, first: v.First}
 }
 
-type formID uint8
+type FormID uint8
 
 const (
-	keptForm formID = iota
-	partialJSONForm
-	partialProtobufForm
+	KeptForm FormID = iota
+	PartialJSONForm
+	PartialProtobufForm
 )
 
 // get returns a piece, made if need be. Of those who want the same at the same time,
 // one makes it. A compressed piece is made with the end of what stands before it. The meter is
 // that of the read: nobody waits for its turn while others wait for what it makes.
-func (d *Derived) get(m *fair.Meter, s watchcache.Span, v variant, produce func() (context, plain []byte, err error)) (*piece, error) {
+func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (context, plain []byte, err error)) (*Piece, error) {
 	key := v.key(s)
 	if p := d.lookup(key); p != nil {
 		d.hits.Inc()
 		return p, nil
 	}
 	cost := fair.CutCost * s.Bytes()
-	if v.gzip {
+	if v.Gzip {
 		cost = fair.GzipCost * s.Bytes()
 	}
 	if err := m.Spend(cost); err != nil {
@@ -197,11 +198,11 @@ func (d *Derived) get(m *fair.Meter, s watchcache.Span, v variant, produce func(
 		if err != nil {
 			return nil, err
 		}
-		p := &piece{key: key}
-		if v.gzip {
-			p.segment = wire.NewSegment(context, plain)
+		p := &Piece{key: key}
+		if v.Gzip {
+			p.Segment = wire.NewSegment(context, plain)
 		} else {
-			p.plain = slices.Clip(plain)
+			p.Plain = slices.Clip(plain)
 		}
 		d.share(p)
 		d.keep(p)
@@ -210,29 +211,29 @@ func (d *Derived) get(m *fair.Meter, s watchcache.Span, v variant, produce func(
 	if err != nil {
 		return nil, err
 	}
-	return made.(*piece), nil
+	return made.(*Piece), nil
 }
 
-func (d *Derived) lookup(key derivedKey) *piece {
+func (d *Store) lookup(key derivedKey) *Piece {
 	if p, ok := d.kept.Get(d.slot(key)); ok && p.key == key {
 		return p
 	}
-	if p, ok := d.shared.Load(key); ok {
-		return p.(weak.Pointer[piece]).Value()
+	if p, ok := d.Shared.Load(key); ok {
+		return p.(weak.Pointer[Piece]).Value()
 	}
 	return nil
 }
 
 // share lets others find a piece for as long as anybody holds it.
-func (d *Derived) share(p *piece) {
+func (d *Store) share(p *Piece) {
 	shared := weak.Make(p)
-	d.shared.Store(p.key, shared)
-	runtime.AddCleanup(p, func(key derivedKey) { d.shared.CompareAndDelete(key, shared) }, p.key)
+	d.Shared.Store(p.key, shared)
+	runtime.AddCleanup(p, func(key derivedKey) { d.Shared.CompareAndDelete(key, shared) }, p.key)
 }
 
 // keep replaces what was made of an older page. That is deleted first: ristretto makes no room for a
 // larger piece in place of a smaller one. Without the wait, readers would not see the piece yet.
-func (d *Derived) keep(p *piece) {
+func (d *Store) keep(p *Piece) {
 	d.keeping.Lock()
 	defer d.keeping.Unlock()
 	slot := d.slot(p.key)
@@ -248,13 +249,13 @@ func (d *Derived) keep(p *piece) {
 
 // SetLimit changes how many bytes are kept at most. Any pieces beyond it go at once. Ristretto would
 // evict none before the next piece comes.
-func (d *Derived) SetLimit(limit int64) {
+func (d *Store) SetLimit(limit int64) {
 	d.keeping.Lock()
 	defer d.keeping.Unlock()
 	d.kept.UpdateMaxCost(limit)
 	var slots []uint64
-	excess := d.cost() - limit
-	d.kept.IterValues(func(p *piece) (stop bool) {
+	excess := d.Cost() - limit
+	d.kept.IterValues(func(p *Piece) (stop bool) {
 		if excess > 0 {
 			slots, excess = append(slots, d.slot(p.key)), excess-p.cost()
 		}

@@ -1,0 +1,115 @@
+package filter
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+var (
+	pods = &object.Resource{
+		GVR:  schema.GroupVersionResource{Version: "v1", Resource: "pods"},
+		Kind: "Pod", ListKind: "PodList", Namespaced: true,
+		Fields: []object.Field{
+			{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true},
+			{Name: "status.phase", Paths: []string{"status.phase"}},
+		},
+	}
+	nodes = &object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node", ListKind: "NodeList"}
+)
+
+func TestFilterFields(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"metadata.name=x": true, "metadata.namespace!=x": true, "spec.nodeName=x": true, "status.phase=x,spec.nodeName!=y": true,
+		"spec.hostNetwork=true": false, "metadata.uid=x": false, "status.phase=x,spec.host=y": false, "spec=x": false,
+	} {
+		_, err := New(pods, "", nil, fields.ParseSelectorOrDie(text))
+		var unsupported *UnsupportedFieldError
+		if (err == nil) != ok || !ok && !errors.As(err, &unsupported) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if _, err := New(nodes, "", nil, fields.ParseSelectorOrDie("metadata.namespace=x")); err == nil {
+		t.Error("nodes have no namespace to select by")
+	}
+	f, err := New(nodes, "", nil, fields.ParseSelectorOrDie("metadata.name=n1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if from, to := f.KeyRange(nodes); from != "n1" || to != "n1\x00" {
+		t.Errorf("one node is [%q, %q)", from, to)
+	}
+}
+
+func TestInterestNarrows(t *testing.T) {
+	for _, test := range []struct {
+		namespace, fields string
+		by                int
+		value             string
+	}{
+		{"", "", All, ""},
+		{"a", "", Namespace, "a"},
+		{"a", "metadata.name=x", Key, "a/x"},
+		{"", "metadata.name=x", All, ""},
+		{"", "metadata.name=x,metadata.namespace=a", Key, "a/x"},
+		{"", "metadata.namespace=a", Namespace, "a"},
+		{"", "metadata.namespace!=a", All, ""},
+		{"a", "metadata.namespace=b", Namespace, "a"},
+		{"", "spec.nodeName=n1", ByField(0), "n1"},
+		{"", "spec.nodeName!=n1", All, ""},
+		{"", "spec.nodeName=", All, ""},
+		{"a", "status.phase=Running", Namespace, "a"},
+		{"", "status.phase=Running", ByField(1), "Running"},
+		{"a", "spec.nodeName=n1", ByField(0), "n1"},
+		{"", "status.phase=Running,spec.nodeName=n1", ByField(0), "n1"},
+		{"", "spec.nodeName=n1,status.phase=Running", ByField(0), "n1"},
+	} {
+		t.Run(fmt.Sprint(test.namespace, " ", test.fields), func(t *testing.T) {
+			f, err := New(pods, test.namespace, nil, fields.ParseSelectorOrDie(test.fields))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := (Interest{test.by, test.value}); f.Interest() != want {
+				t.Errorf("interest is %+v, want %+v", f.Interest(), want)
+			}
+		})
+	}
+}
+
+// A filter's cost is the work of a match: the values that labels and fields are
+// compared with, and more for fields that must be looked up in the object.
+func TestFilterCost(t *testing.T) {
+	for _, c := range []struct {
+		labels, fields string
+		want           int
+	}{
+		{"", "", 0},
+		{"app=web", "", 1},
+		{"app=web,!old,tier in (a,b,c),n>5", "", 6},
+		{"", "metadata.name=web,spec.nodeName!=n1", 2},
+		{"app", "status.phase!=Failed", 2 + readCost},
+		{"", "status.phase!=Failed,metadata.name!=a,status.phase!=Succeeded", 3 + readCost}, // read once
+	} {
+		ls, err := labels.Parse(c.labels)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fs, err := fields.ParseSelector(c.fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := New(pods, "", ls, fs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Cost(); got != c.want {
+			t.Errorf("%q %q costs %d, want %d", c.labels, c.fields, got, c.want)
+		}
+	}
+}
