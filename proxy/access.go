@@ -9,11 +9,15 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+
+	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
 // authenticate finds out who sent a request. Without a refusal, req.identity tells.
@@ -47,12 +51,22 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 	return nil
 }
 
+// asked is what a read asks for, as far as the right to it depends on that.
+type asked struct {
+	exchange.Route
+	path   string
+	labels labels.Selector
+	fields fields.Selector
+}
+
+func (r *read) asked() asked { return asked{r.Route, r.Path, r.labels, r.fields} }
+
 // attributes are what the apiserver would decide on.
-func (r *read) attributes(u user.Info) authorizer.Attributes {
+func (r *asked) attributes(u user.Info) authorizer.Attributes {
 	a := &authorizer.AttributesRecord{
 		User: u, Verb: r.Verb, Namespace: r.Namespace, Name: r.Name,
 		APIGroup: r.GVR.Group, APIVersion: r.GVR.Version, Resource: r.GVR.Resource,
-		ResourceRequest: true, Path: r.Path,
+		ResourceRequest: true, Path: r.path,
 	}
 	if r.Name != "" {
 		return a // selectors of a get select nothing
@@ -75,7 +89,8 @@ func (s *Server) authorize(ctx context.Context, r *read) (refusal *exchange.Resp
 	if r.Identity == nil {
 		return nil, nil
 	}
-	attributes := r.attributes(r.Identity.User)
+	what := r.asked()
+	attributes := what.attributes(r.Identity.User)
 	decision, reason, err := s.options.Load().Access.Authorize(ctx, attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
@@ -88,27 +103,27 @@ func (s *Server) authorize(ctx context.Context, r *read) (refusal *exchange.Resp
 	return refusal, nil
 }
 
-// errRevoked says that the client of an open watch may not go on.
-var errRevoked = errors.New("access was revoked")
-
-// reviewAgain tells whether the client of an open watch may go on. Errors other than
-// errRevoked say that nobody could tell.
-func (s *Server) reviewAgain(ctx context.Context, r *read) error {
-	caller, err := s.options.Load().Access.Authenticate(r.AsHTTP(ctx))
-	switch {
-	case errors.Is(err, access.ErrUnavailable):
-		return err
-	case err != nil:
-		return fmt.Errorf("%w: %w", errRevoked, err)
+// reviewAgain returns the review of an open watch, see watch.Params. Errors other than watch.ErrRevoked
+// say that nobody could tell. It keeps as little of the read as it needs.
+func (s *Server) reviewAgain(r *read) func(context.Context) error {
+	req, what := r.Request.Slim(), r.asked()
+	return func(ctx context.Context) error {
+		caller, err := s.options.Load().Access.Authenticate(req.AsHTTP(ctx))
+		switch {
+		case errors.Is(err, access.ErrUnavailable):
+			return err
+		case err != nil:
+			return fmt.Errorf("%w: %w", watch.ErrRevoked, err)
+		}
+		decision, _, err := s.options.Load().Access.Authorize(ctx, what.attributes(caller.User))
+		switch {
+		case decision == authorizer.DecisionAllow:
+			return nil
+		case err != nil:
+			return err
+		}
+		return watch.ErrRevoked
 	}
-	decision, _, err := s.options.Load().Access.Authorize(ctx, r.attributes(caller.User))
-	switch {
-	case decision == authorizer.DecisionAllow:
-		return nil
-	case err != nil:
-		return err
-	}
-	return errRevoked
 }
 
 // markup is what the apiserver does not repeat as it is in the text of a refusal.

@@ -1,14 +1,10 @@
 package proxy
 
 import (
-	"context"
-	"fmt"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // hotPath is something that is done often, and how many allocations it may make.
@@ -49,61 +45,12 @@ func hotPaths(tb testing.TB) []hotPath {
 	}
 }
 
-// event is one event on its way to one watch, a thousand times.
-func event(tb testing.TB) func() {
-	tb.Helper()
-	r, _ := pageOf(tb, 1, 0)
-	const ahead = 1000
-	r.cache = watchcache.New(*r.resource, watchcache.Limits{Age: time.Hour, Events: 2 * ahead, Bytes: 1 << 24})
-	r.cache.Reset(nil, 1)
-	initial, err := r.cache.Snapshot()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	cursor, err := r.cache.WatchAfter(r.filter, initial)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
-	out := &exchange.ChunkWriter{To: io.Discard}
-	if !w.open(tb.Context(), out) {
-		tb.Fatal("it does not begin")
-	}
-	tb.Cleanup(w.close)
-	changes := make([]watchcache.Change, ahead)
-	for i := range changes {
-		changes[i].Object, err = r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i+10))
-		if err != nil {
-			tb.Fatal(err)
-		}
-	}
-	// All but the delivery is done before.
-	if err := r.cache.Apply(changes, time.Now()); err != nil {
-		tb.Fatal(err)
-	}
-	var one [1]watchcache.Delta
-	return func() {
-		polled, _, err := w.cursor.Poll(one[:0], 1)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		for i := range polled {
-			if err := w.append(out, &polled[i]); err != nil {
-				tb.Fatal(err)
-			}
-		}
-		if err := out.Flush(); err != nil {
-			tb.Fatal(err)
-		}
-	}
-}
-
 // Hot paths make no garbage that grows with what they read.
 func TestAllocationBudgets(t *testing.T) {
 	if raceEnabled {
 		t.Skip("make test runs it without the race detector")
 	}
-	for _, path := range append(hotPaths(t), hotPath{"event", 0, event(t)}) {
+	for _, path := range hotPaths(t) {
 		path.do()
 		if got := testing.AllocsPerRun(50, path.do); got > path.budget {
 			t.Errorf("%s: %v allocations, want %v at most", path.name, got, path.budget)

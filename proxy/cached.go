@@ -185,7 +185,8 @@ func (r *read) joins() bool { return r.Name != "" && !r.rvGiven }
 // joins tells whether the cache answers such a get.
 func (s *Server) joins(r *read, choices []wire.Choice) bool {
 	return len(choices) > 0 && s.feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
-		return r.Identity == nil || s.options.Load().Access.Allows(r.attributes(r.Identity.User))
+		what := r.asked()
+		return r.Identity == nil || s.options.Load().Access.Allows(what.attributes(r.Identity.User))
 	})
 }
 

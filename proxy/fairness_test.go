@@ -28,6 +28,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+
+	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
 // believing is access that takes bearer tokens for names.
@@ -347,11 +349,15 @@ func TestReadIsGivenUp(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				defer cursor.Close()
-				w := &watching{read: r, initial: snapshot, cursor: cursor}
-				w.schedule()
-				w.bookmarks = true
-				err = w.writeState(t.Context(), &exchange.ChunkWriter{To: &out})
+				p := watch.Params{
+					Cache: r.cache, Cursor: cursor, Filter: r.filter, Form: r.form, Draining: t.Context(), Done: func() {},
+					State: r.stateOf(snapshot), Meter: &r.meter, Bookmarks: true,
+				}
+				w := watch.New(p)
+				defer w.Close()
+				if !w.Open(t.Context(), &exchange.ChunkWriter{To: &out}) {
+					err = r.meter.Failed()
+				}
 				if out.Len() == 0 {
 					return nil, err
 				}

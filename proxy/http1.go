@@ -16,6 +16,8 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+
+	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
 // newHTTP1 makes a server for requests with heads of up to so many bytes. It never listens.
@@ -260,8 +262,8 @@ func (s *Server) runStream(c *conn, rt exchange.Route, resp *exchange.Response, 
 		cancel()
 	}
 	out := &exchange.ChunkWriter{To: c, Unframed: old}
-	if w, ok := resp.Stream.(*watching); ok && s.pump.takes(w, c) {
-		w.runBy(ctx, cancel, &s.pump, c, out)
+	if w, ok := resp.Stream.(*watch.Watch); ok && s.pump.takes(w, c) {
+		s.pump.serve(ctx, cancel, c, w, out)
 	} else {
 		stop := c.drainUntilGone(cancel)
 		resp.Stream.Run(ctx, out)

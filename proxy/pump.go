@@ -9,6 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+
+	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
 // pump writes what has happened to the watches that it concerns. A watch over HTTP/1 has no
@@ -27,15 +29,15 @@ type pump struct {
 	most int // how many goroutines work
 	mu   struct {
 		sync.Mutex
-		queue   []*pumped // from head on
+		queue   []*pumpedWatch // from head on
 		head    int
 		running int
 	}
 }
 
-// pumped is a watch that a pump writes. At any time one goroutine at most is at work on it.
-type pumped struct {
-	*watching
+// pumpedWatch is a watch that a pump writes. At any time one goroutine at most is at work on it.
+type pumpedWatch struct {
+	*watch.Watch
 	pump  *pump
 	ctx   context.Context // ends when the client leaves
 	conn  *conn
@@ -44,7 +46,7 @@ type pumped struct {
 	over  chan struct{} // closed when nobody will work on it again
 }
 
-// The states of a pumped watch.
+// The states of a pumpedWatch watch.
 const (
 	resting int32 = iota // nothing to do
 	queued               // in the pump's queue
@@ -52,19 +54,11 @@ const (
 	again                // and there is more to do since
 )
 
-const (
-	// pumpBatch is how many watches are taken from the queue at a time.
-	pumpBatch = 16
-	// pumpDeltas is how many events a watch may be behind before it gets a goroutine of its
-	// own.
-	pumpDeltas = 16
-	// pumpCost is what a filter may cost for the pump to evaluate it (filter.Filter.Cost).
-	// All watches wait for it, so that it must not be for clients to decide.
-	pumpCost = 32
-)
+// pumpBatch is how many watches are taken from the queue at a time.
+const pumpBatch = 16
 
 // ready puts the watch into the queue unless it is there. It does not block.
-func (p *pumped) ready() {
+func (p *pumpedWatch) ready() {
 	for {
 		switch state := p.state.Load(); state {
 		case resting:
@@ -83,14 +77,14 @@ func (p *pumped) ready() {
 }
 
 // rest ends the work on a watch.
-func (p *pumped) rest() {
+func (p *pumpedWatch) rest() {
 	if !p.state.CompareAndSwap(working, resting) {
 		p.state.Store(queued)
 		p.pump.add(p)
 	}
 }
 
-func (p *pump) add(w *pumped) {
+func (p *pump) add(w *pumpedWatch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := len(p.mu.queue); n == cap(p.mu.queue) && p.mu.head > n/2 {
@@ -107,10 +101,9 @@ func (p *pump) add(w *pumped) {
 
 // run works until the queue is empty.
 func (p *pump) run() {
-	var batch [pumpBatch]*pumped
-	s := scratches.Get().(*scratch)
-	defer scratches.Put(s)
-	defer s.frames.forget()
+	var batch [pumpBatch]*pumpedWatch
+	s := watch.NewScratch()
+	defer s.Free()
 	for {
 		n := p.take(&batch)
 		if n == 0 {
@@ -125,7 +118,7 @@ func (p *pump) run() {
 
 // take takes watches from the front of the queue. If there are none, the goroutine counts as
 // ended.
-func (p *pump) take(batch *[pumpBatch]*pumped) int {
+func (p *pump) take(batch *[pumpBatch]*pumpedWatch) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := copy(batch[:], p.mu.queue[p.mu.head:])
@@ -140,29 +133,32 @@ func (p *pump) take(batch *[pumpBatch]*pumped) int {
 }
 
 // takes tells whether a watch over a connection is for a pump.
-func (*pump) takes(w *watching, c *conn) bool { return c.pumpable() && w.filter.Cost() <= pumpCost }
+func (*pump) takes(w *watch.Watch, c *conn) bool { return c.pumpable() && w.Cheap() }
 
 // serve has the pump write a watch until it ends. Meanwhile the caller's goroutine waits for
 // the client to leave.
-func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn, w *watching, out *exchange.ChunkWriter) {
-	w.most = pumpDeltas
-	watch := &pumped{watching: w, pump: p, ctx: ctx, conn: c, out: out, over: make(chan struct{})}
+func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn, w *watch.Watch, out *exchange.ChunkWriter) {
+	defer w.Close()
+	if !w.Open(ctx, out) {
+		return
+	}
+	own := &pumpedWatch{Watch: w, pump: p, ctx: ctx, conn: c, out: out, over: make(chan struct{})}
 	c.unlimited()
 	c.begin()
-	w.cursor.Notify(watch.ready)
-	watch.ready() // for what has happened before
+	w.Cursor.Notify(own.ready)
+	own.ready() // for what has happened before
 	c.readUntilGone(func() {
 		if c.socket.unsettled() { // TLS has answered something
-			watch.ready()
+			own.ready()
 		}
 	})
 	leave()
-	<-watch.over
+	<-own.over
 	c.finish()
 }
 
 // work does what there is to do for a watch, as far as the client takes it at once.
-func (p *pumped) work(s *scratch) {
+func (p *pumpedWatch) work(s *watch.Scratch) {
 	p.state.Store(working)
 	if p.conn.socket.unsettled() { // TLS has answered something
 		go p.catchUp()
@@ -180,13 +176,13 @@ func (p *pumped) work(s *scratch) {
 }
 
 // step is a turn of the watch.
-func (p *pumped) step(s *scratch) (on, behind bool) {
+func (p *pumpedWatch) step(s *watch.Scratch) (on, behind bool) {
 	defer p.recovered()
-	return p.turn(p.ctx, p.out, s)
+	return p.Turn(p.ctx, p.out, s)
 }
 
 // catchUp works on a watch at the client's speed until nothing more is there to do.
-func (p *pumped) catchUp() {
+func (p *pumpedWatch) catchUp() {
 	if !p.caughtUp() {
 		p.end()
 		return
@@ -194,7 +190,7 @@ func (p *pumped) catchUp() {
 	p.rest()
 }
 
-func (p *pumped) caughtUp() (on bool) {
+func (p *pumpedWatch) caughtUp() (on bool) {
 	defer p.recovered()
 	p.out.Settle = p.conn.settle
 	defer func() { p.out.Settle = nil }()
@@ -202,7 +198,7 @@ func (p *pumped) caughtUp() (on bool) {
 		if p.conn.settle() != nil {
 			return false
 		}
-		on, behind := p.turn(p.ctx, p.out, nil)
+		on, behind := p.Turn(p.ctx, p.out, nil)
 		if !on || !behind && !p.conn.socket.unsettled() {
 			return on
 		}
@@ -210,13 +206,13 @@ func (p *pumped) caughtUp() (on bool) {
 }
 
 // end lets the goroutine go on that waits for the client to leave.
-func (p *pumped) end() {
+func (p *pumpedWatch) end() {
 	close(p.over)
 	_ = p.conn.SetReadDeadline(longAgo)
 }
 
 // recovered ends a watch, and no more, if something went wrong with it.
-func (p *pumped) recovered() {
+func (p *pumpedWatch) recovered() {
 	if r := recover(); r != nil {
 		p.pump.log.Error("panic in a watch", zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))
 	}

@@ -21,6 +21,14 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+
+	"github.com/watchproxy/watchproxy/proxy/watch"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
 // tcpPair is a client's connection and the proxy's end of it. The kernel holds little of what is not read.
@@ -101,36 +109,27 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 		events = 600
 		first  = 10
 	)
-	r, _ := pageOf(t, 1, 0)
-	r.cache = watchcache.New(*r.resource, watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30})
-	r.cache.Reset(nil, 1)
+	c, _ := cachetest.Roomy(t)
 	p := &pump{log: zap.NewNop(), most: 2}
 	draining, drain := context.WithCancel(context.Background())
 	defer drain()
 	var all, drained, served sync.WaitGroup
 	readers := make([]*reader, crowd)
 	for i := range crowd {
-		initial, err := r.cache.Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cursor, err := r.cache.WatchAfter(r.filter, initial)
-		if err != nil {
-			t.Fatal(err)
-		}
-		mine := *r
-		mine.watchSeconds = 3600
+		params := watchOf(t, c)
+		params.Lifetime = time.Hour
 		if i%4 == 1 {
-			mine.watchSeconds = 1
+			params.Lifetime = time.Second
 		}
-		w := &watching{read: &mine, cursor: cursor, draining: draining, drainShare: time.Duration(random.IntN(300)) * time.Millisecond, done: func() {}}
+		params.Draining, params.DrainShare = draining, time.Duration(random.IntN(300))*time.Millisecond
+		w := watch.New(params)
 		client, server := tcpPair(t, config)
 		served.Go(func() {
 			ctx, leave := context.WithCancel(context.Background())
 			defer leave()
 			out := &exchange.ChunkWriter{To: server}
 			_, _ = server.Write([]byte("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"))
-			w.runBy(ctx, leave, p, server, out)
+			p.serve(ctx, leave, server, w, out)
 			_ = out.End()
 			server.Close()
 		})
@@ -167,24 +166,17 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 			}
 		})
 	}
-	padding := strings.Repeat("x", 1<<20)
 	for n := 0; n < events; {
-		changes := make([]watchcache.Change, min(1+random.IntN(40), events-n))
-		for i := range changes {
+		objects := make([]*object.Object, min(1+random.IntN(40), events-n))
+		for i := range objects {
 			size := random.IntN(2000)
 			if random.IntN(100) == 0 {
-				size = anySize(random, len(padding))
+				size = cachetest.AnySize(random, 1<<20)
 			}
-			o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c","namespace":"a","uid":"u","resourceVersion":"%d"},"data":{"p":%q}}`, first+n, padding[:size]))
-			if err != nil {
-				t.Fatal(err)
-			}
-			changes[i].Object = o
+			objects[i] = cachetest.Sized(t, uint64(first+n), size)
 			n++
 		}
-		if err := r.cache.Apply(changes, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, c, objects...)
 		if random.IntN(3) == 0 {
 			time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond)
 		}
@@ -208,36 +200,21 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 
 // An event that a client is slow to take comes whole, though nothing happens after it.
 func TestPumpSettles(t *testing.T) {
-	r, initial := pageOf(t, 1, 0)
-	cursor, err := r.cache.WatchAfter(r.filter, initial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, _ := cachetest.ConfigMaps(t, 1)
 	p := &pump{log: zap.NewNop(), most: 1}
 	client, server := tcpPair(t, tlsConfig(t))
-	w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
+	w := watch.New(watchOf(t, c))
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
 		ctx, leave := context.WithCancel(context.Background())
-		w.runBy(ctx, leave, p, server, &exchange.ChunkWriter{To: server, Unframed: true})
+		p.serve(ctx, leave, server, w, &exchange.ChunkWriter{To: server, Unframed: true})
 		server.Close()
 	}()
 	const large = 1 << 20
-	var changes []watchcache.Change
-	for rv := range 2 {
-		o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c","namespace":"a","uid":"u","resourceVersion":"%d"},"data":{"p":%q}}`,
-			100+rv, strings.Repeat("x", large)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		changes = append(changes, watchcache.Change{Object: o})
-	}
-	for _, change := range changes {
+	for rv := range uint64(2) {
 		go func() { _ = client.(*tls.Conn).Handshake() }()
-		if err := r.cache.Apply([]watchcache.Change{change}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, c, cachetest.Sized(t, 100+rv, large))
 		time.Sleep(50 * time.Millisecond) // the kernel has taken what it takes
 		if err := client.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
@@ -340,19 +317,15 @@ func (s *socket) isEager() bool {
 
 // A quiet watch whose client asks for things of TLS, and does not read the answers, is cut after the stall.
 func TestUnsettledQuietWatchIsCut(t *testing.T) {
-	r, initial := pageOf(t, 1, 0)
-	cursor, err := r.cache.WatchAfter(r.filter, initial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, _ := cachetest.ConfigMaps(t, 1)
 	client, server := tcpPair(t, nil)
 	server.stall = 100 * time.Millisecond
-	w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() {}}
+	w := watch.New(watchOf(t, c))
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
 		ctx, leave := context.WithCancel(context.Background())
-		w.runBy(ctx, leave, &pump{log: zap.NewNop(), most: 1}, server, &exchange.ChunkWriter{To: server, Unframed: true})
+		(&pump{log: zap.NewNop(), most: 1}).serve(ctx, leave, server, w, &exchange.ChunkWriter{To: server, Unframed: true})
 		server.Close()
 	}()
 	for !server.socket.isEager() {
@@ -378,4 +351,18 @@ func TestUnsettledIsCut(t *testing.T) {
 		t.Errorf("then %v", err)
 	}
 	server.Close()
+}
+
+// watchOf is a watch of the ConfigMaps of a cache after its present state.
+func watchOf(t *testing.T, c *watchcache.Cache) watch.Params {
+	t.Helper()
+	f := cachetest.Filter(t, c)
+	cursor, err := c.WatchAfter(f, cachetest.Snapshot(t, c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return watch.Params{
+		Cache: c, Cursor: cursor, Filter: f, Draining: context.Background(), Done: func() {},
+		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON),
+	}
 }

@@ -115,7 +115,8 @@ func (o *outcome) misasks(info *apirequest.RequestInfo) error {
 		return fmt.Errorf("asks a cache by a query that cannot be read: %w", err)
 	}
 	u := &user.DefaultInfo{Name: "somebody"}
-	got := (&read{Request: &exchange.Request{Path: info.Path}, Route: o.route, params: p}).attributes(u)
+	what := (&read{Request: &exchange.Request{Path: info.Path}, Route: o.route, params: p}).asked()
+	got := what.attributes(u)
 	ctx := apirequest.WithRequestInfo(apirequest.WithUser(context.Background(), u), info)
 	want, err := filters.GetAuthorizerAttributes(ctx)
 	if err != nil {

@@ -9,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/labels"
-
-	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // terms is a label selector of n requirements that selects what has no labels.
@@ -41,11 +39,10 @@ func TestLongSelectorsAreForwarded(t *testing.T) {
 
 // A watch whose filter is dear gets its events while the pump is held up.
 func TestDearFilterIsNotThePumps(t *testing.T) {
-	r, _ := pageOf(t, 1, 0)
-	roomy(t, r)
-	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{r.cache}}, http.NotFound, testLimits(), nil)
+	c, _ := cachetest.Roomy(t)
+	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testLimits(), nil)
 	transport := protocolTransport(t, "http/1.1")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+watchTarget+"1&labelSelector="+terms(pumpCost+1), nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+watchTarget+"1&labelSelector="+terms(32+1), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +55,7 @@ func TestDearFilterIsNotThePumps(t *testing.T) {
 	applied := make(chan struct{})
 	go func() {
 		defer close(applied)
-		applySized(t, r, 2, 10)
+		cachetest.Apply(t, c, cachetest.Sized(t, 2, 10))
 	}()
 	line := make(chan string, 1)
 	go func() {
@@ -75,23 +72,4 @@ func TestDearFilterIsNotThePumps(t *testing.T) {
 	}
 	s.pump.mu.Unlock()
 	<-applied
-}
-
-// A pump evaluates cheap filters only.
-func TestPumpTakesCheapFilters(t *testing.T) {
-	r, _ := pageOf(t, 1, 0)
-	_, server := tcpPair(t, nil)
-	defer server.Close()
-	for n, takes := range map[int]bool{1: true, pumpCost: true, pumpCost + 1: false} {
-		selector, err := labels.Parse(terms(n))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.filter, err = filter.New(r.resource, "a", selector, nil); err != nil {
-			t.Fatal(err)
-		}
-		if got := (&pump{}).takes(&watching{read: r}, server); got != takes {
-			t.Errorf("%d requirements: %t", n, got)
-		}
-	}
 }

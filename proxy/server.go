@@ -370,3 +370,18 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 // drainShare is how long into the drain time one watch goes on. They are spread
 // over it, so that not all clients reconnect at once.
 func (s *Server) drainShare() time.Duration { return rand.N(s.options.Load().Drain + 1) }
+
+// lateMax is how many watches from before a cache's history are forwarded at a time. A cache knows less
+// of the past than upstream does, unless such a watch started it. But upstream keeps each forwarded
+// watch for half an hour. So further ones are told, as kube-apiserver would, that their
+// resourceVersion is too old: to list again costs upstream nothing.
+const lateMax = 32
+
+// admitLate takes a place if there is one.
+func (s *Server) admitLate() (leave func(), ok bool) {
+	if s.late.Add(1) > lateMax {
+		s.late.Add(-1)
+		return nil, false
+	}
+	return func() { s.late.Add(-1) }, true
+}

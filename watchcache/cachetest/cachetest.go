@@ -3,7 +3,11 @@ package cachetest
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -62,4 +66,51 @@ func Filter(tb testing.TB, c *watchcache.Cache) *filter.Filter {
 		tb.Fatal(err)
 	}
 	return f
+}
+
+// Roomy returns an empty cache at resourceVersion 1 whose log forgets nothing.
+func Roomy(tb testing.TB) (*watchcache.Cache, watchcache.Snapshot) {
+	tb.Helper()
+	cache := watchcache.New(Resource(), watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30})
+	cache.Reset(nil, 1)
+	return cache, Snapshot(tb, cache)
+}
+
+// Sized is the ConfigMap c-000000 with so many bytes of padding.
+func Sized(tb testing.TB, rv uint64, size int) *object.Object {
+	tb.Helper()
+	resource := Resource()
+	o, err := resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"},"data":{"p":%q}}`,
+		rv, strings.Repeat("x", size)))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return o
+}
+
+// Apply applies changes of objects.
+func Apply(tb testing.TB, c *watchcache.Cache, objects ...*object.Object) {
+	tb.Helper()
+	changes := make([]watchcache.Change, len(objects))
+	for i, o := range objects {
+		changes[i].Object = o
+	}
+	if err := c.Apply(changes, time.Now()); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// SetBookmark has a cache know what its bookmarks look like.
+func SetBookmark(tb testing.TB, c *watchcache.Cache) {
+	tb.Helper()
+	bookmark, _, err := c.Resource().ParseBookmark([]byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"5","creationTimestamp":null}}`))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c.SetBookmark(bookmark)
+}
+
+// AnySize is a random size from 1 byte to most, each order of magnitude as likely.
+func AnySize(random *rand.Rand, most int) int {
+	return int(math.Exp(random.Float64() * math.Log(float64(most))))
 }

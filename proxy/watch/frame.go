@@ -1,4 +1,4 @@
-package proxy
+package watch
 
 import (
 	"bytes"
@@ -30,10 +30,10 @@ const framesMax = 4
 
 // writeOne writes an event that is not held up by others, to somebody who holds on to none
 // of what is written.
-func (w *watching) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, all *frames) error {
+func (w *Watch) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, all *frames) error {
 	for i := range all.ready {
 		f := &all.ready[i]
-		if f.delta == *d && f.choice == w.choice && f.unframed == out.Unframed {
+		if f.delta == *d && f.choice == w.Choice && f.unframed == out.Unframed {
 			return out.Send(f.chunk.Bytes())
 		}
 	}
@@ -44,7 +44,7 @@ func (w *watching) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, all 
 	if len(chunk) <= exchange.PieceSize {
 		f := &all.ready[all.next]
 		all.next = (all.next + 1) % framesMax
-		f.choice, f.delta, f.unframed = w.choice, *d, out.Unframed
+		f.choice, f.delta, f.unframed = w.Choice, *d, out.Unframed
 		f.chunk.Reset()
 		f.chunk.Write(chunk)
 	}
@@ -58,11 +58,20 @@ func (all *frames) forget() {
 	}
 }
 
-// scratch is what a turn needs, and has no use for afterwards. There are as many as there are
+// Scratch is what a turn needs, and has no use for afterwards. There are as many as there are
 // goroutines at work at a time, and those of a pump keep framesMax pieces.
-type scratch struct {
+type Scratch struct {
 	deltas [deltasMax]watchcache.Delta
 	frames frames
 }
 
-var scratches = sync.Pool{New: func() any { return new(scratch) }}
+var scratches = sync.Pool{New: func() any { return new(Scratch) }}
+
+// NewScratch returns scratch space. It has to be freed.
+func NewScratch() *Scratch { return scratches.Get().(*Scratch) }
+
+// Free gives the space back. It holds no objects from then on.
+func (s *Scratch) Free() {
+	s.frames.forget()
+	scratches.Put(s)
+}

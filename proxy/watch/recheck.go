@@ -1,4 +1,4 @@
-package proxy
+package watch
 
 import (
 	"context"
@@ -13,6 +13,9 @@ const (
 	recheckRetry = 10 * time.Second
 	recheckGrace = 5 * time.Minute
 )
+
+// ErrRevoked says that the client of an open watch may not go on.
+var ErrRevoked = errors.New("access was revoked")
 
 // recheck has the right to an open watch confirmed from time to time. Kube-apiserver
 // leaves it at the first time; but our watches show what a cache holds that was read
@@ -97,7 +100,7 @@ func (c *recheck) end(verdict error) bool {
 		c.confirmed = now
 		c.schedule(now)
 		return true
-	case errors.Is(verdict, errRevoked):
+	case errors.Is(verdict, ErrRevoked):
 		return false
 	}
 	c.due = now.Add(min(recheckRetry, c.every))

@@ -1,4 +1,4 @@
-package proxy
+package watch
 
 import (
 	"bytes"
@@ -6,14 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/watchcache"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // sluggish is a client that now and then takes its time.
@@ -62,32 +64,19 @@ func TestWatchesAtRandom(t *testing.T) {
 }
 
 func watchAtRandom(t *testing.T, random *rand.Rand) {
-	r, _ := pageOf(t, 1, 0)
-	r.cache = watchcache.New(*r.resource, watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30})
-	r.cache.Reset(nil, 1)
-	initial, err := r.cache.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.bookmarks, r.watchSeconds = random.IntN(2) == 0, int64(300+random.IntN(3000))
-	bookmark, _, err := r.resource.ParseBookmark([]byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"5","creationTimestamp":null}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.cache.SetBookmark(bookmark)
-	cursor, err := r.cache.WatchAfter(r.filter, initial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, initial := cachetest.Roomy(t)
+	p := paramsOf(t, c, initial)
+	p.Bookmarks, p.Lifetime = random.IntN(2) == 0, time.Duration(300+random.IntN(3000))*time.Second
+	cachetest.SetBookmark(t, c)
 	draining, drain := context.WithCancel(context.Background())
 	defer drain()
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	const share = time.Minute
-	w := &watching{read: r, cursor: cursor, draining: draining, drainShare: share, done: func() {}}
+	p.Draining, p.DrainShare = draining, share
 	reviews := 0
 	if random.IntN(2) == 0 {
-		w.recheck = newRecheck(time.Minute, func(ctx context.Context) error {
+		p.Recheck, p.Review = time.Minute, func(ctx context.Context) error {
 			reviews++
 			select {
 			case <-ctx.Done():
@@ -98,9 +87,9 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 				return errors.New("nobody can tell")
 			}
 			return nil
-		})
+		}
 	}
-	padding := strings.Repeat("x", 1<<20)
+	w := New(p)
 	client := &sluggish{random: rand.New(rand.NewPCG(random.Uint64(), 0))}
 	began := time.Now()
 	ended, took := make(chan struct{}), time.Duration(0)
@@ -111,20 +100,16 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 	}()
 	events := 0
 	for quiet := began.Add(time.Duration(random.IntN(250)) * time.Second); time.Now().Before(quiet); {
-		changes := make([]watchcache.Change, 1+random.IntN(200))
-		for i := range changes {
+		objects := make([]*object.Object, 1+random.IntN(200))
+		for i := range objects {
 			events++
 			size := random.IntN(200)
 			if random.IntN(200) == 0 {
-				size = anySize(random, len(padding))
+				size = cachetest.AnySize(random, 1<<20)
 			}
-			if changes[i].Object, err = r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c","namespace":"a","uid":"u","resourceVersion":"%d"},"data":{"p":%q}}`, events+1, padding[:size])); err != nil {
-				t.Fatal(err)
-			}
+			objects[i] = cachetest.Sized(t, uint64(events+1), size)
 		}
-		if err := r.cache.Apply(changes, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, c, objects...)
 		time.Sleep(time.Duration(random.IntN(20_000)) * time.Millisecond)
 	}
 	const atRest, backlog = 10 * time.Minute, time.Hour // in which a client has read all that waits for it
@@ -143,7 +128,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 		at, most := time.Now(), 2*longest+longestReview // a write or a review may be under way, and then there is a bookmark
 		switch random.IntN(3) {
 		case 0:
-			most += began.Add(time.Duration(r.watchSeconds) * time.Second).Sub(at)
+			most += began.Add(p.Lifetime).Sub(at)
 		case 1:
 			most += share
 			drain()

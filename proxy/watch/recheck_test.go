@@ -1,4 +1,4 @@
-package proxy
+package watch
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // A watch goes on while its right is confirmed, ends when it is revoked, and goes on for
@@ -24,13 +26,13 @@ func TestRecheck(t *testing.T) {
 		slack   time.Duration
 	}{
 		"confirmed": {time.Minute, func(int) error { return nil }, 0, 0},
-		"never":     {0, func(int) error { return errRevoked }, 0, 0},
-		"revoked":   {time.Minute, func(int) error { return errRevoked }, time.Minute, 6 * time.Second},
+		"never":     {0, func(int) error { return ErrRevoked }, 0, 0},
+		"revoked":   {time.Minute, func(int) error { return ErrRevoked }, time.Minute, 6 * time.Second},
 		"revoked later": {time.Minute, func(asked int) error {
 			if asked < 3 {
 				return nil
 			}
-			return errRevoked
+			return ErrRevoked
 		}, 3 * time.Minute, 18 * time.Second},
 		"nobody can tell":      {time.Minute, func(int) error { return errors.New("gone") }, recheckGrace, 10 * time.Second},
 		"nobody can tell, yet": {20 * time.Minute, func(int) error { return errors.New("gone") }, 20 * time.Minute, recheckRetry},
@@ -90,13 +92,10 @@ func (b *behind) Write(p []byte) (int, error) {
 // A watch that lags, and so never waits for anything to happen, is reviewed all the same.
 func TestRecheckOfLaggingWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, initial := pageOf(t, 1, 0)
-		cursor, err := r.cache.WatchAfter(r.filter, initial)
-		if err != nil {
-			t.Fatal(err)
-		}
-		client := &behind{cache: r.cache, rv: initial.ResourceVersion(), fill: func(rv uint64) *object.Object {
-			o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"}}`, rv))
+		c, initial := cachetest.ConfigMaps(t, 1)
+		p := paramsOf(t, c, initial)
+		client := &behind{cache: c, rv: p.Start, fill: func(rv uint64) *object.Object {
+			o, err := c.Resource().ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"}}`, rv))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -106,10 +105,9 @@ func TestRecheckOfLaggingWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		ended := false
-		w := &watching{read: r, cursor: cursor, draining: context.Background(), done: func() { ended = true }}
-		w.recheck = newRecheck(time.Minute, func(context.Context) error { return errRevoked })
+		p.Done, p.Recheck, p.Review = func() { ended = true }, time.Minute, func(context.Context) error { return ErrRevoked }
 		began := time.Now()
-		w.Run(t.Context(), &exchange.ChunkWriter{To: client})
+		New(p).Run(t.Context(), &exchange.ChunkWriter{To: client})
 		if took := time.Since(began); !ended || took > 2*time.Minute {
 			t.Errorf("ended: %t, after %v", ended, took)
 		}

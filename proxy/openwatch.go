@@ -1,0 +1,146 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"math"
+	"runtime"
+	"time"
+	"weak"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/watch"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
+)
+
+// feedAgent is the User-Agent of the feeds of a proxy behind this one (upstream.userAgent).
+const feedAgent = "watchproxy"
+
+// watchable tells whether a watch's parameters ask for what the cache has.
+//
+//	RV  sendInitialEvents  match         start
+//	–   –                  –             the most recent state, then changes
+//	–   false              NotOlderThan  changes after the most recent state
+//	–   true               NotOlderThan  the most recent state, then changes
+//	0   –                  –             the state, then changes
+//	0   false              NotOlderThan  changes after the cache's RV
+//	0   true               NotOlderThan  the state, then changes
+//	N   –                  –             changes after N
+//	N   false              NotOlderThan  changes after N
+//	N   true               NotOlderThan  a state not older than N, then changes
+func (r *read) watchable() bool {
+	if r.limit != 0 || r.token != "" {
+		return false
+	}
+	if r.initialEvents != nil {
+		return r.match == "NotOlderThan"
+	}
+	return r.match == ""
+}
+
+// withState tells whether the watch begins with the present state.
+func (r *read) withState() bool {
+	if r.initialEvents != nil {
+		return *r.initialEvents
+	}
+	return r.rv == 0
+}
+
+// watch answers a watch from the cache.
+func (s *Server) watch(ctx context.Context, r *read) (*exchange.Response, error) {
+	if r.resource.NoWatchCache && r.rv >= math.MaxInt64 {
+		return nil, Beyond // etcd's revisions do not go that far
+	}
+	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
+		return nil, Stale // nobody knows yet what the end of the state looks like
+	}
+	if _, ok := s.unwritable.Load(weak.Make(r.cache)); ok && r.choice.Partial {
+		return nil, Beyond
+	}
+	p, err := r.begin(ctx)
+	tooOld, expired := errors.AsType[*watchcache.TooOldError](err)
+	tooLarge, ahead := errors.AsType[*tooLargeError](err)
+	switch {
+	case ahead:
+		return r.errorEvent(tooLarge.status()), nil
+	case expired && !tooOld.Gap:
+		r.tooEarly = r.errorEvent(watch.Expired(r.cache, tooOld))
+		return nil, Early
+	case expired:
+		return r.errorEvent(watch.Expired(r.cache, tooOld)), nil
+	case err != nil:
+		if _, ok := errors.AsType[Reason](err); !ok {
+			err = Stale
+		}
+		return nil, err
+	}
+	if r.Header.Get("User-Agent") == feedAgent {
+		p.Cursor.WholeHistory()
+	}
+	done, refusal := s.admitWatch(r.Request)
+	if refusal != nil {
+		p.Cursor.Close()
+		return refusal, nil
+	}
+	p.Cache, p.Filter, p.Form, p.Choice = r.cache, r.filter, r.form, r.choice
+	p.Bookmarks, p.Lifetime = r.bookmarks, time.Duration(r.watchSeconds)*time.Second
+	p.Draining, p.DrainShare, p.Done = s.draining, s.drainShare(), done
+	cache := r.cache
+	p.Unwritable = func() { s.noteUnwritable(cache) }
+	if r.Identity != nil {
+		p.Review, p.Recheck = s.reviewAgain(r), s.options.Load().Recheck
+	}
+	resp := r.respond()
+	resp.Header.Set("Content-Type", r.form.StreamType())
+	resp.Stream = watch.New(p)
+	return resp, nil
+}
+
+// noteUnwritable has metadata watches of a cache forwarded. It does not keep the cache alive.
+func (s *Server) noteUnwritable(cache *watchcache.Cache) {
+	key := weak.Make(cache)
+	if _, known := s.unwritable.LoadOrStore(key, struct{}{}); !known {
+		runtime.AddCleanup(cache, func(key weak.Pointer[watchcache.Cache]) { s.unwritable.Delete(key) }, key)
+	}
+}
+
+// begin waits for the state that the watch starts from and opens the cursor.
+func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
+	state := r.withState()
+	if !state && r.rv != 0 {
+		p.Start = r.rv
+		p.Cursor, err = r.cache.Watch(r.filter, r.rv)
+		return p, err
+	}
+	initial, err := r.fresh(ctx)
+	if err != nil {
+		return p, err
+	}
+	p.Start = initial.ResourceVersion()
+	if state {
+		p.State, p.Meter = r.stateOf(initial), &r.meter
+	}
+	p.Cursor, err = r.cache.WatchAfter(r.filter, initial)
+	return p, err
+}
+
+// stateOf walks what is selected of a state.
+func (r *read) stateOf(initial watchcache.Snapshot) func() iter.Seq[tree.Span] {
+	return func() iter.Seq[tree.Span] {
+		from, to := r.filter.KeyRange(r.resource)
+		return r.spansAhead(initial, from, to)
+	}
+}
+
+// errorEvent answers with a watch that was accepted and consists of one ERROR event.
+func (r *read) errorEvent(status metav1.Status) *exchange.Response {
+	resp := r.respond()
+	resp.Header.Set("Content-Type", r.form.StreamType())
+	resp.Told = int(status.Code)
+	resp.Stream = &watch.OnlyError{Form: r.form, Status: status}
+	return resp
+}

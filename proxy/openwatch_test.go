@@ -1,0 +1,45 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// A relist jumps: a watch goes on, and shows deletions at the last resourceVersion before it. The
+// feed of a proxy behind this one keeps what it sees for others, so it has to list.
+func TestWatchAcrossARelist(t *testing.T) {
+	const deleted = `{"type":"DELETED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"3"}}}` + "\n"
+	const expired = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",` +
+		`"message":"too old resource version: 3 (20)","reason":"Expired","code":410}}` + "\n"
+	for agent, want := range map[string]string{
+		"kubelet/v1.36.3": fmt.Sprintf(deleted+deleted, 0, 1),
+		feedAgent:         expired,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r, _ := pageOf(t, 2, 0)
+			r.Header.Set("User-Agent", agent)
+			r.rv, r.watchSeconds = 3, 1
+			s := &Server{draining: context.Background()}
+			s.options.Store(&Options{Limits: exchange.Limits{UserWatches: 1}})
+			resp, err := s.watch(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.cache.Replace(nil, 20, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			var written bytes.Buffer
+			resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written})
+			if got := written.String(); !strings.Contains(got, want) || strings.Contains(got, "ERROR") != (agent == feedAgent) {
+				t.Errorf("%s got %q instead of %q", agent, got, want)
+			}
+		})
+	}
+}

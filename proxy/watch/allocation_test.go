@@ -1,0 +1,46 @@
+package watch
+
+import (
+	"io"
+	"testing"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// An event makes no garbage on its way to a watch.
+func TestEventAllocatesNothing(t *testing.T) {
+	const ahead = 1000
+	c, initial := cachetest.Roomy(t)
+	w, out := New(paramsOf(t, c, initial)), &exchange.ChunkWriter{To: io.Discard}
+	if !w.Open(t.Context(), out) {
+		t.Fatal("it does not begin")
+	}
+	t.Cleanup(w.Close)
+	objects := make([]*object.Object, ahead)
+	for i := range objects {
+		objects[i] = cachetest.ConfigMap(t, 0, i+10)
+	}
+	cachetest.Apply(t, c, objects...) // all but the delivery is done before
+	var one [1]watchcache.Delta
+	deliver := func() {
+		polled, _, err := w.Cursor.Poll(one[:0], 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range polled {
+			if err := w.append(out, &polled[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := out.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deliver()
+	if got := testing.AllocsPerRun(50, deliver); got > 0 {
+		t.Errorf("%v allocations", got)
+	}
+}

@@ -1,0 +1,72 @@
+package watch
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// BenchmarkDelivery is events on their way to a hundred watches: by a pump, which has Scratch
+// space, and by goroutines of their own.
+func BenchmarkDelivery(b *testing.B) {
+	for _, c := range []struct {
+		name         string
+		events, size int
+		pumped       bool
+	}{
+		{"one, pumped", 1, 1000, true},
+		{"one", 1, 1000, false},
+		{"burst of 100, pumped", 100, 300, true},
+		{"burst of 100", 100, 300, false},
+		{"one of 200 KiB", 1, 200 << 10, false},
+	} {
+		b.Run(c.name, func(b *testing.B) { benchmarkDelivery(b, c.events, c.size, c.pumped) })
+	}
+}
+
+func benchmarkDelivery(b *testing.B, events, size int, pumped bool) {
+	c, initial := cachetest.Roomy(b)
+	var s *Scratch
+	if pumped {
+		s = new(Scratch)
+	}
+	all := make([]*Watch, 100)
+	outs := make([]*exchange.ChunkWriter, len(all))
+	for i := range all {
+		p := paramsOf(b, c, initial)
+		p.Lifetime = 10 * time.Hour
+		all[i] = New(p)
+		outs[i] = &exchange.ChunkWriter{To: io.Discard}
+		if !all[i].Open(b.Context(), outs[i]) {
+			b.Fatal("it does not begin")
+		}
+		b.Cleanup(all[i].Close)
+	}
+	objects := make([]*object.Object, events)
+	rv := uint64(10)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range b.N {
+		b.StopTimer()
+		for i := range objects {
+			rv++
+			objects[i] = cachetest.Sized(b, rv, size)
+		}
+		cachetest.Apply(b, c, objects...)
+		b.StartTimer()
+		for i, w := range all {
+			for behind := true; behind; {
+				var on bool
+				if on, behind = w.Turn(b.Context(), outs[i], s); !on {
+					b.Fatal("it ends")
+				}
+			}
+		}
+	}
+}

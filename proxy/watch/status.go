@@ -1,0 +1,53 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+)
+
+// Expired says that a watch of a cache cannot start where its client asked for.
+func Expired(c *watchcache.Cache, err *watchcache.TooOldError) metav1.Status {
+	message := err.Error()
+	if c.Resource().NoWatchCache {
+		message = "The resourceVersion for the provided watch is too old." // etcd's
+	}
+	return exchange.Failure(http.StatusGone, metav1.StatusReasonExpired, message)
+}
+
+// OnlyError is a watch that was accepted and consists of one ERROR event.
+type OnlyError struct {
+	Form   wire.Form
+	Status metav1.Status
+}
+
+// Run implements exchange.Stream.
+func (e *OnlyError) Run(_ context.Context, out *exchange.ChunkWriter) {
+	buf := out.Pending()
+	*buf = e.Form.AppendError(*buf, &e.Status)
+	_ = out.Flush() // the watch ends either way
+}
+
+// Abandon implements exchange.Stream.
+func (*OnlyError) Abandon() {}
+
+// appendEnd tells why the watch cannot go on if its client could not find out by coming back. That is so
+// when the cache began anew, as it may reach the client's resourceVersion by another history, and when a
+// relist jumped over changes that this watch cannot be told.
+func (w *Watch) appendEnd(out *exchange.ChunkWriter, err error) {
+	tooOld, jumped := errors.AsType[*watchcache.TooOldError](err)
+	if !jumped {
+		now, gone := w.Cache.Snapshot()
+		if !errors.Is(err, watchcache.ErrEnded) || gone != nil {
+			return
+		}
+		tooOld = &watchcache.TooOldError{From: w.Start, Oldest: now.ResourceVersion()}
+	}
+	(&OnlyError{w.Form, Expired(w.Cache, tooOld)}).Run(context.Background(), out)
+}

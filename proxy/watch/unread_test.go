@@ -1,0 +1,221 @@
+package watch
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
+
+	"github.com/watchproxy/watchproxy/watchcache/tree"
+)
+
+// gated is a client that takes what it is sent when it is told to.
+type gated struct {
+	take    chan struct{}
+	mu      sync.Mutex
+	offered []int // the lengths of what was written, that which is not taken yet included
+	got     bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (g *gated) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	g.offered = append(g.offered, len(p))
+	g.mu.Unlock()
+	<-g.take
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.got.Write(p)
+}
+
+func (g *gated) writes() (n, last int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n = len(g.offered); n > 0 {
+		last = g.offered[n-1]
+	}
+	return n, last
+}
+
+// A watch whose client does not read has one piece written, and looks at nothing before that
+// was taken, whatever happens meanwhile. Small events are written together.
+func TestUnreadWatchHoldsOnePiece(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for run := range uint64(30) {
+		synctest.Test(t, func(t *testing.T) { unreadAtRandom(t, rand.New(rand.NewPCG(seed, run))) })
+	}
+}
+
+func unreadAtRandom(t *testing.T, random *rand.Rand) {
+	c, initial := cachetest.Roomy(t)
+	p := paramsOf(t, c, initial)
+	p.Lifetime = 10 * time.Hour
+	client := &gated{take: make(chan struct{})}
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w := New(p)
+		w.Run(ctx, &exchange.ChunkWriter{To: client, Unframed: true})
+	}()
+	rv, sizes := uint64(1), []int{}
+	happen := func(n int) {
+		for range n {
+			rv++
+			sizes = append(sizes, cachetest.AnySize(random, 1<<20))
+			cachetest.Apply(t, c, cachetest.Sized(t, rv, sizes[len(sizes)-1]))
+		}
+		synctest.Wait()
+	}
+	happen(1 + random.IntN(100))
+	for blocked, _ := client.writes(); ; {
+		polled := c.Stats().Delivered
+		if rv < 150 {
+			happen(random.IntN(3))
+		}
+		switch writes, last := client.writes(); {
+		case writes != blocked, c.Stats().Delivered != polled:
+			t.Fatalf("%d writes and %d events instead of %d and %d, while nothing is taken", writes, c.Stats().Delivered, blocked, polled)
+		case last > exchange.PieceSize:
+			t.Fatalf("a write of %d bytes", last)
+		}
+		held := -client.got.Len()
+		for _, size := range sizes[:polled] {
+			held += size
+		}
+		if held > max(exchange.PieceSize, sizes[polled-1]) {
+			t.Fatalf("it holds %d bytes", held)
+		}
+		client.take <- struct{}{}
+		synctest.Wait()
+		now, _ := client.writes()
+		if now == blocked {
+			break // that was all
+		}
+		blocked = now
+	}
+	leave()
+	<-ended
+	want := uint64(2)
+	for line := range bytes.Lines(client.got.Bytes()) {
+		if !bytes.Contains(line, fmt.Appendf(nil, `"resourceVersion":"%d"`, want)) {
+			t.Fatalf("%.200s instead of %d", line, want)
+		}
+		want++
+	}
+	if want != rv+1 {
+		t.Errorf("%d events of %d", want-2, rv-1)
+	}
+}
+
+// Small events that have piled up are one write.
+func TestSmallEventsAreWrittenTogether(t *testing.T) {
+	c, initial := cachetest.Roomy(t)
+	p := paramsOf(t, c, initial)
+	for rv := uint64(2); rv < 102; rv++ {
+		cachetest.Apply(t, c, cachetest.Sized(t, rv, 100))
+	}
+	var client countingWriter
+	out := &exchange.ChunkWriter{To: &client, Unframed: true}
+	w := New(p)
+	if !w.Open(t.Context(), out) {
+		t.Fatal("it does not begin")
+	}
+	defer w.Close()
+	if on, behind := w.Turn(t.Context(), out, nil); !on || behind || client.writes != 1 || bytes.Count(client.Bytes(), []byte("\n")) != 100 {
+		t.Errorf("%d writes, behind %t", client.writes, behind)
+	}
+}
+
+// aliasing counts what is written from somebody else's bytes.
+type aliasing struct {
+	of     []byte
+	shared int
+	own    int
+}
+
+// Write implements io.Writer.
+func (a *aliasing) Write(p []byte) (int, error) {
+	at, begin := uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(unsafe.Pointer(unsafe.SliceData(a.of)))
+	if begin <= at && at < begin+uintptr(len(a.of)) {
+		a.shared += len(p)
+	} else {
+		a.own += len(p)
+	}
+	return len(p), nil
+}
+
+// However many watches do not read a large event, there is one of it.
+func TestLargeEventIsNotCopied(t *testing.T) {
+	c, initial := cachetest.Roomy(t)
+	p := paramsOf(t, c, initial)
+	const large = 1 << 20
+	cachetest.Apply(t, c, cachetest.Sized(t, 2, large))
+	now := cachetest.Snapshot(t, c)
+	client := &aliasing{of: now.Get("a/c-000000").Item()}
+	out := &exchange.ChunkWriter{To: client}
+	w := New(p)
+	if !w.Open(t.Context(), out) {
+		t.Fatal("it does not begin")
+	}
+	defer w.Close()
+	if on, behind := w.Turn(t.Context(), out, nil); !on || behind || client.shared < large || client.own > 200 {
+		t.Errorf("%d shared bytes and %d of its own, behind %t", client.shared, client.own, behind)
+	}
+}
+
+// A watch that is still writing the state it begins with ends when the log has left it behind:
+// it keeps no more alive than the log does.
+func TestStateEndsWithTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, initial := cachetest.ConfigMaps(t, 10_000)
+		p := paramsOf(t, c, initial)
+		client := &gated{take: make(chan struct{}, 100)}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			p.Meter = &fair.Meter{}
+			p.State = func() iter.Seq[tree.Span] { return initial.Spans(p.Filter.KeyRange(c.Resource())) }
+			w := New(p)
+			w.Run(t.Context(), &exchange.ChunkWriter{To: client, Unframed: true})
+		}()
+		synctest.Wait()
+		if writes, last := client.writes(); writes != 1 || last > exchange.PieceSize {
+			t.Fatalf("%d writes, the last of %d bytes", writes, last)
+		}
+		for rv := uint64(20_000); p.Cursor.Err() == nil; rv++ {
+			cachetest.Apply(t, c, cachetest.Sized(t, rv, 1))
+		}
+		for range cap(client.take) {
+			client.take <- struct{}{}
+		}
+		<-ended
+		if writes, _ := client.writes(); writes > 2 {
+			t.Errorf("it has written %d pieces", writes)
+		}
+	})
+}
+
+type countingWriter struct {
+	bytes.Buffer
+	writes int
+}
+
+// Write implements io.Writer.
+func (w *countingWriter) Write(p []byte) (int, error) {
+	w.writes++
+	return w.Buffer.Write(p)
+}

@@ -1,0 +1,127 @@
+package watch
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/watchcache"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+)
+
+// A watch ends when its time is up, whether it has bookmarks on the way, asked for some and gets none, or wants none;
+// and it wakes for nothing but what there is to do.
+func TestWatchEnds(t *testing.T) {
+	for _, bookmarks := range []bool{false, true} {
+		for _, uncached := range []bool{false, true} {
+			t.Run(fmt.Sprintf("bookmarks %t, from etcd %t", bookmarks, uncached), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { watchToItsEnd(t, bookmarks, uncached) })
+			})
+		}
+	}
+}
+
+func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
+	c, initial := cachetest.ConfigMaps(t, 1)
+	p := paramsOf(t, c, initial)
+	c.Resource().NoWatchCache, p.Bookmarks, p.Lifetime = uncached, bookmarks, 200*time.Second
+	cachetest.SetBookmark(t, c)
+	var written bytes.Buffer
+	w := New(p)
+	began := time.Now()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.Run(t.Context(), &exchange.ChunkWriter{To: &written})
+	}()
+	for rv := uint64(3); rv < 20; rv++ { // else a bookmark says nothing new
+		time.Sleep(10 * time.Second)
+		o, err := c.Resource().ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"}}`, rv))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-ended
+	if took := time.Since(began); took != 200*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	want := 0
+	if bookmarks && !uncached {
+		want = 4 // once a minute, and shortly before the end
+	}
+	if got := bytes.Count(written.Bytes(), []byte("BOOKMARK")); got != want {
+		t.Errorf("%d bookmarks instead of %d", got, want)
+	}
+}
+
+// A watch that ends because the server drains has said something, if its client understands it: client-go's informers take one
+// that is short and silent for broken, and list anew.
+func TestDrainedWatchIsNeverSilent(t *testing.T) {
+	for want, bookmarks := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c, initial := cachetest.ConfigMaps(t, 1)
+			p := paramsOf(t, c, initial)
+			p.Bookmarks, p.Lifetime = bookmarks, 200*time.Second
+			cachetest.SetBookmark(t, c)
+			draining, drain := context.WithCancel(t.Context())
+			var written bytes.Buffer
+			p.Draining, p.DrainShare = draining, time.Second
+			w := New(p)
+			drain()
+			w.Run(t.Context(), &exchange.ChunkWriter{To: &written})
+			at := fmt.Appendf(nil, `"resourceVersion":"%d"`, p.Start)
+			if bytes.Count(written.Bytes(), []byte("BOOKMARK")) != want || bytes.Count(written.Bytes(), at) != want {
+				t.Errorf("with bookmarks %t a drained watch says %q, nothing having happened since %d", bookmarks, written.Bytes(), p.Start)
+			}
+		})
+	}
+}
+
+// When the cache begins anew, a watch is told that it cannot go on from where it is; when the cache ends, nothing: its
+// client finds out by coming back.
+func TestWatchOfAnEpochThatIsOver(t *testing.T) {
+	for what, over := range map[string]func(*watchcache.Cache){
+		"begun anew": func(c *watchcache.Cache) { c.Reset(nil, 1) },
+		"ended":      (*watchcache.Cache).End,
+	} {
+		t.Run(what, func(t *testing.T) {
+			c, initial := cachetest.ConfigMaps(t, 1)
+			p := paramsOf(t, c, initial)
+			p.Lifetime = 200 * time.Second
+			var written bytes.Buffer
+			p.Start = 2
+			w := New(p)
+			over(c)
+			w.Run(t.Context(), &exchange.ChunkWriter{To: &written})
+			expired := bytes.Contains(written.Bytes(), []byte(`{"type":"ERROR","object":{"kind":"Status"`)) &&
+				bytes.Contains(written.Bytes(), []byte(`"message":"too old resource version: 2 (1)","reason":"Expired","code":410}`))
+			if expired != (what == "begun anew") || !expired && written.Len() > 0 {
+				t.Errorf("it got %q", written.Bytes())
+			}
+		})
+	}
+}
+
+// paramsOf are those of a watch of a cache after a state.
+func paramsOf(tb testing.TB, c *watchcache.Cache, after watchcache.Snapshot) Params {
+	tb.Helper()
+	f := cachetest.Filter(tb, c)
+	cursor, err := c.WatchAfter(f, after)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return Params{
+		Cache: c, Cursor: cursor, Filter: f, Start: after.ResourceVersion(), Draining: context.Background(), Done: func() {},
+		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON),
+	}
+}
