@@ -19,6 +19,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
 // Headers as clients send them. HOST stands for the address of the listener.
@@ -151,7 +152,7 @@ func browserUpstream(seen *atomic.Int64) http.HandlerFunc {
 // Without authentication, no page of another origin gets through, and every other client does.
 func TestBrowsers(t *testing.T) {
 	var seen atomic.Int64
-	s, address := serveTo(t, forwardsAll{}, browserUpstream(&seen), Options{SyncTimeout: time.Minute, Stall: time.Minute, Limits: testLimits()})
+	s, address := serveTo(t, forwardsAll{}, browserUpstream(&seen), Options{Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits()})
 	for name, test := range browserCases {
 		t.Run(name, func(t *testing.T) {
 			before, counted := seen.Load(), countOf(s, test.reason)
@@ -276,8 +277,8 @@ func TestRebinding(t *testing.T) {
 // Whatever a browser brings by itself counts for nothing in the hands of another origin's page. A
 // bearer token it does not bring by itself.
 func TestAmbientCredentials(t *testing.T) {
-	plain := Options{Access: &access.Access{}}
-	over := Options{Access: &access.Access{}, TLS: &tls.Config{}} //nolint:gosec // it is not used
+	plain := Options{Options: read.Options{Access: &access.Access{}}}
+	over := Options{Options: read.Options{Access: &access.Access{}}, TLS: &tls.Config{}} //nolint:gosec // it is not used
 	for _, test := range []struct {
 		who     string
 		caller  *access.Caller
@@ -383,6 +384,17 @@ func TestAdminVisits(t *testing.T) {
 		admin.Server().Handler.ServeHTTP(w, r.WithContext(ctx))
 		if w.Code != http.StatusForbidden || testutil.ToFloat64(counted) != before+1 || w.Body.String() != adminRefusals[test.reason]+"\n" {
 			t.Errorf("%s: %d %s", raw, w.Code, w.Body)
+		}
+	}
+}
+
+func TestLoopbackHost(t *testing.T) {
+	for host, want := range map[string]bool{
+		"localhost": true, "localhost:8001": true, "127.0.0.1:8001": true, "[::1]:8001": true, "127.9.9.9": true, "": true, "LOCALHOST": true,
+		"evil.example": false, "evil.example:8001": false, "10.0.0.1": false, "localhost.evil.example": false, "127.0.0.1.nip.io": false,
+	} {
+		if loopbackHost(host) != want {
+			t.Errorf("loopbackHost(%q) = %t", host, !want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -19,17 +20,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
-	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
 
-	"github.com/watchproxy/watchproxy/proxy/watch"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // believing is access that takes bearer tokens for names.
@@ -177,7 +175,8 @@ func TestPatienceOfForwards(t *testing.T) {
 		"timeoutSeconds=3": time.Minute, "limit=1&timeout=300ms": 300 * time.Millisecond,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &Server{metrics: NewMetrics(prometheus.NewRegistry()), places: fair.NewQueue(1, 1, 100<<10)}
+			s := &Server{places: fair.NewQueue(1, 1, 100<<10)}
+			s.limits.metrics = NewMetrics(prometheus.NewRegistry())
 			ask := func() *exchange.Response {
 				req := &exchange.Request{Query: query, Header: http.Header{}, Client: exchange.Nobody{}}
 				_, refusal := s.admitForward(t.Context(), req, exchange.Route{Verb: "create"})
@@ -202,25 +201,6 @@ func TestPatienceOfForwards(t *testing.T) {
 	}
 }
 
-// cachesOne are feeds of one cache.
-type cachesOne struct {
-	forwardsAll
-	feed *rawFeed
-}
-
-// Joins implements Feeds.
-func (cachesOne) Joins(schema.GroupVersionResource, object.Encoding, func() bool) bool {
-	return false
-}
-
-// Caches implements Feeds.
-func (cachesOne) Caches(schema.GroupVersionResource) bool { return true }
-
-// Open implements Feeds.
-func (c cachesOne) Open(context.Context, schema.GroupVersionResource, object.Encoding, uint64) (Feed, error) {
-	return c.feed, nil
-}
-
 // dearSelector takes long, but selects everything.
 func dearSelector() string {
 	var terms []string
@@ -232,9 +212,8 @@ func dearSelector() string {
 
 // While dear reads wait for their turn, cheap ones do not; a client that leaves does not wait any longer.
 func TestDearReadsWait(t *testing.T) {
-	r, _ := pageOf(t, 2000, 0)
-	s, address := serveForwards(t, func(http.ResponseWriter, *http.Request) {}, testLimits())
-	s.feeds = cachesOne{feed: &rawFeed{r.cache}}
+	cache, _ := cachetest.ConfigMaps(t, 2000)
+	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{cache}}, http.NotFound, testLimits(), nil)
 	const list = "GET /api/v1/namespaces/a/configmaps%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	dear, cheap := fmt.Sprintf(list, "?resourceVersion=0&labelSelector="+dearSelector()), fmt.Sprintf(list, "/c-000001?resourceVersion=0")
 	answer := func(request string) int {
@@ -272,161 +251,6 @@ func TestDearReadsWait(t *testing.T) {
 		t.Errorf("dear: %d", code)
 	}
 	waitFor(t, "nothing is held", func() bool { return s.slots.Taken() == 0 })
-}
-
-// metered is a read with a meter and a dear selector.
-func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Snapshot) {
-	t.Helper()
-	r, snapshot := pageOf(t, objects, 0)
-	r.derived = newDerived(t, 1<<20)
-	r.workspace = fair.NewWorkspace(1<<30, 1<<30, 1<<20)
-	selecting(t, r, "labelSelector="+dearSelector())
-	r.Client = exchange.Nobody{}
-	r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.kind() != wire.Watch)
-	return r, snapshot
-}
-
-// meterWithin has a read end with a context.
-func meterWithin(ctx context.Context, r *read, slots *fair.Queue) {
-	r.meter = fair.NewMeter(ctx, r.Request, slots, false)
-}
-
-// A walk through a large collection lets others have their turn, and goes on afterwards.
-func TestDearReadTakesTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slots := fair.NewQueue(1, 1, 1<<20)
-		r, snapshot := metered(t, 5000, slots)
-		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1, Cost: fair.TurnWork}); err != nil {
-			t.Fatal(err)
-		}
-		from, to := r.filter.KeyRange(r.resource)
-		done := make(chan error, 1)
-		go func() {
-			_, err := r.page(snapshot, from, to)
-			r.meter.End()
-			done <- err
-		}()
-		turns := 0
-		for other := "other"; ; turns++ {
-			synctest.Wait() // until it waits for its turn, or is through
-			next, err := slots.Enter(fair.Claim{User: other, Size: 1, Cost: fair.TurnWork, Held: 1})
-			if next == nil {
-				t.Fatalf("two have a turn: %v", err)
-			}
-			slots.Give(other, 1)
-			synctest.Wait()
-			if err := slots.Wait(t.Context(), next); err != nil {
-				t.Fatalf("no turn after the read's: %v", err)
-			}
-			select {
-			case err := <-done:
-				if err != nil || turns < 10 {
-					t.Errorf("%d turns, %v", turns, err)
-				}
-				slots.Give(other, 1)
-				return
-			default:
-			}
-		}
-	})
-}
-
-// What is given up in the middle is no answer: not a list, and not the state of a watch. Nothing is held afterwards.
-func TestReadIsGivenUp(t *testing.T) {
-	for name, after := range map[string]int64{"at once": 0, "in the middle": 10e6} {
-		for what, answer := range map[string]func(*read, watchcache.Snapshot) (any, error){
-			"list": func(r *read, snapshot watchcache.Snapshot) (any, error) {
-				from, to := r.filter.KeyRange(r.resource)
-				resp, err := r.page(snapshot, from, to)
-				if resp == nil {
-					return nil, err
-				}
-				return resp, err
-			},
-			"watch": func(r *read, snapshot watchcache.Snapshot) (any, error) {
-				var out strings.Builder
-				cursor, err := r.cache.WatchAfter(r.filter, snapshot)
-				if err != nil {
-					return nil, err
-				}
-				p := watch.Params{
-					Cache: r.cache, Cursor: cursor, Filter: r.filter, Form: r.form, Draining: t.Context(), Done: func() {},
-					State: r.stateOf(snapshot), Meter: &r.meter, Bookmarks: true,
-				}
-				w := watch.New(p)
-				defer w.Close()
-				if !w.Open(t.Context(), &exchange.ChunkWriter{To: &out}) {
-					err = r.meter.Failed()
-				}
-				if out.Len() == 0 {
-					return nil, err
-				}
-				return out.String(), err
-			},
-		} {
-			t.Run(what+", "+name, func(t *testing.T) {
-				slots := fair.NewQueue(1, 1, 1<<20)
-				r, snapshot := metered(t, 5000, slots)
-				ctx, cancel := context.WithCancel(t.Context())
-				meterWithin(&endsLater{ctx, cancel, after / fair.TurnWork}, r, slots)
-				got, err := answer(r, snapshot)
-				r.meter.End()
-				if got != nil || err == nil {
-					t.Errorf("answered with %v, %v", got, err)
-				}
-				if slots.Taken() != 0 || r.workspace.Taken() != 0 {
-					t.Error("something is held")
-				}
-			})
-		}
-	}
-}
-
-// endsLater is a context that ends after it was looked at some times.
-type endsLater struct {
-	context.Context
-	cancel context.CancelFunc
-	looks  int64
-}
-
-// Err implements context.Context.
-func (e *endsLater) Err() error {
-	if e.looks--; e.looks < 0 {
-		e.cancel()
-	}
-	return e.Context.Err()
-}
-
-// A read that costs little pays next to nothing for being bounded.
-func TestMeterOfCheapRead(t *testing.T) {
-	s := &Server{slots: fair.NewQueue(1, 1, 1)}
-	if err := s.slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
-		t.Fatal(err)
-	}
-	r, _ := pageOf(t, 1, 0)
-	ctx := t.Context()
-	if allocs := testing.AllocsPerRun(100, func() {
-		r.meter = fair.NewMeter(ctx, r.Request, s.slots, true)
-		if err := r.meter.Spend(fair.CheapWork); err != nil {
-			t.Fatal(err)
-		}
-		r.meter.End()
-	}); allocs > 0 {
-		t.Errorf("%v allocations", allocs)
-	}
-}
-
-// BenchmarkMeter is what a cheap read pays for being bounded.
-func BenchmarkMeter(b *testing.B) {
-	s := &Server{slots: fair.NewQueue(1, 1, 1)}
-	r, _ := pageOf(b, 1, 0)
-	ctx := b.Context()
-	b.ReportAllocs()
-	for b.Loop() {
-		r.meter = fair.NewMeter(ctx, r.Request, s.slots, true)
-		_ = r.meter.Spend(1)
-		r.meter.End()
-	}
 }
 
 // An answer that is shared takes its part of the workspace until the last of those who share it has written it. One that is
@@ -503,5 +327,41 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 			}
 			waitFor(t, "all is given back", func() bool { return s.workspace.Taken() == 0 && s.places.Taken() == 0 })
 		})
+	}
+}
+
+// Whatever protocol a client speaks, it gets the list that is indented while it is written, whole.
+func TestOneOffListsOverTheWire(t *testing.T) {
+	c, _ := cachetest.ConfigMaps(t, 3000)
+	_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testLimits(), nil)
+	const path = "/api/v1/namespaces/a/configmaps?resourceVersion=0&pretty=1"
+	var bodies [][]byte
+	for _, version := range []string{"1.0", "1.1"} {
+		c := dialTLS(t, address)
+		send(t, c, "GET "+path+" HTTP/"+version+"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Errorf("HTTP/%s: %v", version, err)
+		}
+		bodies = append(bodies, body)
+		_ = c.Close()
+	}
+	resp, err := http2To(t).Get("https://" + address.String() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	over2, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range append(bodies, over2) {
+		if !json.Valid(body) || !bytes.Equal(body, over2) || len(body) < wire.GzipThreshold {
+			t.Errorf("%d bytes beside %d: %.200q", len(body), len(over2), body)
+		}
 	}
 }

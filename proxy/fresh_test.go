@@ -9,7 +9,7 @@ import (
 // Stale reads wait for a place, watches have places of their own, and nobody gives one back twice.
 func TestStalePlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStale(1, 1)
+		s := newFallbackLimiter(1, 1)
 		list, refusal := s.admit(t.Context(), "list")
 		if refusal != nil {
 			t.Fatal("refused, and there was room")
@@ -19,7 +19,7 @@ func TestStalePlaces(t *testing.T) {
 			t.Fatal("a list took the place of a watch")
 		}
 		began := time.Now()
-		if _, refusal := s.admit(t.Context(), "get"); refusal == nil || time.Since(began) != staleWait || refusal.Status != 429 {
+		if _, refusal := s.admit(t.Context(), "get"); refusal == nil || time.Since(began) != fallbackWait || refusal.Status != 429 {
 			t.Errorf("%v after %s", refusal, time.Since(began))
 		}
 		time.AfterFunc(time.Second, list)

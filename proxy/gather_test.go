@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
 // What kube-apiserver serves itself is written at once; what others serve, as it comes: it may be a stream.
@@ -33,7 +34,7 @@ func TestShortAnswersAreGathered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewServer(nothingCached{}, forwards, newDerived(t, 1),
+	s, err := NewServer(nothingCached{}, forwards, newStore(t, 1),
 		Options{AnyHost: true, Limits: exchange.Limits{URIBytes: 1 << 10, HeaderBytes: 1 << 16, Forwards: 10, UserConnections: 10}}, NewMetrics(prometheus.NewRegistry()), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +70,7 @@ func TestShortAnswersAreGathered(t *testing.T) {
 }
 
 // nothingCached are no feeds.
-type nothingCached struct{ Feeds }
+type nothingCached struct{ read.Feeds }
 
 func (nothingCached) Caches(schema.GroupVersionResource) bool            { return false }
 func (nothingCached) Lost(schema.GroupVersionResource) (d time.Duration) { return d }

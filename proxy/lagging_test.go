@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -139,4 +140,41 @@ func TestWatchesOfAllSizes(t *testing.T) {
 		}
 	}
 	clients.Wait()
+}
+
+// A watch whose filter is dear gets its events while the pump is held up.
+func TestDearFilterIsNotThePumps(t *testing.T) {
+	c, _ := cachetest.Roomy(t)
+	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testLimits(), nil)
+	transport := protocolTransport(t, "http/1.1")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+watchTarget+"1&labelSelector="+strings.TrimSuffix(strings.Repeat("!k,", 33), ","), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	s.pump.mu.Lock() // nobody gets into the queue
+	applied := make(chan struct{})
+	go func() {
+		defer close(applied)
+		cachetest.Apply(t, c, cachetest.Sized(t, 2, 10))
+	}()
+	line := make(chan string, 1)
+	go func() {
+		text, _ := bufio.NewReader(resp.Body).ReadString('\n') // empty if there is none
+		line <- text
+	}()
+	select {
+	case text := <-line:
+		if !strings.Contains(text, `"resourceVersion":"2"`) {
+			t.Errorf("it got %q", text)
+		}
+	case <-time.After(testWait):
+		t.Error("it waits for the pump")
+	}
+	s.pump.mu.Unlock()
+	<-applied
 }

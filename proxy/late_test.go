@@ -19,6 +19,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/read"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // lateTarget is a watch from before the history of pageOf's cache.
@@ -37,9 +40,9 @@ type lateWorld struct {
 func newLateWorld(t *testing.T) *lateWorld {
 	t.Helper()
 	w := &lateWorld{t: t}
-	r, _ := pageOf(t, 10, 0)
+	c, _ := cachetest.ConfigMaps(t, 10)
 	w.reset()
-	w.s, w.address = serveFeeds(t, oneFeed{&rawFeed{r.cache}, func(ctx context.Context) { (*w.opening.Load())(ctx) }},
+	w.s, w.address = serveFeeds(t, oneFeed{&rawFeed{c}, func(ctx context.Context) { (*w.opening.Load())(ctx) }},
 		func(out http.ResponseWriter, in *http.Request) { (*w.asked.Load())(out, in) }, testLimits(), nil)
 	return w
 }
@@ -54,9 +57,9 @@ func (w *lateWorld) reset() {
 
 // free tells that nothing is taken.
 func (w *lateWorld) free() bool {
-	w.s.watches.mu.Lock()
-	defer w.s.watches.mu.Unlock()
-	return w.s.late.Load() == 0 && len(w.s.watches.mu.held) == 0
+	w.s.limits.watches.mu.Lock()
+	defer w.s.limits.watches.mu.Unlock()
+	return w.s.late.Load() == 0 && len(w.s.limits.watches.mu.held) == 0
 }
 
 func protocolTransport(t *testing.T, protocol string) *http.Transport {
@@ -175,7 +178,7 @@ func (panics) RoundTrip(*http.Request) (*http.Response, error) { panic("a mistak
 
 // A panic gives back what the request had taken.
 func TestPanicGivesBack(t *testing.T) {
-	r, _ := pageOf(t, 10, 0)
+	c, _ := cachetest.ConfigMaps(t, 10)
 	behind := httptest.NewServer(http.NotFoundHandler())
 	defer behind.Close()
 	forwards, err := NewForwarder(&rest.Config{Host: behind.URL}, func(Adaptation) (http.RoundTripper, error) { return panics{}, nil })
@@ -183,8 +186,8 @@ func TestPanicGivesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	s, err := NewServer(oneFeed{feed: &rawFeed{r.cache}}, forwards, newDerived(t, 1<<20),
-		Options{Limits: testLimits(), AnyHost: true, SyncTimeout: time.Minute}, NewMetrics(registry), zap.NewNop())
+	s, err := NewServer(oneFeed{feed: &rawFeed{c}}, forwards, newStore(t, 1<<20),
+		Options{Limits: testLimits(), AnyHost: true, Options: read.Options{SyncTimeout: time.Minute}}, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,12 +204,12 @@ func TestPanicGivesBack(t *testing.T) {
 		if resp := s.guarded(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
 			t.Errorf("%s: %d", sent, resp.Status)
 		}
-		s.watches.mu.Lock()
+		s.limits.watches.mu.Lock()
 		taken := s.places.Taken()
-		if held := fmt.Sprint(s.late.Load(), taken, s.watches.mu.held, s.flights.mu.fleets); held != "0 0 map[] map[]" && held != "0 0 map[] <nil>" {
+		if held := fmt.Sprint(s.late.Load(), taken, s.limits.watches.mu.held, s.flights.mu.fleets); held != "0 0 map[] map[]" && held != "0 0 map[] <nil>" {
 			t.Errorf("after %s: %s", sent, held)
 		}
-		s.watches.mu.Unlock()
+		s.limits.watches.mu.Unlock()
 	}
 	if n := client.watched.Load(); n != 0 {
 		t.Errorf("clients are still watched %d times", n)

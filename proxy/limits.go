@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
-// holdings count what users have open, and forget who has nothing open.
-type holdings struct {
+// perUserCounts count what users have open, and forget who has nothing open.
+type perUserCounts struct {
 	mu struct {
 		sync.Mutex
 		held map[string]int
@@ -22,7 +22,7 @@ type holdings struct {
 }
 
 // take counts one more unless that would be more than most.
-func (h *holdings) take(name string, most int) (giveBack func(), ok bool) {
+func (h *perUserCounts) take(name string, most int) (giveBack func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.mu.held == nil {
@@ -41,31 +41,39 @@ func (h *holdings) take(name string, most int) (giveBack func(), ok bool) {
 	}), true
 }
 
+// limiter refuses what is beyond a limit of its client.
+type limiter struct {
+	limits  func() exchange.Limits
+	metrics *Metrics
+	// What users have open.
+	connections, watches perUserCounts
+}
+
 // admit refuses a request that is beyond a limit of its client.
-func (s *Server) admit(req *exchange.Request) (refusal *exchange.Response) {
+func (l *limiter) admit(req *exchange.Request) (refusal *exchange.Response) {
 	name := req.User()
 	if req.Conn.Crowded() {
-		return s.tooMany(req, "connections", "too many connections are open")
+		return l.tooMany(req, "connections", "too many connections are open")
 	}
-	if !req.Conn.HoldAs(name, func() (func(), bool) { return s.connections.take(name, s.options.Load().Limits.UserConnections) }) {
-		return s.tooMany(req, "user_connections", fmt.Sprintf("user %q has too many connections open", name))
+	if !req.Conn.HoldAs(name, func() (func(), bool) { return l.connections.take(name, l.limits().UserConnections) }) {
+		return l.tooMany(req, "user_connections", fmt.Sprintf("user %q has too many connections open", name))
 	}
 	return nil
 }
 
-// admitWatch counts an open watch of the request's user.
-func (s *Server) admitWatch(req *exchange.Request) (done func(), refusal *exchange.Response) {
+// AdmitWatch implements read.Limiter. It counts an open watch of the request's user.
+func (l *limiter) AdmitWatch(req *exchange.Request) (done func(), refusal *exchange.Response) {
 	name := req.User()
-	done, ok := s.watches.take(name, s.options.Load().Limits.UserWatches)
+	done, ok := l.watches.take(name, l.limits().UserWatches)
 	if !ok {
-		return nil, s.tooMany(req, "user_watches", fmt.Sprintf("user %q has too many watches open", name))
+		return nil, l.tooMany(req, "user_watches", fmt.Sprintf("user %q has too many watches open", name))
 	}
 	return done, nil
 }
 
 // tooMany says that a client has enough, and should come back later.
-func (s *Server) tooMany(req *exchange.Request, limit, message string) *exchange.Response {
-	s.metrics.limited.WithLabelValues(limit).Inc()
+func (l *limiter) tooMany(req *exchange.Request, limit, message string) *exchange.Response {
+	l.metrics.limited.WithLabelValues(limit).Inc()
 	st := exchange.Failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message+", please try again later")
 	st.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	resp := req.Fail(st, exchange.FromProxy)
@@ -73,12 +81,12 @@ func (s *Server) tooMany(req *exchange.Request, limit, message string) *exchange
 	return resp
 }
 
-// gaveUp answers a request that has waited in vain.
-func (s *Server) gaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response {
+// GaveUp implements read.Limiter. It answers a request that has waited in vain.
+func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response {
 	if errors.Is(err, context.Canceled) {
 		return exchange.ClientGone()
 	}
-	return s.tooMany(req, limit, message)
+	return l.tooMany(req, limit, message)
 }
 
 // admitForward waits for one of the places upstream, as long as the client has patience: upstream
@@ -86,7 +94,7 @@ func (s *Server) gaveUp(req *exchange.Request, err error, limit, message string)
 // is gone. A user has half of the places at most, so that others get through whatever it does.
 func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
 	if lasting(rt) {
-		return s.admitWatch(req) // it takes no place, but memory for as long as it lasts
+		return s.limits.AdmitWatch(req) // it takes no place, but memory for as long as it lasts
 	}
 	user := req.User()
 	w, err := s.places.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held()})
@@ -97,7 +105,7 @@ func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exc
 		stop()
 	}
 	if err != nil {
-		return nil, s.gaveUp(req, err, "forwards", "too many requests wait for the upstream apiserver")
+		return nil, s.limits.GaveUp(req, err, "forwards", "too many requests wait for the upstream apiserver")
 	}
 	return sync.OnceFunc(func() { s.places.Give(user, 1) }), nil
 }

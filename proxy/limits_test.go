@@ -20,7 +20,7 @@ func testLimits() exchange.Limits {
 
 // A user is counted until everything was given back, once each, and forgotten then.
 func TestHoldings(t *testing.T) {
-	var h holdings
+	var h perUserCounts
 	first, ok := h.take("a", 2)
 	second, ok2 := h.take("a", 2)
 	if _, ok3 := h.take("a", 2); !ok || !ok2 || ok3 {
@@ -45,7 +45,7 @@ func TestHoldings(t *testing.T) {
 // A handler that is later than the end of its connection counts nothing.
 func TestClosedConnectionIsNotCounted(t *testing.T) {
 	_, c := pipe(t)
-	var h holdings
+	var h perUserCounts
 	take := func() (func(), bool) { return h.take("a", 1) }
 	if !c.HoldAs("a", take) {
 		t.Fatal("refused")
@@ -65,9 +65,9 @@ func TestLastingForwardsAreCounted(t *testing.T) {
 		<-r.Context().Done()
 	}, limits)
 	held := func() int {
-		s.watches.mu.Lock()
-		defer s.watches.mu.Unlock()
-		return s.watches.mu.held[""]
+		s.limits.watches.mu.Lock()
+		defer s.limits.watches.mu.Unlock()
+		return s.limits.watches.mu.held[""]
 	}
 	first := dialTLS(t, address)
 	send(t, first, "GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -24,7 +24,10 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+
+	"github.com/watchproxy/watchproxy/proxy/derived"
 )
 
 // forwardsAll are the feeds of a server that caches nothing.
@@ -42,8 +45,8 @@ func (forwardsAll) Joins(schema.GroupVersionResource, object.Encoding, func() bo
 func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }
 
 // Open implements Feeds.
-func (forwardsAll) Open(context.Context, schema.GroupVersionResource, object.Encoding, uint64) (Feed, error) {
-	return nil, Beyond
+func (forwardsAll) Open(context.Context, schema.GroupVersionResource, object.Encoding, uint64) (read.Feed, error) {
+	return nil, read.Beyond
 }
 
 // serveForwards runs a server over TLS that forwards everything to a handler.
@@ -53,10 +56,10 @@ func serveForwards(t *testing.T, upstream http.HandlerFunc, limits exchange.Limi
 }
 
 // serveFeeds runs a server over TLS that has the handler for upstream.
-func serveFeeds(t *testing.T, feeds Feeds, upstream http.HandlerFunc, limits exchange.Limits, by *access.Access) (*Server, net.Addr) {
+func serveFeeds(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, limits exchange.Limits, by *access.Access) (*Server, net.Addr) {
 	t.Helper()
 	return serveTo(t, feeds, upstream, Options{
-		SyncTimeout: time.Minute, Stall: time.Minute, Limits: limits, AnyHost: true, TLS: selfSigned(t), Access: by,
+		Options: read.Options{SyncTimeout: time.Minute, Access: by}, Stall: time.Minute, Limits: limits, AnyHost: true, TLS: selfSigned(t),
 	})
 }
 
@@ -85,7 +88,7 @@ func selfSigned(t *testing.T) *tls.Config {
 }
 
 // serveTo runs a server in front of a handler until the test ends.
-func serveTo(t *testing.T, feeds Feeds, upstream http.HandlerFunc, options Options) (*Server, net.Addr) {
+func serveTo(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, options Options) (*Server, net.Addr) {
 	t.Helper()
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
@@ -94,7 +97,7 @@ func serveTo(t *testing.T, feeds Feeds, upstream http.HandlerFunc, options Optio
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	s, err := NewServer(feeds, forwards, newDerived(t, 1<<20), options, NewMetrics(registry), zap.NewNop())
+	s, err := NewServer(feeds, forwards, newStore(t, 1<<20), options, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,17 +249,17 @@ func TestPlacesOfForwards(t *testing.T) {
 			case <-time.After(testWait):
 				t.Fatal("upstream was not asked")
 			}
-			s.watches.mu.Lock()
-			got := taken{places: int(s.places.Taken()), watches: s.watches.mu.held[""]}
-			s.watches.mu.Unlock()
+			s.limits.watches.mu.Lock()
+			got := taken{places: int(s.places.Taken()), watches: s.limits.watches.mu.held[""]}
+			s.limits.watches.mu.Unlock()
 			if got != test.want {
 				t.Errorf("it takes %+v, want %+v", got, test.want)
 			}
 			_ = client.Close()
 			waitFor(t, "what was taken is given back", func() bool {
-				s.watches.mu.Lock()
-				defer s.watches.mu.Unlock()
-				return int(s.places.Taken())+len(s.watches.mu.held) == 0
+				s.limits.watches.mu.Lock()
+				defer s.limits.watches.mu.Unlock()
+				return int(s.places.Taken())+len(s.limits.watches.mu.held) == 0
 			})
 		})
 	}
@@ -304,4 +307,12 @@ func send(t *testing.T, c net.Conn, request string) {
 	if _, err := io.WriteString(c, request); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// newStore is a store of derived bytes for a test.
+func newStore(tb testing.TB, limit int64) *derived.Store {
+	tb.Helper()
+	d := derived.New(limit, prometheus.NewRegistry())
+	tb.Cleanup(d.Close)
+	return d
 }

@@ -15,6 +15,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
 // heard is a request as an apiserver hears it.
@@ -110,13 +111,11 @@ func (o *outcome) misasks(info *apirequest.RequestInfo) error {
 	if !info.IsResourceRequest {
 		return errors.New("asks a cache for what is no resource to the apiserver")
 	}
-	p, err := parseParams(o.query)
+	u := &user.DefaultInfo{Name: "somebody"}
+	got, err := read.Attributes(o.route, info.Path, o.query, u)
 	if err != nil {
 		return fmt.Errorf("asks a cache by a query that cannot be read: %w", err)
 	}
-	u := &user.DefaultInfo{Name: "somebody"}
-	what := (&read{Request: &exchange.Request{Path: info.Path}, Route: o.route, params: p}).asked()
-	got := what.attributes(u)
 	ctx := apirequest.WithRequestInfo(apirequest.WithUser(context.Background(), u), info)
 	want, err := filters.GetAuthorizerAttributes(ctx)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
@@ -66,8 +67,8 @@ func newParserDiff(tb testing.TB) *parserDiff {
 	}
 	registry := prometheus.NewRegistry()
 	const long = time.Minute
-	options := Options{SyncTimeout: long, Stall: long, Limits: testLimits()}
-	s, err := NewServer(w, forwards, newDerived(tb, 1<<20), options, NewMetrics(registry), zap.NewNop())
+	options := Options{Options: read.Options{SyncTimeout: long}, Stall: long, Limits: testLimits()}
+	s, err := NewServer(w, forwards, newStore(tb, 1<<20), options, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -207,14 +208,14 @@ func (w *parserDiff) Caches(schema.GroupVersionResource) bool { return true }
 func (w *parserDiff) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Open implements Feeds.
-func (w *parserDiff) Open(_ context.Context, gvr schema.GroupVersionResource, _ object.Encoding, _ uint64) (Feed, error) {
+func (w *parserDiff) Open(_ context.Context, gvr schema.GroupVersionResource, _ object.Encoding, _ uint64) (read.Feed, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.outcomes[len(w.mu.outcomes)-1].opened = true
 	if feed := w.feeds[gvr]; feed != nil {
 		return feed, nil
 	}
-	return nil, Beyond
+	return nil, read.Beyond
 }
 
 // rawFeed is a cache that does not change.

@@ -19,21 +19,15 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
 
-	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
 // Options are a server's settings.
 type Options struct {
-	// SyncTimeout is how long a request waits for a feed that is being started
-	// before it is forwarded.
-	SyncTimeout time.Duration
-	// FailOnLoss has reads fail while upstream cannot be reached. Otherwise they are
-	// answered until that has been so for MaxStaleness, if it is not 0.
-	FailOnLoss   bool
-	MaxStaleness time.Duration
+	read.Options
 	// Drain is the time over which open watches are ended at shutdown.
 	Drain time.Duration
 	// Stall is how long a client may leave a watch unread before it is cut.
@@ -41,15 +35,9 @@ type Options struct {
 	// TLS is nil for plain HTTP. Its clients choose between the protocols in it,
 	// HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
-	// Access authenticates and authorizes clients. If it is nil, requests act as the
-	// proxy.
-	Access *access.Access
 	// AnyHost serves requests whatever Host they name, unless a browser may have sent them: the
 	// listener is a Unix socket.
 	AnyHost bool
-	// Recheck is after how long the right to an open watch is reviewed again; 0 for
-	// never.
-	Recheck time.Duration
 	// Limits bound what clients may take.
 	Limits exchange.Limits
 	// AccessLog is the probability, from 0 to 1, that a request is logged.
@@ -73,26 +61,25 @@ const (
 
 // Server serves clients on one listener.
 type Server struct {
-	feeds    Feeds
+	feeds    read.Feeds
 	forwards *Forwarder
-	derived  *derived.Store
 	options  atomic.Pointer[Options]
 	metrics  *Metrics
 	log      *zap.Logger
 
-	ctx      context.Context // ends when what is still open is cut
-	cut      context.CancelFunc
-	draining context.Context // ends when the server begins to drain
-	drain    context.CancelFunc
-	streams  sync.WaitGroup
-	late     atomic.Int64 // see lateMax
-	flights  flights
-	pump     pump
-	stale    stale
+	ctx       context.Context // ends when what is still open is cut
+	cut       context.CancelFunc
+	draining  context.Context // ends when the server begins to drain
+	drain     context.CancelFunc
+	streams   sync.WaitGroup
+	late      atomic.Int64 // see lateMax
+	flights   flights
+	pump      pump
+	fallbacks fallbackLimiter
 	// workspace is for answers that are made for one request each.
 	workspace *fair.Workspace
-	// What users have open.
-	connections, watches holdings
+	limits    limiter
+	reader    *read.Reader
 	// places are for forwarded requests, slots for dear reads from the cache.
 	places, slots *fair.Queue
 	sooner        *fair.Queue // places of lists that upstream answers sooner
@@ -101,9 +88,6 @@ type Server struct {
 	heads         heldHeads
 	// strangers are answers over HTTP/2 to clients that nobody knows, while they are written.
 	strangers atomic.Int64
-	// unwritable holds weak pointers to the caches with metadata that cannot be written in
-	// another form here: metadata watches of them are forwarded.
-	unwritable sync.Map
 	// http are the servers of HTTP/1, for short heads of requests and for all others.
 	http  struct{ short, long *fasthttp.Server }
 	http2 struct {
@@ -113,14 +97,19 @@ type Server struct {
 }
 
 // NewServer returns a server; Serve runs it.
-func NewServer(feeds Feeds, forwards *Forwarder, store *derived.Store, options Options, metrics *Metrics, log *zap.Logger) (*Server, error) {
-	s := &Server{feeds: feeds, forwards: forwards, derived: store, metrics: metrics, log: log}
+func NewServer(feeds read.Feeds, forwards *Forwarder, store *derived.Store, options Options, metrics *Metrics, log *zap.Logger) (*Server, error) {
+	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log}
 	s.options.Store(&options)
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	s.pump.log, s.pump.most = log, runtime.GOMAXPROCS(0)
-	s.stale = newStale(staleReads, staleWatches)
-	s.share(&options)
+	s.fallbacks = newFallbackLimiter(fallbackReads, fallbackWatches)
 	s.draining, s.drain = context.WithCancel(s.ctx)
+	s.share(&options)
+	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
+	s.reader = read.New(read.Config{
+		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.slots, Limits: &s.limits,
+		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
+	})
 	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(options.Limits.HeaderBytes)
 	if err := s.newHTTP2(); err != nil {
 		return nil, fmt.Errorf("set up HTTP/2: %w", err)
@@ -236,12 +225,12 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	if refusal := s.enter(ctx, req, rt); refusal != nil {
 		return refusal
 	}
-	v := s.cached(ctx, req, *rt, false)
-	if v.Reason == Sooner {
+	v := s.reader.Answer(ctx, req, *rt, false)
+	if v.Reason == read.Sooner {
 		if resp, ok := s.leave(ctx, req, *rt, v.Timed); ok {
 			return resp
 		}
-		v = s.cached(ctx, req, *rt, true)
+		v = s.reader.Answer(ctx, req, *rt, true)
 	}
 	switch {
 	case v.Answer != nil:
@@ -250,16 +239,16 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 		return exchange.ClientGone()
 	}
 	t, done := &trip{takes: v.Timed.Takes()}, func() {}
-	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= lostGrace {
+	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {
 		t.patience = lostPatience // whatever the reason to forward it
 	}
 	switch {
-	case v.Reason.stale():
+	case v.Reason.Stale():
 		var refusal *exchange.Response
-		if done, refusal = s.stale.admit(ctx, rt.Verb); refusal != nil {
+		if done, refusal = s.fallbacks.admit(ctx, rt.Verb); refusal != nil {
 			return refusal
 		}
-	case v.Reason == Early:
+	case v.Reason == read.Early:
 		var ok bool
 		if done, ok = s.admitLate(); !ok {
 			return v.Expired
@@ -270,7 +259,7 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 
 // leave forwards a list that upstream answers sooner. It is false if upstream has enough to answer
 // already, or does not answer soon: then the cache will.
-func (s *Server) leave(ctx context.Context, req *exchange.Request, rt exchange.Route, timed *Timed) (resp *exchange.Response, ok bool) {
+func (s *Server) leave(ctx context.Context, req *exchange.Request, rt exchange.Route, timed *read.Timed) (resp *exchange.Response, ok bool) {
 	place := fair.Claim{User: req.User(), Size: 1, Cost: 1}
 	if !s.places.Try(place) {
 		return nil, false // it would wait
@@ -292,7 +281,7 @@ func (s *Server) leave(ctx context.Context, req *exchange.Request, rt exchange.R
 
 // timedForward forwards a request. If the cache could have answered it, its feed learns how long
 // upstream took.
-func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *trip, timed *Timed, done func()) *exchange.Response {
+func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *trip, timed *read.Timed, done func()) *exchange.Response {
 	resp := s.gatheredForward(ctx, req, rt, t, joined(s.metrics.forwardBegan(rt.Verb), done))
 	if timed != nil && !t.sent.IsZero() && resp.Source == exchange.FromUpstream && ctx.Err() == nil {
 		switch {
@@ -330,7 +319,7 @@ func (s *Server) enter(ctx context.Context, req *exchange.Request, rt *exchange.
 	if refusal = s.refuseBrowser(req, rt); refusal != nil {
 		return refusal
 	}
-	return s.admit(req)
+	return s.limits.admit(req)
 }
 
 // forward sends a request upstream. Done is called once, when it is through. A

@@ -252,7 +252,7 @@ func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Serve
 		o.TLS = certificates
 	}
 	registry := prometheus.NewRegistry()
-	s, err = NewServer(forwardsAll{}, forwards, newDerived(t, 1<<20), o, NewMetrics(registry), zap.NewNop())
+	s, err = NewServer(forwardsAll{}, forwards, newStore(t, 1<<20), o, NewMetrics(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

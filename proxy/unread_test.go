@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -35,7 +36,7 @@ func (oneFeed) Caches(schema.GroupVersionResource) bool { return true }
 func (oneFeed) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Open implements Feeds.
-func (f oneFeed) Open(ctx context.Context, _ schema.GroupVersionResource, _ object.Encoding, _ uint64) (Feed, error) {
+func (f oneFeed) Open(ctx context.Context, _ schema.GroupVersionResource, _ object.Encoding, _ uint64) (read.Feed, error) {
 	if f.opening != nil {
 		f.opening(ctx)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
 	"github.com/watchproxy/watchproxy/proxy/derived"
+	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
@@ -218,13 +219,15 @@ func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server
 
 func serverOptions(c *config.ProxyConfiguration) proxy.Options {
 	return proxy.Options{
-		SyncTimeout:  c.Cache.SyncTimeout.Duration,
-		FailOnLoss:   c.Cache.OnUpstreamLoss == config.Fail,
-		MaxStaleness: c.Cache.MaxStaleness.Duration,
+		Options: read.Options{
+			SyncTimeout:  c.Cache.SyncTimeout.Duration,
+			FailOnLoss:   c.Cache.OnUpstreamLoss == config.Fail,
+			MaxStaleness: c.Cache.MaxStaleness.Duration,
+			Recheck:      c.Authorization.WatchRecheckInterval.Duration,
+		},
 		Drain:        c.Drain.Duration,
 		Stall:        c.Cache.Log.MaxAge.Duration,
 		GoawayChance: c.GoawayChance,
-		Recheck:      c.Authorization.WatchRecheckInterval.Duration,
 		Limits:       limits(c.Limits),
 		AccessLog:    c.AccessLogSampling,
 	}
@@ -288,13 +291,13 @@ func newLogger(level string, format config.LogFormat) (*zap.Logger, zap.AtomicLe
 type opener struct{ feeds *upstream.Feeds }
 
 // Open implements proxy.Feeds.
-func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (proxy.Feed, error) {
+func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (read.Feed, error) {
 	f, err := o.feeds.Open(ctx, gvr, encoding, since)
 	switch {
 	case errors.Is(err, client.ErrUnavailable):
-		err = fmt.Errorf("%w: %w", proxy.ErrNotReady, err)
+		err = fmt.Errorf("%w: %w", read.ErrNotReady, err)
 	case errors.Is(err, client.ErrNoEncoding):
-		err = fmt.Errorf("%w: %w", proxy.ErrNoEncoding, err)
+		err = fmt.Errorf("%w: %w", read.ErrNoEncoding, err)
 	}
 	return f, err
 }

@@ -1,4 +1,4 @@
-package proxy
+package read
 
 import (
 	"context"
@@ -51,14 +51,14 @@ func (r *read) withState() bool {
 }
 
 // watch answers a watch from the cache.
-func (s *Server) watch(ctx context.Context, r *read) (*exchange.Response, error) {
+func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error) {
 	if r.resource.NoWatchCache && r.rv >= math.MaxInt64 {
 		return nil, Beyond // etcd's revisions do not go that far
 	}
 	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, Stale // nobody knows yet what the end of the state looks like
 	}
-	if _, ok := s.unwritable.Load(weak.Make(r.cache)); ok && r.choice.Partial {
+	if _, ok := rd.unwritable.Load(weak.Make(r.cache)); ok && r.choice.Partial {
 		return nil, Beyond
 	}
 	p, err := r.begin(ctx)
@@ -81,18 +81,18 @@ func (s *Server) watch(ctx context.Context, r *read) (*exchange.Response, error)
 	if r.Header.Get("User-Agent") == feedAgent {
 		p.Cursor.WholeHistory()
 	}
-	done, refusal := s.admitWatch(r.Request)
+	done, refusal := rd.limits.AdmitWatch(r.Request)
 	if refusal != nil {
 		p.Cursor.Close()
 		return refusal, nil
 	}
 	p.Cache, p.Filter, p.Form, p.Choice = r.cache, r.filter, r.form, r.choice
 	p.Bookmarks, p.Lifetime = r.bookmarks, time.Duration(r.watchSeconds)*time.Second
-	p.Draining, p.DrainShare, p.Done = s.draining, s.drainShare(), done
+	p.Draining, p.DrainShare, p.Done = rd.draining, rd.share(), done
 	cache := r.cache
-	p.Unwritable = func() { s.noteUnwritable(cache) }
+	p.Unwritable = func() { rd.noteUnwritable(cache) }
 	if r.Identity != nil {
-		p.Review, p.Recheck = s.reviewAgain(r), s.options.Load().Recheck
+		p.Review, p.Recheck = rd.reviewAgain(r), rd.options().Recheck
 	}
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())
@@ -101,10 +101,10 @@ func (s *Server) watch(ctx context.Context, r *read) (*exchange.Response, error)
 }
 
 // noteUnwritable has metadata watches of a cache forwarded. It does not keep the cache alive.
-func (s *Server) noteUnwritable(cache *watchcache.Cache) {
+func (rd *Reader) noteUnwritable(cache *watchcache.Cache) {
 	key := weak.Make(cache)
-	if _, known := s.unwritable.LoadOrStore(key, struct{}{}); !known {
-		runtime.AddCleanup(cache, func(key weak.Pointer[watchcache.Cache]) { s.unwritable.Delete(key) }, key)
+	if _, known := rd.unwritable.LoadOrStore(key, struct{}{}); !known {
+		runtime.AddCleanup(cache, func(key weak.Pointer[watchcache.Cache]) { rd.unwritable.Delete(key) }, key)
 	}
 }
 

@@ -1,4 +1,4 @@
-package proxy
+package read
 
 import (
 	"bytes"
@@ -26,9 +26,8 @@ func TestWatchAcrossARelist(t *testing.T) {
 			r, _ := pageOf(t, 2, 0)
 			r.Header.Set("User-Agent", agent)
 			r.rv, r.watchSeconds = 3, 1
-			s := &Server{draining: context.Background()}
-			s.options.Store(&Options{Limits: exchange.Limits{UserWatches: 1}})
-			resp, err := s.watch(t.Context(), r)
+			rd := New(Config{Limits: unlimited{}, Draining: context.Background(), DrainShare: func() time.Duration { return 0 }})
+			resp, err := rd.watch(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,4 +41,12 @@ func TestWatchAcrossARelist(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unlimited is a Limiter that refuses nothing.
+type unlimited struct{ Limiter }
+
+// AdmitWatch implements Limiter.
+func (unlimited) AdmitWatch(*exchange.Request) (done func(), refusal *exchange.Response) {
+	return func() {}, nil
 }

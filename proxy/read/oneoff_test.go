@@ -1,13 +1,11 @@
-package proxy
+package read
 
 import (
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"testing"
 	"testing/synctest"
 
@@ -107,43 +105,6 @@ func wholeBody(t *testing.T, r *read, snapshot watchcache.Snapshot) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
-}
-
-// Whatever protocol a client speaks, it gets the list that is indented while it is written, whole.
-func TestOneOffListsOverTheWire(t *testing.T) {
-	r, _ := pageOf(t, 3000, 0)
-	s, address := serveForwards(t, func(http.ResponseWriter, *http.Request) {}, testLimits())
-	s.feeds = cachesOne{feed: &rawFeed{r.cache}}
-	const path = "/api/v1/namespaces/a/configmaps?resourceVersion=0&pretty=1"
-	var bodies [][]byte
-	for _, version := range []string{"1.0", "1.1"} {
-		c := dialTLS(t, address)
-		send(t, c, "GET "+path+" HTTP/"+version+"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Errorf("HTTP/%s: %v", version, err)
-		}
-		bodies = append(bodies, body)
-		_ = c.Close()
-	}
-	resp, err := http2To(t).Get("https://" + address.String() + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	over2, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, body := range append(bodies, over2) {
-		if !json.Valid(body) || !bytes.Equal(body, over2) || len(body) < wire.GzipThreshold {
-			t.Errorf("%d bytes beside %d: %.200q", len(body), len(over2), body)
-		}
-	}
 }
 
 // The pieces of a long list take turns with other dear reads, but a client that does not read keeps

@@ -1,4 +1,4 @@
-package proxy
+package read
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 
 	"github.com/watchproxy/watchproxy/watchcache/filter"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
 // ErrNotReady says that a resource is cached, but not at the moment.
@@ -69,6 +72,64 @@ type Feed interface {
 	Answered(scope watchcache.Scope, took time.Duration, ok bool)
 }
 
+// readOptions are the settings of reads.
+type Options struct {
+	// SyncTimeout is how long a request waits for a feed that is being started before it is forwarded.
+	SyncTimeout time.Duration
+	// FailOnLoss has reads fail while upstream cannot be reached. Otherwise they are answered until
+	// that has been so for MaxStaleness, if it is not 0.
+	FailOnLoss   bool
+	MaxStaleness time.Duration
+	// Access authenticates and authorizes clients. If it is nil, requests act as the proxy.
+	Access *access.Access
+	// Recheck is after how long the right to an open watch is reviewed again; 0 for never.
+	Recheck time.Duration
+}
+
+// Limiter refuses what is beyond a limit of its client.
+type Limiter interface {
+	// AdmitWatch counts an open watch of the request's user until done is called.
+	AdmitWatch(req *exchange.Request) (done func(), refusal *exchange.Response)
+	// GaveUp answers a request that has waited in vain, for something that limit names.
+	GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response
+}
+
+// Reader answers reads from the caches.
+type Reader struct {
+	feeds     Feeds
+	derived   *derived.Store
+	workspace *fair.Workspace
+	slots     *fair.Queue // for expensive reads
+	options   func() Options
+	limits    Limiter
+	draining  context.Context // ends when the server begins to drain
+	share     func() time.Duration
+	// unwritable holds weak pointers to the caches with metadata that cannot be written in another
+	// form here: metadata watches of them are forwarded.
+	unwritable sync.Map
+}
+
+// Config has what a Reader is made of.
+type Config struct {
+	Feeds     Feeds
+	Derived   *derived.Store
+	Workspace *fair.Workspace
+	Slots     *fair.Queue // for expensive reads
+	Options   func() Options
+	Limits    Limiter
+	// Draining ends when the server begins to drain. Each watch ends DrainShare later.
+	Draining   context.Context //nolint:containedctx // it is the server's
+	DrainShare func() time.Duration
+}
+
+// New returns a Reader.
+func New(c Config) *Reader {
+	return &Reader{
+		feeds: c.Feeds, derived: c.Derived, workspace: c.Workspace, slots: c.Slots, options: c.Options, limits: c.Limits,
+		draining: c.Draining, share: c.DrainShare,
+	}
+}
+
 // read is a get, list or watch that the cache may answer.
 type read struct {
 	*exchange.Request
@@ -91,11 +152,11 @@ type read struct {
 	tooEarly  *exchange.Response // the answer to a watch from before the history
 }
 
-// cached answers a read from the cache, or tells why upstream has to. It insists if the cache should
+// Answer answers a read from the cache, or tells why upstream has to. It insists if the cache should
 // answer though upstream may do so sooner.
-func (s *Server) cached(ctx context.Context, req *exchange.Request, rt exchange.Route, insists bool) Verdict {
-	r := &read{Request: req, Route: rt, derived: s.derived, workspace: s.workspace, insists: insists}
-	resp, err := s.answer(ctx, r)
+func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route, insists bool) Verdict {
+	r := &read{Request: req, Route: rt, derived: rd.derived, workspace: rd.workspace, insists: insists}
+	resp, err := rd.answer(ctx, r)
 	if err == nil {
 		return Verdict{Answer: resp}
 	}
@@ -103,35 +164,35 @@ func (s *Server) cached(ctx context.Context, req *exchange.Request, rt exchange.
 	if reason, ok := errors.AsType[Reason](err); ok {
 		v.Reason = reason
 	}
-	if v.Reason.stale() && r.joins() {
+	if v.Reason.Stale() && r.joins() {
 		v.Reason = Beyond // as if there were no cache
 	}
 	return v
 }
 
-func (s *Server) answer(ctx context.Context, r *read) (resp *exchange.Response, err error) {
-	if !s.cacheable(r.Request, r.Route) {
+func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response, err error) {
+	if !rd.cacheable(r.Request, r.Route) {
 		return nil, Beyond
 	}
 	if r.params, err = parseParams(r.Query); err != nil {
 		return nil, err
 	}
 	choices := wire.Negotiate(r.Header.Get("Accept"), r.kind(), r.Pretty())
-	if !r.answerable() || r.joins() && !s.joins(r, choices) {
+	if !r.answerable() || r.joins() && !rd.joins(r, choices) {
 		return nil, Beyond
 	}
 	if r.joins() {
 		choices = choices[:1] // the others are for where upstream has not got the first
 	}
-	if refusal, err := s.authorize(ctx, r); refusal != nil || err != nil {
+	if refusal, err := rd.authorize(ctx, r); refusal != nil || err != nil {
 		return refusal, err
 	}
-	if err := s.open(ctx, r, choices); err != nil {
+	if err := rd.open(ctx, r, choices); err != nil {
 		return nil, err
 	}
-	r.meter = fair.NewMeter(ctx, r.Request, s.slots, r.kind() != wire.Watch)
+	r.meter = fair.NewMeter(ctx, r.Request, rd.slots, r.kind() != wire.Watch)
 	if r.kind() == wire.Watch {
-		return s.watch(ctx, r)
+		return rd.watch(ctx, r)
 	}
 	defer r.meter.End()
 	answer := r.list
@@ -140,7 +201,7 @@ func (s *Server) answer(ctx context.Context, r *read) (resp *exchange.Response, 
 	}
 	resp, err = answer(ctx)
 	if r.meter.Failed() != nil {
-		return s.gaveUp(r.Request, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
+		return rd.limits.GaveUp(r.Request, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
 	}
 	if tooLarge, ok := errors.AsType[*tooLargeError](err); ok {
 		return r.fail(tooLarge.status()), nil
@@ -149,11 +210,11 @@ func (s *Server) answer(ctx context.Context, r *read) (resp *exchange.Response, 
 }
 
 // cacheable tells by the outside of a request whether it may be one for the cache.
-func (s *Server) cacheable(req *exchange.Request, rt exchange.Route) bool {
+func (rd *Reader) cacheable(req *exchange.Request, rt exchange.Route) bool {
 	return req.Method == http.MethodGet && rt.Resource && rt.Plain && req.Body == nil && !req.WantsUpgrade() &&
 		// Without authentication, whoever brings credentials is not the one that the
 		// cache reads as; and with it, whom somebody impersonates is upstream's to judge.
-		(req.Identity != nil || !req.Identified()) && !req.Impersonates() && s.feeds.Caches(rt.GVR)
+		(req.Identity != nil || !req.Identified()) && !req.Impersonates() && rd.feeds.Caches(rt.GVR)
 }
 
 // kind is what is asked for, as far as it decides on the form of the answer.
@@ -183,17 +244,17 @@ func (r *read) answerable() bool {
 func (r *read) joins() bool { return r.Name != "" && !r.rvGiven }
 
 // joins tells whether the cache answers such a get.
-func (s *Server) joins(r *read, choices []wire.Choice) bool {
-	return len(choices) > 0 && s.feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
+func (rd *Reader) joins(r *read, choices []wire.Choice) bool {
+	return len(choices) > 0 && rd.feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
 		what := r.asked()
-		return r.Identity == nil || s.options.Load().Access.Allows(what.attributes(r.Identity.User))
+		return r.Identity == nil || rd.options().Access.Allows(what.attributes(r.Identity.User))
 	})
 }
 
 // open finds the cache for the first of the choices that there is one for.
-func (s *Server) open(ctx context.Context, r *read, choices []wire.Choice) error {
+func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) error {
 	for _, r.choice = range choices {
-		err := s.openFeed(ctx, r)
+		err := rd.openFeed(ctx, r)
 		switch {
 		case errors.Is(err, ErrNoEncoding):
 			continue
@@ -205,7 +266,7 @@ func (s *Server) open(ctx context.Context, r *read, choices []wire.Choice) error
 		if err := r.prepare(); err != nil {
 			return err
 		}
-		return s.tolerate(r)
+		return rd.tolerate(r)
 	}
 	return Beyond
 }
@@ -213,16 +274,16 @@ func (s *Server) open(ctx context.Context, r *read, choices []wire.Choice) error
 // openFeed opens the feed whose bytes the choice is made of: protobuf is served as
 // upstream writes it. Custom resources have no such feed, but their metadata can
 // be written so.
-func (s *Server) openFeed(ctx context.Context, r *read) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.options.Load().SyncTimeout)
+func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, rd.options().SyncTimeout)
 	defer cancel()
 	if r.choice.Encoding == wire.Protobuf {
-		r.feed, err = s.feeds.Open(ctx, r.GVR, object.Protobuf, r.since())
+		r.feed, err = rd.feeds.Open(ctx, r.GVR, object.Protobuf, r.since())
 		if !r.choice.Partial || !errors.Is(err, ErrNoEncoding) {
 			return err
 		}
 	}
-	r.feed, err = s.feeds.Open(ctx, r.GVR, object.JSON, r.since())
+	r.feed, err = rd.feeds.Open(ctx, r.GVR, object.JSON, r.since())
 	return err
 }
 

@@ -1,4 +1,4 @@
-package proxy
+package read
 
 import (
 	"time"
@@ -36,7 +36,7 @@ const (
 )
 
 // stale tells whether a cache that is up to date would answer.
-func (r Reason) stale() bool { return r == Stale || r == Lost }
+func (r Reason) Stale() bool { return r == Stale || r == Lost }
 
 // Timed is a list that upstream answers instead of a cache, whose feed wants to know how long that takes.
 type Timed struct {

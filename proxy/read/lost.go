@@ -1,4 +1,4 @@
-package proxy
+package read
 
 import (
 	"fmt"
@@ -6,22 +6,18 @@ import (
 	"time"
 )
 
-const (
-	// lostGrace is how long upstream may be away without anybody being told: streams
-	// break now and then, and come back.
-	lostGrace = time.Second
-	// lostPatience is how long a read waits for an upstream that was lost.
-	lostPatience = 5 * time.Second
-)
+// lostGrace is how long upstream may be away without anybody being told: streams
+// break now and then, and come back.
+const LostGrace = time.Second
 
 // tolerate decides on a read that may be answered from a state which nobody keeps up to
 // date. Those for the most recent state are upstream's, should it be there again.
-func (s *Server) tolerate(r *read) error {
+func (rd *Reader) tolerate(r *read) error {
 	age, lost := r.feed.Lost()
 	switch {
-	case !lost || age < lostGrace:
+	case !lost || age < LostGrace:
 		return nil
-	case s.options.Load().FailOnLoss, s.options.Load().MaxStaleness > 0 && age > s.options.Load().MaxStaleness, r.mostRecent():
+	case rd.options().FailOnLoss, rd.options().MaxStaleness > 0 && age > rd.options().MaxStaleness, r.mostRecent():
 		return Lost
 	}
 	text := fmt.Sprintf("watchproxy has not reached the apiserver for %s: this may be out of date", age.Truncate(time.Second))

@@ -1,10 +1,9 @@
-package proxy
+package read
 
 import (
 	"context"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,43 +28,6 @@ const (
 	// joinWait bounds how long a get waits that joins others: a probe or two take less.
 	joinWait = 5 * time.Millisecond
 )
-
-const (
-	// staleReads and staleWatches are how many of them upstream has at a time;
-	// staleWait is how long others wait for their turn.
-	staleReads   = 64
-	staleWatches = 256
-	staleWait    = 10 * time.Second
-	// soonerMost is how many lists are left to upstream at a time as it answers sooner, half of them a user's if there are several.
-	soonerMost = 32
-	// soonerPatience is how long upstream may take for one at least, before the cache has to answer it.
-	soonerPatience = 2 * time.Second
-)
-
-// stale holds the places of such reads. A watch keeps its own as long as it is
-// open.
-type stale struct{ reads, watches chan struct{} }
-
-func newStale(reads, watches int) stale {
-	return stale{make(chan struct{}, reads), make(chan struct{}, watches)}
-}
-
-// admit waits for a place. If there is none, the response tells to come back: by
-// then the cache can answer.
-func (s stale) admit(ctx context.Context, verb string) (leave func(), refusal *exchange.Response) {
-	places := s.reads
-	if verb == "watch" {
-		places = s.watches
-	}
-	ctx, cancel := context.WithTimeout(ctx, staleWait)
-	defer cancel()
-	select {
-	case places <- struct{}{}:
-		return sync.OnceFunc(func() { <-places }), nil
-	case <-ctx.Done():
-		return nil, exchange.StatusResponse(exchange.TooManyRequests(), exchange.FromProxy)
-	}
-}
 
 // tooLargeError says that upstream has not reached a resourceVersion.
 type tooLargeError struct{ asked, current uint64 }

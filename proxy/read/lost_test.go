@@ -1,4 +1,4 @@
-package proxy
+package read
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 
 // lostFeed is a feed whose upstream has been away for a while.
 type lostFeed struct {
-	rawFeed
+	Feed
 	away time.Duration
 }
 
@@ -27,7 +27,7 @@ func TestTolerate(t *testing.T) {
 		says    string
 	}{
 		"there":            {},
-		"just gone":        {away: lostGrace / 2, options: Options{FailOnLoss: true}},
+		"just gone":        {away: LostGrace / 2, options: Options{FailOnLoss: true}},
 		"gone":             {away: 90 * time.Second, says: "for 1m30s:"},
 		"gone, within":     {away: time.Hour, options: Options{MaxStaleness: time.Hour}, says: "for 1h0m0s:"},
 		"gone too long":    {away: time.Hour + 1, options: Options{MaxStaleness: time.Hour}, fails: true},
@@ -41,9 +41,8 @@ func TestTolerate(t *testing.T) {
 			if c.change != nil {
 				c.change(r)
 			}
-			s := &Server{}
-			s.options.Store(&c.options)
-			err := s.tolerate(r)
+			rd := &Reader{options: func() Options { return c.options }}
+			err := rd.tolerate(r)
 			if errors.Is(err, Lost) != c.fails || !c.fails && err != nil {
 				t.Errorf("%v", err)
 			}

@@ -1,0 +1,183 @@
+package read
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+
+	"github.com/watchproxy/watchproxy/proxy/fair"
+
+	"github.com/watchproxy/watchproxy/proxy/watch"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+
+	"github.com/watchproxy/watchproxy/proxy/wire"
+)
+
+// metered is a read with a meter and a dear selector.
+func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Snapshot) {
+	t.Helper()
+	r, snapshot := pageOf(t, objects, 0)
+	r.derived = newDerived(t, 1<<20)
+	r.workspace = fair.NewWorkspace(1<<30, 1<<30, 1<<20)
+	selecting(t, r, "labelSelector="+expensiveSelector())
+	r.Client = exchange.Nobody{}
+	r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.kind() != wire.Watch)
+	return r, snapshot
+}
+
+// meterWithin has a read end with a context.
+func meterWithin(ctx context.Context, r *read, slots *fair.Queue) {
+	r.meter = fair.NewMeter(ctx, r.Request, slots, false)
+}
+
+// A walk through a large collection lets others have their turn, and goes on afterwards.
+func TestDearReadTakesTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slots := fair.NewQueue(1, 1, 1<<20)
+		r, snapshot := metered(t, 5000, slots)
+		if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1, Cost: fair.TurnWork}); err != nil {
+			t.Fatal(err)
+		}
+		from, to := r.filter.KeyRange(r.resource)
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.page(snapshot, from, to)
+			r.meter.End()
+			done <- err
+		}()
+		turns := 0
+		for other := "other"; ; turns++ {
+			synctest.Wait() // until it waits for its turn, or is through
+			next, err := slots.Enter(fair.Claim{User: other, Size: 1, Cost: fair.TurnWork, Held: 1})
+			if next == nil {
+				t.Fatalf("two have a turn: %v", err)
+			}
+			slots.Give(other, 1)
+			synctest.Wait()
+			if err := slots.Wait(t.Context(), next); err != nil {
+				t.Fatalf("no turn after the read's: %v", err)
+			}
+			select {
+			case err := <-done:
+				if err != nil || turns < 10 {
+					t.Errorf("%d turns, %v", turns, err)
+				}
+				slots.Give(other, 1)
+				return
+			default:
+			}
+		}
+	})
+}
+
+// What is given up in the middle is no answer: not a list, and not the state of a watch. Nothing is held afterwards.
+func TestReadIsGivenUp(t *testing.T) {
+	for name, after := range map[string]int64{"at once": 0, "in the middle": 10e6} {
+		for what, answer := range map[string]func(*read, watchcache.Snapshot) (any, error){
+			"list": func(r *read, snapshot watchcache.Snapshot) (any, error) {
+				from, to := r.filter.KeyRange(r.resource)
+				resp, err := r.page(snapshot, from, to)
+				if resp == nil {
+					return nil, err
+				}
+				return resp, err
+			},
+			"watch": func(r *read, snapshot watchcache.Snapshot) (any, error) {
+				var out strings.Builder
+				cursor, err := r.cache.WatchAfter(r.filter, snapshot)
+				if err != nil {
+					return nil, err
+				}
+				p := watch.Params{
+					Cache: r.cache, Cursor: cursor, Filter: r.filter, Form: r.form, Draining: t.Context(), Done: func() {},
+					State: r.stateOf(snapshot), Meter: &r.meter, Bookmarks: true,
+				}
+				w := watch.New(p)
+				defer w.Close()
+				if !w.Open(t.Context(), &exchange.ChunkWriter{To: &out}) {
+					err = r.meter.Failed()
+				}
+				if out.Len() == 0 {
+					return nil, err
+				}
+				return out.String(), err
+			},
+		} {
+			t.Run(what+", "+name, func(t *testing.T) {
+				slots := fair.NewQueue(1, 1, 1<<20)
+				r, snapshot := metered(t, 5000, slots)
+				ctx, cancel := context.WithCancel(t.Context())
+				meterWithin(&endsLater{ctx, cancel, after / fair.TurnWork}, r, slots)
+				got, err := answer(r, snapshot)
+				r.meter.End()
+				if got != nil || err == nil {
+					t.Errorf("answered with %v, %v", got, err)
+				}
+				if slots.Taken() != 0 || r.workspace.Taken() != 0 {
+					t.Error("something is held")
+				}
+			})
+		}
+	}
+}
+
+// endsLater is a context that ends after it was looked at some times.
+type endsLater struct {
+	context.Context
+	cancel context.CancelFunc
+	looks  int64
+}
+
+// Err implements context.Context.
+func (e *endsLater) Err() error {
+	if e.looks--; e.looks < 0 {
+		e.cancel()
+	}
+	return e.Context.Err()
+}
+
+// A read that costs little pays next to nothing for being bounded.
+func TestMeterOfCheapRead(t *testing.T) {
+	slots := fair.NewQueue(1, 1, 1)
+	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r, _ := pageOf(t, 1, 0)
+	ctx := t.Context()
+	if allocs := testing.AllocsPerRun(100, func() {
+		r.meter = fair.NewMeter(ctx, r.Request, slots, true)
+		if err := r.meter.Spend(fair.CheapWork); err != nil {
+			t.Fatal(err)
+		}
+		r.meter.End()
+	}); allocs > 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}
+
+// BenchmarkMeter is what a cheap read pays for being bounded.
+func BenchmarkMeter(b *testing.B) {
+	slots := fair.NewQueue(1, 1, 1)
+	r, _ := pageOf(b, 1, 0)
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		r.meter = fair.NewMeter(ctx, r.Request, slots, true)
+		_ = r.meter.Spend(1)
+		r.meter.End()
+	}
+}
+
+// expensiveSelector takes long, but selects everything.
+func expensiveSelector() string {
+	var terms []string
+	for i := range 900 {
+		terms = append(terms, fmt.Sprint("!none", i))
+	}
+	return strings.Join(terms, ",")
+}

@@ -1,0 +1,33 @@
+package read
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// terms is a label selector of n requirements that selects what has no labels.
+func terms(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("!k%d", i)
+	}
+	return strings.Join(all, ",")
+}
+
+// A selector that is too long is upstream's, before anything is made of it.
+func TestLongSelectorsAreForwarded(t *testing.T) {
+	values := "k in (" + strings.TrimSuffix(strings.Repeat("v,", selectorTerms+1), ",") + ")"
+	fields := strings.TrimSuffix(strings.Repeat("metadata.name!=a,", selectorTerms+1), ",")
+	for query, forwarded := range map[string]bool{
+		"labelSelector=" + terms(selectorTerms):   false,
+		"labelSelector=" + terms(selectorTerms+1): true,
+		"labelSelector=" + values:                 true,
+		"fieldSelector=" + fields:                 true,
+	} {
+		if _, err := parseParams(query); errors.Is(err, Beyond) != forwarded {
+			t.Errorf("%.30s… of %d bytes: %v", query, len(query), err)
+		}
+	}
+}
