@@ -261,7 +261,7 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 		length, kept int64
 		shared       int
 	}{
-		"short": {1000, 0, sharers}, "long": {200 << 10, 200 << 10, sharers}, "too long": {shareMax + 1, shareMax, 0},
+		"short": {1000, 0, sharers}, "long": {200 << 10, 200 << 10, sharers}, "too long": {4<<20 + 1, 4 << 20, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gate := make(chan struct{}, sharers+1)
@@ -279,17 +279,7 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 			}
 			waiting := func(want int) {
 				t.Helper()
-				waitFor(t, "others wait for the same", func() bool {
-					s.flights.mu.Lock()
-					defer s.flights.mu.Unlock()
-					for _, f := range s.flights.mu.fleets {
-						if f.next != nil {
-							return f.next.waiting == want
-						}
-						return want == 0
-					}
-					return false
-				})
+				waitFor(t, "others wait for the same", func() bool { return s.sharing.Waiting() == want })
 			}
 			ask(t.Context())
 			waiting(0)

@@ -30,7 +30,7 @@ func TestShortAnswersAreGathered(t *testing.T) {
 	}))
 	defer behind.Close()
 	defer close(over)
-	forwards, err := forwarderTo(&rest.Config{Host: behind.URL})
+	forwards, err := forwarderTo(&rest.Config{Host: behind.URL}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/read"
 
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
@@ -181,7 +182,7 @@ func TestPanicGivesBack(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 10)
 	behind := httptest.NewServer(http.NotFoundHandler())
 	defer behind.Close()
-	forwards, err := NewForwarder(&rest.Config{Host: behind.URL}, func(Adaptation) (http.RoundTripper, error) { return panics{}, nil })
+	forwards, err := forward.New(&rest.Config{Host: behind.URL}, func(forward.Adaptation) (http.RoundTripper, error) { return panics{}, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +192,7 @@ func TestPanicGivesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := &watchedClient{}
+	client := &watchingClient{}
 	for _, sent := range []string{"GET " + lateTarget, "GET /api/v1/namespaces/a/pods/x", "GET /version", "POST /api/v1/namespaces/a/configmaps"} {
 		method, target, _ := strings.Cut(sent, " ")
 		req := &exchange.Request{Method: method, Target: target, Header: http.Header{}, Client: client, Conn: noConn{}}
@@ -206,7 +207,7 @@ func TestPanicGivesBack(t *testing.T) {
 		}
 		s.limits.watches.mu.Lock()
 		taken := s.places.Taken()
-		if held := fmt.Sprint(s.late.Load(), taken, s.limits.watches.mu.held, s.flights.mu.fleets); held != "0 0 map[] map[]" && held != "0 0 map[] <nil>" {
+		if held := fmt.Sprint(s.late.Load(), taken, s.limits.watches.mu.held, s.sharing.Waiting()); held != "0 0 map[] 0" {
 			t.Errorf("after %s: %s", sent, held)
 		}
 		s.limits.watches.mu.Unlock()
@@ -230,3 +231,61 @@ func (noConn) HoldAs(_ string, take func() (giveBack func(), ok bool)) bool {
 	_, ok := take()
 	return ok
 }
+
+// A forwarded request ends when its client leaves.
+func TestForwardEndsWithItsClient(t *testing.T) {
+	type stage struct{ method, path, protocol, answer string }
+	var stages []stage
+	for _, protocol := range []string{"http/1.1", "h2"} {
+		for _, answer := range []string{"", "it has begun"} {
+			stages = append(stages, stage{http.MethodGet, "/api/v1/namespaces/a/pods/b", protocol, answer},
+				stage{http.MethodGet, "/version", protocol, answer}, stage{http.MethodPost, "/api/v1/namespaces/a/pods", protocol, answer})
+		}
+	}
+	body := map[string]string{http.MethodPost: "{}"}
+	for _, stage := range stages {
+		t.Run(strings.Join([]string{stage.method, stage.path, stage.protocol, stage.answer}, " "), func(t *testing.T) {
+			ctx, leave := context.WithCancel(t.Context())
+			ended := make(chan bool, 1)
+			s, address := serveForwards(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				if stage.answer != "" {
+					_, _ = io.WriteString(w, stage.answer)
+					_ = http.NewResponseController(w).Flush()
+				}
+				leave()
+				select {
+				case <-r.Context().Done():
+					ended <- true
+				case <-time.After(testWait):
+					ended <- false
+				}
+			}, testLimits())
+			req, err := http.NewRequestWithContext(ctx, stage.method, "https://"+address.String()+stage.path, strings.NewReader(body[stage.method]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/json")
+			if resp, err := protocolTransport(t, stage.protocol).RoundTrip(req); err == nil {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+			if !<-ended {
+				t.Error("upstream's request goes on")
+			}
+			waitFor(t, "the place is free", func() bool { return s.places.Taken() == 0 })
+		})
+	}
+}
+
+// watchingClient counts its watchers.
+type watchingClient struct{ watched atomic.Int64 }
+
+// WhenGone implements exchange.Client.
+func (c *watchingClient) WhenGone(context.CancelFunc) (stop func()) {
+	c.watched.Add(1)
+	return func() { c.watched.Add(-1) }
+}
+
+// Interrupt implements exchange.Client.
+func (*watchingClient) Interrupt() {}

@@ -92,7 +92,11 @@ func serveTo(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, options 
 	t.Helper()
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
-	forwards, err := forwarderTo(&rest.Config{Host: behind.URL})
+	var ways []http.RoundTripper
+	forwards, err := forwarderTo(&rest.Config{Host: behind.URL}, func(way http.RoundTripper) http.RoundTripper {
+		ways = append(ways, way)
+		return way
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,10 +119,8 @@ func serveTo(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, options 
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()
-		for _, ts := range []transports{forwards.own, forwards.anonymous} {
-			for _, way := range []http.RoundTripper{ts.plain, ts.upgrade} {
-				utilnet.CloseIdleConnectionsFor(way)
-			}
+		for _, way := range ways {
+			utilnet.CloseIdleConnectionsFor(way)
 		}
 	})
 	return s, listener.Addr()

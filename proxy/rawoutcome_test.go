@@ -54,7 +54,9 @@ func (h *heard) endToEnd() http.Header {
 	kept := http.Header{}
 	for name, values := range h.header {
 		switch {
-		case slices.Contains(hopByHop, name), name == "Content-Length":
+		case slices.Contains([]string{
+			"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+		}, name), name == "Content-Length":
 		case name == "User-Agent":
 			// net/http sends one, and none rather than an empty one.
 			if values[0] != "" {

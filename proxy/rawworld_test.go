@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -56,14 +57,9 @@ func newParserDiff(tb testing.TB) *parserDiff {
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", upstream.Addr().String())
 		},
-	})
+	}, func(way http.RoundTripper) http.RoundTripper { return &numbering{w, way} })
 	if err != nil {
 		tb.Fatal(err)
-	}
-	for _, transport := range []*http.RoundTripper{
-		&forwards.own.plain, &forwards.own.upgrade, &forwards.anonymous.plain, &forwards.anonymous.upgrade,
-	} {
-		*transport = &numbering{w, *transport}
 	}
 	registry := prometheus.NewRegistry()
 	const long = time.Minute
@@ -275,6 +271,13 @@ func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 }
 
 // forwarderTo forwards to one server.
-func forwarderTo(config *rest.Config) (*Forwarder, error) {
-	return NewForwarder(config, func(adapt Adaptation) (http.RoundTripper, error) { return rest.TransportFor(adapt(config)) })
+// forwarderTo returns a forwarder whose ways upstream are wrapped, unless wrap is nil.
+func forwarderTo(config *rest.Config, wrap func(http.RoundTripper) http.RoundTripper) (*forward.Forwarder, error) {
+	return forward.New(config, func(adapt forward.Adaptation) (http.RoundTripper, error) {
+		way, err := rest.TransportFor(adapt(config))
+		if err == nil && wrap != nil {
+			way = wrap(way)
+		}
+		return way, err
+	})
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
@@ -62,7 +63,7 @@ const (
 // Server serves clients on one listener.
 type Server struct {
 	feeds    read.Feeds
-	forwards *Forwarder
+	forwards *forward.Forwarder
 	options  atomic.Pointer[Options]
 	metrics  *Metrics
 	log      *zap.Logger
@@ -73,7 +74,7 @@ type Server struct {
 	drain     context.CancelFunc
 	streams   sync.WaitGroup
 	late      atomic.Int64 // see lateMax
-	flights   flights
+	sharing   *forward.Sharing
 	pump      pump
 	fallbacks fallbackLimiter
 	// workspace is for answers that are made for one request each.
@@ -97,7 +98,7 @@ type Server struct {
 }
 
 // NewServer returns a server; Serve runs it.
-func NewServer(feeds read.Feeds, forwards *Forwarder, store *derived.Store, options Options, metrics *Metrics, log *zap.Logger) (*Server, error) {
+func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Store, options Options, metrics *Metrics, log *zap.Logger) (*Server, error) {
 	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log}
 	s.options.Store(&options)
 	s.ctx, s.cut = context.WithCancel(context.Background())
@@ -106,6 +107,7 @@ func NewServer(feeds read.Feeds, forwards *Forwarder, store *derived.Store, opti
 	s.draining, s.drain = context.WithCancel(s.ctx)
 	s.share(&options)
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
+	s.sharing = &forward.Sharing{Send: s.forward, Workspace: s.workspace, Serving: s.ctx, Shared: metrics.shared.Inc}
 	s.reader = read.New(read.Config{
 		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.slots, Limits: &s.limits,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
@@ -238,9 +240,9 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	case ctx.Err() != nil:
 		return exchange.ClientGone()
 	}
-	t, done := &trip{takes: v.Timed.Takes()}, func() {}
+	t, done := &forward.Trip{Takes: v.Timed.Takes()}, func() {}
 	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {
-		t.patience = lostPatience // whatever the reason to forward it
+		t.Patience = lostPatience // whatever the reason to forward it
 	}
 	switch {
 	case v.Reason.Stale():
@@ -269,11 +271,11 @@ func (s *Server) leave(ctx context.Context, req *exchange.Request, rt exchange.R
 		return nil, false
 	}
 	defer s.sooner.Give(place.User, place.Size) // upstream has done its work, or most of it
-	t := &trip{takes: timed.Takes()}
-	t.patience = max(soonerPatience, 10*t.takes)
+	t := &forward.Trip{Takes: timed.Takes()}
+	t.Patience = max(soonerPatience, 10*t.Takes)
 	resp = s.timedForward(ctx, req, rt, t, timed, func() {})
-	if resp.Source == exchange.FromProxy && resp.Status >= http.StatusInternalServerError && ctx.Err() == nil && t.since() >= t.patience {
-		timed.Feed.Answered(timed.Scope, t.since(), false)
+	if resp.Source == exchange.FromProxy && resp.Status >= http.StatusInternalServerError && ctx.Err() == nil && t.Since() >= t.Patience {
+		timed.Feed.Answered(timed.Scope, t.Since(), false)
 		return nil, false
 	}
 	return resp, true
@@ -281,24 +283,15 @@ func (s *Server) leave(ctx context.Context, req *exchange.Request, rt exchange.R
 
 // timedForward forwards a request. If the cache could have answered it, its feed learns how long
 // upstream took.
-func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *trip, timed *read.Timed, done func()) *exchange.Response {
-	resp := s.gatheredForward(ctx, req, rt, t, joined(s.metrics.forwardBegan(rt.Verb), done))
-	if timed != nil && !t.sent.IsZero() && resp.Source == exchange.FromUpstream && ctx.Err() == nil {
+func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Trip, timed *read.Timed, done func()) *exchange.Response {
+	resp := s.sharing.Forward(ctx, req, rt, t, forward.OnceBoth(s.metrics.forwardBegan(rt.Verb), done))
+	if timed != nil && !t.Sent.IsZero() && resp.Source == exchange.FromUpstream && ctx.Err() == nil {
 		switch {
 		case resp.Status == http.StatusOK:
-			timed.Feed.Answered(timed.Scope, t.since(), true)
+			timed.Feed.Answered(timed.Scope, t.Since(), true)
 		case resp.Status == http.StatusTooManyRequests, resp.Status >= http.StatusInternalServerError:
-			timed.Feed.Answered(timed.Scope, t.since(), false)
+			timed.Feed.Answered(timed.Scope, t.Since(), false)
 		}
-	}
-	return resp
-}
-
-// gatheredForward forwards a request. A short answer is read to its end.
-func (s *Server) gatheredForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *trip, done func()) *exchange.Response {
-	resp := s.sharedForward(ctx, req, rt, t, done)
-	if rt.Plain && rt.Resource && !resp.Lasts && kubernetesOwn(rt.GVR.Group) {
-		resp.Gather(req.Method)
 	}
 	return resp
 }
@@ -324,7 +317,7 @@ func (s *Server) enter(ctx context.Context, req *exchange.Request, rt *exchange.
 
 // forward sends a request upstream. Done is called once, when it is through. A
 // watch ends with the drain time as those from the cache do.
-func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *trip, done func()) *exchange.Response {
+func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Trip, done func()) *exchange.Response {
 	if rt.Subresource != "proxy" && req.Body != nil {
 		most := s.options.Load().Limits.BodyBytes
 		if req.Body.Length > most {
@@ -338,9 +331,9 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 		done()
 		return refusal
 	}
-	done = joined(done, admitted)
+	done = forward.OnceBoth(done, admitted)
 	if rt.Verb != "watch" {
-		resp := s.forwards.forward(ctx, nil, req, t, done)
+		resp := s.forwards.Send(ctx, nil, req, t, done)
 		if resp.Lasts = lasting(rt); resp.Tunnel != nil && !resp.Lasts {
 			admitted() // it may last, though nobody could know
 		}
@@ -348,7 +341,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	}
 	over, end := context.WithCancel(context.Background())
 	undrain := context.AfterFunc(s.draining, func() { time.AfterFunc(s.drainShare(), end) })
-	resp := s.forwards.forward(ctx, over, req, t, joined(done, func() {
+	resp := s.forwards.Send(ctx, over, req, t, forward.OnceBoth(done, func() {
 		undrain()
 		end()
 	}))

@@ -241,11 +241,10 @@ func TestSlowClientsAreCut(t *testing.T) {
 // serveBubble runs a server in a bubble, to which dial connects.
 func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Server, dial func(over string) *slowClient, end func()) {
 	t.Helper()
-	forwards, err := forwarderTo(&rest.Config{Host: "http://127.0.0.1:1"})
+	forwards, err := forwarderTo(&rest.Config{Host: "http://127.0.0.1:1"}, func(http.RoundTripper) http.RoundTripper { return readsBodies{} })
 	if err != nil {
 		t.Fatal(err)
 	}
-	forwards.own.plain = readsBodies{}
 	o := Options{Stall: 5 * time.Minute, Limits: testLimits(), AnyHost: true}
 	o.Limits.URIBytes, o.Limits.Idle = 64, 3*time.Minute
 	if overTLS {

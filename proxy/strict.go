@@ -8,7 +8,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"golang.org/x/net/http/httpguts"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
@@ -19,32 +18,24 @@ func misread(h *fasthttp.RequestHeader, header http.Header) *exchange.Response {
 	raw := h.RawHeaders()
 	switch {
 	case !slices.Contains([]string{"HTTP/1.0", "HTTP/1.1"}, string(h.Protocol())):
-		return noRequest(exchange.Failure(http.StatusHTTPVersionNotSupported, "", "unsupported protocol version"))
+		return exchange.NoRequest(exchange.Failure(http.StatusHTTPVersionNotSupported, "", "unsupported protocol version"))
 	case bytes.Count(raw, []byte("\n")) != bytes.Count(raw, []byte("\r\n")), bytes.Contains(raw, []byte("\n ")), bytes.Contains(raw, []byte("\n\t")):
 		// AllInOrder would lose those of a block that ends otherwise, and could not read folded ones twice.
-		return noRequest(exchange.BadRequest("header lines must end in CR LF and must not be folded"))
+		return exchange.NoRequest(exchange.BadRequest("header lines must end in CR LF and must not be folded"))
 	}
 	for name, values := range header {
 		for _, value := range values {
 			switch {
 			case !httpguts.ValidHeaderFieldName(name), !httpguts.ValidHeaderFieldValue(value):
-				return noRequest(exchange.BadRequest("malformed header"))
+				return exchange.NoRequest(exchange.BadRequest("malformed header"))
 			case name == "Host" && !httpguts.ValidHostHeader(value):
-				return noRequest(exchange.BadRequest("malformed Host header"))
+				return exchange.NoRequest(exchange.BadRequest("malformed Host header"))
 			case name == "Transfer-Encoding" && !strings.EqualFold(value, "chunked"):
-				return noRequest(exchange.Failure(http.StatusNotImplemented, "", "unsupported transfer encoding"))
+				return exchange.NoRequest(exchange.Failure(http.StatusNotImplemented, "", "unsupported transfer encoding"))
 			case name == "Expect" && !strings.EqualFold(value, "100-continue"):
-				return noRequest(exchange.Failure(http.StatusExpectationFailed, "", "unsupported expectation"))
+				return exchange.NoRequest(exchange.Failure(http.StatusExpectationFailed, "", "unsupported expectation"))
 			}
 		}
 	}
 	return nil
-}
-
-// noRequest refuses what upstream might not take for a request at all, nor what follows
-// it on the same connection.
-func noRequest(status metav1.Status) *exchange.Response {
-	resp := exchange.StatusResponse(status, exchange.FromProxy)
-	resp.Close = true
-	return resp
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
 	"github.com/watchproxy/watchproxy/proxy/derived"
+	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -123,7 +124,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	if err != nil {
 		return err
 	}
-	forwards, err := proxy.NewForwarder(behind.forwarding(), behind.transport)
+	forwards, err := forward.New(behind.forwarding(), behind.transport)
 	if err != nil {
 		return err
 	}

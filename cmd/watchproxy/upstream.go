@@ -16,7 +16,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/kubeconfig"
 	"github.com/watchproxy/watchproxy/config"
-	"github.com/watchproxy/watchproxy/proxy"
+	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
@@ -66,7 +66,7 @@ func connect(ctx context.Context, u config.Upstream, listen string, window int, 
 }
 
 // transport is the way to whichever server is asked at the time.
-func (a *apiserver) transport(adapt proxy.Adaptation) (http.RoundTripper, error) {
+func (a *apiserver) transport(adapt forward.Adaptation) (http.RoundTripper, error) {
 	ways := make([]http.RoundTripper, len(a.configs))
 	for i, rc := range a.configs {
 		var err error

@@ -76,3 +76,11 @@ func StatusResponse(s metav1.Status, from Source) *Response {
 	r.Bytes = body
 	return r
 }
+
+// NoRequest refuses what upstream might not take for a request at all, nor what follows
+// it on the same connection.
+func NoRequest(status metav1.Status) *Response {
+	resp := StatusResponse(status, FromProxy)
+	resp.Close = true
+	return resp
+}

@@ -1,4 +1,4 @@
-package proxy
+package forward
 
 import (
 	"context"
@@ -41,7 +41,7 @@ type Adaptation func(*rest.Config) *rest.Config
 
 // NewForwarder returns a forwarder to the server of a client configuration. The ways there are made by
 // transport, so that there can be several servers; each of their configurations has to be adapted alike.
-func NewForwarder(config *rest.Config, transport func(Adaptation) (http.RoundTripper, error)) (*Forwarder, error) {
+func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, error)) (*Forwarder, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("upstream address %q: %w", config.Host, err)
@@ -71,19 +71,19 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 	return t, err
 }
 
-// forward sends a request upstream. When the client leaves, the upstream
+// Send sends a request upstream. When the client leaves, the upstream
 // request ends. When over ends, which is nil for never, the response does, as if
 // upstream had ended it. Done is called once, when both sides are through.
-func (f *Forwarder) forward(ctx, over context.Context, req *exchange.Request, t *trip, done func()) *exchange.Response {
+func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Trip, done func()) *exchange.Response {
 	ctx, cancel := context.WithCancel(ctx)
-	x := &roundTrip{Request: req, cancel: joined(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
+	x := &roundTrip{Request: req, cancel: OnceBoth(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
 	if over != nil {
 		finish := x.cancel
 		stop := context.AfterFunc(over, func() {
 			x.over.Store(true)
 			finish()
 		})
-		x.cancel = joined(func() { stop() }, finish)
+		x.cancel = OnceBoth(func() { stop() }, finish)
 	}
 	if f.actsAs && (req.Impersonates() && req.Identity == nil || req.Identity.ActsAsAnother()) {
 		x.cancel()
@@ -92,7 +92,7 @@ func (f *Forwarder) forward(ctx, over context.Context, req *exchange.Request, t 
 	out, err := x.outgoing(ctx, f.base)
 	if err != nil {
 		x.cancel()
-		return noRequest(exchange.BadRequest(err.Error()))
+		return exchange.NoRequest(exchange.BadRequest(err.Error()))
 	}
 	way, ok := f.way(req)
 	if !ok {
@@ -110,7 +110,7 @@ func (f *Forwarder) forward(ctx, over context.Context, req *exchange.Request, t 
 			x.finish()
 		}
 	}()
-	t.sent = time.Now()
+	t.Sent = time.Now()
 	in, err := t.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })
 	asked = true
 	if err != nil {
@@ -136,27 +136,27 @@ func (f *Forwarder) forward(ctx, over context.Context, req *exchange.Request, t 
 	return resp
 }
 
-// trip is how a request goes upstream.
-type trip struct {
-	patience time.Duration // how long upstream may take to begin its answer; 0 for as long as it likes
-	takes    time.Duration // how long it takes as a rule; 0 if that is not known
-	sent     time.Time     // zero if it was not, or by another one's request
+// Trip is how a request goes upstream.
+type Trip struct {
+	Patience time.Duration // how long upstream may take to begin its answer; 0 for as long as it likes
+	Takes    time.Duration // how long it takes as a rule; 0 if that is not known
+	Sent     time.Time     // zero if it was not, or by another one's request
 }
 
-// since is how long ago it was sent, 0 if it was not.
-func (t *trip) since() time.Duration {
-	if t.sent.IsZero() {
+// Since is how long ago it was sent, 0 if it was not.
+func (t *Trip) Since() time.Duration {
+	if t.Sent.IsZero() {
 		return 0
 	}
-	return time.Since(t.sent)
+	return time.Since(t.Sent)
 }
 
 // within gives an answer up that does not begin before the patience with it is over.
-func (t *trip) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {
-	if t.patience == 0 {
+func (t *Trip) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {
+	if t.Patience == 0 {
 		return ask()
 	}
-	late := time.AfterFunc(t.patience, cancel)
+	late := time.AfterFunc(t.Patience, cancel)
 	in, err := ask()
 	if !late.Stop() && err == nil { // it is cut already
 		return nil, errors.Join(context.Canceled, in.Body.Close())
@@ -182,8 +182,8 @@ func (f *Forwarder) way(req *exchange.Request) (http.RoundTripper, bool) {
 	return way, true
 }
 
-// joined calls both, once.
-func joined(first, second func()) func() {
+// OnceBoth returns what calls both functions, once.
+func OnceBoth(first, second func()) func() {
 	return sync.OnceFunc(func() {
 		first()
 		second()

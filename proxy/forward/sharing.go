@@ -1,4 +1,4 @@
-package proxy
+package forward
 
 import (
 	"context"
@@ -23,22 +23,48 @@ const (
 	shareWait = time.Minute
 )
 
-// sharedForward forwards a read, together with others if they are the same.
-func (s *Server) sharedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *trip, done func()) *exchange.Response {
+// Sharing forwards reads, those that are the same together.
+type Sharing struct {
+	// Send sends a request upstream. Done is called once, when it is through.
+	Send func(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response
+	// Workspace has the memory for answers that are shared.
+	Workspace *fair.Workspace
+	// Serving ends when nobody is served any more.
+	Serving context.Context //nolint:containedctx // it is the server's
+	// Shared counts an answer to a request that upstream never saw.
+	Shared func()
+
+	flights flights
+}
+
+// Forward forwards a request. A short answer is read to its end.
+func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response {
+	resp := s.share(ctx, req, rt, t, done)
+	if rt.Plain && rt.Resource && !resp.Lasts && kubernetesOwn(rt.GVR.Group) {
+		resp.Gather(req.Method)
+	}
+	return resp
+}
+
+// Waiting is how many requests wait for another one's answer or for their turn to ask.
+func (s *Sharing) Waiting() int { return s.flights.waiting() }
+
+// share forwards a read, together with others if they are the same.
+func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response {
 	key, ok := shareKey(req, rt)
 	if !ok {
-		return s.forward(ctx, req, rt, t, done)
+		return s.Send(ctx, req, rt, t, done)
 	}
 	common := false
-	resp, flew := s.flights.share(ctx, key, t.takes, func(crowd bool) (*exchange.Response, bool) {
+	resp, flew := s.flights.share(ctx, key, t.Takes, func(crowd bool) (*exchange.Response, bool) {
 		if !crowd {
-			return s.forward(ctx, req, rt, t, done), false
+			return s.Send(ctx, req, rt, t, done), false
 		}
 		all := *req
 		all.Client = exchange.Nobody{} // the others still wait when this one leaves
-		bounded, cancel := context.WithCancel(s.ctx)
+		bounded, cancel := context.WithCancel(s.Serving)
 		late := time.AfterFunc(shareWait, cancel)
-		resp := s.forward(bounded, &all, rt, t, joined(done, cancel))
+		resp := s.Send(bounded, &all, rt, t, OnceBoth(done, cancel))
 		common = s.buffer(bounded, req, resp)
 		late.Stop() // what is too long to be shared may take its time
 		return resp, common
@@ -49,10 +75,10 @@ func (s *Server) sharedForward(ctx context.Context, req *exchange.Request, rt ex
 		done()
 		return exchange.ClientGone()
 	case !flew && resp == nil:
-		return s.forward(ctx, req, rt, t, done)
+		return s.Send(ctx, req, rt, t, done)
 	case !flew:
 		done()
-		s.metrics.shared.Inc()
+		s.Shared()
 		return shared(resp, req)
 	case common:
 		return shared(resp, req)
@@ -66,28 +92,28 @@ const shareWork = 3
 
 // buffer reads an answer that others share, if the workspace has room for it. Short ones take none
 // once they were read, like those that nobody shares.
-func (s *Server) buffer(ctx context.Context, req *exchange.Request, resp *exchange.Response) (whole bool) {
+func (s *Sharing) buffer(ctx context.Context, req *exchange.Request, resp *exchange.Response) (whole bool) {
 	user := req.User()
 	for _, most := range []int64{exchange.GatherMax, shareMax} {
-		if s.workspace.Take(ctx, fair.Claim{User: user, Size: shareWork * most, Held: req.Held()}) != nil {
+		if s.Workspace.Take(ctx, fair.Claim{User: user, Size: shareWork * most, Held: req.Held()}) != nil {
 			return false
 		}
 		whole = resp.Buffer(most) == nil
 		kept := int64(0)
-		free := sync.OnceFunc(func() { s.workspace.Give(user, kept) })
+		free := sync.OnceFunc(func() { s.Workspace.Give(user, kept) })
 		switch {
 		case most == exchange.GatherMax:
 		case whole:
 			kept = int64(len(resp.Bytes))
-			resp.Shares = s.workspace.Shared(free)
+			resp.Shares = s.Workspace.Shared(free)
 		case resp.Length <= most: // the beginning was read
 			kept = most
 			resp.Reader = freeing{resp.Reader, free}
 		}
 		if most > exchange.GatherMax {
-			s.workspace.Discard((shareWork - 1) * int64(len(resp.Bytes)))
+			s.Workspace.Discard((shareWork - 1) * int64(len(resp.Bytes)))
 		}
-		s.workspace.Give(user, shareWork*most-kept)
+		s.Workspace.Give(user, shareWork*most-kept)
 		if whole {
 			return true
 		}

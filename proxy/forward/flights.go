@@ -1,4 +1,4 @@
-package proxy
+package forward
 
 import (
 	"context"
@@ -107,6 +107,18 @@ func (fs *flights) proceedLocked(of *fleet) {
 			fs.proceedLocked(of)
 		})
 	}
+}
+
+// waiting is how many wait for the next flight of any key.
+func (fs *flights) waiting() (n int) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, of := range fs.mu.fleets {
+		if of.next != nil {
+			n += of.next.waiting
+		}
+	}
+	return n
 }
 
 // land hands out a flight's answer and lets the next one begin.

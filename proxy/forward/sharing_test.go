@@ -1,4 +1,4 @@
-package proxy
+package forward
 
 import (
 	"context"
@@ -263,7 +263,7 @@ func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
 
 // An answer that lands as a client leaves gives that client's share of the memory back.
 func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
-	s := &Server{}
+	s := &Sharing{}
 	req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
 	rt := exchange.ParseRoute(req.Method, req.Path)
 	key, ok := shareKey(req, rt)
@@ -282,7 +282,7 @@ func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 		f.answer = answer
 		close(f.landed)
 		s.flights.mu.fleets = map[string]*fleet{key: {up: 1, next: f}}
-		s.sharedForward(left, req, rt, &trip{}, func() {})
+		s.share(left, req, rt, &Trip{}, func() {})
 		if !freed {
 			t.Fatal("a share is lost")
 		}
