@@ -12,7 +12,7 @@ import (
 // answered counts a request whose answer is about to be written, and logs it if its lot says so. Of the query
 // nothing is logged: it may hold what is nobody's business.
 func (s *Server) answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
-	s.metrics.request(rt, resp, took)
+	s.metrics.Request(rt, resp, took)
 	sampling := s.options.Load().AccessLog
 	if sampling == 0 || rand.Float64() >= sampling {
 		return

@@ -12,12 +12,13 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 func TestAccessLog(t *testing.T) {
 	for sampling, want := range map[float64][2]int{0: {0, 0}, 0.5: {400, 600}, 1: {1000, 1000}} {
 		core, lines := observer.New(zap.InfoLevel)
-		s := &Server{metrics: NewMetrics(prometheus.NewRegistry()), log: zap.New(core)}
+		s := &Server{metrics: metrics.New(prometheus.NewRegistry()), log: zap.New(core)}
 		s.options.Store(&Options{AccessLog: sampling})
 		req := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/pods", Query: "labelSelector=secret", Header: http.Header{"User-Agent": {"test"}}}
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
@@ -41,7 +42,7 @@ func TestAccessLog(t *testing.T) {
 // A client decides what the log says of it, and not how much.
 func TestAccessLogIsShort(t *testing.T) {
 	core, lines := observer.New(zap.InfoLevel)
-	s := &Server{metrics: NewMetrics(prometheus.NewRegistry()), log: zap.New(core)}
+	s := &Server{metrics: metrics.New(prometheus.NewRegistry()), log: zap.New(core)}
 	s.options.Store(&Options{AccessLog: 1})
 	long := strings.Repeat("x", 60<<10)
 	req := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/" + long, Header: http.Header{"User-Agent": {long}}}

@@ -2,13 +2,11 @@ package proxy
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,7 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/browser"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
@@ -54,50 +54,50 @@ const (
 // browserCases are requests to a listener without authentication, and why each is refused.
 var browserCases = map[string]struct{ line, rest, reason string }{
 	// Pages of other origins, in new browsers.
-	"watch by WebSocket":       {"GET " + watchPath, chrome + evilOrigin + handshake, reasonOrigin},
-	"WebSocket in Firefox":     {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin + handshake, reasonSite},
-	"exec by WebSocket":        {"GET " + execPath, chrome + evilOrigin + handshake, reasonOrigin},
-	"sandboxed frame":          {"GET " + watchPath, chrome + "Origin: null\r\n" + handshake, reasonOrigin},
-	"another local port":       {"GET " + watchPath, chrome + "Origin: http://127.0.0.1:1\r\n" + handshake, reasonOrigin},
-	"another scheme":           {"GET " + watchPath, chrome + "Origin: https://HOST\r\n" + handshake, reasonOrigin},
-	"a longer name":            {"GET " + watchPath, chrome + "Origin: http://HOST.evil.example\r\n" + handshake, reasonOrigin},
-	"extension":                {"GET " + podsPath, newChrome + "none\r\nOrigin: chrome-extension://abc\r\n", reasonOrigin},
-	"two Origins":              {"GET " + podsPath, chrome + ownPage + evilOrigin, reasonOrigin},
-	"two sites":                {"GET " + podsPath, newChrome + "same-origin\r\nSec-Fetch-Site: cross-site\r\n", reasonSite},
-	"empty site":               {"GET " + podsPath, newChrome + "\r\n", reasonSite},
-	"no-cors POST":             {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + untypedBody, reasonSite},
-	"JSON POST":                {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + jsonBody, reasonSite},
-	"image":                    {"GET " + podsPath, newChrome + "cross-site\r\n", reasonSite},
-	"link":                     {"GET " + servicePath, newChrome + "cross-site\r\nSec-Fetch-User: ?1\r\n", reasonSite},
-	"image from another port":  {"GET " + podsPath, newChrome + "same-site\r\n", reasonSite},
-	"EventSource":              {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin, reasonSite},
-	"preflight":                {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Method: DELETE\r\n", reasonOrigin},
-	"preflight, local network": {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Private-Network: true\r\n", reasonOrigin},
+	"watch by WebSocket":       {"GET " + watchPath, chrome + evilOrigin + handshake, browser.ReasonOrigin},
+	"WebSocket in Firefox":     {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin + handshake, browser.ReasonSite},
+	"exec by WebSocket":        {"GET " + execPath, chrome + evilOrigin + handshake, browser.ReasonOrigin},
+	"sandboxed frame":          {"GET " + watchPath, chrome + "Origin: null\r\n" + handshake, browser.ReasonOrigin},
+	"another local port":       {"GET " + watchPath, chrome + "Origin: http://127.0.0.1:1\r\n" + handshake, browser.ReasonOrigin},
+	"another scheme":           {"GET " + watchPath, chrome + "Origin: https://HOST\r\n" + handshake, browser.ReasonOrigin},
+	"a longer name":            {"GET " + watchPath, chrome + "Origin: http://HOST.evil.example\r\n" + handshake, browser.ReasonOrigin},
+	"extension":                {"GET " + podsPath, newChrome + "none\r\nOrigin: chrome-extension://abc\r\n", browser.ReasonOrigin},
+	"two Origins":              {"GET " + podsPath, chrome + ownPage + evilOrigin, browser.ReasonOrigin},
+	"two sites":                {"GET " + podsPath, newChrome + "same-origin\r\nSec-Fetch-Site: cross-site\r\n", browser.ReasonSite},
+	"empty site":               {"GET " + podsPath, newChrome + "\r\n", browser.ReasonSite},
+	"no-cors POST":             {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + untypedBody, browser.ReasonSite},
+	"JSON POST":                {"POST " + podsPath, newChrome + "cross-site\r\n" + evilOrigin + jsonBody, browser.ReasonSite},
+	"image":                    {"GET " + podsPath, newChrome + "cross-site\r\n", browser.ReasonSite},
+	"link":                     {"GET " + servicePath, newChrome + "cross-site\r\nSec-Fetch-User: ?1\r\n", browser.ReasonSite},
+	"image from another port":  {"GET " + podsPath, newChrome + "same-site\r\n", browser.ReasonSite},
+	"EventSource":              {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin, browser.ReasonSite},
+	"preflight":                {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Method: DELETE\r\n", browser.ReasonOrigin},
+	"preflight, local network": {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Private-Network: true\r\n", browser.ReasonOrigin},
 	// In old ones.
-	"old: fetch":                {"GET " + podsPath, oldSafari + evilOrigin, reasonOrigin},
-	"old: form":                 {"POST " + podsPath, oldSafari + formBody, reasonUntold},
-	"old: form of text":         {"POST " + podsPath, oldSafari + textBody, reasonUntold},
-	"old: form of parts":        {"POST " + podsPath, oldSafari + partsBody, reasonUntold},
-	"old: untyped blob":         {"POST " + podsPath, oldSafari + untypedBody, reasonUntold},
-	"old: no body":              {"POST /api/v1/nodes/n/proxy/run/a/b/c?cmd=id", oldSafari + zeroBody, reasonInteractive},
-	"old: no body, to a pod":    {"POST " + podsPath + "/x/proxy/quit", oldSafari + zeroBody, reasonUntold},
-	"old: image of a service":   {"GET " + servicePath, oldSafari, reasonUntold},
-	"old: nothing tells it":     {"POST " + podsPath, formBody, reasonContentType},
-	"old: nor the body's type":  {"POST " + podsPath, untypedBody, reasonContentType},
-	"old: nor its length":       {"POST " + podsPath, chunkedBody, reasonContentType},
-	"old: an empty type":        {"PUT " + podsPath + "/x", emptyType, reasonContentType},
-	"unknown method":            {"PROPFIND " + podsPath, untypedBody, reasonContentType},
-	"PowerShell, untyped":       {"POST " + podsPath, powershell + untypedBody, reasonUntold},
-	"two types, one of a form":  {"POST " + podsPath, "Content-Type: text/plain\r\n" + jsonBody, reasonContentType},
-	"form type with more to it": {"POST " + podsPath, "Content-Type: text/plain;application/json\r\n" + untypedBody, reasonContentType},
+	"old: fetch":                {"GET " + podsPath, oldSafari + evilOrigin, browser.ReasonOrigin},
+	"old: form":                 {"POST " + podsPath, oldSafari + formBody, browser.ReasonUntold},
+	"old: form of text":         {"POST " + podsPath, oldSafari + textBody, browser.ReasonUntold},
+	"old: form of parts":        {"POST " + podsPath, oldSafari + partsBody, browser.ReasonUntold},
+	"old: untyped blob":         {"POST " + podsPath, oldSafari + untypedBody, browser.ReasonUntold},
+	"old: no body":              {"POST /api/v1/nodes/n/proxy/run/a/b/c?cmd=id", oldSafari + zeroBody, browser.ReasonInteractive},
+	"old: no body, to a pod":    {"POST " + podsPath + "/x/proxy/quit", oldSafari + zeroBody, browser.ReasonUntold},
+	"old: image of a service":   {"GET " + servicePath, oldSafari, browser.ReasonUntold},
+	"old: nothing tells it":     {"POST " + podsPath, formBody, browser.ReasonContentType},
+	"old: nor the body's type":  {"POST " + podsPath, untypedBody, browser.ReasonContentType},
+	"old: nor its length":       {"POST " + podsPath, chunkedBody, browser.ReasonContentType},
+	"old: an empty type":        {"PUT " + podsPath + "/x", emptyType, browser.ReasonContentType},
+	"unknown method":            {"PROPFIND " + podsPath, untypedBody, browser.ReasonContentType},
+	"PowerShell, untyped":       {"POST " + podsPath, powershell + untypedBody, browser.ReasonUntold},
+	"two types, one of a form":  {"POST " + podsPath, "Content-Type: text/plain\r\n" + jsonBody, browser.ReasonContentType},
+	"form type with more to it": {"POST " + podsPath, "Content-Type: text/plain;application/json\r\n" + untypedBody, browser.ReasonContentType},
 	// Pages that the proxy itself serves, such as those of a proxied service.
-	"own page: exec":         {"GET " + execPath, chrome + ownPage + handshake, reasonInteractive},
-	"own page: attach":       {"GET " + podsPath + "/x/attach", chrome + ownPage + handshake, reasonInteractive},
-	"own page: port-forward": {"GET " + podsPath + "/x/portforward", newChrome + "same-origin\r\n" + ownPage + handshake, reasonInteractive},
-	"own page: exec, told":   {"GET " + execPath, newChrome + "same-origin\r\n", reasonInteractive},
-	"own page: console":      {"GET /apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/v/console", chrome + ownPage + handshake, reasonInteractive},
-	"own page: kubelet":      {"POST /api/v1/nodes/n/proxy/run/a/b/c?cmd=id", newChrome + "same-origin\r\n" + ownPage + jsonBody, reasonInteractive},
-	"own page: a form":       {"POST " + podsPath, newChrome + "same-origin\r\n" + ownPage + formBody, reasonContentType},
+	"own page: exec":         {"GET " + execPath, chrome + ownPage + handshake, browser.ReasonInteractive},
+	"own page: attach":       {"GET " + podsPath + "/x/attach", chrome + ownPage + handshake, browser.ReasonInteractive},
+	"own page: port-forward": {"GET " + podsPath + "/x/portforward", newChrome + "same-origin\r\n" + ownPage + handshake, browser.ReasonInteractive},
+	"own page: exec, told":   {"GET " + execPath, newChrome + "same-origin\r\n", browser.ReasonInteractive},
+	"own page: console":      {"GET /apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/v/console", chrome + ownPage + handshake, browser.ReasonInteractive},
+	"own page: kubelet":      {"POST /api/v1/nodes/n/proxy/run/a/b/c?cmd=id", newChrome + "same-origin\r\n" + ownPage + jsonBody, browser.ReasonInteractive},
+	"own page: a form":       {"POST " + podsPath, newChrome + "same-origin\r\n" + ownPage + formBody, browser.ReasonContentType},
 	"own page: form, proxy":  {"POST " + servicePath, newChrome + "same-origin\r\n" + ownPage + formBody, ""},
 	"own page: WebSocket":    {"GET " + watchPath, chrome + ownPage + handshake, ""},
 	"own page: its service":  {"GET " + servicePath, chrome + ownPage + handshake, ""},
@@ -164,7 +164,7 @@ func TestBrowsers(t *testing.T) {
 				return
 			}
 			if resp.StatusCode != http.StatusForbidden || seen.Load() != before || !resp.Close ||
-				!strings.Contains(body, strings.Split(pageRefusals[test.reason], "%s")[0]) {
+				!strings.Contains(body, strings.Split(browser.PageRefusals[test.reason], "%s")[0]) {
 				t.Errorf("%s %s; upstream saw %d requests", resp.Status, body, seen.Load()-before)
 			}
 			if resp.Header.Get("Access-Control-Allow-Origin") != "" || resp.Header.Get("Cross-Origin-Resource-Policy") != "same-origin" || resp.Header.Get("X-Content-Type-Options") != "nosniff" {
@@ -178,7 +178,7 @@ func TestBrowsers(t *testing.T) {
 }
 
 func countOf(s *Server, reason string) float64 {
-	return testutil.ToFloat64(s.metrics.browsers.WithLabelValues("clients", reason))
+	return testutil.ToFloat64(s.metrics.Browsers.WithLabelValues("clients", reason))
 }
 
 // rawAsk sends a request as it is, with a Host, and returns the answer's head and body.
@@ -299,7 +299,7 @@ func TestAmbientCredentials(t *testing.T) {
 		{"anonymous", &access.Caller{}, plain, "localhost", "", false},
 	} {
 		t.Run(test.who+" "+test.origin, func(t *testing.T) {
-			s := &Server{metrics: NewMetrics(prometheus.NewRegistry())}
+			s := &Server{metrics: metrics.New(prometheus.NewRegistry())}
 			s.options.Store(&test.options)
 			req := &exchange.Request{Method: http.MethodGet, Target: watchPath, Host: test.host, Header: http.Header{"User-Agent": {"Mozilla/5.0"}}, Identity: &exchange.Identity{Caller: test.caller}}
 			if test.options.TLS != nil {
@@ -317,83 +317,12 @@ func TestAmbientCredentials(t *testing.T) {
 	}
 }
 
-// The admin address answers scrapes and probes by whatever name reaches it, and browsers by
-// names that no page can have led there.
-func TestAdminVisits(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	metrics := NewMetrics(registry)
-	admin := NewAdmin(registry, metrics, func() (any, error) { return "x", nil }, true)
-	const (
-		service    = "watchproxy-admin.watchproxy.svc:8002"
-		prometheus = "User-Agent: Prometheus/3.7.0\r\nAccept: text/plain;version=0.0.4\r\nX-Prometheus-Scrape-Timeout-Seconds: 10\r\n"
-		probe      = "User-Agent: kube-probe/1.36\r\nAccept: */*\r\n"
-	)
-	loopback, elsewhere := net.IPv4(127, 0, 0, 1), net.IPv4(10, 0, 0, 1)
-	for _, test := range []struct {
-		local              net.IP
-		host, path, header string
-		reason             string
-	}{
-		{elsewhere, "10.0.0.1:8002", "/metrics", prometheus, ""},
-		{elsewhere, service, "/metrics", prometheus, ""},
-		{elsewhere, "watchproxy-admin", "/status", "User-Agent: Go-http-client/1.1\r\n", ""},
-		{elsewhere, "10.0.0.1:8002", "/readyz", probe, ""},
-		{elsewhere, "[fd00::1]:8002", "/livez", probe, ""},
-		{elsewhere, "10.0.0.1:8002", "/", newChrome + "none\r\n", ""},
-		{elsewhere, "10.0.0.1:8002", "/status", chrome, ""}, // Sec-Fetch-Site is for loopback and TLS only
-		{elsewhere, service, "/status", chrome, reasonHost},
-		{elsewhere, "evil.example", "/status", "User-Agent: x\r\nAccept-Language: *\r\n", reasonHost},
-		{elsewhere, "evil.example", "/metrics", chrome, reasonHost},
-		{elsewhere, service, "/debug/pprof/heap", curl, reasonHost},
-		{elsewhere, "10.0.0.1:8002", "/debug/pprof/heap", curl, ""},
-		{loopback, "localhost:8002", "/", newChrome + "none\r\n", ""},
-		{loopback, "localhost:8002", "/status", newChrome + "same-origin\r\n", ""},
-		{loopback, "localhost:8002", "/status", oldSafari, ""},
-		{loopback, "127.0.0.1:8002", "/metrics", curl, ""},
-		{loopback, "10.0.0.1:8443", "/metrics", prometheus, ""}, // a proxy in the pod keeps the Host
-		{loopback, "evil.example:8002", "/metrics", prometheus, reasonHost},
-		{loopback, service, "/status", curl, reasonHost},
-		{loopback, "localhost:8002", "/", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n", ""},
-		{loopback, "localhost:8002", "/", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n", reasonSite},
-		{loopback, "localhost:8002", "/status", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n", reasonSite},
-		{loopback, "localhost:8002", "/status", chrome + evilOrigin, reasonOrigin},
-		{loopback, "localhost:8002", "/status", chrome + "Origin: http://localhost:8001\r\n", reasonOrigin},
-		{loopback, "localhost:8002", "/status", newChrome + "same-site\r\n", reasonSite},
-		{loopback, "localhost:8002", "/debug/pprof/", newChrome + "none\r\n", ""},
-		{loopback, "localhost:8002", "/debug/pprof/profile", newChrome + "cross-site\r\n", reasonSite},
-		{loopback, "localhost:8002", "/debug/pprof/profile", oldSafari, reasonUntold},
-		{nil, "evil.example", "/metrics", curl, reasonHost}, // it is not known where it came in
-	} {
-		raw := "GET " + test.path + " HTTP/1.1\r\nHost: " + test.host + "\r\n" + test.header + "\r\n"
-		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx := t.Context()
-		if test.local != nil {
-			ctx = context.WithValue(ctx, http.LocalAddrContextKey, &net.TCPAddr{IP: test.local, Port: 8002})
-		}
-		if reason := adminReason(r.WithContext(ctx)); reason != test.reason {
-			t.Errorf("%s: refused for %q, want %q", raw, reason, test.reason)
-		}
-		if test.reason == "" {
-			continue
-		}
-		counted := metrics.browsers.WithLabelValues("admin", test.reason)
-		before, w := testutil.ToFloat64(counted), httptest.NewRecorder()
-		admin.Server().Handler.ServeHTTP(w, r.WithContext(ctx))
-		if w.Code != http.StatusForbidden || testutil.ToFloat64(counted) != before+1 || w.Body.String() != adminRefusals[test.reason]+"\n" {
-			t.Errorf("%s: %d %s", raw, w.Code, w.Body)
-		}
-	}
-}
-
 func TestLoopbackHost(t *testing.T) {
 	for host, want := range map[string]bool{
 		"localhost": true, "localhost:8001": true, "127.0.0.1:8001": true, "[::1]:8001": true, "127.9.9.9": true, "": true, "LOCALHOST": true,
 		"evil.example": false, "evil.example:8001": false, "10.0.0.1": false, "localhost.evil.example": false, "127.0.0.1.nip.io": false,
 	} {
-		if loopbackHost(host) != want {
+		if browser.LoopbackHost(host) != want {
 			t.Errorf("loopbackHost(%q) = %t", host, !want)
 		}
 	}

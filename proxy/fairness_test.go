@@ -25,6 +25,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
@@ -113,7 +114,7 @@ func TestBurstOfWritesIsQueued(t *testing.T) {
 		})
 	}
 	waitFor(t, "all of them are under way", func() bool {
-		return len(codes) > 0 || testutil.ToFloat64(s.metrics.forwards.WithLabelValues("create")) == burst
+		return len(codes) > 0 || testutil.ToFloat64(s.metrics.Forwards.WithLabelValues("create")) == burst
 	})
 	if code, err := askAs(ctx, client, "other", http.MethodGet, url+"/p", ""); code != http.StatusOK || err != nil {
 		t.Errorf("another user's get: %d, %v", code, err)
@@ -127,7 +128,7 @@ func TestBurstOfWritesIsQueued(t *testing.T) {
 			t.Fatalf("answered with %d", code)
 		}
 	}
-	if n := testutil.ToFloat64(s.metrics.limited.WithLabelValues("forwards")); n != 0 {
+	if n := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("forwards")); n != 0 {
 		t.Errorf("%v are refused", n)
 	}
 	waitFor(t, "nothing is held", func() bool { return s.places.Taken() == 0 })
@@ -176,7 +177,7 @@ func TestPatienceOfForwards(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &Server{places: fair.NewQueue(1, 1, 100<<10)}
-			s.limits.metrics = NewMetrics(prometheus.NewRegistry())
+			s.limits.metrics = metrics.New(prometheus.NewRegistry())
 			ask := func() *exchange.Response {
 				req := &exchange.Request{Query: query, Header: http.Header{}, Client: exchange.Nobody{}}
 				_, refusal := s.admitForward(t.Context(), req, exchange.Route{Verb: "create"})

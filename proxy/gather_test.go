@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
@@ -35,7 +36,7 @@ func TestShortAnswersAreGathered(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := NewServer(nothingCached{}, forwards, newStore(t, 1),
-		Options{AnyHost: true, Limits: exchange.Limits{URIBytes: 1 << 10, HeaderBytes: 1 << 16, Forwards: 10, UserConnections: 10}}, NewMetrics(prometheus.NewRegistry()), zap.NewNop())
+		Options{AnyHost: true, Limits: exchange.Limits{URIBytes: 1 << 10, HeaderBytes: 1 << 16, Forwards: 10, UserConnections: 10}}, metrics.New(prometheus.NewRegistry()), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

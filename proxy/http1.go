@@ -85,7 +85,7 @@ func (s *Server) serveRequests(c *conn, first bool) {
 func (s *Server) await(c *conn, first bool) bool {
 	ok, refused := c.await(first, s.options.Load().Limits, &s.heads)
 	if refused {
-		s.metrics.connectionRefused("heads")
+		s.metrics.ConnectionRefused("heads")
 	}
 	return ok
 }
@@ -253,7 +253,7 @@ func writeUnframed(c *conn, resp *exchange.Response) {
 // for them. The connection ends with it, as what came behind the request was not
 // kept.
 func (s *Server) runStream(c *conn, rt exchange.Route, resp *exchange.Response, old bool) {
-	open := s.metrics.watchOpened(rt)
+	open := s.metrics.WatchOpened(rt)
 	defer open.Dec()
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()

@@ -151,7 +151,7 @@ func (s *Server) writeHTTP2(out *stallStream, answer []byte, known bool) {
 	if !known {
 		defer s.strangers.Add(-1)
 		if s.strangers.Add(1) > strangersMax {
-			s.metrics.connectionRefused("strangers")
+			s.metrics.ConnectionRefused("strangers")
 			panic(http.ErrAbortHandler)
 		}
 	}
@@ -274,7 +274,7 @@ func (s *Server) streamHTTP2(ctx context.Context, out *stallStream, rt exchange.
 		return nil
 	}
 	s.streams.Add(1)
-	open := s.metrics.watchOpened(rt)
+	open := s.metrics.WatchOpened(rt)
 	return func() {
 		defer s.streams.Done()
 		defer open.Dec()

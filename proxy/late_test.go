@@ -20,6 +20,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/forward"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
@@ -188,7 +189,7 @@ func TestPanicGivesBack(t *testing.T) {
 	}
 	registry := prometheus.NewRegistry()
 	s, err := NewServer(oneFeed{feed: &rawFeed{c}}, forwards, newStore(t, 1<<20),
-		Options{Limits: testLimits(), AnyHost: true, Options: read.Options{SyncTimeout: time.Minute}}, NewMetrics(registry), zap.NewNop())
+		Options{Limits: testLimits(), AnyHost: true, Options: read.Options{SyncTimeout: time.Minute}}, metrics.New(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // perUserCounts count what users have open, and forget who has nothing open.
@@ -44,7 +45,7 @@ func (h *perUserCounts) take(name string, most int) (giveBack func(), ok bool) {
 // limiter refuses what is beyond a limit of its client.
 type limiter struct {
 	limits  func() exchange.Limits
-	metrics *Metrics
+	metrics *metrics.Metrics
 	// What users have open.
 	connections, watches perUserCounts
 }
@@ -73,7 +74,7 @@ func (l *limiter) AdmitWatch(req *exchange.Request) (done func(), refusal *excha
 
 // tooMany says that a client has enough, and should come back later.
 func (l *limiter) tooMany(req *exchange.Request, limit, message string) *exchange.Response {
-	l.metrics.limited.WithLabelValues(limit).Inc()
+	l.metrics.Limited.WithLabelValues(limit).Inc()
 	st := exchange.Failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message+", please try again later")
 	st.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	resp := req.Fail(st, exchange.FromProxy)

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // failing is a listener whose Accept does what it is told, and notes when.
@@ -41,12 +42,12 @@ func (f *failing) Accept() (net.Conn, error) {
 	return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", err)}
 }
 
-func listenerOf(from net.Listener, limits exchange.Limits) (*listener, *Metrics, *observer.ObservedLogs, chan struct{}) {
+func listenerOf(from net.Listener, limits exchange.Limits) (*listener, *metrics.Metrics, *observer.ObservedLogs, chan struct{}) {
 	core, logs := observer.New(zap.InfoLevel)
-	metrics, ending := NewMetrics(prometheus.NewRegistry()), make(chan struct{})
+	metrics, ending := metrics.New(prometheus.NewRegistry()), make(chan struct{})
 	return &listener{
 		Listener: from, open: &connSet{}, limits: func() exchange.Limits { return limits }, ending: ending,
-		refused: metrics.connectionRefused, log: zap.New(core),
+		refused: metrics.ConnectionRefused, log: zap.New(core),
 	}, metrics, logs, ending
 }
 
@@ -79,7 +80,7 @@ func TestAcceptGoesOn(t *testing.T) {
 		if n := logs.FilterMessage("connections cannot be accepted for now").Len(); n != 2 {
 			t.Errorf("%d warnings, want one for each of two spells", n)
 		}
-		if n := testutil.ToFloat64(metrics.refused.WithLabelValues("error")); n != 15 {
+		if n := testutil.ToFloat64(metrics.Refused.WithLabelValues("error")); n != 15 {
 			t.Errorf("%v are counted, want 15", n)
 		}
 	})
@@ -134,7 +135,7 @@ func TestDescriptorsBoundConnections(t *testing.T) {
 			crowded++
 		}
 	}
-	if refused := testutil.ToFloat64(metrics.refused.WithLabelValues("limit")); len(all) != 16 || crowded != 2 || refused != 4 {
+	if refused := testutil.ToFloat64(metrics.Refused.WithLabelValues("limit")); len(all) != 16 || crowded != 2 || refused != 4 {
 		t.Errorf("%d connections, %d of them are told that there are too many, %v are refused; want 16, 2 and 4", len(all), crowded, refused)
 	}
 	for _, c := range all {

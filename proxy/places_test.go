@@ -24,6 +24,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 
@@ -101,7 +102,7 @@ func serveTo(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, options 
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	s, err := NewServer(feeds, forwards, newStore(t, 1<<20), options, NewMetrics(registry), zap.NewNop())
+	s, err := NewServer(feeds, forwards, newStore(t, 1<<20), options, metrics.New(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

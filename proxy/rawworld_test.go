@@ -21,6 +21,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/forward"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -64,7 +65,7 @@ func newParserDiff(tb testing.TB) *parserDiff {
 	registry := prometheus.NewRegistry()
 	const long = time.Minute
 	options := Options{Options: read.Options{SyncTimeout: long}, Stall: long, Limits: testLimits()}
-	s, err := NewServer(w, forwards, newStore(tb, 1<<20), options, NewMetrics(registry), zap.NewNop())
+	s, err := NewServer(w, forwards, newStore(tb, 1<<20), options, metrics.New(registry), zap.NewNop())
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/forward"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
@@ -65,7 +66,7 @@ type Server struct {
 	feeds    read.Feeds
 	forwards *forward.Forwarder
 	options  atomic.Pointer[Options]
-	metrics  *Metrics
+	metrics  *metrics.Metrics
 	log      *zap.Logger
 
 	ctx       context.Context // ends when what is still open is cut
@@ -98,7 +99,7 @@ type Server struct {
 }
 
 // NewServer returns a server; Serve runs it.
-func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Store, options Options, metrics *Metrics, log *zap.Logger) (*Server, error) {
+func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Store, options Options, metrics *metrics.Metrics, log *zap.Logger) (*Server, error) {
 	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log}
 	s.options.Store(&options)
 	s.ctx, s.cut = context.WithCancel(context.Background())
@@ -107,7 +108,7 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	s.draining, s.drain = context.WithCancel(s.ctx)
 	s.share(&options)
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
-	s.sharing = &forward.Sharing{Send: s.forward, Workspace: s.workspace, Serving: s.ctx, Shared: metrics.shared.Inc}
+	s.sharing = &forward.Sharing{Send: s.forward, Workspace: s.workspace, Serving: s.ctx, Shared: metrics.Shared.Inc}
 	s.reader = read.New(read.Config{
 		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.slots, Limits: &s.limits,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
@@ -150,7 +151,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.cut()
 	defer context.AfterFunc(s.ctx, s.conns.cut)()
 	accepting := &listener{
-		Listener: l, tls: s.options.Load().TLS, open: &s.conns, ending: ctx.Done(), refused: s.metrics.connectionRefused, log: s.log,
+		Listener: l, tls: s.options.Load().TLS, open: &s.conns, ending: ctx.Done(), refused: s.metrics.ConnectionRefused, log: s.log,
 		limits: func() exchange.Limits { return s.options.Load().Limits },
 	}
 	limits := accepting.limits()
@@ -284,7 +285,7 @@ func (s *Server) leave(ctx context.Context, req *exchange.Request, rt exchange.R
 // timedForward forwards a request. If the cache could have answered it, its feed learns how long
 // upstream took.
 func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Trip, timed *read.Timed, done func()) *exchange.Response {
-	resp := s.sharing.Forward(ctx, req, rt, t, forward.OnceBoth(s.metrics.forwardBegan(rt.Verb), done))
+	resp := s.sharing.Forward(ctx, req, rt, t, forward.OnceBoth(s.metrics.ForwardBegan(rt.Verb), done))
 	if timed != nil && !t.Sent.IsZero() && resp.Source == exchange.FromUpstream && ctx.Err() == nil {
 		switch {
 		case resp.Status == http.StatusOK:

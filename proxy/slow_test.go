@@ -23,6 +23,8 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // readsBodies is an upstream that answers a request when it has read its body.
@@ -251,7 +253,7 @@ func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Serve
 		o.TLS = certificates
 	}
 	registry := prometheus.NewRegistry()
-	s, err = NewServer(forwardsAll{}, forwards, newStore(t, 1<<20), o, NewMetrics(registry), zap.NewNop())
+	s, err = NewServer(forwardsAll{}, forwards, newStore(t, 1<<20), o, metrics.New(registry), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +328,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		if n := s.strangers.Load(); n != 0 || resets.Load() != 1600 {
 			t.Errorf("a minute later %d answers wait, %d were given up", n, resets.Load())
 		}
-		if n := testutil.ToFloat64(s.metrics.refused.WithLabelValues("strangers")); n != 600 {
+		if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues("strangers")); n != 600 {
 			t.Errorf("%v are counted", n)
 		}
 		end()

@@ -20,6 +20,7 @@ import (
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/proxy"
+	"github.com/watchproxy/watchproxy/proxy/admin"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/read"
@@ -27,6 +28,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // serveFlags are the flags of serve; what is set takes precedence over the file.
@@ -119,8 +122,8 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	memory := &budget{limit: tuneMemory(c.MemoryBudget, log), fixedGC: os.Getenv("GOGC") != "", log: log}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildOf().metric())
-	metrics := upstream.NewMetrics(registry)
-	behind, err := connect(ctx, c.Upstream, c.Listen, streamWindow(memory.limit), metrics, log)
+	feedMetrics := upstream.NewMetrics(registry)
+	behind, err := connect(ctx, c.Upstream, c.Listen, streamWindow(memory.limit), feedMetrics, log)
 	if err != nil {
 		return err
 	}
@@ -128,14 +131,14 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	if err != nil {
 		return err
 	}
-	client, err := behind.client(metrics)
+	client, err := behind.client(feedMetrics)
 	if err != nil {
 		return err
 	}
-	feeds := upstream.NewFeeds(client, behind.servers, metrics, feedOptions(c.Cache), log)
+	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, feedOptions(c.Cache), log)
 	defer feeds.Stop()
 	registry.MustRegister(upstream.NewCollector(feeds))
-	save, err := persist(ctx, c.Cache.Persistence, feeds, client, metrics, log)
+	save, err := persist(ctx, c.Cache.Persistence, feeds, client, feedMetrics, log)
 	if err != nil {
 		return err
 	}
@@ -156,7 +159,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	defer secured()
 	defer stop()
-	served := proxy.NewMetrics(registry)
+	served := metrics.New(registry)
 	server, err := proxy.NewServer(opener{feeds}, forwards, derived, options, served, log)
 	if err != nil {
 		return err
@@ -171,14 +174,14 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	defer inBackground(ctx, reloads.run)()
 	began := time.Now()
-	admin := proxy.NewAdmin(registry, served, func() (any, error) {
+	admin := admin.New(registry, served, func() (any, error) {
 		return status.Of(buildOf().Version, behind.host(), began, feeds.Status(), registry)
 	}, c.Profiling)
 	return run(ctx, c, server, admin, log)
 }
 
 // run listens, says so, and serves until ctx ends and everything has drained.
-func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, admin *proxy.Admin, log *zap.Logger) error {
+func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, admin *admin.Admin, log *zap.Logger) error {
 	var lc net.ListenConfig
 	clients, err := listen(ctx, c.Listen)
 	if err != nil {

@@ -1,4 +1,4 @@
-package proxy
+package admin
 
 import (
 	"errors"
@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // The page loads nothing but its own files, and what they are is told right.
 func TestPage(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	admin := NewAdmin(registry, NewMetrics(registry), func() (any, error) { return nil, errors.New("no figures") }, false)
+	admin := New(registry, metrics.New(registry), func() (any, error) { return nil, errors.New("no figures") }, false)
 	get := func(method, path string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		admin.Server().Handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, http.NoBody))

@@ -1,4 +1,4 @@
-package proxy
+package metrics
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 // request is its names, not its query.
 func TestLabelsAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	m := NewMetrics(registry)
+	m := New(registry)
 	series := func(name string) (n int) {
 		families, err := registry.Gather()
 		if err != nil {
@@ -33,7 +33,7 @@ func TestLabelsAreBounded(t *testing.T) {
 	}
 	answer := func(method, path string, status int, from exchange.Source) {
 		resp := exchange.NewResponse(status, from)
-		m.request(exchange.ParseRoute(method, path), resp, time.Millisecond)
+		m.Request(exchange.ParseRoute(method, path), resp, time.Millisecond)
 	}
 	const made = 2 * namesMost
 	for i := range made {

@@ -1,4 +1,4 @@
-package proxy
+package metrics
 
 import (
 	"net/http"
@@ -19,15 +19,15 @@ type Metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	watches  *prometheus.GaugeVec
-	forwards *prometheus.GaugeVec
-	shared   prometheus.Counter
-	limited  *prometheus.CounterVec
-	browsers *prometheus.CounterVec
-	refused  *prometheus.CounterVec
+	Forwards *prometheus.GaugeVec
+	Shared   prometheus.Counter
+	Limited  *prometheus.CounterVec
+	Browsers *prometheus.CounterVec
+	Refused  *prometheus.CounterVec
 }
 
 // NewMetrics registers the server's metrics.
-func NewMetrics(r prometheus.Registerer) *Metrics {
+func New(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_requests_total",
@@ -43,36 +43,36 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "watchproxy_watches",
 			Help: "Open watches served from the cache.",
 		}, []string{"group", "version", "resource"}),
-		forwards: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Forwards: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_forwards_in_flight",
 			Help: "Forwarded requests that are not through yet, by verb; a forwarded watch counts as long as it is open.",
 		}, []string{"verb"}),
-		shared: prometheus.NewCounter(prometheus.CounterOpts{
+		Shared: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watchproxy_forwards_shared_total",
 			Help: "Forwarded gets and lists that were answered by another one's request: upstream never saw them.",
 		}),
 	}
-	m.limited = prometheus.NewCounterVec(prometheus.CounterOpts{
+	m.Limited = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_limited_total",
 		Help: "Requests refused with 429, by the limit that they exceeded.",
 	}, []string{"limit"})
-	m.browsers = prometheus.NewCounterVec(prometheus.CounterOpts{
+	m.Browsers = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_browser_refusals_total",
 		Help: "Requests refused with 403 because a web page may have made a browser send them, by listener (clients, admin) and reason.",
 	}, []string{"listener", "reason"})
-	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+	m.Refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_connections_refused_total",
 		Help: "Connections closed or reset before they were served, by reason (limit: too many are open, error: accepting one failed, as " +
 			"without file descriptors, heads: too much of incomplete requests is held, strangers: too many unknown clients leave answers unread).",
 	}, []string{"reason"})
-	r.MustRegister(m.requests, m.seconds, m.watches, m.forwards, m.shared, m.limited, m.browsers, m.refused)
+	r.MustRegister(m.requests, m.seconds, m.watches, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused)
 	return m
 }
 
 // connectionRefused counts a connection that was closed before it was served.
-func (m *Metrics) connectionRefused(reason string) { m.refused.WithLabelValues(reason).Inc() }
+func (m *Metrics) ConnectionRefused(reason string) { m.Refused.WithLabelValues(reason).Inc() }
 
-func (m *Metrics) request(rt exchange.Route, resp *exchange.Response, took time.Duration) {
+func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	gvr, code := m.known.admit(metricLabels(rt, resp)), resp.Status
 	if resp.Told != 0 {
 		code = resp.Told
@@ -140,14 +140,14 @@ func (n *names) admit(labels [3]string) [3]string {
 }
 
 // forwardBegan counts a forwarded request until the returned function is called.
-func (m *Metrics) forwardBegan(verb string) (done func()) {
-	gauge := m.forwards.WithLabelValues(verb)
+func (m *Metrics) ForwardBegan(verb string) (done func()) {
+	gauge := m.Forwards.WithLabelValues(verb)
 	gauge.Inc()
 	return gauge.Dec
 }
 
 // watchOpened counts an open watch. Its end takes it off again.
-func (m *Metrics) watchOpened(rt exchange.Route) prometheus.Gauge {
+func (m *Metrics) WatchOpened(rt exchange.Route) prometheus.Gauge {
 	gvr := m.known.admit([3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource})
 	open := m.watches.WithLabelValues(gvr[:]...)
 	open.Inc()

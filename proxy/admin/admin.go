@@ -1,4 +1,4 @@
-package proxy
+package admin
 
 import (
 	"encoding/json"
@@ -11,6 +11,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/watchproxy/watchproxy/proxy/browser"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
 // Admin answers operators and probes: /metrics, /livez, /readyz, /status, and a page
@@ -19,7 +22,7 @@ type Admin struct {
 	ready   atomic.Bool
 	status  func() (any, error)
 	mux     *http.ServeMux
-	metrics *Metrics
+	metrics *metrics.Metrics
 }
 
 const (
@@ -32,7 +35,7 @@ const (
 // NewAdmin returns the admin handler, which counts what it refuses in metrics. All that was
 // gathered is shown at /metrics, status as JSON at /status, and Go's profiles at /debug/pprof if
 // profiling is asked for.
-func NewAdmin(gathered prometheus.Gatherer, metrics *Metrics, status func() (any, error), profiling bool) *Admin {
+func New(gathered prometheus.Gatherer, metrics *metrics.Metrics, status func() (any, error), profiling bool) *Admin {
 	a := &Admin{status: status, mux: http.NewServeMux(), metrics: metrics}
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(gathered, promhttp.HandlerOpts{}))
 	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { ok(w) })
@@ -76,9 +79,9 @@ func (a *Admin) Server() *http.Server {
 
 // serve refuses what a web page may have made a browser send.
 func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
-	isolate(w.Header())
+	browser.Isolate(w.Header())
 	if reason := adminReason(r); reason != "" {
-		a.metrics.browsers.WithLabelValues("admin", reason).Inc()
+		a.metrics.Browsers.WithLabelValues("admin", reason).Inc()
 		http.Error(w, adminRefusals[reason], http.StatusForbidden)
 		return
 	}
@@ -90,16 +93,16 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 // nobody knows all names of a Service: not browsers, not on loopback, and not for profiles.
 func adminReason(r *http.Request) string {
 	h, profile := r.Header, strings.HasPrefix(r.URL.Path, profiles)
-	named := !loopbackHost(r.Host) && !addressHost(r.Host)
+	named := !browser.LoopbackHost(r.Host) && !browser.AddressHost(r.Host)
 	switch {
-	case named && (profile || byLoopback(r) || maybeBrowser(h)):
-		return reasonHost
+	case named && (profile || byLoopback(r) || browser.MaybeBrowser(h)):
+		return browser.ReasonHost
 	case r.URL.Path == "/" && h.Get("Sec-Fetch-Dest") == "document" && h["Origin"] == nil:
 		return "" // a link to the page, from wherever
-	case profile && fromBrowser(h) && h["Sec-Fetch-Site"] == nil:
-		return reasonUntold // a profile costs processor time, seen or not
+	case profile && browser.FromBrowser(h) && h["Sec-Fetch-Site"] == nil:
+		return browser.ReasonUntold // a profile costs processor time, seen or not
 	}
-	return foreign(h, r.TLS != nil, r.Host)
+	return browser.Foreign(h, r.TLS != nil, r.Host)
 }
 
 // byLoopback tells that a request came to a loopback address, as a port-forward's does.
@@ -110,8 +113,8 @@ func byLoopback(r *http.Request) bool {
 
 // adminRefusals tell what to do about each reason.
 var adminRefusals = map[string]string{
-	reasonHost:   "403: a web page can have led this name here: use localhost or an IP address, or have the proxy in front send one as Host",
-	reasonSite:   "403: a page of another site sent this request, says Sec-Fetch-Site: type the address into the browser",
-	reasonOrigin: "403: a page of another origin sent this request, says Origin: a client other than a browser should leave Origin out",
-	reasonUntold: "403: an old browser may have sent this request for any page: use a newer one, or a User-Agent without Mozilla",
+	browser.ReasonHost:   "403: a web page can have led this name here: use localhost or an IP address, or have the proxy in front send one as Host",
+	browser.ReasonSite:   "403: a page of another site sent this request, says Sec-Fetch-Site: type the address into the browser",
+	browser.ReasonOrigin: "403: a page of another origin sent this request, says Origin: a client other than a browser should leave Origin out",
+	browser.ReasonUntold: "403: an old browser may have sent this request for any page: use a newer one, or a User-Agent without Mozilla",
 }

@@ -1,4 +1,4 @@
-package proxy
+package browser
 
 import (
 	"fmt"
@@ -33,55 +33,22 @@ import (
 
 // The values of the label reason of watchproxy_browser_refusals_total.
 const (
-	reasonHost        = "host"         // a page may have led the name here
-	reasonSite        = "site"         // another site's page, says Sec-Fetch-Site
-	reasonOrigin      = "origin"       // another origin's page, says Origin
-	reasonUntold      = "untold"       // an old browser does not tell the page
-	reasonContentType = "content_type" // a form can have sent it
-	reasonInteractive = "interactive"  // exec and the like are not for browsers
+	ReasonHost        = "host"         // a page may have led the name here
+	ReasonSite        = "site"         // another site's page, says Sec-Fetch-Site
+	ReasonOrigin      = "origin"       // another origin's page, says Origin
+	ReasonUntold      = "untold"       // an old browser does not tell the page
+	ReasonContentType = "content_type" // a form can have sent it
+	ReasonInteractive = "interactive"  // exec and the like are not for browsers
 )
 
-// refuseBrowser refuses requests that a web page may have made a browser send, unless they bring a
-// bearer token.
-func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
-	if req.Identity != nil && req.Identity.Token {
-		return nil
-	}
-	reason := reasonHost
-	if s.hostFits(req) {
-		reason = pageReason(req, rt)
-	}
-	if reason == "" {
-		return nil
-	}
-	s.metrics.browsers.WithLabelValues("clients", reason).Inc()
-	refusal = req.Fail(forbiddenPage(reason, ownOrigin(req.TLS != nil, req.Host)), exchange.FromProxy)
-	isolate(refusal.Header)
-	refusal.Close = true // its connection counts for nobody
-	return refusal
-}
-
-// hostFits tells that no page can have led the request's Host here. A browser does not reach a
-// Unix socket by itself, but a bridge may stand before it; a certificate fits its own names only.
-func (s *Server) hostFits(req *exchange.Request) bool {
-	o := s.options.Load()
-	switch {
-	case loopbackHost(req.Host), o.Access != nil && o.TLS != nil:
-		return true
-	case o.AnyHost, o.Access != nil:
-		return !maybeBrowser(req.Header)
-	}
-	return false
-}
-
 // pageReason tells why a request may be the work of a page that must not send it, or nothing.
-func pageReason(req *exchange.Request, rt *exchange.Route) string {
+func PageReason(req *exchange.Request, rt *exchange.Route) string {
 	h := req.Header
-	if reason := foreign(h, req.TLS != nil, req.Host); reason != "" {
+	if reason := Foreign(h, req.TLS != nil, req.Host); reason != "" {
 		return reason
 	}
 	var (
-		browser = fromBrowser(h)
+		browser = FromBrowser(h)
 		told    = h["Sec-Fetch-Site"] != nil || h["Origin"] != nil
 		proxied = rt.Subresource == "proxy"
 		simple  = formType(h)
@@ -89,17 +56,17 @@ func pageReason(req *exchange.Request, rt *exchange.Route) string {
 	)
 	switch {
 	case browser && interactive(req, rt):
-		return reasonInteractive
+		return ReasonInteractive
 	case browser && !told && proxied && !unsafe: // even a GET may have effects there
-		return reasonUntold
+		return ReasonUntold
 	case browser && !told && simple && req.Method == http.MethodPost:
-		return reasonUntold
+		return ReasonUntold
 	case unsafe && simple && (req.Body != nil || h["Content-Type"] != nil):
 		// A proxied service judges the forms of its own pages.
 		if told && proxied || !browser && h.Get("User-Agent") != "" {
 			return ""
 		}
-		return reasonContentType
+		return ReasonContentType
 	}
 	return ""
 }
@@ -107,23 +74,23 @@ func pageReason(req *exchange.Request, rt *exchange.Route) string {
 // foreign tells by which header a browser says that a page of another origin sent the request. A
 // tool that passes its own page's requests on brings that page's Origin, and Sec-Fetch-Site
 // vouches for it.
-func foreign(h http.Header, secure bool, host string) (reason string) {
+func Foreign(h http.Header, secure bool, host string) (reason string) {
 	sites := h["Sec-Fetch-Site"]
 	for _, site := range sites {
 		if site != "same-origin" && site != "none" {
-			return reasonSite
+			return ReasonSite
 		}
 	}
 	for _, origin := range h["Origin"] {
 		if !slices.Contains(sites, "same-origin") && !sameOrigin(origin, secure, host) {
-			return reasonOrigin
+			return ReasonOrigin
 		}
 	}
 	return ""
 }
 
 // ownOrigin is the origin of pages that the request's address serves.
-func ownOrigin(secure bool, host string) string {
+func OwnOrigin(secure bool, host string) string {
 	if secure {
 		return "https://" + strings.TrimSuffix(host, ":443")
 	}
@@ -131,7 +98,7 @@ func ownOrigin(secure bool, host string) string {
 }
 
 func sameOrigin(origin string, secure bool, host string) bool {
-	return host != "" && strings.EqualFold(origin, ownOrigin(secure, host))
+	return host != "" && strings.EqualFold(origin, OwnOrigin(secure, host))
 }
 
 // safe tells methods that should change nothing.
@@ -154,7 +121,7 @@ func formType(h http.Header) bool {
 
 // fromBrowser tells that a browser sent the request, as far as a page of another origin cannot
 // hide it. Node's fetch sends Sec-Fetch-Mode and takes any language.
-func fromBrowser(h http.Header) bool {
+func FromBrowser(h http.Header) bool {
 	if h["Sec-Fetch-Site"] != nil || h["Sec-Fetch-Dest"] != nil || h["Sec-Fetch-User"] != nil {
 		return true
 	}
@@ -173,8 +140,8 @@ func fromBrowser(h http.Header) bool {
 
 // maybeBrowser tells that a browser may have sent the request, even for a page that takes itself
 // for same-origin: in some browsers it can set the User-Agent, but it cannot leave the language out.
-func maybeBrowser(h http.Header) bool {
-	return fromBrowser(h) || h["Accept-Language"] != nil || h["Origin"] != nil || h["Referer"] != nil ||
+func MaybeBrowser(h http.Header) bool {
+	return FromBrowser(h) || h["Accept-Language"] != nil || h["Origin"] != nil || h["Referer"] != nil ||
 		h["Cookie"] != nil || h["Sec-Fetch-Mode"] != nil
 }
 
@@ -192,7 +159,7 @@ func interactive(req *exchange.Request, rt *exchange.Route) bool {
 }
 
 // isolate keeps an answer from pages of other origins, also in browsers' other ways.
-func isolate(h http.Header) {
+func Isolate(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("X-Frame-Options", "DENY")
@@ -207,7 +174,7 @@ func hostname(host string) string {
 }
 
 // loopbackHost tells whether a Host header names this machine to itself.
-func loopbackHost(host string) bool {
+func LoopbackHost(host string) bool {
 	name := hostname(host)
 	if ip := net.ParseIP(name); ip != nil {
 		return ip.IsLoopback()
@@ -216,22 +183,22 @@ func loopbackHost(host string) bool {
 }
 
 // addressHost tells whether a Host header is an address: no page can have led it elsewhere.
-func addressHost(host string) bool {
+func AddressHost(host string) bool {
 	_, err := netip.ParseAddr(hostname(host))
 	return err == nil
 }
 
 // pageRefusals tell what to do about each reason to refuse what a web page may have sent.
-var pageRefusals = map[string]string{
-	reasonHost:        "%s is not a loopback name, and a web page can have led it here: name localhost, 127.0.0.0/8 or [::1]",
-	reasonSite:        "a page of another site sent this request to %s, says Sec-Fetch-Site: type the address into the browser, or use another client",
-	reasonOrigin:      "a page of another origin than %s sent this request, says Origin: a client other than a browser should leave Origin out",
-	reasonUntold:      "an old browser may have sent this request to %s for any page: use a newer one, or a User-Agent without Mozilla",
-	reasonContentType: "any web page could have a browser send this request to %s: give it the Content-Type of its body, such as application/json",
-	reasonInteractive: "browsers may not exec, attach, forward ports or reach kubelets through %s: use kubectl, or a bearer token where clients are authenticated",
+var PageRefusals = map[string]string{
+	ReasonHost:        "%s is not a loopback name, and a web page can have led it here: name localhost, 127.0.0.0/8 or [::1]",
+	ReasonSite:        "a page of another site sent this request to %s, says Sec-Fetch-Site: type the address into the browser, or use another client",
+	ReasonOrigin:      "a page of another origin than %s sent this request, says Origin: a client other than a browser should leave Origin out",
+	ReasonUntold:      "an old browser may have sent this request to %s for any page: use a newer one, or a User-Agent without Mozilla",
+	ReasonContentType: "any web page could have a browser send this request to %s: give it the Content-Type of its body, such as application/json",
+	ReasonInteractive: "browsers may not exec, attach, forward ports or reach kubelets through %s: use kubectl, or a bearer token where clients are authenticated",
 }
 
 // forbiddenPage refuses a request to an origin that a web page may have made a browser send.
-func forbiddenPage(reason, to string) metav1.Status {
-	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(pageRefusals[reason], strconv.Quote(to)))
+func ForbiddenPage(reason, to string) metav1.Status {
+	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(PageRefusals[reason], strconv.Quote(to)))
 }
