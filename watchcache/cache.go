@@ -164,14 +164,10 @@ func (c *Cache) build(objects []*object.Object) tree.Tree {
 	return tree.Build(objects, maphash.String(slotSeed, fmt.Sprint(c.resource.GVR, c.resource.Encoding)))
 }
 
-// Apply takes changes in upstream's order and drops repeats. It fails with
-// [ErrDiverged] if a change does not fit the state; the changes before it stay
-// applied.
+// Apply takes changes in upstream's order and drops repeats. It fails with [ErrDiverged] if a
+// change does not fit the state; the changes before it stay applied.
 func (c *Cache) Apply(changes []Change, now time.Time) error {
-	v := c.view.Load()
-	if v == nil {
-		panic("BUG: Apply before Reset")
-	}
+	v := c.filled()
 	next := *v
 	var err error
 	for _, change := range changes {
@@ -249,13 +245,18 @@ func (c *Cache) publish(v *view) {
 	c.waiters.release()
 }
 
-// Advance says that upstream has reached rv without further changes, as a
-// bookmark does.
-func (c *Cache) Advance(rv uint64, now time.Time) {
+// filled is the published state, for writers.
+func (c *Cache) filled() *view {
 	v := c.view.Load()
 	if v == nil {
-		panic("BUG: Advance before Reset")
+		panic("BUG: write before Reset")
 	}
+	return v
+}
+
+// Advance says that upstream has reached rv without further changes, as a bookmark does.
+func (c *Cache) Advance(rv uint64, now time.Time) {
+	v := c.filled()
 	next := *v
 	next.rv = max(v.rv, rv)
 	c.commit(v, &next, now)

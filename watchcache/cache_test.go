@@ -37,10 +37,7 @@ func objects(pods ...watchcache.Pod) []*object.Object {
 
 func everything(t testing.TB) *filter.Filter {
 	t.Helper()
-	f, err := filter.New(watchcache.Pods, "", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := watchcache.Select(t, watchcache.Pods, "", nil, nil)
 	return f
 }
 

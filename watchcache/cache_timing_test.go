@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/fields"
 
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -48,10 +47,7 @@ func BenchmarkApply(b *testing.B) {
 		b.Run(bench.name, func(b *testing.B) {
 			c, objects := benchCache(b)
 			for i := range bench.cursors {
-				f, err := filter.New(Pods, "", nil, fields.ParseSelectorOrDie(bench.fields(i)))
-				if err != nil {
-					b.Fatal(err)
-				}
+				f := Select(b, Pods, "", nil, fields.ParseSelectorOrDie(bench.fields(i)))
 				cursor, err := c.Watch(f, 10_000)
 				if err != nil {
 					b.Fatal(err)
@@ -80,10 +76,7 @@ func BenchmarkPoll(b *testing.B) {
 	for name, events := range map[string]int{"nothing": 0, "one event": 1, "256 events": 256} {
 		b.Run(name, func(b *testing.B) {
 			c, objects := benchCache(b)
-			f, err := filter.New(Pods, "", nil, nil)
-			if err != nil {
-				b.Fatal(err)
-			}
+			f := Select(b, Pods, "", nil, nil)
 			cursor, err := c.Watch(f, 10_000)
 			if err != nil {
 				b.Fatal(err)

@@ -37,9 +37,7 @@ func newSelection(t testing.TB, namespace, ls, fs string) *selection {
 	if s.fields, err = fields.ParseSelector(fs); err != nil {
 		t.Fatal(err)
 	}
-	if s.filter, err = filter.New(watchcache.Pods, namespace, s.labels, s.fields); err != nil {
-		t.Fatal(err)
-	}
+	s.filter = watchcache.Select(t, watchcache.Pods, namespace, s.labels, s.fields)
 	return s
 }
 

@@ -13,12 +13,10 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
-// reader is a watch in a goroutine of its own, which sleeps until it is
-// signalled. A lost signal shows as a deadlock of the bubble, a lost mark as a
-// missing event.
+// reader is a watch in a goroutine of its own, which sleeps until it is signalled. A lost signal
+// shows as a deadlock of the bubble, a lost mark as a missing event.
 type reader struct {
 	selection *selection
 	limit     int
@@ -78,8 +76,7 @@ func testConcurrentWatches(t *testing.T, r *rand.Rand, events int) {
 		selections = append(selections, newSelection(t, "", "", "spec.nodeName!="+node))
 	}
 
-	// The history ends with events that match every reader, so that each reader
-	// knows when it is done.
+	// The history ends with events that match every reader, so that each reader knows when it is done.
 	var history []*write
 	now := map[string]*version{}
 	add := func(name, namespace, node, app string, deleted bool) {
@@ -343,10 +340,7 @@ func TestWatchAfterAnotherEpoch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	filter, err := filter.New(watchcache.Pods, "", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	filter := watchcache.Select(t, watchcache.Pods, "", nil, nil)
 	if cursor, err := c.WatchAfter(filter, state); err != nil {
 		t.Error(err)
 	} else {

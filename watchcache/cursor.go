@@ -18,10 +18,9 @@ import (
 //
 // # Marks
 //
-// Before the writer publishes event s, it marks every cursor that s could
-// concern: latest = s, then pending = s, unless an earlier mark stands. After
-// publishing it signals those that it marked. A cursor reads in the opposite
-// order:
+// Before the writer publishes event s, it marks every cursor that s could concern: latest = s, then
+// pending = s, unless an earlier mark stands. After publishing it signals those that it marked. A
+// cursor reads in the opposite order:
 //
 //	v := published view
 //	m := swap(pending, none)

@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -18,10 +17,7 @@ func web(rv uint64) Pod { return Pod{Namespace: "a", Name: "web", UID: "u", RV: 
 // watchFrom returns a cursor over everything, with its signal drained.
 func watchFrom(t *testing.T, c *Cache, namespace string, rv uint64) *Cursor {
 	t.Helper()
-	f, err := filter.New(Pods, namespace, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := Select(t, Pods, namespace, nil, nil)
 	cursor, err := c.Watch(f, rv)
 	if err != nil {
 		t.Fatal(err)
@@ -353,10 +349,7 @@ func TestPollWithin(t *testing.T) {
 func TestPollWithinLooksAtFew(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset(nil, 1)
-	f, err := filter.New(Pods, "", labels.SelectorFromSet(labels.Set{"not": "there"}), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := Select(t, Pods, "", labels.SelectorFromSet(labels.Set{"not": "there"}), nil)
 	cursor, err := c.Watch(f, 1)
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
 // FastForward publishes a state that upstream was asked for, objects sorted by key at rv, ahead of
@@ -15,10 +16,7 @@ import (
 // A state at or below the one that readers see changes nothing. It fails with [ErrDiverged],
 // changing nothing, if objects cannot be a later state of the cache.
 func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
-	v := c.view.Load()
-	if v == nil {
-		panic("BUG: FastForward before Reset")
-	}
+	v := c.filled()
 	if rv <= v.newest().rv {
 		return nil
 	}
@@ -33,9 +31,7 @@ func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	for _, o := range sets {
 		state, _ = state.Set(o)
 	}
-	next := *v
-	next.ahead = Snapshot{state, rv, v.epoch}
-	c.publish(&next)
+	c.runAhead(v, state, rv)
 	return nil
 }
 
@@ -43,44 +39,35 @@ func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 // newest. If both hold the same objects in the same versions, it publishes that state as of rv, as
 // [Cache.FastForward] does. It returns whether readers see a state at or above rv.
 func (c *Cache) Confirm(states []object.State, rv uint64) bool {
-	v := c.view.Load()
-	if v == nil {
-		panic("BUG: Confirm before Reset")
-	}
+	v := c.filled()
 	if rv <= v.newest().rv {
 		return true
 	}
-	if len(states) != v.tree.Len() {
+	log := Snapshot{v.tree, v.rv, v.epoch}
+	if len(log.Differences(states, 1)) > 0 {
 		return false
 	}
-	i := 0
-	for o := range v.tree.Objects("", "") {
-		if states[i] != (object.State{Key: o.Key(), UID: o.UID(), ResourceVersion: o.ResourceVersion()}) {
-			return false
-		}
-		i++
-	}
-	next := *v
-	next.ahead = Snapshot{v.tree, rv, v.epoch}
-	c.publish(&next)
+	c.runAhead(v, v.tree, rv)
 	return true
 }
 
 // Carry publishes the newest state as of rv if it is the state at since: the caller knows that
 // nothing happened in between. It returns whether it did.
 func (c *Cache) Carry(since, rv uint64) bool {
-	v := c.view.Load()
-	if v == nil {
-		panic("BUG: Carry before Reset")
-	}
+	v := c.filled()
 	newest := v.newest()
 	if newest.rv != since || rv <= since {
 		return false
 	}
-	next := *v
-	next.ahead = Snapshot{newest.Tree, rv, v.epoch}
-	c.publish(&next)
+	c.runAhead(v, newest.Tree, rv)
 	return true
+}
+
+// runAhead publishes a state ahead of the log.
+func (c *Cache) runAhead(v *view, state tree.Tree, rv uint64) {
+	next := *v
+	next.ahead = Snapshot{state, rv, v.epoch}
+	c.publish(&next)
 }
 
 // newest is the newest state for readers.

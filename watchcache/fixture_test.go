@@ -4,10 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -96,3 +100,13 @@ func (p Pod) Set() Change { return Change{Object: p.Object()} }
 
 // Delete is the change that deletes the pod at its RV.
 func (p Pod) Delete() Change { return Change{Deleted: true, Object: p.Object()} }
+
+// Select compiles a filter.
+func Select(tb testing.TB, r *object.Resource, namespace string, ls labels.Selector, fs fields.Selector) *filter.Filter {
+	tb.Helper()
+	f, err := filter.New(r, namespace, ls, fs)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return f
+}

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -165,10 +164,7 @@ func TestGapFinalField(t *testing.T) {
 	}
 	c.Reset(before, 10)
 	for fields, passes := range map[string]bool{"spec.nodeName=n1": true, "spec.nodeName!=n2": false} {
-		filter, err := filter.New(&resource, "", nil, newSelection(t, "", "", fields).fields)
-		if err != nil {
-			t.Fatal(err)
-		}
+		filter := watchcache.Select(t, &resource, "", nil, newSelection(t, "", "", fields).fields)
 		cursor, err := c.Watch(filter, 10)
 		if err != nil {
 			t.Fatal(err)

@@ -66,9 +66,9 @@ func (x *interests) remove(c *Cursor) {
 // countLocked counts an added or removed cursor.
 func (x *interests) countLocked(in filter.Interest, by int) {
 	x.mu.count += by
-	if i, ok := in.Field(); ok {
-		if x.mu.fields[i] += by; x.mu.fields[i] == 0 {
-			delete(x.mu.fields, i)
+	if in.By >= 0 && in.Value != "" {
+		if x.mu.fields[in.By] += by; x.mu.fields[in.By] == 0 {
+			delete(x.mu.fields, in.By)
 		}
 	}
 }
@@ -95,21 +95,29 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 			e := next.event(seq)
 			o := e.Object
 			woken = x.mu.cursors[filter.Interest{By: filter.Namespace, Value: o.Namespace()}].mark(seq, seq, from, woken)
-			woken = x.mu.cursors[filter.Interest{By: filter.Key, Value: o.Key()}].mark(seq, seq, from, woken)
+			woken = x.mu.cursors[filter.Interest{By: filter.Name, Value: o.Key()}].mark(seq, seq, from, woken)
 			for i := range x.mu.fields {
 				value := o.Value(x.resource, i)
-				woken = x.mu.cursors[filter.Interest{By: filter.ByField(i), Value: value}].mark(seq, seq, from, woken)
+				woken = x.inLocked(i, value).mark(seq, seq, from, woken)
 				if e.Prev == nil {
 					continue
 				}
 				if was := e.Prev.Value(x.resource, i); was != value {
-					woken = x.mu.cursors[filter.Interest{By: filter.ByField(i), Value: was}].mark(seq, seq, from, woken)
+					woken = x.inLocked(i, was).mark(seq, seq, from, woken)
 				}
 			}
 		}
 	}
 	publish()
 	return woken
+}
+
+// inLocked are the cursors with an interest in a field's value. An empty one narrows nothing.
+func (x *interests) inLocked(field int, value string) *cursorSet {
+	if value == "" {
+		return nil
+	}
+	return x.mu.cursors[filter.Interest{By: field, Value: value}]
 }
 
 // mark marks the cursors for events between first and last. It appends those without a mark

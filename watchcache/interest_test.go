@@ -73,10 +73,7 @@ func TestFilterMatches(t *testing.T) {
 	for range 20000 {
 		p, namespace, ls, fs := randomPod(r), one(r, "", "", "a", "b"), randomLabels(t, r), randomFields(t, r)
 		o := p.Object()
-		f, err := filter.New(Pods, namespace, ls, fs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := Select(t, Pods, namespace, ls, fs)
 		want := reference(p, namespace, ls, fs)
 		if f.Matches(o) != want {
 			t.Fatalf("namespace %q, labels %v, fields %v on %s: %t, want %t", namespace, ls, fs, p.JSON(), !want, want)
@@ -129,13 +126,12 @@ func TestInterests(t *testing.T) {
 	for rv := uint64(2); rv < 3000; rv++ {
 		if len(watchers) < 60 || r.IntN(10) == 0 {
 			w := watcher{namespace: one(r, "", "a", "b", "c"), ls: randomLabels(t, r), fs: randomFields(t, r)}
-			f, err := filter.New(Pods, w.namespace, w.ls, w.fs)
+			f := Select(t, Pods, w.namespace, w.ls, w.fs)
+			cursor, err := c.Watch(f, rv-1)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if w.cursor, err = c.Watch(f, rv-1); err != nil {
-				t.Fatal(err)
-			}
+			w.cursor = cursor
 			wantDeltas(t, w.cursor, 10)
 			watchers = append(watchers, w)
 		}
@@ -191,8 +187,8 @@ func TestInterests(t *testing.T) {
 func meets(p Pod, in filter.Interest) bool {
 	return in == filter.Interest{} || slices.Contains([]filter.Interest{
 		{By: filter.Namespace, Value: p.Namespace},
-		{By: filter.Key, Value: p.Namespace + "/" + p.Name},
-		{By: filter.ByField(0), Value: p.Node},
-		{By: filter.ByField(1), Value: p.Phase},
+		{By: filter.Name, Value: p.Namespace + "/" + p.Name},
+		{By: 0, Value: p.Node},
+		{By: 1, Value: p.Phase},
 	}, in)
 }

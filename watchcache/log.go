@@ -61,9 +61,8 @@ const (
 	pathCost = 1536
 )
 
-// segment is a run of the log. The writer fills slots beyond the published end
-// and then publishes a view that reaches further; a slot never changes once it
-// is visible. So readers need no lock.
+// segment is a run of the log. The writer fills slots beyond the published end and then publishes a
+// view that reaches further; a slot never changes once it is visible. So readers need no lock.
 type segment struct {
 	base   uint64 // sequence number of events[0]
 	cost   int64
@@ -77,8 +76,7 @@ type gap struct{ after, before uint64 }
 // view is one published state: the tree and the log that led to it. It never
 // changes; the writer publishes the next one.
 //
-// Sequence numbers count the events of a cache from 1 and are not
-// resourceVersions.
+// Sequence numbers count the events of a cache from 1 and are not resourceVersions.
 //
 // Invariants:
 //
@@ -99,8 +97,7 @@ type view struct {
 	segments []*segment
 	gaps     []gap
 	ahead    Snapshot // see FastForward; meaningless at or below rv
-	// abandoned is how far earlier epochs had got: a client that resumes below it saw a lost
-	// history.
+	// abandoned is how far earlier epochs had got: a client that resumes below it saw a lost history.
 	abandoned uint64
 }
 

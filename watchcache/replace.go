@@ -33,10 +33,7 @@ import (
 // bytes at the same resourceVersion; or there are more changes than revisions.
 // Then only a new epoch (Reset) is sound.
 func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) error {
-	v := c.view.Load()
-	if v == nil {
-		panic("BUG: Replace before Reset")
-	}
+	v := c.filled()
 	if rv < v.rv {
 		return fmt.Errorf("%w: listed at %d, cached at %d", ErrDiverged, rv, v.rv)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// What the proxy's consistent reads stand on, shown at the apiserver itself (watchcache/upstream, Feed.Fresh).
+// What the proxy's consistent reads stand on, shown at the apiserver itself (watchcache/upstream/fresh, Feed.Fresh).
 
 // A list that matches nothing tells etcd's current revision, whichever collection was written to last.
 func TestProbeTellsTheRevision(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // persist restores the caches and saves them at an interval. The returned function saves them a
@@ -31,11 +32,11 @@ func persist(
 			log.Warn("not all caches could be saved", zap.Error(err))
 		}
 	}
-	store, err := upstream.OpenStore(ctx, p.Directory, client, log)
+	saved, err := store.Open(ctx, p.Directory, client, log)
 	if err != nil { // a start without is better than none
 		log.Error("caches are neither restored nor saved", zap.String("directory", p.Directory), zap.Error(err))
 		write = metrics.SaveFailed
-	} else if err := feeds.Restore(store); err != nil {
+	} else if err := feeds.Restore(saved); err != nil {
 		log.Warn("not all saved caches could be looked at", zap.Error(err))
 	}
 	ctx, cancel := context.WithCancel(ctx)

@@ -27,9 +27,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 
 	"github.com/watchproxy/watchproxy/proxy/metrics"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 // serveFlags are the flags of serve; what is set takes precedence over the file.
@@ -137,7 +137,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}
 	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, feedOptions(c.Cache), log)
 	defer feeds.Stop()
-	registry.MustRegister(upstream.NewCollector(feeds))
+	registry.MustRegister(feeds)
 	save, err := persist(ctx, c.Cache.Persistence, feeds, client, feedMetrics, log)
 	if err != nil {
 		return err
@@ -237,8 +237,8 @@ func serverOptions(c *config.ProxyConfiguration) proxy.Options {
 	}
 }
 
-func feedOptions(c config.Cache) upstream.Options {
-	o := upstream.Options{
+func feedOptions(c config.Cache) feed.Options {
+	o := feed.Options{
 		Limits: watchcache.Limits{
 			Age:    c.Log.MaxAge.Duration,
 			Events: *c.Log.MaxEvents,
@@ -249,13 +249,13 @@ func feedOptions(c config.Cache) upstream.Options {
 		MaxProbes:   *c.ConsistentReads.MaxProbesPerSecond,
 		Ledger:      *c.ConsistentReads.Ledger,
 		Direct:      *c.ConsistentReads.ForwardIfSooner,
-		Resources:   map[schema.GroupResource]upstream.ResourceOptions{},
+		Resources:   map[schema.GroupResource]feed.ResourceOptions{},
 	}
 	for _, r := range c.Exclude {
 		o.Excluded = append(o.Excluded, schema.ParseGroupResource(r))
 	}
 	for _, r := range c.Resources {
-		o.Resources[schema.ParseGroupResource(r.Name)] = upstream.ResourceOptions{
+		o.Resources[schema.ParseGroupResource(r.Name)] = feed.ResourceOptions{
 			ForwardConsistent: r.ConsistentReads == config.Forward,
 			Aggregated:        r.Aggregated,
 			MaxAge:            r.MaxAge.Duration,
@@ -292,27 +292,9 @@ func newLogger(level string, format config.LogFormat) (*zap.Logger, zap.AtomicLe
 }
 
 // opener shows the feeds to the server.
-type opener struct{ feeds *upstream.Feeds }
+type opener struct{ *upstream.Feeds }
 
 // Open implements proxy.Feeds.
 func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (read.Feed, error) {
-	f, err := o.feeds.Open(ctx, gvr, encoding, since)
-	switch {
-	case errors.Is(err, client.ErrUnavailable):
-		err = fmt.Errorf("%w: %w", read.ErrNotReady, err)
-	case errors.Is(err, client.ErrNoEncoding):
-		err = fmt.Errorf("%w: %w", read.ErrNoEncoding, err)
-	}
-	return f, err
+	return o.Feeds.Open(ctx, gvr, encoding, since)
 }
-
-// Lost implements proxy.Feeds.
-func (o opener) Lost(gvr schema.GroupVersionResource) time.Duration { return o.feeds.Lost(gvr) }
-
-// Joins implements proxy.Feeds.
-func (o opener) Joins(gvr schema.GroupVersionResource, encoding object.Encoding, allowed func() bool) bool {
-	return o.feeds.Joins(gvr, encoding, allowed)
-}
-
-// Caches implements proxy.Feeds.
-func (o opener) Caches(gvr schema.GroupVersionResource) bool { return o.feeds.Caches(gvr) }

@@ -24,15 +24,9 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
-// ErrNotReady says that a resource is cached, but not at the moment.
-var ErrNotReady = errors.New("cache is not ready")
-
-// ErrNoEncoding says that a resource is not written in an encoding.
-var ErrNoEncoding = errors.New("resource has no such encoding")
-
 // Feeds hands out the feed of a resource, its cache filled. Any error means that
-// the request has to be forwarded; ErrNotReady that many may have to be,
-// ErrNoEncoding that another encoding may do. A feed that starts should have the history
+// the request has to be forwarded; watchcache.ErrNotReady that many may have to be,
+// object.ErrNoEncoding that another encoding may do. A feed that starts should have the history
 // since a resourceVersion, unless that is 0.
 type Feeds interface {
 	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (Feed, error)
@@ -256,9 +250,9 @@ func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) erro
 	for _, r.choice = range choices {
 		err := rd.openFeed(ctx, r)
 		switch {
-		case errors.Is(err, ErrNoEncoding):
+		case errors.Is(err, object.ErrNoEncoding):
 			continue
-		case errors.Is(err, ErrNotReady):
+		case errors.Is(err, watchcache.ErrNotReady):
 			return Stale
 		case err != nil:
 			return Beyond
@@ -279,7 +273,7 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	defer cancel()
 	if r.choice.Encoding == wire.Protobuf {
 		r.feed, err = rd.feeds.Open(ctx, r.GVR, object.Protobuf, r.since())
-		if !r.choice.Partial || !errors.Is(err, ErrNoEncoding) {
+		if !r.choice.Partial || !errors.Is(err, object.ErrNoEncoding) {
 			return err
 		}
 	}

@@ -39,29 +39,29 @@ type Filter struct {
 
 // fieldRequirement compares one value of an object.
 type fieldRequirement struct {
-	index int // into Resource.Fields, or one of the constants below
+	index int // into Resource.Fields, or Name, or Namespace
 	value string
 	equal bool
 }
 
+// What a requirement is on, beside the fields that a resource keeps.
 const (
-	fieldName      = -1
-	fieldNamespace = -2
+	Name      = -1
+	Namespace = -2
 )
 
 func (f *Filter) field(o *object.Object, index int) string {
 	switch index {
-	case fieldName:
+	case Name:
 		return o.Name()
-	case fieldNamespace:
+	case Namespace:
 		return o.Namespace()
 	}
 	return o.Value(f.resource, index)
 }
 
-// New compiles a request's selection for objects of r. An empty namespace
-// means all; nil selectors select everything. It fails with
-// *[UnsupportedFieldError] for a field that r does not keep.
+// New compiles a request's selection for objects of r. An empty namespace means all; nil selectors
+// select everything. It fails with *[UnsupportedFieldError] for a field that r does not keep.
 func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Selector) (*Filter, error) {
 	f := &Filter{resource: r, namespace: namespace}
 	if ls != nil && !ls.Empty() {
@@ -71,7 +71,7 @@ func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Sel
 		f.selective = true
 		requirements := fs.Requirements()
 		if len(requirements) == 0 { // fields.Nothing: no object has an empty name
-			f.fields = append(f.fields, fieldRequirement{fieldName, "", true})
+			f.fields = append(f.fields, fieldRequirement{Name, "", true})
 		}
 		for _, req := range requirements {
 			index, ok := fieldIndex(r, req.Field)
@@ -117,35 +117,21 @@ func (f *Filter) Cost() int { return f.cost }
 func fieldIndex(r *object.Resource, field string) (int, bool) {
 	switch field {
 	case "metadata.name":
-		return fieldName, true
+		return Name, true
 	case "metadata.namespace":
 		// A cluster-scoped object has no namespace to select by; upstream words the error.
-		return fieldNamespace, r.Namespaced && !r.NoNamespaceField
+		return Namespace, r.Namespaced && !r.NoNamespaceField
 	}
 	i := slices.IndexFunc(r.Fields, func(f object.Field) bool { return f.Name == field })
 	return i, i >= 0
 }
 
-// Interest is a filter's narrowest requirement. An event that cannot meet it does not concern the
-// filter.
+// Interest is a filter's narrowest requirement: events that cannot meet it do not concern the
+// filter. The zero Interest is in everything.
 type Interest struct {
-	By    int // All, Namespace, Key, or [ByField] of a field
-	Value string
+	By    int    // Name, Namespace, or an index into Resource.Fields
+	Value string // a key, a namespace, or the field's value
 }
-
-// What an [Interest] is in. A field is narrower than a namespace if its value is kept.
-const (
-	All = iota
-	Namespace
-	Key
-	firstField
-)
-
-// ByField is the interest in a value of the field with this index in Resource.Fields.
-func ByField(index int) int { return firstField + index }
-
-// Field is the index of the field, if the interest is in one.
-func (in Interest) Field() (index int, ok bool) { return in.By - firstField, in.By >= firstField }
 
 // Interest is the filter's narrowest requirement.
 func (f *Filter) Interest() Interest { return f.interest }
@@ -161,12 +147,12 @@ func (f *Filter) narrow(r *object.Resource) {
 	for _, req := range f.fields {
 		switch {
 		case !req.equal:
-		case req.index == fieldName:
+		case req.index == Name:
 			name = req.value
-		case req.index == fieldNamespace && f.within == "":
+		case req.index == Namespace && f.within == "":
 			f.within = req.value
-		case req.index >= 0 && req.value != "" && (f.interest.By == All || !kept):
-			f.interest = Interest{ByField(req.index), req.value}
+		case req.index >= 0 && req.value != "" && (f.interest.Value == "" || !kept):
+			f.interest = Interest{req.index, req.value}
 			kept = r.Fields[req.index].Kept
 		}
 	}
@@ -175,15 +161,14 @@ func (f *Filter) narrow(r *object.Resource) {
 	}
 	if name != "" && (f.within != "" || !r.Namespaced) {
 		f.key = r.Key(f.within, name)
-		f.interest = Interest{Key, f.key}
+		f.interest = Interest{Name, f.key}
 	}
 }
 
 // Selective tells whether a label or field selector is set, beyond a namespace.
 func (f *Filter) Selective() bool { return f.selective }
 
-// Single tells whether the filter pins one object, by name and, if it has one,
-// namespace.
+// Single tells whether the filter pins one object, by name and, if it has one, namespace.
 func (f *Filter) Single() bool { return f.key != "" }
 
 // Matches tells whether an object is selected.

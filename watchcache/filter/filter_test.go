@@ -53,22 +53,22 @@ func TestInterestNarrows(t *testing.T) {
 		by                int
 		value             string
 	}{
-		{"", "", All, ""},
+		{"", "", 0, ""},
 		{"a", "", Namespace, "a"},
-		{"a", "metadata.name=x", Key, "a/x"},
-		{"", "metadata.name=x", All, ""},
-		{"", "metadata.name=x,metadata.namespace=a", Key, "a/x"},
+		{"a", "metadata.name=x", Name, "a/x"},
+		{"", "metadata.name=x", 0, ""},
+		{"", "metadata.name=x,metadata.namespace=a", Name, "a/x"},
 		{"", "metadata.namespace=a", Namespace, "a"},
-		{"", "metadata.namespace!=a", All, ""},
+		{"", "metadata.namespace!=a", 0, ""},
 		{"a", "metadata.namespace=b", Namespace, "a"},
-		{"", "spec.nodeName=n1", ByField(0), "n1"},
-		{"", "spec.nodeName!=n1", All, ""},
-		{"", "spec.nodeName=", All, ""},
+		{"", "spec.nodeName=n1", 0, "n1"},
+		{"", "spec.nodeName!=n1", 0, ""},
+		{"", "spec.nodeName=", 0, ""},
 		{"a", "status.phase=Running", Namespace, "a"},
-		{"", "status.phase=Running", ByField(1), "Running"},
-		{"a", "spec.nodeName=n1", ByField(0), "n1"},
-		{"", "status.phase=Running,spec.nodeName=n1", ByField(0), "n1"},
-		{"", "spec.nodeName=n1,status.phase=Running", ByField(0), "n1"},
+		{"", "status.phase=Running", 1, "Running"},
+		{"a", "spec.nodeName=n1", 0, "n1"},
+		{"", "status.phase=Running,spec.nodeName=n1", 0, "n1"},
+		{"", "spec.nodeName=n1,status.phase=Running", 0, "n1"},
 	} {
 		t.Run(fmt.Sprint(test.namespace, " ", test.fields), func(t *testing.T) {
 			f, err := New(pods, test.namespace, nil, fields.ParseSelectorOrDie(test.fields))

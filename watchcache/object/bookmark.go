@@ -15,9 +15,8 @@ const (
 	initialEventsEnd    = `"annotations":{"` + initialEventsEndKey + `":"true"}`
 )
 
-// Bookmark is upstream's own bookmark object of one resource, with the
-// resourceVersion left open. Its form cannot be derived: it is the zero value
-// of the kind, so a Pod's has a spec and a status.
+// Bookmark is upstream's own bookmark object of one resource, with the resourceVersion left open.
+// Its form cannot be derived: it is the zero value of the kind, so a Pod's has a spec and a status.
 type Bookmark struct {
 	plain     rvTemplate
 	annotated rvTemplate

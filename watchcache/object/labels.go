@@ -20,8 +20,7 @@ type label struct {
 	value string
 }
 
-// readLabels reads the value of metadata.labels. It returns false if that is
-// not a map of strings.
+// readLabels reads the value of metadata.labels. It returns false if that is not a map of strings.
 func readLabels(v gjson.Result) (set labelSet, ok bool) {
 	if v.Type == gjson.Null {
 		return nil, true

@@ -16,8 +16,7 @@ var (
 	// ErrOpaqueResourceVersion says that a resourceVersion is not a plain
 	// decimal integer. It cannot be compared and must not be cached.
 	ErrOpaqueResourceVersion = errors.New("resourceVersion is not a plain decimal integer")
-	// ErrMalformed says that bytes are not a Kubernetes object of the
-	// expected resource.
+	// ErrMalformed says that bytes are not a Kubernetes object of the expected resource.
 	ErrMalformed = errors.New("malformed object")
 )
 

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/tidwall/gjson"
@@ -44,6 +45,9 @@ const (
 	// Protobuf exists for built-in types only.
 	Protobuf
 )
+
+// ErrNoEncoding says that upstream has no such encoding of a resource.
+var ErrNoEncoding = errors.New("resource has no such encoding")
 
 // String names the encoding for logs and metrics.
 func (e Encoding) String() string {
@@ -113,8 +117,7 @@ func (r *Resource) typeMeta() string {
 	return `"kind":"` + r.Kind + `","apiVersion":"` + r.APIVersion() + `",`
 }
 
-// Key returns the cache key of an object: "namespace/name", or
-// "name" for cluster-scoped resources.
+// Key returns the cache key of an object: "namespace/name", or "name" for cluster-scoped resources.
 func (r *Resource) Key(namespace, name string) string {
 	if !r.Namespaced {
 		return name

@@ -12,23 +12,25 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 // A metadata list takes upstream 200 times as long as a probe.
 const probeTakes, metadataTakes = time.Millisecond, 200 * time.Millisecond
 
-func allowDirect(o *Options) { o.Direct = true }
+func allowDirect(o *feed.Options) { o.Direct = true }
 
 // readOrLeave reads as the proxy does: reads that upstream answers sooner go there. It returns how
 // long the read waited.
-func readOrLeave(t *testing.T, feed *Feed, objects int, answers time.Duration) (left bool, waited time.Duration) {
+func readOrLeave(t *testing.T, feed *fresh.Feed, objects int, answers time.Duration) (left bool, waited time.Duration) {
 	t.Helper()
 	scope := watchcache.Scope{Objects: objects}
 	began := time.Now()
 	left = feed.Leaves(scope)
 	if !left {
 		_, err := feed.Fresh(t.Context(), &scope)
-		left = errors.Is(err, errEarly)
+		left = errors.Is(err, fresh.ErrEarly)
 		if err != nil && !left {
 			t.Fatal(err)
 		}
@@ -46,7 +48,7 @@ func readOrLeave(t *testing.T, feed *Feed, objects int, answers time.Duration) (
 func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		fill(f, smallObjects+1)
+		fill(f, feed.SmallObjects+1)
 		feed := openFeed(t, f, allowDirect)
 		f.delays(probeTakes, metadataTakes)
 		const few, many = 10, 100_000
@@ -58,7 +60,7 @@ func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 			if upstream {
 				left++
 			}
-			if waited > 2*answers+earlyAfter+2*probeTakes {
+			if waited > 2*answers+fresh.EarlyAfter+2*probeTakes {
 				t.Errorf("a read of few waited for %s", waited)
 			}
 			if waited > answers {
@@ -76,10 +78,10 @@ func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 		if n := f.count("metadata"); n > 12 {
 			t.Errorf("metadata was listed %d times in five seconds", n)
 		}
-		time.Sleep(exploreMost)
+		time.Sleep(fresh.ExploreMost)
 		for range 10 {
 			readOrLeave(t, feed, few, answers)
-			time.Sleep(2 * exploreEvery)
+			time.Sleep(2 * fresh.ExploreEvery)
 		}
 		if upstream, _ := readOrLeave(t, feed, few, answers); upstream {
 			t.Error("nobody writes, and reads are left to upstream")
@@ -95,7 +97,7 @@ func TestReadsBesideWrites(t *testing.T) {
 		t.Run(every.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
-				fill(f, smallObjects+1)
+				fill(f, feed.SmallObjects+1)
 				feed := openFeed(t, f, allowDirect)
 				f.delays(probeTakes, metadataTakes)
 				random := rand.New(rand.NewPCG(1, 2))
@@ -137,7 +139,7 @@ func TestReadsBesideWrites(t *testing.T) {
 func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		fill(f, smallObjects+1)
+		fill(f, feed.SmallObjects+1)
 		feed := openFeed(t, f, allowDirect)
 		read := func(times int, what string) {
 			t.Helper()
@@ -151,35 +153,23 @@ func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 		}
 		f.delays(probeTakes, 20*time.Millisecond)
 		read(100, "at first")
-		feed.roads.ran("metadata", 2*time.Second, 1)
+		f.elsewhere()
+		f.delays(probeTakes, 2*time.Second)
+		readFresh(t, f, feed)
+		f.delays(probeTakes, 20*time.Millisecond)
 		read(100, "after a slow run")
+		f.locked(func() { f.mu.down = errDown })
 		for range 10 {
-			feed.roads.ran("failed", askTimeout, 1)
+			if _, err := feed.Fresh(t.Context(), nil); err == nil {
+				t.Error("a run without an answer succeeded")
+			}
 		}
+		f.locked(func() { f.mu.down = nil })
+		time.Sleep(time.Minute)
 		read(100, "after failed ones")
 		f.delays(probeTakes, 200*time.Millisecond)
 		feed.Answered(watchcache.Scope{Objects: 10_000}, 250*time.Millisecond, true)
 		read(20, "upstream takes as long")
-	})
-}
-
-// Measured times of upstream's answers expire: without reads left to upstream, no new answer would
-// correct them.
-func TestFiguresDoNotLast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var r roads
-		of := watchcache.Scope{Objects: 10}
-		r.answered(of, time.Hour, true)
-		if takes, _ := r.compare(of, false); takes != time.Hour {
-			t.Errorf("it takes %s", takes)
-		}
-		if takes, _ := r.compare(watchcache.Scope{Objects: 10, Fields: true}, false); takes > time.Second {
-			t.Errorf("what selects by fields takes %s, too", takes)
-		}
-		time.Sleep(figureLasts)
-		if takes, _ := r.compare(of, false); takes > time.Second {
-			t.Errorf("it takes %s for ever", takes)
-		}
 	})
 }
 
@@ -189,10 +179,10 @@ func TestFewReadsLeaveEarly(t *testing.T) {
 	for _, test := range []struct {
 		probe, metadata time.Duration
 		most            int
-	}{{0, 2 * time.Second, earlyBurst + 1}, {2 * time.Second, 0, 0}} {
+	}{{0, 2 * time.Second, fresh.EarlyBurst + 1}, {2 * time.Second, 0, 0}} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake()
-			fill(f, smallObjects+1)
+			fill(f, feed.SmallObjects+1)
 			feed := openFeed(t, f, allowDirect)
 			f.delays(test.probe, test.metadata)
 			f.elsewhere()
@@ -206,7 +196,7 @@ func TestFewReadsLeaveEarly(t *testing.T) {
 			}
 			left := 0
 			for range crowd {
-				if err := <-errs; errors.Is(err, errEarly) {
+				if err := <-errs; errors.Is(err, fresh.ErrEarly) {
 					left++
 				} else if err != nil {
 					t.Error(err)
@@ -219,46 +209,15 @@ func TestFewReadsLeaveEarly(t *testing.T) {
 	}
 }
 
-// A failure of upstream is no reason to leave more reads to it.
-func TestFailuresAreNoAnswers(t *testing.T) {
-	var r roads
-	of := watchcache.Scope{Objects: 10}
-	r.ran("metadata", time.Second, 1)
-	r.ran("metadata", time.Second, 1)
-	if _, sooner := r.compare(of, false); !sooner {
-		t.Fatal("upstream is not asked")
-	}
-	r.answered(of, time.Millisecond, false)
-	if takes, sooner := r.compare(of, false); sooner || takes < guessBase {
-		t.Errorf("it takes %s, sooner: %t", takes, sooner)
-	}
-}
-
-func TestSizes(t *testing.T) {
-	last := 0
-	for objects := range 1 << 20 {
-		s := sizeOf(objects)
-		if s < last || s > last+1 || s >= sizes {
-			t.Fatalf("%d objects are of size %d, fewer are of %d", objects, s, last)
-		}
-		last = s
-	}
-	for _, odd := range []int{-1, 1 << 40} {
-		if s := sizeOf(odd); s < 0 || s >= sizes {
-			t.Errorf("%d objects are of size %d", odd, s)
-		}
-	}
-}
-
 // Within its maxAge, a read does not wait, and reports the state's possible age truthfully: the
 // state has every write before that.
 func TestMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 100 * time.Millisecond
 		f := newFake()
-		fill(f, tinyObjects+1)
-		feed := openFeed(t, f, func(o *Options) {
-			o.Resources = map[schema.GroupResource]ResourceOptions{configmaps.GroupResource(): {MaxAge: most}}
+		fill(f, fresh.TinyObjects+1)
+		feed := openFeed(t, f, func(o *feed.Options) {
+			o.Resources = map[schema.GroupResource]feed.ResourceOptions{configmaps.GroupResource(): {MaxAge: most}}
 		})
 		f.delays(most/3, 0) // others write meanwhile
 		f.stall(true)
@@ -315,35 +274,35 @@ func TestMaxAge(t *testing.T) {
 func TestGetsJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		feed := feedWithLedger(t, f)
+		feeds, feed := feedWithLedger(t, f)
 		may := true
 		allowed := func() bool { return may }
-		joins := func() bool { return feed.keeper.feeds.Joins(configmaps, object.JSON, allowed) }
+		joins := func() bool { return feeds.Joins(configmaps, object.JSON, allowed) }
 		f.other("leases")
-		same(t, f, fresh(t, f, feed))
+		same(t, f, readFresh(t, f, feed))
 		if joins() {
 			t.Error("nobody reads, and a get would ask")
 		}
-		f.delays(joinMost, 0) // longer than the probes before
+		f.delays(fresh.JoinMost, 0) // longer than the probes before
 		answered := make(chan struct{})
 		for range 2 { // the first is in flight, the second waits for the next
 			go func() {
-				fresh(t, f, feed)
+				readFresh(t, f, feed)
 				answered <- struct{}{}
 			}()
-			time.Sleep(joinMost / 4)
+			time.Sleep(fresh.JoinMost / 4)
 		}
 		if !joins() {
 			t.Error("a get does not join")
 		}
-		if feed.keeper.feeds.Joins(configmaps, object.Protobuf, allowed) {
+		if feeds.Joins(configmaps, object.Protobuf, allowed) {
 			t.Error("a get would start a feed")
 		}
 		if may = false; joins() {
 			t.Error("upstream has to be asked whether a get is allowed")
 		}
 		may = true
-		feed.keeper.ledger.Forget()
+		feed.Ledger.Forget()
 		if joins() {
 			t.Error("a get joins without proof")
 		}
@@ -356,12 +315,12 @@ func TestGetsJoin(t *testing.T) {
 func TestOneProofIsBegunAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		fill(f, smallObjects+1)
-		feed := openFeed(t, f, func(o *Options) {
-			o.Resources = map[schema.GroupResource]ResourceOptions{configmaps.GroupResource(): {MaxAge: time.Second}}
+		fill(f, feed.SmallObjects+1)
+		feed := openFeed(t, f, func(o *feed.Options) {
+			o.Resources = map[schema.GroupResource]feed.ResourceOptions{configmaps.GroupResource(): {MaxAge: time.Second}}
 		})
 		f.delays(probeTakes, 2*metadataTakes)
-		fresh(t, f, feed)
+		readFresh(t, f, feed)
 		before := f.count("probe")
 		const seconds = 10
 		for range seconds * 200 {

@@ -17,9 +17,10 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 // slowDiscovery serves nothing in three groups and versions, answers slowly, and counts.
@@ -71,7 +72,7 @@ func TestMadeUpNames(t *testing.T) {
 		upstream := newSlowDiscovery()
 		registry := prometheus.NewRegistry()
 		core, logs := observer.New(zap.DebugLevel)
-		feeds := newFeeds(t, upstream, registry, Options{}, zap.New(core))
+		feeds := newFeeds(t, upstream, registry, feed.Options{}, zap.New(core))
 		defer feeds.Stop()
 		const each, rounds = 300, 4
 		long := strings.Repeat("a", 16<<10)
@@ -118,9 +119,9 @@ func TestMadeUpNames(t *testing.T) {
 		}
 		feeds.mu.Lock()
 		defer feeds.mu.Unlock()
-		if len(feeds.mu.feeds)+len(feeds.mu.refused)+len(feeds.mu.forbidden) != 0 || len(feeds.names.Mu.Documents) != known {
+		if len(feeds.mu.feeds)+len(feeds.mu.refused)+len(feeds.mu.forbidden) != 0 || len(feeds.Names.Mu.Documents) != known {
 			t.Errorf("there are %d feeds, %d refusals, %d forbidden resources, %d documents",
-				len(feeds.mu.feeds), len(feeds.mu.refused), len(feeds.mu.forbidden), len(feeds.names.Mu.Documents))
+				len(feeds.mu.feeds), len(feeds.mu.refused), len(feeds.mu.forbidden), len(feeds.Names.Mu.Documents))
 		}
 		families, err := registry.Gather()
 		if err != nil {
@@ -148,7 +149,7 @@ func TestDiscoveryFails(t *testing.T) {
 		upstream := newSlowDiscovery()
 		upstream.fails = true
 		core, logs := observer.New(zap.WarnLevel)
-		feeds := newFeeds(t, upstream, prometheus.NewRegistry(), Options{}, zap.New(core))
+		feeds := newFeeds(t, upstream, prometheus.NewRegistry(), feed.Options{}, zap.New(core))
 		defer feeds.Stop()
 		const rounds, each = 5, 20
 		for range rounds {
@@ -166,7 +167,7 @@ func TestDiscoveryFails(t *testing.T) {
 		}
 		upstream.fails = false
 		upstream.mu.Unlock()
-		if err := feeds.names.Serves(t.Context(), gvrOf("apps", "v1", "r")); !errors.Is(err, discovery.ErrNotServed) {
+		if err := feeds.Names.Serves(t.Context(), gvrOf("apps", "v1", "r")); !errors.Is(err, discovery.ErrNotServed) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -177,7 +178,7 @@ func TestDiscoveryIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
 		upstream.takes = time.Second
-		feeds := startWith(t, upstream)
+		feeds := start(t, upstream)
 		ctx, cancel := context.WithTimeout(t.Context(), upstream.takes/2)
 		defer cancel()
 		other := make(chan error, 1)
@@ -185,7 +186,7 @@ func TestDiscoveryIsShared(t *testing.T) {
 			_, err := feeds.Open(t.Context(), gvrOf("", "v1", "r"), object.JSON, 0)
 			other <- err
 		}()
-		if _, err := feeds.Open(ctx, gvrOf("", "v1", "s"), object.JSON, 0); !errors.Is(err, client.ErrUnavailable) {
+		if _, err := feeds.Open(ctx, gvrOf("", "v1", "s"), object.JSON, 0); !errors.Is(err, watchcache.ErrNotReady) {
 			t.Errorf("got %v", err)
 		}
 		if err := <-other; !errors.Is(err, discovery.ErrNotServed) {
@@ -203,7 +204,7 @@ func TestNewResourceIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var served atomic.Bool
 		widget := widgetUpstream(func(*http.Request) (*http.Response, error) { return reply(404, "{}"), nil })
-		feeds := startWith(t, roundTrip(func(req *http.Request) (*http.Response, error) {
+		feeds := start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
 			switch {
 			case served.Load():
 			case req.URL.Path == "/apis":

@@ -1,18 +1,20 @@
-// Package upstream feeds watch caches from a kube-apiserver: one list+watch
-// loop per resource, however many clients read.
+// Package upstream keeps the set of feeds: one list+watch loop per resource, however many clients
+// read.
 //
-// A [Feed] belongs to one resource and is the only writer of its cache. It runs one straight loop:
+// [Feeds] starts feeds on first use, hands out their caches, remembers for a while what cannot be
+// cached, and stops idle feeds. The first client that asks for a resource in protobuf starts a
+// second feed for it. Custom resources have no protobuf form: upstream answers 406, and
+// object.ErrNoEncoding is remembered for a while.
 //
-//	discover ─► probe ─► sync ─► watch ──(stream ends)──► watch from the last RV
-//	                      ▲        │
-//	                      └────────┴──(410, diverged)──► relist as a difference
+// Each of the packages below imports some of those after it:
 //
-// [Feeds] starts feeds on first use, hands out their caches, remembers for a
-// while what cannot be cached, and stops idle feeds.
-//
-// The first client that asks for a resource in protobuf starts a second feed for it. Custom
-// resources have no protobuf form: upstream answers 406. [ErrNoEncoding] says so and is
-// remembered for a while.
+//   - fresh: shows that caches are up to date
+//   - feed: the loop that keeps one cache in step
+//   - store: saved caches
+//   - discovery: what upstream serves, and changes of a CustomResourceDefinition
+//   - servers: several apiservers, and what happens while none answers
+//   - client: requests to an apiserver and its answers
+//   - ledger: which resource used which revision of etcd
 //
 // # What upstream sees
 //
@@ -29,23 +31,6 @@
 // Where upstream refuses that (422), the feed lists by pages.
 //
 // A consistent read costs a probe and whatever the cache needs to catch up with that probe. All
-// concurrent readers share both (see [Feed.Fresh]). A resource has one probe in flight; the next
-// follows without a pause unless many readers wait. A budget bounds the probes of all resources.
-// A custom resource also costs one read of its definition; all of them share one watch of
-// the definitions' metadata.
-//
-// # Where to read on
-//
-//   - fresh.go, reach.go: consistent reads from the cache
-//   - direct.go: reads that upstream answers sooner than the cache
-//   - keeper.go: the ledger, which proves that foreign writes did not touch a resource
-//   - since.go: feeds that begin in the past, for clients of a replaced proxy
-//   - store.go, persist.go: saved caches
-//   - watchdog.go, selfcheck.go: silent streams, wrong caches
-//   - package servers: several apiservers, and what happens while none answers
-//   - package discovery: changes of a CustomResourceDefinition
-//
-// After its own restart, kube-apiserver 1.36 answers a watch from any earlier resourceVersion with
-// "too old", because its history starts again: an upstream restart always leads to a relist here.
-// Cache.Replace turns the difference into events, and downstream watches go on.
+// concurrent readers share both. A budget bounds the probes of all resources. A custom resource
+// also costs one read of its definition; all of them share one watch of the definitions' metadata.
 package upstream

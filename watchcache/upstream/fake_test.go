@@ -24,13 +24,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// fakeUpstream is an apiserver of one resource, configmaps, behind an
-// http.RoundTripper: a store with revisions, a watch history that can be lost,
-// streams that can be cut or stall. It lives in memory only, so that tests can
-// run it in synctest's time.
+// fakeUpstream is an apiserver of one resource, configmaps, behind an http.RoundTripper: a store
+// with revisions, a watch history that can be lost, streams that can be cut or stall. It lives in
+// memory only, so that tests can run it in synctest's time.
 type fakeUpstream struct {
 	takes time.Duration                           // each request
 	slow  struct{ probe, metadata time.Duration } // besides
@@ -194,7 +195,7 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 		verb = "origin"
 	case req.URL.Path == "/apis":
 		verb = "groups"
-	case req.Header.Get("Accept") == acceptMetadataEvents:
+	case req.Header.Get("Accept") == fresh.AcceptMetadataEvents:
 		verb = "ledger"
 	case strings.Contains(req.URL.Path, client.NoSuchNamespace) && q.Get("watch") != "":
 		verb = "nothing"
@@ -489,24 +490,14 @@ func (f *fakeUpstream) ledgerLocked(req *http.Request) *http.Response {
 
 // metadataFrame is an event of an object's metadata at a revision.
 func metadataFrame(rev uint64) []byte {
-	o := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns", ResourceVersion: strconv.FormatUint(rev, 10)}}
-	raw, err := o.Marshal()
-	if err != nil {
-		panic(err)
-	}
-	object, err := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, Raw: raw}).Marshal()
-	if err != nil {
-		panic(err)
-	}
-	event, err := (&metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: append(slices.Clone(client.ProtobufPrefix), object...)}}).Marshal()
-	if err != nil {
-		panic(err)
-	}
+	o, _ := (&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns", ResourceVersion: strconv.FormatUint(rev, 10)}}).Marshal()
+	o, _ = (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, Raw: o}).Marshal()
+	event, _ := (&metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: append(slices.Clone(client.ProtobufPrefix), o...)}}).Marshal()
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)
 }
 
 // newFeeds returns feeds from a single server.
-func newFeeds(t *testing.T, way http.RoundTripper, registry prometheus.Registerer, options Options, log *zap.Logger) *Feeds {
+func newFeeds(t *testing.T, way http.RoundTripper, registry prometheus.Registerer, options feed.Options, log *zap.Logger) *Feeds {
 	t.Helper()
 	metrics := NewMetrics(registry)
 	alone, err := servers.New(t.Context(), []servers.Server{{Base: fakeURL, Transport: way}}, metrics.Servers, metrics.Client, zap.NewNop())

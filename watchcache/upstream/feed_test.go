@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,9 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 takes the time")
@@ -30,27 +32,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var configmaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// start returns feeds of the fake; they stop with the test.
-func start(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Feeds {
+// start returns feeds of an upstream; they stop with the test.
+func start(t *testing.T, way http.RoundTripper, change ...func(*feed.Options)) *Feeds {
 	t.Helper()
-	options := Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
+	options := feed.Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
 	for _, c := range change {
 		c(&options)
 	}
-	feeds := newFeeds(t, f, prometheus.NewRegistry(), options, zaptest.NewLogger(t))
+	feeds := newFeeds(t, way, prometheus.NewRegistry(), options, zaptest.NewLogger(t))
 	t.Cleanup(feeds.Stop)
 	return feeds
 }
 
 func open(t *testing.T, feeds *Feeds) *watchcache.Cache {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
-	defer cancel()
-	feed, err := feeds.Open(ctx, configmaps, object.JSON, 0)
-	if err != nil {
-		t.Fatalf("no cache: %v", err)
-	}
-	return feed.Cache()
+	return openFrom(t, feeds).Cache()
 }
 
 // reached waits for the cache to reach upstream's revision, and compares the states.
@@ -143,7 +139,7 @@ func TestFeedResumesWithoutRelist(t *testing.T) {
 			f.set("b", fmt.Sprint(i))
 			reached(t, f, cache)
 		}
-		if got := testutil.CollectAndCount(feeds.metrics.relists); got != 0 {
+		if got := testutil.CollectAndCount(feeds.metrics.feed.Relists); got != 0 {
 			t.Errorf("%d relists, want none", got)
 		}
 		if cache.Stats().Epoch != 1 {
@@ -181,7 +177,7 @@ func TestExpiredHistoryIsInvisibleDownstream(t *testing.T) {
 		if !maps.Equal(got, want) {
 			t.Errorf("events %v, want %v", got, want)
 		}
-		if n := testutil.ToFloat64(feeds.metrics.relists.WithLabelValues("", "v1", "configmaps", "expired")); n != 1 {
+		if n := testutil.ToFloat64(feeds.metrics.feed.Relists.WithLabelValues("", "v1", "configmaps", "expired")); n != 1 {
 			t.Errorf("%v relists, want 1", n)
 		}
 	})
@@ -231,12 +227,12 @@ func TestWatchdogReconnectsASilentStream(t *testing.T) {
 		cache := open(t, start(t, f))
 		f.locked(func() { f.mu.stalled = true })
 		f.set("a", "1")
-		time.Sleep(silence - time.Second)
+		time.Sleep(feed.Silence - time.Second)
 		watches := f.count("watch")
 		f.locked(func() { f.mu.stalled = false })
 		f.locked(func() { f.mu.stalled = true })
 		f.set("b", "1")
-		time.Sleep(2 * silence)
+		time.Sleep(2 * feed.Silence)
 		f.locked(func() { f.mu.stalled = false })
 		reached(t, f, cache)
 		if f.count("watch") <= watches {
@@ -255,7 +251,7 @@ func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 			t.Errorf("%d watches, want 1", got)
 		}
 		if got := f.count("probe"); got < 10 || got > 41 {
-			t.Errorf("%d probes in an hour of silence, want one every %s", got, silence)
+			t.Errorf("%d probes in an hour of feed.Silence, want one every %s", got, feed.Silence)
 		}
 	})
 }
@@ -295,10 +291,7 @@ func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
 // watchAll opens a cursor on everything from now on.
 func watchAll(t *testing.T, cache *watchcache.Cache) *watchcache.Cursor {
 	t.Helper()
-	filter, err := filter.New(cache.Resource(), "", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	filter := mustFilter(t, cache)
 	cursor, err := cache.Watch(filter, cache.Stats().ResourceVersion)
 	if err != nil {
 		t.Fatal(err)
@@ -341,7 +334,7 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 	t.Helper()
 	f := newFake()
 	f.mu.noStream, f.mu.noMetadata = rnd.IntN(3) == 0, rnd.IntN(2) == 0
-	fill(f, []int{0, tinyObjects, smallObjects}[rnd.IntN(3)])
+	fill(f, []int{0, fresh.TinyObjects, feed.SmallObjects}[rnd.IntN(3)])
 	feed := openFeed(t, f)
 	cache := feed.Cache()
 	cursor := watchAll(t, cache)

@@ -14,22 +14,35 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 // openFeed returns a feed that has synced.
-func openFeed(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Feed {
+func openFeed(t *testing.T, f *fakeUpstream, change ...func(*feed.Options)) *fresh.Feed {
+	t.Helper()
+	return openFrom(t, start(t, f, change...))
+}
+
+func openFrom(t *testing.T, feeds *Feeds) *fresh.Feed {
+	t.Helper()
+	return openOf(t, feeds, configmaps)
+}
+
+// openOf opens the feed of a resource, without since.
+func openOf(t *testing.T, feeds *Feeds, gvr schema.GroupVersionResource) *fresh.Feed {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
-	feed, err := start(t, f, change...).Open(ctx, configmaps, object.JSON, 0)
+	feed, err := feeds.Open(ctx, gvr, object.JSON, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return feed
 }
 
-// fresh reads, and checks that the state is upstream's at the time of the call or later.
-func fresh(t *testing.T, f *fakeUpstream, feed *Feed) watchcache.Snapshot {
+// readFresh reads, and checks that the state is upstream's at the time of the call or later.
+func readFresh(t *testing.T, f *fakeUpstream, feed *fresh.Feed) watchcache.Snapshot {
 	t.Helper()
 	f.mu.Lock()
 	rev := f.mu.rev
@@ -72,10 +85,10 @@ func fill(f *fakeUpstream, n int) {
 func TestFreshNeedsAProbeIfNothingHappened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		fill(f, tinyObjects+1)
+		fill(f, fresh.TinyObjects+1)
 		feed := openFeed(t, f)
 		before := f.count("probe")
-		same(t, f, fresh(t, f, feed))
+		same(t, f, readFresh(t, f, feed))
 		if f.count("probe") != before+1 || f.count("list")+f.count("side-watch") != 0 || f.count("watch") != 1 {
 			t.Errorf("upstream saw %v", f.mu.requests)
 		}
@@ -86,7 +99,7 @@ func TestFreshListsASmallCollection(t *testing.T) {
 	for _, test := range []struct {
 		stalled         bool
 		objects, probes int
-	}{{false, 3, 0}, {true, 3, 0}, {false, tinyObjects + 10, 1}, {true, tinyObjects + 10, 1}} {
+	}{{false, 3, 0}, {true, 3, 0}, {false, fresh.TinyObjects + 10, 1}, {true, fresh.TinyObjects + 10, 1}} {
 		stalled := test.stalled
 		t.Run(fmt.Sprintf("objects=%d,stalled=%t", test.objects, stalled), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -104,7 +117,7 @@ func TestFreshListsASmallCollection(t *testing.T) {
 				}
 				f.elsewhere()
 				began := time.Now()
-				same(t, f, fresh(t, f, feed))
+				same(t, f, readFresh(t, f, feed))
 				if took := time.Since(began); took > 100*time.Millisecond {
 					t.Errorf("took %s", took)
 				}
@@ -133,7 +146,7 @@ func TestFreshListsASmallCollection(t *testing.T) {
 func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		fill(f, tinyObjects+10)
+		fill(f, fresh.TinyObjects+10)
 		feed := openFeed(t, f)
 		nobody, others, own := func() {}, f.elsewhere, func() { f.set("o001", "changed"); synctest.Wait() }
 		stalled := func() { f.stall(true); f.set("o002", "changed") }
@@ -159,7 +172,7 @@ func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
 		} {
 			step.write()
 			probes, lists := f.count("probe"), f.count("list")
-			same(t, f, fresh(t, f, feed))
+			same(t, f, readFresh(t, f, feed))
 			if probes, lists = f.count("probe")-probes, f.count("list")-lists; probes != step.probes || lists != step.lists {
 				t.Errorf("run %d: %d probes and %d lists, want %d and %d", i, probes, lists, step.probes, step.lists)
 			}
@@ -172,14 +185,14 @@ func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
 func TestFreshConfirmsALargeCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		fill(f, smallObjects+1)
+		fill(f, feed.SmallObjects+1)
 		feed := openFeed(t, f)
 		cursor := watchAll(t, feed.Cache())
 		defer cursor.Close()
 		for range 3 {
 			f.elsewhere()
 			began := time.Now()
-			same(t, f, fresh(t, f, feed))
+			same(t, f, readFresh(t, f, feed))
 			if took := time.Since(began); took > 100*time.Millisecond {
 				t.Errorf("took %s", took)
 			}
@@ -199,7 +212,7 @@ func TestFreshWatchesALargeCollectionAside(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
 				f.mu.noMetadata = !stalled
-				fill(f, smallObjects+1)
+				fill(f, feed.SmallObjects+1)
 				feed := openFeed(t, f)
 				cursor := watchAll(t, feed.Cache())
 				defer cursor.Close()
@@ -213,7 +226,7 @@ func TestFreshWatchesALargeCollectionAside(t *testing.T) {
 				}
 				f.elsewhere()
 				began := time.Now()
-				same(t, f, fresh(t, f, feed))
+				same(t, f, readFresh(t, f, feed))
 				if took := time.Since(began); took > 1500*time.Millisecond {
 					t.Errorf("took %s", took)
 				}
@@ -252,7 +265,7 @@ func TestReadersShareRuns(t *testing.T) {
 						time.Sleep(time.Duration(i) * time.Second / time.Duration(readers))
 						f.elsewhere()
 						began := time.Now()
-						fresh(t, f, feed)
+						readFresh(t, f, feed)
 						if took := time.Since(began); took > 2*takes {
 							t.Errorf("a reader waited for %s", took)
 						}
@@ -273,23 +286,20 @@ func TestProbesKeepToTheirBudget(t *testing.T) {
 	const budget, readers, seconds = 50, 1000, 4
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		fill(f, tinyObjects+1)
+		fill(f, fresh.TinyObjects+1)
 		feeds := start(t, f)
-		options := *feeds.options.Load()
+		options := *feeds.Options.Load()
 		options.MaxProbes = budget
 		feeds.SetOptions(options)
 		before := f.count("probe")
 		var all sync.WaitGroup
 		for _, resource := range []schema.GroupVersionResource{configmaps, configmaps.GroupVersion().WithResource("events")} {
-			feed, err := feeds.Open(t.Context(), resource, object.JSON, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			feed := openOf(t, feeds, resource)
 			for i := range readers {
 				all.Go(func() {
 					time.Sleep(time.Duration(i) * seconds * time.Second / readers)
 					began := time.Now()
-					fresh(t, f, feed)
+					readFresh(t, f, feed)
 					if took := time.Since(began); took > 4*time.Second/budget {
 						t.Errorf("a reader waited for %s", took)
 					}
@@ -308,7 +318,7 @@ func TestFreshFailsPromptlyWithoutUpstream(t *testing.T) {
 		f := newFake()
 		feed := openFeed(t, f)
 		f.locked(func() { f.mu.down = errDown })
-		if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, ErrNotFresh) {
+		if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -319,18 +329,18 @@ func TestFreshFailsPromptlyWithoutUpstream(t *testing.T) {
 func TestSideWatchFromALostHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		fill(f, smallObjects+1)
+		fill(f, feed.SmallObjects+1)
 		feed := openFeed(t, f)
 		f.stall(true)
 		f.set("o001", "changed")
 		f.locked(func() { f.mu.oldest = f.mu.rev })
-		if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, ErrNotFresh) {
+		if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("got %v", err)
 		}
 		f.stall(false)
 		f.cutStreams(true)
 		time.Sleep(time.Second)
-		same(t, f, fresh(t, f, feed))
+		same(t, f, readFresh(t, f, feed))
 	})
 }
 
@@ -339,12 +349,9 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.mu.noMetadata = true
-		fill(f, smallObjects+1)
+		fill(f, feed.SmallObjects+1)
 		feeds := start(t, f)
-		feed, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		feed := openFrom(t, feeds)
 		f.stall(true)
 		f.elsewhere()
 		failed := make(chan error)
@@ -357,7 +364,7 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 		if err := <-failed; err == nil {
 			t.Error("answered by a feed that has ended")
 		}
-		if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, ErrNotFresh) {
+		if _, err := feed.Fresh(t.Context(), nil); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -366,7 +373,7 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 // After a restore of etcd no reader gets the old state as the most recent one, even if no stream
 // has noticed the restore.
 func TestFreshNoticesARestore(t *testing.T) {
-	for _, objects := range []int{3, tinyObjects + 1} {
+	for _, objects := range []int{3, fresh.TinyObjects + 1} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
@@ -386,24 +393,8 @@ func TestFreshNoticesARestore(t *testing.T) {
 				f.cutStreams(false)
 				f.set("z", "1")
 				time.Sleep(time.Minute)
-				same(t, f, fresh(t, f, feed))
+				same(t, f, readFresh(t, f, feed))
 			})
 		})
 	}
-}
-
-// A reader does not take a new epoch for a run's result if it begins between the run's end and the
-// look at its result.
-func TestRunOfAnEpochThatIsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		feed := openFeed(t, f)
-		s, err := feed.notOlderThan(f.mu.rev)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := feed.notOlderThan(s.ResourceVersion() + 1); !errors.Is(err, ErrNotFresh) {
-			t.Errorf("got %v", err)
-		}
-	})
 }

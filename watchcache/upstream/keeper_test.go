@@ -10,27 +10,29 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 // withLedger switches the ledger on.
-func withLedger(o *Options) { o.Ledger = true }
+func withLedger(o *feed.Options) { o.Ledger = true }
 
 // feedWithLedger returns a feed of a large quiet collection whose readers have the ledger, while
 // others write.
-func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Feed {
+func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*feed.Options)) (*Feeds, *fresh.Feed) {
 	t.Helper()
-	fill(f, smallObjects+1)
-	feed := openFeed(t, f, append(change, withLedger)...)
+	fill(f, feed.SmallObjects+1)
+	feeds := start(t, f, append(change, withLedger)...)
+	feed := openFrom(t, feeds)
 	for range 100 {
 		f.other("leases")
-		same(t, f, fresh(t, f, feed))
+		same(t, f, readFresh(t, f, feed))
 		time.Sleep(100 * time.Millisecond)
 	}
-	if !feed.keeper.ledger.Has(feed.owner) {
+	if !feed.Ledger.Has(feed.Owner) {
 		t.Fatal("no ledger")
 	}
-	return feed
+	return feeds, feed
 }
 
 // Where others write, and watches show all their writes, a consistent read of a quiet collection
@@ -38,7 +40,7 @@ func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*Options)) *Fe
 func TestFreshByTheLedger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		feed := feedWithLedger(t, f)
+		_, feed := feedWithLedger(t, f)
 		helped := func() int { return f.count("metadata") + f.count("list") + f.count("side-watch") }
 		before := helped()
 		for range 50 {
@@ -46,7 +48,7 @@ func TestFreshByTheLedger(t *testing.T) {
 			f.other("namespaces")
 			synctest.Wait()
 			began := time.Now()
-			same(t, f, fresh(t, f, feed))
+			same(t, f, readFresh(t, f, feed))
 			if took := time.Since(began); took > 0 {
 				t.Errorf("a read waited for %s", took)
 			}
@@ -62,7 +64,7 @@ func TestFreshByTheLedger(t *testing.T) {
 		}
 		f.other("leases")
 		synctest.Wait()
-		same(t, f, fresh(t, f, feed))
+		same(t, f, readFresh(t, f, feed))
 		if n := helped() - before; n != 1 {
 			t.Errorf("upstream had to help %d times beyond a hole, want once", n)
 		}
@@ -75,20 +77,23 @@ func TestFreshByTheLedger(t *testing.T) {
 func TestLedgerWhileReadsAreLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		feed := feedWithLedger(t, f, allowDirect)
+		_, feed := feedWithLedger(t, f, allowDirect)
 		f.delays(probeTakes, metadataTakes)
-		feed.keeper.ledger.Forget() // as when one of its watches breaks
-		feed.roads.ran("metadata", metadataTakes, 0)
+		for range 2 {
+			f.elsewhere()
+			readFresh(t, f, feed)
+		}
+		feed.Ledger.Forget() // as when one of its watches breaks
 		few := watchcache.Scope{Objects: 10}
-		for !feed.keeper.ledger.Has(feed.owner) {
+		for !feed.Ledger.Has(feed.Owner) {
 			if !feed.Leaves(few) {
 				t.Fatal("a read is not left to upstream")
 			}
 			f.other("leases")
-			time.Sleep(linkEvery)
+			time.Sleep(fresh.LinkEvery)
 		}
 		began := time.Now()
-		for feed.Leaves(few) && time.Since(began) < exploreMost {
+		for feed.Leaves(few) && time.Since(began) < fresh.ExploreMost {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if took := time.Since(began); took > time.Second {
@@ -101,9 +106,9 @@ func TestLedgerWhileReadsAreLeft(t *testing.T) {
 func TestLedgerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		feed := feedWithLedger(t, f)
-		time.Sleep(ledgerIdle + 2*ledgerEvery)
-		if feed.keeper.ledger.Has(feed.owner) {
+		_, feed := feedWithLedger(t, f)
+		time.Sleep(fresh.LedgerIdle + 2*fresh.LedgerEvery)
+		if feed.Ledger.Has(feed.Owner) {
 			t.Error("it is kept for nobody")
 		}
 		before := f.count("ledger")
@@ -119,17 +124,17 @@ func TestResourcesApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.mu.apart = map[string]uint64{"leases": 7}
-		fill(f, smallObjects+1)
+		fill(f, feed.SmallObjects+1)
 		feed := openFeed(t, f, withLedger)
 		for i := range 100 {
 			f.other("namespaces")
 			f.locked(func() { f.mu.apart["leases"] = uint64(7 + i) })
-			same(t, f, fresh(t, f, feed))
+			same(t, f, readFresh(t, f, feed))
 			time.Sleep(100 * time.Millisecond)
 		}
-		o := feed.keeper.feeds.owners.Of(schema.GroupResource{Resource: "leases"})
-		if !feed.keeper.ledger.Has(feed.owner) || feed.keeper.ledger.Has(o) {
-			t.Errorf("configmaps are in the ledger: %t, leases: %t", feed.keeper.ledger.Has(feed.owner), feed.keeper.ledger.Has(o))
+		o := feed.Owners.Of(schema.GroupResource{Resource: "leases"})
+		if !feed.Ledger.Has(feed.Owner) || feed.Ledger.Has(o) {
+			t.Errorf("configmaps are in the ledger: %t, leases: %t", feed.Ledger.Has(feed.Owner), feed.Ledger.Has(o))
 		}
 	})
 }
@@ -143,12 +148,12 @@ func TestLedgerIsSound(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, uint64(round)))
 				f := newFake()
-				feed := feedWithLedger(t, f)
+				_, feed := feedWithLedger(t, f)
 				for range 500 {
 					switch random.IntN(12) {
 					case 0:
 						f.set(fmt.Sprintf("o%03d", random.IntN(10)), "changed")
-						feed.keeper.feeds.uses(feed.owner, f.mu.rev) // another feed is faster
+						feed.Uses(feed.Owner, f.mu.rev) // another feed is faster
 					case 1:
 						f.remove(fmt.Sprintf("o%03d", random.IntN(10)))
 					case 2, 3, 4:
@@ -171,7 +176,7 @@ func TestLedgerIsSound(t *testing.T) {
 						if random.IntN(2) == 0 {
 							synctest.Wait()
 						}
-						same(t, f, fresh(t, f, feed))
+						same(t, f, readFresh(t, f, feed))
 					}
 				}
 			})
@@ -184,19 +189,16 @@ func TestLedgerIsSound(t *testing.T) {
 func TestEventsAreNotCarried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		feed := feedWithLedger(t, f)
-		events, err := feed.keeper.feeds.Open(t.Context(), configmaps.GroupVersion().WithResource("events"), object.JSON, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		feeds, feed := feedWithLedger(t, f)
+		events := openOf(t, feeds, configmaps.GroupVersion().WithResource("events"))
 		for range 20 {
 			f.other("leases")
-			fresh(t, f, events)
-			time.Sleep(ledgerEvery)
+			readFresh(t, f, events)
+			time.Sleep(fresh.LedgerEvery)
 		}
-		fresh(t, f, feed)
-		if era, _ := feed.keeper.ledger.Standing(feed.owner); !feed.carries(era) || events.carries(era) {
-			t.Errorf("config maps: %t, events: %t", feed.carries(era), events.carries(era))
+		readFresh(t, f, feed)
+		if era, _ := feed.Ledger.Standing(feed.Owner); !feed.Carries(era) || events.Carries(era) {
+			t.Errorf("config maps: %t, events: %t", feed.Carries(era), events.Carries(era))
 		}
 	})
 }
@@ -208,19 +210,19 @@ func TestEventsMoveAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
-				feed := feedWithLedger(t, f)
-				epoch := feed.cache.Stats().Epoch
+				_, feed := feedWithLedger(t, f)
+				epoch := feed.Cache().Stats().Epoch
 				f.locked(func() { f.mu.apart = map[string]uint64{"events": rev} })
 				f.cutStreams(false) // the apiserver restarts with the other etcd
 				for range 50 {
 					f.other("leases")
-					same(t, f, fresh(t, f, feed))
+					same(t, f, readFresh(t, f, feed))
 					time.Sleep(200 * time.Millisecond)
 				}
-				if now := feed.cache.Stats().Epoch; now != epoch {
+				if now := feed.Cache().Stats().Epoch; now != epoch {
 					t.Errorf("epoch %d instead of %d", now, epoch)
 				}
-				if !feed.keeper.ledger.Has(feed.owner) {
+				if !feed.Ledger.Has(feed.Owner) {
 					t.Error("the ledger is of no use any more")
 				}
 			})

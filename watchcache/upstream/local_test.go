@@ -15,6 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 // Only resources that the apiserver itself serves are cached. If the proxy may not read which
@@ -91,7 +92,7 @@ func TestOnlyLocalResourcesAreCached(t *testing.T) {
 			})
 			synctest.Test(t, func(t *testing.T) {
 				core, logs := observer.New(zap.WarnLevel)
-				feeds := newFeeds(t, upstream, prometheus.NewRegistry(), Options{Resources: map[schema.GroupResource]ResourceOptions{
+				feeds := newFeeds(t, upstream, prometheus.NewRegistry(), feed.Options{Resources: map[schema.GroupResource]feed.ResourceOptions{
 					tc.gvr.GroupResource(): {Aggregated: tc.aggregated},
 				}}, zap.New(core))
 				defer feeds.Stop()

@@ -12,13 +12,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap/zaptest"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // Events during the read of a state: freshness runs, changed definitions, restores.
@@ -65,27 +65,16 @@ func (b *slowBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-func startWith(t *testing.T, upstream http.RoundTripper) *Feeds {
+func openWith(t *testing.T, upstream http.RoundTripper, gvr schema.GroupVersionResource) *fresh.Feed {
 	t.Helper()
-	feeds := newFeeds(t, upstream, prometheus.NewRegistry(), Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}, zaptest.NewLogger(t))
-	t.Cleanup(feeds.Stop)
-	return feeds
-}
-
-func openWith(t *testing.T, upstream http.RoundTripper, gvr schema.GroupVersionResource) *Feed {
-	t.Helper()
-	feed, err := startWith(t, upstream).Open(t.Context(), gvr, object.JSON, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return feed
+	return openOf(t, start(t, upstream), gvr)
 }
 
 // Readers that notice a restore must not keep the feed from reading the restored state.
 func TestReadersLetARestoreBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		fill(f, tinyObjects+100)
+		fill(f, fresh.TinyObjects+100)
 		s := &slowSync{fakeUpstream: f}
 		feed := openWith(t, s, configmaps)
 		for i := range 300 {
@@ -102,7 +91,7 @@ func TestReadersLetARestoreBeRead(t *testing.T) {
 			_, _ = feed.Fresh(t.Context(), nil)
 			time.Sleep(500 * time.Millisecond)
 		}
-		same(t, f, fresh(t, f, feed))
+		same(t, f, readFresh(t, f, feed))
 		if n := s.set(0) - before; n > 3 {
 			t.Errorf("%d syncs", n)
 		}
@@ -112,7 +101,7 @@ func TestReadersLetARestoreBeRead(t *testing.T) {
 // During a relist, a reader takes the cache beyond the relist's state. The relist must not take it
 // back.
 func TestRelistDoesNotUndoAFastForward(t *testing.T) {
-	for _, objects := range []int{3, smallObjects + 1} {
+	for _, objects := range []int{3, feed.SmallObjects + 1} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
@@ -131,14 +120,14 @@ func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 				time.Sleep(time.Second)
 				f.locked(func() { f.mu.oldest = 0 })
 				f.set("o002", "acknowledged")
-				got := fresh(t, f, feed).ResourceVersion()
+				got := readFresh(t, f, feed).ResourceVersion()
 				for range 20 {
 					time.Sleep(500 * time.Millisecond)
 					if s, err := feed.Cache().Snapshot(); err != nil || s.ResourceVersion() < got {
 						t.Fatalf("the cache went back from %d to %d: %v", got, s.ResourceVersion(), err)
 					}
 				}
-				same(t, f, fresh(t, f, feed))
+				same(t, f, readFresh(t, f, feed))
 				if _, _, err := cursor.Poll(nil, 100); err != nil {
 					t.Errorf("the watch ended: %v", err)
 				}
@@ -156,20 +145,19 @@ func (r roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return
 // A feed that is abandoned during its first sync writes nothing afterwards.
 func TestAbandonedDuringItsSync(t *testing.T) {
 	f := newFake()
-	var feed *Feed
-	feeds := startWith(t, roundTrip(func(req *http.Request) (*http.Response, error) {
+	var abandoned *feed.Feed
+	feeds := start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
 		if req.URL.Query().Get("sendInitialEvents") != "true" {
 			return f.RoundTrip(req)
 		}
-		feed.abandon(func() {})
+		abandoned.Abandon()
 		return reply(200, `{"type":"BOOKMARK","object":`+bookmarkJSON(100, true)+"}\n"+`{"type":"BOOKMARK","object":`+bookmarkJSON(101, false)+"}\n"), nil
 	}))
-	feed = feeds.newFeed(feedKey{gvr: configmaps})
-	var err error
-	if feed.cache, _, err = feed.describe(t.Context()); err != nil {
-		t.Fatal(err)
+	abandoned = feed.New(t.Context(), feeds.Upstream, store.Key{GVR: configmaps}, time.Now(), watchcache.Limits{})
+	if err := abandoned.Run(); err != nil {
+		t.Error(err)
 	}
-	if err := feed.sync(t.Context(), func() {}); !errors.Is(err, errOtherEpoch) {
+	if _, err := abandoned.Cache().Snapshot(); !errors.Is(err, watchcache.ErrEnded) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -265,7 +253,7 @@ func TestPageIsNoState(t *testing.T) {
 			return f.RoundTrip(req)
 		}), configmaps)
 		f.elsewhere()
-		if s, err := feed.Fresh(t.Context(), nil); !errors.Is(err, ErrNotFresh) {
+		if s, err := feed.Fresh(t.Context(), nil); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("%d objects of 3, %v", s.Len(), err)
 		}
 	})

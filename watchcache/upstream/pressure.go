@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 // ErrNoMemory says that a resource is not cached for lack of memory.
@@ -36,16 +37,16 @@ func (fs *Feeds) SetMemoryPressure(shed MemoryPressure) {
 }
 
 // shed applies the present memory pressure to a started feed.
-func (fs *Feeds) shed(f *Feed) {
+func (fs *Feeds) shed(f *fresh.Feed) {
 	fs.shedding.Lock() // otherwise an older decision could be applied last
 	defer fs.shedding.Unlock()
 	fs.mu.Lock()
 	shed := fs.mu.pressure
 	fs.mu.Unlock()
-	f.cache.SetLimits(shed.limits(fs.options.Load().Limits))
-	_ = f.forget() // the feed has ended, or begins anew
-	if shed.NoNewFeeds && !f.cache.Stats().Ready {
-		f.log.Warn("not cached; requests are forwarded", zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
+	f.Cache().SetLimits(shed.limits(fs.Options.Load().Limits))
+	_ = f.Trim() // the feed has ended, or begins anew
+	if shed.NoNewFeeds && !f.Cache().Stats().Ready {
+		f.Log.Warn("not cached; requests are forwarded", zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
 		fs.giveUp(f, ErrNoMemory, noMemoryPause)
 	}
 }

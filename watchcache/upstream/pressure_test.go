@@ -16,16 +16,13 @@ func TestNoNewFeeds(t *testing.T) {
 		f := newFake()
 		fill(f, 3)
 		feeds := start(t, f)
-		feed, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		feed := openFrom(t, feeds)
 		feeds.SetMemoryPressure(MemoryPressure{Logs: 1, NoNewFeeds: true})
 		if _, err := feeds.Open(t.Context(), configmaps, object.Protobuf, 0); !errors.Is(err, ErrNoMemory) {
 			t.Errorf("another feed: %v", err)
 		}
 		f.set("new", "1")
-		same(t, f, fresh(t, f, feed))
+		same(t, f, readFresh(t, f, feed))
 		feeds.SetMemoryPressure(MemoryPressure{Logs: 1})
 		if _, err := feeds.Open(t.Context(), configmaps, object.Protobuf, 0); errors.Is(err, ErrNoMemory) {
 			t.Errorf("there is memory again: %v", err)
@@ -68,21 +65,18 @@ func TestLogsAreShed(t *testing.T) {
 		f := newFake()
 		fill(f, 3)
 		feeds := start(t, f)
-		feed, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		feed := openFrom(t, feeds)
 		for i := range 2000 {
 			f.set("o001", fmt.Sprint(i))
 		}
 		synctest.Wait()
 		before := feed.Cache().Stats()
-		feeds.SetMemoryPressure(MemoryPressure{Logs: 100 / float64(feeds.options.Load().Limits.Events)})
+		feeds.SetMemoryPressure(MemoryPressure{Logs: 100 / float64(feeds.Options.Load().Limits.Events)})
 		after := feed.Cache().Stats()
 		if before.LogEvents < 2000 || after.LogEvents > 300 || after.Since <= before.Since || after.ResourceVersion != before.ResourceVersion {
 			t.Errorf("from %+v to %+v", before, after)
 		}
-		same(t, f, fresh(t, f, feed))
+		same(t, f, readFresh(t, f, feed))
 	})
 }
 
@@ -94,16 +88,13 @@ func TestStartingFeedIsShed(t *testing.T) {
 		feeds := start(t, f)
 		f.locked(func() { f.mu.down = errDown })
 		go func() { _, _ = feeds.Open(t.Context(), configmaps, object.JSON, 0) }()
-		options := *feeds.options.Load()
+		options := *feeds.Options.Load()
 		options.Limits.Events = 1000
 		feeds.SetOptions(options)
 		feeds.SetMemoryPressure(MemoryPressure{Logs: 0.5})
 		f.locked(func() { f.mu.down = nil })
 		time.Sleep(time.Minute)
-		feed, err := feeds.Open(t.Context(), configmaps, object.JSON, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		feed := openFrom(t, feeds)
 		if got := feed.Cache().Limits().Events; got != 500 {
 			t.Errorf("its log holds up to %d events, want 500", got)
 		}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
@@ -30,17 +32,17 @@ const (
 	asksPerSecond = 4
 )
 
-var manyOptions = Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
+var manyOptions = feed.Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
 
 // startMany returns the feeds, one for each resource.
-func startMany(t *testing.T, way http.RoundTripper) (*Feeds, []*Feed) {
+func startMany(t *testing.T, way http.RoundTripper) (*Feeds, []*fresh.Feed) {
 	t.Helper()
 	feeds := newFeeds(t, way, prometheus.NewRegistry(), manyOptions, zap.NewNop())
 	t.Cleanup(feeds.Stop)
 	return feeds, openMany(t, feeds)
 }
 
-func openMany(t *testing.T, feeds *Feeds) (all []*Feed) {
+func openMany(t *testing.T, feeds *Feeds) (all []*fresh.Feed) {
 	t.Helper()
 	for i := range manyFeeds {
 		f, err := feeds.Open(t.Context(), schema.GroupVersionResource{Version: "v1", Resource: resourceName(i)}, object.JSON, 0)
@@ -53,7 +55,7 @@ func openMany(t *testing.T, feeds *Feeds) (all []*Feed) {
 }
 
 // wantFresh waits until feeds have the present writes, and fails if that takes longer than soon.
-func wantFresh(t *testing.T, f *frail, feeds []*Feed) {
+func wantFresh(t *testing.T, f *frail, feeds []*fresh.Feed) {
 	t.Helper()
 	began := time.Now()
 	f.set("new", "1")
@@ -103,7 +105,7 @@ func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
 				f.turn(up)
 				wantFresh(t, f, all)
 				time.Sleep(longEnough)
-				if got := testutil.CollectAndCount(feeds.metrics.relists); got != manyFeeds {
+				if got := testutil.CollectAndCount(feeds.metrics.feed.Relists); got != manyFeeds {
 					t.Errorf("%d feeds have relisted, want each", got)
 				}
 				const each = 3 // a probe, a watch that gets 410, a relist
@@ -178,7 +180,7 @@ func TestOneResourceFails(t *testing.T) {
 				began := time.Now()
 				f.elsewhere()
 				f.cutStreams(true)
-				wantFresh(t, f, append(append([]*Feed{}, all[:7]...), all[8:]...))
+				wantFresh(t, f, append(append([]*fresh.Feed{}, all[:7]...), all[8:]...))
 				time.Sleep(time.Minute)
 				bad, checks := 0, 0
 				for _, r := range f.since(began) {

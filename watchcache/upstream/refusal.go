@@ -11,6 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // refusal remembers for a while why a resource has no feed.
@@ -22,9 +23,9 @@ type refusal struct {
 // refusalsMax bounds the memory for resources that come and go.
 const refusalsMax = 1000
 
-func (fs *Feeds) refuseLocked(key feedKey, reason error, pause time.Duration) {
+func (fs *Feeds) refuseLocked(key store.Key, reason error, pause time.Duration) {
 	if len(fs.mu.refused) >= refusalsMax {
-		maps.DeleteFunc(fs.mu.refused, func(_ feedKey, r refusal) bool { return !time.Now().Before(r.until) })
+		maps.DeleteFunc(fs.mu.refused, func(_ store.Key, r refusal) bool { return !time.Now().Before(r.until) })
 	}
 	if len(fs.mu.refused) >= refusalsMax {
 		clear(fs.mu.refused)
@@ -48,7 +49,7 @@ func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden
 // pauseAfter is how long a refusal holds.
 func pauseAfter(err error) time.Duration {
 	switch {
-	case errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, client.ErrNoEncoding), errors.Is(err, object.ErrMalformed),
+	case errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrMalformed),
 		errors.Is(err, object.ErrOpaqueResourceVersion):
 		return time.Minute
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
@@ -60,5 +61,5 @@ func pauseAfter(err error) time.Duration {
 // notForUs tells whether a feed ended because its resource cannot or must not be cached. An
 // upstream that is away is no such reason.
 func notForUs(err error) bool {
-	return errors.Is(err, discovery.ErrNotCacheable) || errors.Is(err, client.ErrNoEncoding)
+	return errors.Is(err, discovery.ErrNotCacheable) || errors.Is(err, object.ErrNoEncoding)
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
 // Clients that resume from before a feed's beginning get all later events, in order and once,
@@ -30,7 +32,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
 			f := newFake()
 			f.takes = time.Millisecond // clients that come at once all arrive within it
-			for range random.IntN(2) * 3 * littleMore {
+			for range random.IntN(2) * 3 * feed.LittleMore {
 				f.elsewhere()
 			}
 			for range 10 + random.IntN(30) {
@@ -60,23 +62,23 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 			defer cancel()
 			type opening struct {
-				feed *Feed
+				feed *fresh.Feed
 				err  error
 			}
 			opened := make(chan opening)
-			clients, wishes := make([]uint64, 1+random.IntN(3)), resumePoints{}
+			clients, wishes := make([]uint64, 1+random.IntN(3)), feed.ResumePoints{}
 			for i := range clients {
 				clients[i] = 95 + random.Uint64N(rev-95+1)
 				if random.IntN(8) == 0 {
 					clients[i] = 1
 				}
-				wishes.noteResumeRV(clients[i])
+				wishes.Note(clients[i])
 				go func() {
 					feed, err := feeds.Open(ctx, configmaps, object.JSON, clients[i])
 					opened <- opening{feed, err}
 				}()
 			}
-			var feed *Feed
+			var feed *fresh.Feed
 			for range clients {
 				o := <-opened
 				if o.err != nil {
@@ -91,7 +93,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 				t.Errorf("round %d: the state at %d is answered, upstream was at %d", round, s.ResourceVersion(), rev)
 			}
 			begins := rev
-			for _, at := range slices.Backward(wishes.beginnings(rev)) {
+			for _, at := range slices.Backward(wishes.Beginnings(rev)) {
 				if at >= compacted && at >= oldest {
 					begins = at
 				}
@@ -160,9 +162,9 @@ func (f *fakeUpstream) since(rev uint64) (events []string) {
 
 func mustFilter(t *testing.T, c *watchcache.Cache) *filter.Filter {
 	t.Helper()
-	filter, err := filter.New(c.Resource(), "", nil, nil)
+	f, err := filter.New(c.Resource(), "", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filter
+	return f
 }

@@ -56,7 +56,7 @@ func TestStartAfterALongOutage(t *testing.T) {
 				s.starting.Store(false)
 				time.Sleep(10 * time.Second)
 				for _, f := range all {
-					if _, lost := f.Lost(); lost || !f.cache.Stats().Ready {
+					if _, lost := f.Lost(); lost || !f.Cache().Stats().Ready {
 						t.Errorf("%s has ended, or follows nobody", f)
 					}
 				}

@@ -3,10 +3,16 @@ package upstream
 import (
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // FeedStatus is a summary of one feed.
@@ -25,7 +31,96 @@ func (fs *Feeds) Status() []FeedStatus {
 	var all []FeedStatus
 	for _, f := range fs.list() {
 		lost, _ := f.Lost()
-		all = append(all, FeedStatus{f.gvr, f.encoding, lost, f.unreachable(), time.Now().Add(-f.quiet()), f.cache.Stats()})
+		all = append(all, FeedStatus{f.GVR, f.Encoding, lost, f.Unreachable(), time.Now().Add(-f.Quiet()), f.Cache().Stats()})
 	}
 	return all
+}
+
+// Lost tells, without waiting, for how long the feed of a resource has not reached upstream; 0 if
+// it does, or if there is no feed.
+func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, encoding := range []object.Encoding{object.JSON, object.Protobuf} {
+		if f := fs.mu.feeds[store.Key{GVR: gvr, Encoding: encoding}]; f != nil {
+			age = max(age, f.Unreachable())
+		}
+	}
+	return age
+}
+
+// Metrics count what feeds do.
+type Metrics struct {
+	feed   *feed.Metrics
+	fresh  *fresh.Metrics
+	saves  *prometheus.CounterVec
+	checks *prometheus.CounterVec
+	// Client counts requests, Servers is about upstream's servers.
+	Client  *client.Metrics
+	Servers *servers.Metrics
+}
+
+var resourceLabels = []string{"group", "version", "resource"}
+
+// NewMetrics registers the feeds' counters.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		feed: feed.NewMetrics(r), fresh: fresh.NewMetrics(r),
+		Client: client.NewMetrics(r), Servers: servers.NewMetrics(r),
+		saves: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_cache_saves_total",
+			Help: "Caches written to the directory of saved caches, by outcome: saved, failed.",
+		}, []string{"outcome"}),
+		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_self_checks_total",
+			Help: "Comparisons of a cache with upstream's state at the same resourceVersion, by outcome: same, different (the cache was read again), inconclusive.",
+		}, append(resourceLabels, "outcome")),
+	}
+	r.MustRegister(m.checks, m.saves)
+	return m
+}
+
+// ExpectSaves starts the outcomes of saves at 0: Prometheus sees no increase in a new series.
+func (m *Metrics) ExpectSaves() {
+	m.saves.WithLabelValues(saveDone)
+	m.saves.WithLabelValues(saveFailed)
+}
+
+// SaveFailed counts a save that could not be started.
+func (m *Metrics) SaveFailed() { m.saves.WithLabelValues(saveFailed).Inc() }
+
+// Outcomes of a save.
+const (
+	saveDone   = "saved"
+	saveFailed = "failed"
+)
+
+// Describe implements prometheus.Collector.
+func (fs *Feeds) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(fs, ch) }
+
+// Collect implements prometheus.Collector: it shows the feeds at each scrape.
+func (fs *Feeds) Collect(ch chan<- prometheus.Metric) {
+	for _, f := range fs.Status() {
+		show := func(kind prometheus.ValueType, value float64, name, help string) {
+			desc := prometheus.NewDesc(name, help, append(resourceLabels, "encoding"), nil)
+			ch <- prometheus.MustNewConstMetric(desc, kind, value, f.GVR.Group, f.GVR.Version, f.GVR.Resource, f.Encoding.String())
+		}
+		const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+		synced := 0.0
+		if f.Ready {
+			synced = 1
+		}
+		show(gauge, synced, "watchproxy_feed_synced", "1 if the feed has read its state, else 0.")
+		show(gauge, float64(f.Objects), "watchproxy_feed_objects", "Objects in the cache.")
+		show(gauge, float64(f.Bytes), "watchproxy_feed_object_bytes", "Bytes of the cached objects.")
+		show(gauge, float64(f.Newest), "watchproxy_feed_resource_version", "The resourceVersion that the cache has reached.")
+		show(gauge, time.Since(f.LastSign).Seconds(), "watchproxy_feed_last_sign_seconds", "Seconds since upstream's last event, bookmark or answer on this feed.")
+		show(gauge, f.Lost.Seconds(), "watchproxy_feed_lost_seconds", "Seconds since the watch upstream was lost or nobody answered, 0 while the watch works.")
+		show(gauge, f.Unreachable.Seconds(), "watchproxy_feed_unreachable_seconds", "The same, but 0 while upstream answers, even with a refusal.")
+		show(gauge, float64(f.LogEvents), "watchproxy_feed_log_events", "Events held in the log.")
+		show(gauge, float64(f.LogBytes), "watchproxy_feed_log_bytes", "Bytes that only the event log keeps alive.")
+		show(gauge, float64(f.Cursors), "watchproxy_feed_watches", "Open downstream watches served from the cache.")
+		show(counter, float64(f.Events), "watchproxy_feed_events_total", "Events received from upstream in the present epoch.")
+		show(counter, float64(f.Delivered), "watchproxy_events_delivered_total", "Events delivered to downstream watches from the cache.")
+	}
 }

@@ -16,15 +16,16 @@ import (
 	"go.uber.org/zap/zaptest"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // startSaved is start with a directory of saved caches.
 func startSaved(t *testing.T, f *fakeUpstream, dir string) *Feeds {
 	t.Helper()
 	client := clientOf(f)
-	store, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
+	store, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,10 +86,7 @@ func TestRestoredFeed(t *testing.T) {
 				if got := cache.Stats(); got.ResourceVersion < at || got.Since > since {
 					t.Errorf("it answers at %d since %d, want %d since %d", got.ResourceVersion, got.Since, at, since)
 				}
-				everything, err := filter.New(cache.Resource(), "", nil, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				everything := mustFilter(t, cache)
 				cursor, err := cache.Watch(everything, since)
 				if err != nil {
 					t.Fatal(err)
@@ -189,11 +187,11 @@ func TestFilesGoAway(t *testing.T) {
 			}
 		}
 		client := clientOf(f)
-		store, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
+		store, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		excluding := newFeeds(t, f, prometheus.NewRegistry(), Options{Excluded: []schema.GroupResource{configmaps.GroupResource()}}, zaptest.NewLogger(t))
+		excluding := newFeeds(t, f, prometheus.NewRegistry(), feed.Options{Excluded: []schema.GroupResource{configmaps.GroupResource()}}, zaptest.NewLogger(t))
 		defer excluding.Stop()
 		if err := excluding.Restore(store); err != nil {
 			t.Fatal(err)
@@ -211,7 +209,7 @@ func TestRestoreWithoutUpstream(t *testing.T) {
 		saved(t, f, dir)
 		client := clientOf(f)
 		f.locked(func() { f.mu.down = errDown })
-		if _, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t)); !errors.Is(err, errDown) {
+		if _, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t)); !errors.Is(err, errDown) {
 			t.Errorf("%v", err)
 		}
 		f.locked(func() { f.mu.down = nil })
@@ -244,12 +242,7 @@ func TestRestoredUpstreamHasGoneOn(t *testing.T) {
 			f.set(fmt.Sprintf("new-%d", i), "1")
 		}
 		feeds := startSaved(t, f, dir)
-		ctx, cancel := context.WithTimeout(t.Context(), longEnough)
-		defer cancel()
-		feed, err := feeds.Open(ctx, configmaps, object.JSON, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		feed := openFrom(t, feeds)
 		s, err := feed.Cache().Snapshot()
 		if err != nil {
 			t.Fatal(err)
@@ -281,11 +274,11 @@ func TestRestoredFeedMayNotWatch(t *testing.T) {
 		saved(t, f, dir)
 		f.elsewhere()
 		client := clientOf(watchless{f})
-		store, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
+		store, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		feeds := newFeeds(t, watchless{f}, prometheus.NewRegistry(), Options{}, zaptest.NewLogger(t))
+		feeds := newFeeds(t, watchless{f}, prometheus.NewRegistry(), feed.Options{}, zaptest.NewLogger(t))
 		defer feeds.Stop()
 		if err := feeds.Restore(store); err != nil {
 			t.Fatal(err)
@@ -306,23 +299,23 @@ func TestDirectoryOfOthers(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t)); err == nil {
+	if _, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t)); err == nil {
 		t.Error("a directory that all can write to is taken")
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	first, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
+	first, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t)); err == nil {
+	if _, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t)); err == nil {
 		t.Error("a directory is taken twice")
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := OpenStore(t.Context(), dir, client, zaptest.NewLogger(t))
+	again, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
@@ -34,10 +33,7 @@ func TestStreamIsNotResumedFromTheFuture(t *testing.T) {
 		if _, _, err := cursor.Poll(nil, 10); !errors.Is(err, watchcache.ErrEnded) {
 			t.Errorf("the old watch goes on: %v", err)
 		}
-		filter, err := filter.New(cache.Resource(), "", nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		filter := mustFilter(t, cache)
 		if _, err := cache.Watch(filter, seen); !errors.Is(err, watchcache.ErrTooOld) {
 			t.Errorf("a watch from %d of the lost history: %v", seen, err)
 		}

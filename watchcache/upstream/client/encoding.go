@@ -14,10 +14,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// ErrNoEncoding says that upstream has no such encoding of a resource:
-// custom resources have no protobuf form.
-var ErrNoEncoding = errors.New("resource has no such encoding")
-
 // The media types of both encodings.
 const (
 	MimeJSON     = "application/json"

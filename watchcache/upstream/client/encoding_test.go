@@ -218,10 +218,10 @@ func TestOtherContentTypes(t *testing.T) {
 		c := of(roundTrip(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, Status: "200 OK", Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
 		}))
-		if _, err := c.Probe(t.Context(), protoConfigMaps); errors.Is(err, ErrNoEncoding) != none || err == nil {
+		if _, err := c.Probe(t.Context(), "probe", protoConfigMaps); errors.Is(err, object.ErrNoEncoding) != none || err == nil {
 			t.Errorf("a probe that is answered with %q: %v", kind, err)
 		}
-		if _, err := c.Page(t.Context(), protoConfigMaps, nil); errors.Is(err, ErrNoEncoding) || err == nil {
+		if _, err := c.Page(t.Context(), protoConfigMaps, nil); errors.Is(err, object.ErrNoEncoding) || err == nil {
 			t.Errorf("a list that is answered with %q: %v", kind, err)
 		}
 	}

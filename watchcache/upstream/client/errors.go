@@ -81,6 +81,3 @@ func Ended(err error, early bool) error {
 	}
 	return fmt.Errorf("read watch: %w", err)
 }
-
-// ErrUnavailable says that a feed has not been able to sync so far.
-var ErrUnavailable = errors.New("upstream is not available")

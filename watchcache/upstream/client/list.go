@@ -16,37 +16,52 @@ import (
 // PageSize is the limit of a paged list. It keeps memory flat while a large collection is read.
 const PageSize = 500
 
+// At asks for the state at a resourceVersion: "Exact", or "NotOlderThan" it; 0 is the most recent one.
+func At(rv uint64, match string) url.Values {
+	if rv == 0 {
+		return url.Values{}
+	}
+	return url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {match}}
+}
+
+// ListedAt is the error of a list at a resourceVersion that another one was asked for.
+func ListedAt(rv, asked uint64) error {
+	return fmt.Errorf("upstream listed at %d, asked for %d", rv, asked)
+}
+
 // List reads a collection page by page: the fallback where upstream cannot
 // stream its state. A notOlderThan of 0 asks for the most recent state.
 func (c *Client) List(ctx context.Context, r *object.Resource, notOlderThan uint64) (changes []watchcache.Change, rv uint64, err error) {
-	if notOlderThan == 0 {
-		return c.pages(ctx, r, url.Values{})
-	}
-	return c.pages(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(notOlderThan, 10)}, "resourceVersionMatch": {"NotOlderThan"}})
+	return c.pages(ctx, r, At(notOlderThan, "NotOlderThan"))
 }
 
 // ListAt reads a collection as it was at a resourceVersion.
 func (c *Client) ListAt(ctx context.Context, r *object.Resource, rv uint64) ([]watchcache.Change, error) {
-	changes, at, err := c.pages(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"Exact"}})
+	changes, at, err := c.pages(ctx, r, At(rv, "Exact"))
 	if err == nil && at != rv {
-		err = fmt.Errorf("upstream listed at %d, asked for %d", at, rv)
+		err = ListedAt(at, rv)
 	}
 	return changes, err
 }
 
-// pages reads all pages of a list.
 func (c *Client) pages(ctx context.Context, r *object.Resource, query url.Values) (changes []watchcache.Change, rv uint64, err error) {
-	query.Set("limit", strconv.Itoa(PageSize))
-	for {
+	err = pages(query, PageSize, func(query url.Values) (next string, err error) {
 		page, err := c.Page(ctx, r, query)
-		if err != nil {
-			return nil, 0, err
+		changes, rv = append(changes, page.Changes...), page.RV
+		return page.Next, err
+	})
+	return changes, rv, err
+}
+
+// pages reads all pages of a list.
+func pages(query url.Values, limit int, read func(url.Values) (next string, err error)) error {
+	for {
+		query.Set("limit", strconv.Itoa(limit))
+		next, err := read(query)
+		if err != nil || next == "" {
+			return err
 		}
-		changes = append(changes, page.Changes...)
-		if page.Next == "" {
-			return changes, page.RV, nil
-		}
-		query = url.Values{"limit": {strconv.Itoa(PageSize)}, "continue": {page.Next}}
+		query = url.Values{"continue": {next}}
 	}
 }
 

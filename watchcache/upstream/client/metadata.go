@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,19 +29,34 @@ type MetadataList struct {
 // Metadata lists the versions of a collection's objects in a state that is not older than rv, in
 // one page.
 func (c *Client) Metadata(ctx context.Context, r *object.Resource, rv uint64) (MetadataList, error) {
-	list, err := c.MetadataBy(ctx, r, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {"NotOlderThan"}})
+	list, err := c.metadata(ctx, r, At(rv, "NotOlderThan"))
 	switch {
 	case err != nil:
 	case list.Next != "":
 		err = ErrPartial
 	case list.RV < rv:
-		err = fmt.Errorf("upstream listed at %d, asked for %d", list.RV, rv)
+		err = ListedAt(list.RV, rv)
 	}
 	return list, err
 }
 
-// MetadataBy lists metadata with a query.
-func (c *Client) MetadataBy(ctx context.Context, r *object.Resource, query url.Values) (MetadataList, error) {
+// metadataPage is how many objects' metadata a page has.
+const metadataPage = 5000
+
+// MetadataAt lists the versions of a collection's objects at a resourceVersion.
+func (c *Client) MetadataAt(ctx context.Context, r *object.Resource, rv uint64) (states []object.State, err error) {
+	err = pages(At(rv, "Exact"), metadataPage, func(query url.Values) (next string, err error) {
+		list, err := c.metadata(ctx, r, query)
+		if err == nil && list.RV != rv {
+			err = ListedAt(list.RV, rv)
+		}
+		states = append(states, list.States...)
+		return list.Next, err
+	})
+	return states, err
+}
+
+func (c *Client) metadata(ctx context.Context, r *object.Resource, query url.Values) (MetadataList, error) {
 	resp, err := c.GetAs(ctx, AcceptProtobufMetadata, "metadata", r.GVR, ResourcePath(r.GVR, ""), query)
 	if err != nil {
 		return MetadataList{}, err

@@ -35,17 +35,13 @@ type Probe struct {
 const maxProbeBody = 1 << 20
 
 // Probe asks upstream for its revision and learns the form of this resource's lists.
-func (c *Client) Probe(ctx context.Context, r *object.Resource) (Probe, error) {
-	return c.ProbeAs(ctx, "probe", r)
-}
-
-// ProbeAs is Probe, counted under another verb.
-func (c *Client) ProbeAs(ctx context.Context, verb string, r *object.Resource) (Probe, error) {
+// Metrics count it under the verb.
+func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Probe, error) {
 	path, query := Nothing(r)
 	query.Set("limit", "1")
 	resp, err := c.GetAs(ctx, MimeOf(r.Encoding), verb, r.GVR, path, query)
 	if apierrors.IsNotAcceptable(err) {
-		return Probe{}, fmt.Errorf("%w: %w", ErrNoEncoding, err)
+		return Probe{}, fmt.Errorf("%w: %w", object.ErrNoEncoding, err)
 	}
 	if err != nil {
 		return Probe{}, err
@@ -57,7 +53,7 @@ func (c *Client) ProbeAs(ctx context.Context, verb string, r *object.Resource) (
 	}
 	if err := CheckEncoding(resp, r.Encoding); err != nil {
 		if CheckEncoding(resp, object.JSON) == nil {
-			err = fmt.Errorf("%w: %w", ErrNoEncoding, err)
+			err = fmt.Errorf("%w: %w", object.ErrNoEncoding, err)
 		}
 		return Probe{}, err
 	}

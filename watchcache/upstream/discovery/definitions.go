@@ -21,10 +21,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// Definitions follows the CustomResourceDefinitions by their metadata alone:
-// schemas can be large, and only the fact of a change matters. Feeds of
-// the custom resource end after a change, as upstream's own watches do. State that was cached
-// under the old definition is not served any more.
+// Definitions follows the CustomResourceDefinitions by their metadata alone: schemas can be large,
+// and only the fact of a change matters. Feeds of the custom resource end after a change, as
+// upstream's own watches do. State that was cached under the old definition is not served any more.
 //
 // When a definition changes, upstream ends the watches of its resources cleanly, at any moment
 // after the change. It answers 429 for some 100 ms, and then serves the same objects at the same
@@ -77,16 +76,14 @@ func (d *Definitions) Run(ctx context.Context) {
 			return
 		}
 		d.setFollowing(false)
-		do := servers.Resume
-		if apierrors.IsResourceExpired(err) {
-			do = servers.Relist
-		} else if err != nil {
+		expired := apierrors.IsResourceExpired(err)
+		if err != nil && !expired {
 			d.Log.Warn("following customresourcedefinitions broke", zap.Error(err))
 		}
 		if (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) && !client.Sleep(ctx, forbiddenPause) {
 			return
 		}
-		if !again.After(ctx, time.Since(began), err, do) {
+		if !again.After(ctx, time.Since(began), err, expired) {
 			return
 		}
 	}

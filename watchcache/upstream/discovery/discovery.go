@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
@@ -131,7 +132,7 @@ func (d *Discovery) read(ctx context.Context, gv schema.GroupVersion, since time
 		select {
 		case <-doc.done:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: discover %s: %w", client.ErrUnavailable, gv, ctx.Err())
+			return nil, fmt.Errorf("%w: discover %s: %w", watchcache.ErrNotReady, gv, ctx.Err())
 		}
 		if doc.holds(since) {
 			return doc, doc.err

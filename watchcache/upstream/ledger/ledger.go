@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"math"
 	"slices"
 	"sync"
 
@@ -58,9 +57,6 @@ type Owner uint16
 func entryOf(rv uint64, o Owner) ledgerEntry { return ledgerEntry(rv<<ownerBits | uint64(o)) }
 
 func (e ledgerEntry) split() (rv uint64, o Owner) { return uint64(e) >> ownerBits, Owner(e) }
-
-// NoEra is an era without proofs.
-const NoEra = math.MaxUint64
 
 // Begin starts the ledger: it records revisions from now on.
 func (l *Ledger) Begin() {

@@ -139,7 +139,7 @@ func (s *Set) ask(ctx context.Context, one *server) (found standingAt) {
 	if found.cluster, found.err = one.client.Cluster(within); found.err != nil {
 		return found
 	}
-	p, err := one.client.Probe(within, aProbe)
+	p, err := one.client.Probe(within, "probe", aProbe)
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return found
 	}
@@ -178,7 +178,7 @@ func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err 
 func (one *server) serves(ctx context.Context, readable bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
-	_, err := one.client.Probe(ctx, aProbe)
+	_, err := one.client.Probe(ctx, "probe", aProbe)
 	if readable && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) {
 		return false
 	}

@@ -20,7 +20,7 @@ import (
 //	any other answer ───────────────────────────────────────────────► upstream is there: back off
 //
 // A server that vanishes silently is noticed later. client-go's transport pings a connection after
-// 30 s of silence and gives up 15 s later. A consistent read gives up after askTimeout.
+// 30 s of silence and gives up 15 s later. A consistent read gives up after feed.AskTimeout.
 type Health struct {
 	Turns *turns
 	check func() // requests a check soon

@@ -9,16 +9,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// Action is what follows a failure.
-type Action int
-
-// What follows a failure.
-const (
-	Resume Action = iota // resume what was interrupted
-	Relist               // read the state again
-	GiveUp
-)
-
 // Retry times the attempts of a loop that follows upstream, after failures in a row.
 type Retry struct {
 	health  *Health
@@ -36,10 +26,11 @@ const Steady = 5 * time.Second
 // NewRetry returns a Retry without failures.
 func NewRetry(h *Health) Retry { return Retry{health: h, backoff: Reconnect} }
 
-// After waits before the next attempt. The last one took some time and ended with err. The first
+// After waits before the next attempt. The last one took some time and ended with err; relist tells
+// whether the next one reads the state again. The first
 // broken stream is resumed at once, and the first relist that upstream asks for starts at once.
 // The turns, not After, wait while upstream is away. It returns false if ctx ends.
-func (r *Retry) After(ctx context.Context, took time.Duration, err error, do Action) bool {
+func (r *Retry) After(ctx context.Context, took time.Duration, err error, relist bool) bool {
 	if took > Steady {
 		*r = NewRetry(r.health)
 	}
@@ -49,9 +40,9 @@ func (r *Retry) After(ctx context.Context, took time.Duration, err error, do Act
 	}
 	pause := client.RetryAfter(err)
 	switch {
-	case do == Relist && client.Answered(err) && !r.told:
+	case relist && client.Answered(err) && !r.told:
 		r.told = true
-	case do == Resume && !client.Answered(err) && !r.broke:
+	case !relist && !client.Answered(err) && !r.broke:
 		r.broke = true
 	default:
 		pause = max(pause, r.backoff.Step())

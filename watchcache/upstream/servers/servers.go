@@ -96,8 +96,7 @@ const (
 	waitBehind = 3 * checkEvery
 )
 
-// New asks each server once, in parallel, if there are several. It fails if none of
-// them is usable.
+// New asks each server once, in parallel, if there are several. It fails if none of them is usable.
 func New(ctx context.Context, servers []Server, metrics *Metrics, requests *client.Metrics, log *zap.Logger) (*Set, error) {
 	s := newServers(servers, metrics, requests, log)
 	if s.alone() {

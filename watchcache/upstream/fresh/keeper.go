@@ -1,4 +1,4 @@
-package upstream
+package fresh
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -18,23 +19,24 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
 const (
-	// ledgerReaders consistent readers within ledgerWithin start the ledger. It is kept for
-	// ledgerIdle after the last of them. If it has proved nothing for ledgerUseless, it costs more
-	// than it saves: it stops for ledgerRest.
+	// ledgerReaders consistent readers within ledgerWithin start the ledger. If it has proved nothing
+	// for ledgerUseless, it costs more than it saves: it stops for ledgerRest.
 	ledgerReaders = 5
 	ledgerWithin  = 10 * time.Second
-	ledgerIdle    = time.Minute
 	ledgerUseless = 2 * time.Minute
 	ledgerRest    = 10 * time.Minute
-	// ledgerEvery is the interval at which the watches are matched with discovery, linkEvery the
-	// interval at which missing evidence is looked for.
-	ledgerEvery = 2 * time.Second
-	linkEvery   = 250 * time.Millisecond
+	// LedgerIdle is how long the ledger is kept after the last of them.
+	LedgerIdle = time.Minute
+	// LedgerEvery is the interval at which the watches are matched with discovery.
+	LedgerEvery = 2 * time.Second
+	// LinkEvery is the interval at which missing evidence is looked for.
+	LinkEvery = 250 * time.Millisecond
 	// ledgerRefused is the pause after upstream forbade a watch.
 	ledgerRefused = 5 * time.Minute
 	// ledgerAgain and ledgerAgainMost bound the pause before a broken watch is opened again.
@@ -50,29 +52,29 @@ const (
 	holeRest  = 20
 )
 
-// keeper keeps the ledger while consistent readers profit from it. It watches the metadata of all
+// Keeper keeps the ledger while consistent readers profit from it. It watches the metadata of all
 // resources that upstream serves itself and that no feed watches, and keeps only their revisions.
 // So the ledger can prove, without a list, that a quiet cache is current though others write.
 //
 // Every cluster has foreign writes: leases, events, statuses. A probe then returns a revision that
 // a quiet collection's own stream does not mention for a minute. All watches together show which
-// resource has used each revision. Revisions of no API resource are holes: the
-// apiservers' own leases leave one every ten seconds. A background run, like one for a reader,
-// brings caches beyond a hole.
+// resource has used each revision. Revisions of no API resource are holes: the apiservers' own
+// leases leave one every ten seconds. A run without readers brings caches beyond a hole.
 //
-// kube-apiserver answers a consistent list from its own cache once that has reached etcd's
-// revision. Where only others write, it asks etcd every 100 ms, so a list or a probe takes that
-// long. Events have no cache there: a probe of events returns at once. With that probe and the
-// ledger, a list of a quiet collection beside 200 foreign writes a second takes 3 ms in the
-// median, against 100 ms at the apiserver (make bench-recent).
-type keeper struct {
-	feeds  *Feeds
-	ledger *ledger.Ledger
-	log    *zap.Logger
-	wanted chan struct{}
+// kube-apiserver answers a consistent list, and a probe, from its own cache once that has reached
+// etcd's revision. Where only others write, it asks etcd every 100 ms. Events have no cache there:
+// a probe of events returns at once. With that probe and the ledger, a list of a quiet collection
+// beside 200 foreign writes a second takes 3 ms in the median, against 100 ms at the apiserver
+// (make bench-recent).
+type Keeper struct {
+	*feed.Upstream
+	feeds   func() []*Feed // those with a cache
+	metrics *Metrics
+	probes  *rate.Limiter // the probe budget of all feeds together
+	early   *rate.Limiter // bounds reads that go to upstream after a long wait
+	wanted  chan struct{}
 	// uncached is a ledger resource that upstream has no cache of, or nil. A probe of any other
-	// resource waits until upstream's cache of it is current: up to 100 ms where only others
-	// write.
+	// resource waits until upstream's cache of it is current: up to 100 ms where only others write.
 	uncached atomic.Pointer[ledgerWatch]
 
 	mu struct {
@@ -107,13 +109,28 @@ type ledgerWatch struct {
 	lived    time.Duration // how long it was open
 }
 
-func newKeeper(feeds *Feeds) *keeper {
-	return &keeper{feeds: feeds, ledger: feeds.ledger, log: feeds.log, wanted: make(chan struct{}, 1), resting: map[ledger.Owner]rest{}}
+// NewKeeper returns a Keeper of these feeds.
+func NewKeeper(u *feed.Upstream, metrics *Metrics, feeds func() []*Feed) *Keeper {
+	return &Keeper{
+		Upstream: u, feeds: feeds, metrics: metrics, probes: rate.NewLimiter(rate.Inf, 0), early: rate.NewLimiter(earlyRate, EarlyBurst),
+		wanted: make(chan struct{}, 1), resting: map[ledger.Owner]rest{},
+	}
+}
+
+// SetBudget bounds the probes of all feeds for consistent reads. One second's unused budget is
+// saved, so few readers never wait.
+func (k *Keeper) SetBudget(perSecond int) {
+	if perSecond <= 0 {
+		k.probes.SetLimit(rate.Inf)
+		return
+	}
+	k.probes.SetBurst(max(perSecond, 1+feed.SmallObjects/objectsPerProbe))
+	k.probes.SetLimit(rate.Limit(perSecond))
 }
 
 // noteReader notes that a reader needed more than a probe, and whether the ledger spared it that.
-func (k *keeper) noteReader(proved bool) {
-	if !k.feeds.options.Load().Ledger {
+func (k *Keeper) noteReader(proved bool) {
+	if !k.Options.Load().Ledger {
 		return
 	}
 	now := time.Now()
@@ -137,37 +154,37 @@ func (k *keeper) noteReader(proved bool) {
 }
 
 // over tells whether the ledger is no longer needed.
-func (k *keeper) over() bool {
+func (k *Keeper) over() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if time.Since(k.mu.proved) > ledgerUseless {
 		k.mu.resting = time.Now().Add(ledgerRest)
-		k.log.Info("ledger of revisions proves nothing; pausing it", zap.Duration("for", ledgerRest))
+		k.Log.Info("ledger of revisions proves nothing; pausing it", zap.Duration("for", ledgerRest))
 		return true
 	}
-	return time.Since(k.mu.last) > ledgerIdle || !k.feeds.options.Load().Ledger
+	return time.Since(k.mu.last) > LedgerIdle || !k.Options.Load().Ledger
 }
 
 // askAside asks upstream for its revision through a resource that upstream has no cache of. ok is
 // false if there is none, or if the answer is below known: then the feed's own resource is probed.
-func (k *keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool) {
+func (k *Keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool) {
 	w := k.uncached.Load()
-	if w == nil || !k.ledger.Has(w.owner) {
+	if w == nil || !k.Ledger.Has(w.owner) {
 		return 0, false
 	}
-	done := k.feeds.metrics.spend("probe")
-	p, err := k.feeds.client.Probe(ctx, w.resource)
+	done := k.Metrics.Spend("probe")
+	p, err := k.Client.Probe(ctx, "probe", w.resource)
 	done()
 	if err != nil || p.RV < known {
 		k.uncached.CompareAndSwap(w, nil)
-		k.ledger.Forget() // it may no longer be in the same etcd
+		k.Ledger.Forget() // it may no longer be in the same etcd
 		return 0, false
 	}
 	return p.RV, true
 }
 
-// run keeps the ledger whenever readers want it, until ctx ends.
-func (k *keeper) run(ctx context.Context) {
+// Run keeps the ledger whenever readers want it, until ctx ends.
+func (k *Keeper) Run(ctx context.Context) {
 	for {
 		select {
 		case <-k.wanted:
@@ -178,11 +195,11 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// keep keeps the ledger until no reader has wanted it for ledgerIdle.
-func (k *keeper) keep(ctx context.Context) {
+// keep keeps the ledger until no reader has wanted it for LedgerIdle.
+func (k *Keeper) keep(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	k.watches = map[ledger.Owner]*ledgerWatch{}
-	k.ledger.Begin()
+	k.Ledger.Begin()
 	k.mu.Lock()
 	k.mu.proved = time.Now()
 	k.mu.Unlock()
@@ -190,7 +207,7 @@ func (k *keeper) keep(ctx context.Context) {
 		cancel()
 		k.running.Wait()
 		k.uncached.Store(nil)
-		k.ledger.End()
+		k.Ledger.End()
 	}()
 	k.running.Go(func() { k.closeHoles(ctx) })
 	var resources []object.Resource
@@ -198,20 +215,20 @@ func (k *keeper) keep(ctx context.Context) {
 	for !k.over() {
 		if time.Since(known) > discovery.LocalAge {
 			asking, done := context.WithTimeout(ctx, discovery.Timeout)
-			now, err := k.feeds.names.Local(asking, resources)
+			now, err := k.Names.Local(asking, resources)
 			done()
 			if err == nil {
 				resources, known = now, time.Now()
 			} else if ctx.Err() == nil {
-				k.log.Debug("cannot list the ledger's resources", zap.Error(err))
+				k.Log.Debug("cannot list the ledger's resources", zap.Error(err))
 			}
 		}
 		if k.fit(ctx, resources) {
 			known = time.Time{} // a resource whose watch ended early may have a new server
 		}
-		pause := ledgerEvery
+		pause := LedgerEvery
 		if k.link(ctx) {
-			pause = linkEvery
+			pause = LinkEvery
 		}
 		k.choose()
 		if !client.Sleep(ctx, pause) {
@@ -221,7 +238,7 @@ func (k *keeper) keep(ctx context.Context) {
 }
 
 // fit opens the missing watches. It returns whether a watch has ended early.
-func (k *keeper) fit(ctx context.Context, resources []object.Resource) (early bool) {
+func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bool) {
 	for o, w := range k.watches {
 		select {
 		case <-w.over:
@@ -231,16 +248,16 @@ func (k *keeper) fit(ctx context.Context, resources []object.Resource) (early bo
 		}
 	}
 	fed := map[ledger.Owner]bool{}
-	for _, f := range k.feeds.list() {
-		if f.cache.Stats().Ready {
-			fed[f.owner] = true
+	for _, f := range k.feeds() {
+		if f.Cache().Stats().Ready {
+			fed[f.Owner] = true
 		}
 	}
 	wanted := map[ledger.Owner]bool{}
 	for i := range resources {
 		r := &resources[i]
-		o := k.feeds.owners.Of(r.GVR.GroupResource())
-		if o == 0 || fed[o] || k.feeds.options.Load().excludes(feedKey{gvr: r.GVR}) {
+		o := k.Owners.Of(r.GVR.GroupResource())
+		if o == 0 || fed[o] || k.Options.Load().Excludes(r.GVR) {
 			continue
 		}
 		wanted[o] = true
@@ -266,14 +283,14 @@ func (k *keeper) fit(ctx context.Context, resources []object.Resource) (early bo
 
 // ended schedules the next watch of a resource whose watch has ended by itself. It returns whether
 // the watch ended early.
-func (k *keeper) ended(w *ledgerWatch) (early bool) {
+func (k *Keeper) ended(w *ledgerWatch) (early bool) {
 	w.stop()
 	opened := w.lived > 0
-	if opened && w.err == nil && w.lived >= watchLife {
+	if opened && w.err == nil && w.lived >= feed.WatchLife {
 		return false
 	}
 	if opened {
-		k.ledger.Forget() // the next watch may be of a restored etcd
+		k.Ledger.Forget() // the next watch may be of a restored etcd
 	}
 	pause := min(max(2*k.resting[w.owner].pause, ledgerAgain), ledgerAgainMost)
 	switch {
@@ -283,28 +300,28 @@ func (k *keeper) ended(w *ledgerWatch) (early bool) {
 		pause = ledgerAgain
 	}
 	k.resting[w.owner] = rest{time.Now().Add(pause), pause}
-	k.log.Debug("ledger watch ended", zap.Stringer("resource", w.resource.GVR), zap.Duration("again", pause), zap.Error(w.err))
+	k.Log.Debug("ledger watch ended", zap.Stringer("resource", w.resource.GVR), zap.Duration("again", pause), zap.Error(w.err))
 	return opened
 }
 
 // watch follows one watch from the present on.
-func (k *keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration, err error) {
-	c, gvr := k.feeds.client, w.resource.GVR
-	end, err := k.feeds.servers.Health.Turns.Wait(ctx, func() servers.Urgency { return servers.Urgency{} })
+func (k *Keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration, err error) {
+	c, gvr := k.Client, w.resource.GVR
+	end, err := k.Health.Turns.Wait(ctx, func() servers.Urgency { return servers.Urgency{} })
 	if err != nil {
 		return 0, err
 	}
 	defer end()
-	if err := k.feeds.probes.Wait(ctx); err != nil {
+	if err := k.probes.Wait(ctx); err != nil {
 		return 0, err
 	}
-	asking, cancel := context.WithTimeout(ctx, askTimeout)
-	p, err := c.ProbeAs(asking, ledgerVerb, w.resource)
+	asking, cancel := context.WithTimeout(ctx, feed.AskTimeout)
+	p, err := c.Probe(asking, ledgerVerb, w.resource)
 	cancel()
 	if err != nil {
 		return 0, err
 	}
-	resp, err := c.GetAs(ctx, acceptMetadataEvents, ledgerVerb, gvr, client.ResourcePath(gvr, ""), url.Values{
+	resp, err := c.GetAs(ctx, AcceptMetadataEvents, ledgerVerb, gvr, client.ResourcePath(gvr, ""), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {strconv.FormatUint(p.RV, 10)},
 	})
 	if err != nil {
@@ -318,7 +335,7 @@ func (k *keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration
 }
 
 // read notes what a watch from a revision shows, until its end.
-func (k *keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
+func (k *Keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
 	for used := (ledger.Uses{At: from}); ; {
 		e, err := s.Next()
 		switch {
@@ -337,7 +354,7 @@ func (k *keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
 			used.Reached(rv)
 		default:
 			used.Event(rv)
-			k.feeds.uses(o, used.Take()...)
+			k.Uses(o, used.Take()...)
 		}
 	}
 }
@@ -345,8 +362,8 @@ func (k *keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
 // ledgerVerb is the metrics' verb for the ledger's requests.
 const ledgerVerb = "ledger"
 
-// acceptMetadataEvents asks for the metadata of a watch's objects alone.
-const acceptMetadataEvents = client.MimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+// AcceptMetadataEvents asks for the metadata of a watch's objects alone.
+const AcceptMetadataEvents = client.MimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // metadataOnly describes objects of which only the metadata was asked for.
 var metadataOnly = object.Resource{
@@ -354,21 +371,11 @@ var metadataOnly = object.Resource{
 	Kind: "PartialObjectMetadata", Encoding: object.Protobuf, Namespaced: true,
 }
 
-// uses notes that a resource has used revisions.
-func (fs *Feeds) uses(o ledger.Owner, rvs ...uint64) {
-	shared := fs.ledger.Note(o, rvs...)
-	if shared == nil {
-		return
-	}
-	fs.log.Warn("two resources used one revision; the ledger starts over, and excludes them the second time",
-		zap.Stringers("resources", fs.owners.Names(shared.One, shared.Other)), zap.Uint64("resourceVersion", shared.RV))
-}
-
 // closeHoles runs for caches that the ledger cannot prove current, before a reader has to wait for
 // that: caches before a hole, and all caches in a new era.
-func (k *keeper) closeHoles(ctx context.Context) {
+func (k *Keeper) closeHoles(ctx context.Context) {
 	for client.Sleep(ctx, holeLooks) {
-		for _, f := range k.feeds.list() {
+		for _, f := range k.feeds() {
 			at, unproved := k.unproved(f)
 			if !unproved || !f.fresh.busy() || watchcache.Moment(time.Now()) < f.fresh.rested.Load() {
 				continue
@@ -390,14 +397,14 @@ func (k *keeper) closeHoles(ctx context.Context) {
 
 // unproved tells whether the ledger covers a feed and still cannot prove its cache current. Then at
 // is the revision before the hole, or 0 if the era is new to the cache.
-func (k *keeper) unproved(f *Feed) (at uint64, unproved bool) {
-	if f.cache.Resource().NoWatchCache || !k.ledger.Has(f.owner) {
+func (k *Keeper) unproved(f *Feed) (at uint64, unproved bool) {
+	if f.Cache().Resource().NoWatchCache || !k.Ledger.Has(f.Owner) {
 		return 0, false
 	}
-	era, highest := k.ledger.Standing(f.owner)
-	if !f.carries(era) {
+	era, highest := k.Ledger.Standing(f.Owner)
+	if !f.Carries(era) {
 		return 0, true
 	}
-	at = f.cache.Stats().Newest
-	return at, at < highest && !k.ledger.Proves(era, f.owner, at, highest)
+	at = f.Cache().Stats().Newest
+	return at, at < highest && !k.Ledger.Proves(era, f.Owner, at, highest)
 }

@@ -1,4 +1,4 @@
-package upstream
+package fresh
 
 import (
 	"context"
@@ -12,28 +12,37 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 // ErrNotFresh says that the cache could not be shown to be as new as upstream.
 // Upstream has to answer the request.
 var ErrNotFresh = errors.New("cache could not be brought up to date")
 
+// Feed is a feed whose cache can be shown to be up to date.
+type Feed struct {
+	*feed.Feed
+	keeper *Keeper
+	fresh  freshness
+	roads  roads
+}
+
+// New returns a feed that shares its proofs with those of the keeper.
+func (k *Keeper) New(f *feed.Feed) *Feed {
+	return &Feed{Feed: f, keeper: k, fresh: freshness{helping: make(chan struct{}, 1)}}
+}
+
+func (f *Feed) options() feed.ResourceOptions {
+	return f.Options.Load().Resources[f.GVR.GroupResource()]
+}
+
 const (
-	// tinyObjects and tinyBytes bound a collection whose list costs upstream no
+	// TinyObjects and tinyBytes bound a collection whose list costs upstream no
 	// more than a probe. Such a collection is listed instead.
-	tinyObjects = 100
+	TinyObjects = 100
 	tinyBytes   = 128 << 10
 	// tinyPatience bounds that list. While others write, upstream's own cache makes it wait.
 	tinyPatience = 10 * time.Millisecond
-	// smallObjects and smallBytes bound a collection that is listed if the stream
-	// does not bring what the probe saw. If a list showed that only others had
-	// written, the next run lists without a probe: the probe would lead to the same list.
-	smallObjects = 500
-	smallBytes   = 1 << 20
-	// confirmObjects bounds a collection whose metadata is listed to confirm that
-	// nothing has happened. Larger ones get a side watch. The list costs upstream no more than
-	// one ordinary list, and there is one at a time.
-	confirmObjects = 50_000
 	// readersLast is how long after a reader more are expected.
 	readersLast = 10 * time.Second
 	// streamPatience is how long the stream may take to bring what the probe saw before a run
@@ -41,12 +50,7 @@ const (
 	// collections where helping takes longer than the next event.
 	streamPatience = 5 * time.Millisecond
 	largePatience  = 10 * time.Millisecond
-	// sideWatchSeconds makes upstream send a bookmark after about one second, at most some two.
-	// The bookmark is due two seconds before the watch times out; a timer of one second sends it.
-	sideWatchSeconds = 3
-	// askTimeout bounds how long a run waits for upstream's answer, freshTimeout how long it
-	// waits for the cache to catch up.
-	askTimeout   = 5 * time.Second
+	// freshTimeout bounds how long a run waits for the cache to catch up.
 	freshTimeout = 10 * time.Second
 	// After a probe of several readers, the next waits gatherFor for each of them, at most
 	// gatherMost. So a thousand or more readers a second cost 66 probes a second. Each probe takes
@@ -67,23 +71,18 @@ const (
 type freshness struct {
 	mu struct {
 		sync.Mutex
-		next    *freshRun // gathers readers; nil if nobody waits
-		probing bool      // a goroutine sends probes
-		over    bool
+		next    *freshRun     // gathers readers; nil if nobody waits
+		probing bool          // a goroutine sends probes
 		proof   proof         // the latest
-		ahead   *freshRun     // the last run that began without readers
 		due     time.Time     // no probe is sent before
 		asks    time.Duration // moving average of a probe's duration
 	}
-	quiet   atomic.Bool   // the last list showed that only others write
 	helping chan struct{} // holds a token while a run catches up
 	read    atomic.Int64  // moment of the last reader
 	era     atomic.Uint64 // 1 + the ledger's era in which upstream itself last showed the state
+	looking atomic.Bool   // a run without readers is to come or in flight
 	closing atomic.Bool   // a run brings the cache beyond a hole
 	rested  atomic.Int64  // moment until which no such run begins
-	running sync.WaitGroup
-	stop    context.CancelFunc
-	ctx     context.Context //nolint:containedctx // the life of the feed's runs
 }
 
 // freshRun is one run.
@@ -103,23 +102,9 @@ func (s *freshness) busy() bool {
 	return read != 0 && watchcache.SinceMoment(read) < readersLast
 }
 
-func (s *freshness) init(ctx context.Context) {
-	s.ctx, s.stop = context.WithCancel(ctx)
-	s.helping = make(chan struct{}, 1)
-}
-
-// end lets no more runs begin and waits for those in flight.
-func (s *freshness) end() {
-	s.mu.Lock()
-	s.mu.over = true
-	s.mu.Unlock()
-	s.stop()
-	s.running.Wait()
-}
-
 // ServesConsistent tells whether the cache answers reads of the most recent state. The
 // configuration can leave them to upstream.
-func (f *Feed) ServesConsistent() bool { return !f.options.Load().ForwardConsistent }
+func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 
 // Fresh returns a state that is not older than the call: it contains every write that was
 // acknowledged before. All concurrent callers share the work.
@@ -144,34 +129,34 @@ func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.S
 	if scope != nil {
 		takes, _ = f.roads.compare(*scope, false)
 		if f.direct() {
-			early = 2*takes + earlyAfter
+			early = 2*takes + EarlyAfter
 		}
 	}
 	r, err := f.shareRun(ctx, early)
 	waited := time.Since(began)
 	switch {
-	case errors.Is(err, errEarly):
+	case errors.Is(err, ErrEarly):
 		f.keeper.noteReader(false)
 		return watchcache.Snapshot{}, err
 	case err != nil:
-		f.metrics.freshRead("failed", waited)
+		f.keeper.metrics.freshRead("failed", waited)
 		return watchcache.Snapshot{}, err
 	}
-	f.metrics.freshRead(r.outcome, waited)
-	f.metrics.saved.Add(takes.Seconds())
-	if r.outcome != "current" && (!isTiny(f.cache.Stats()) || waited > tinyPatience) {
+	f.keeper.metrics.freshRead(r.outcome, waited)
+	f.keeper.metrics.saved.Add(takes.Seconds())
+	if r.outcome != "current" && (!isTiny(f.Cache().Stats()) || waited > tinyPatience) {
 		f.keeper.noteReader(r.outcome == proved)
 	}
-	return f.notOlderThan(r.rv)
+	return notOlderThan(f.Cache(), r.rv)
 }
 
-// errEarly says that a read has waited long enough.
-var errEarly = fmt.Errorf("%w: upstream is likely to answer sooner", ErrNotFresh)
+// ErrEarly says that a read has waited long enough.
+var ErrEarly = fmt.Errorf("%w: upstream is likely to answer sooner", ErrNotFresh)
 
 // shareRun waits for a run that begins from now on. If the run lasts longer than early after
 // upstream has answered the probe, the read may go to upstream; early 0 rules that out.
 func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, error) {
-	r, err := f.fresh.join(f, 1)
+	r, err := f.fresh.join(f, 1, true)
 	if err != nil {
 		return nil, err
 	}
@@ -190,8 +175,8 @@ func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, er
 			defer timer.Stop()
 			late = timer.C
 		case <-late:
-			if f.early.Allow() {
-				return nil, errEarly
+			if f.keeper.early.Allow() {
+				return nil, ErrEarly
 			}
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", ErrNotFresh, ctx.Err())
@@ -204,33 +189,27 @@ func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, er
 }
 
 // notOlderThan returns the newest state. A new epoch may have begun after the run that reached rv.
-func (f *Feed) notOlderThan(rv uint64) (watchcache.Snapshot, error) {
-	snapshot, err := f.cache.Snapshot()
+func notOlderThan(c *watchcache.Cache, rv uint64) (watchcache.Snapshot, error) {
+	snapshot, err := c.Snapshot()
 	if err == nil && snapshot.ResourceVersion() < rv {
 		err = fmt.Errorf("%w: the cache went back to %d", ErrNotFresh, snapshot.ResourceVersion())
 	}
 	return snapshot, err
 }
 
-// join adds readers to the next run.
-func (s *freshness) join(f *Feed, readers int) (*freshRun, error) {
+// join adds readers to the next run. Without help, the run only checks.
+func (s *freshness) join(f *Feed, readers int, help bool) (*freshRun, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.joinLocked(f, readers, true)
-}
-
-func (s *freshness) joinLocked(f *Feed, readers int, help bool) (*freshRun, error) {
-	if s.mu.over {
-		return nil, fmt.Errorf("%w: %w", ErrNotFresh, errStopped)
-	}
 	if s.mu.next == nil {
 		s.mu.next = &freshRun{asked: make(chan struct{}), done: make(chan struct{})}
 	}
 	s.mu.next.readers += readers
 	s.mu.next.help = s.mu.next.help || help
 	if !s.mu.probing {
-		s.mu.probing = true
-		s.running.Go(func() { s.probe(f) })
+		if s.mu.probing = f.Go(func(ctx context.Context) { s.probe(ctx, f) }); !s.mu.probing {
+			return nil, fmt.Errorf("%w: %s has ended", ErrNotFresh, f)
+		}
 	}
 	return s.mu.next, nil
 }
@@ -252,27 +231,31 @@ func (s *freshness) take() *freshRun {
 	return r
 }
 
-// probe sends one probe after another as long as readers come.
-func (s *freshness) probe(f *Feed) {
+// probe sends one probe after another as long as readers come, and waits for their runs.
+func (s *freshness) probe(ctx context.Context, f *Feed) {
+	var runs sync.WaitGroup
+	defer runs.Wait()
 	for s.gathered() {
-		_ = f.probes.WaitN(s.ctx, f.askCost()) // a feed that ends fails in ask
+		_ = f.keeper.probes.WaitN(ctx, f.askCost()) // a feed that ends fails in ask
 		r, began := s.take(), time.Now()
 		until := s.spaced(r.readers, began)
-		q, outcome, err := f.ask(s.ctx)
+		q, outcome, err := f.ask(ctx)
 		close(r.asked)
 		s.took(time.Since(began))
-		s.running.Go(func() {
+		runs.Go(func() {
 			if err == nil && outcome == "" {
-				outcome, err = f.reach(s.ctx, &q, r.help)
+				outcome, err = f.reach(ctx, &q, r.help)
 			}
 			switch {
 			case errors.Is(err, errMoved):
 				outcome = moved
 			case err != nil:
 				outcome = "failed"
-				f.log.Debug("cache could not be brought up to date", zap.Error(err))
+				f.Log.Debug("cache could not be brought up to date", zap.Error(err))
 			}
-			f.metrics.freshRun(f.gvr, outcome, r.readers)
+			m := f.keeper.metrics
+			m.runs.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource, outcome).Inc()
+			m.readers.WithLabelValues(f.GVR.Group, f.GVR.Version, f.GVR.Resource).Observe(float64(r.readers))
 			f.roads.ran(outcome, time.Since(began), r.readers)
 			if err == nil {
 				s.note(proof{began, q.rv})
@@ -283,7 +266,7 @@ func (s *freshness) probe(f *Feed) {
 			r.rv, r.outcome, r.err = q.rv, outcome, err
 			close(r.done)
 		})
-		client.Sleep(s.ctx, time.Until(until))
+		client.Sleep(ctx, time.Until(until))
 	}
 }
 

@@ -1,6 +1,7 @@
-package upstream
+package fresh
 
 import (
+	"context"
 	"math/bits"
 	"sync"
 	"time"
@@ -32,17 +33,20 @@ const (
 	// A slow run counts if another one preceded it by less than slowAgain. When foreign writes are
 	// further apart, few reads wait for such a run.
 	slowAgain = 2 * time.Second
-	// After upstream has answered the probe, a read waits earlyAfter plus twice upstream's own time
-	// for it. Then it goes to upstream. earlyRate and earlyBurst bound such reads over all
-	// resources: when all reads wait long, upstream has enough to do.
-	earlyAfter            = 25 * time.Millisecond
-	earlyRate, earlyBurst = 10, 16
-	// exploreEvery is the interval of runs without readers while reads go to upstream. Such a run
-	// only checks whether anything has happened. It may help the cache only after exploreRest times
-	// the duration of the last run that helped, at most exploreMost.
-	exploreEvery = time.Second
-	exploreRest  = 50
-	exploreMost  = 15 * time.Second
+	// EarlyAfter is how long a read waits after upstream has answered the probe, beside twice
+	// upstream's own time for the read. Then it goes to upstream.
+	EarlyAfter = 25 * time.Millisecond
+	// EarlyBurst and earlyRate bound such reads over all resources: when all reads wait long,
+	// upstream has enough to do.
+	EarlyBurst = 16
+	earlyRate  = 10
+	// ExploreEvery is the interval of runs without readers while reads go to upstream. Such a run
+	// only checks whether anything has happened.
+	ExploreEvery = time.Second
+	// ExploreMost bounds the rest of such runs before one may help the cache: exploreRest times the
+	// duration of the last run that helped.
+	ExploreMost = 15 * time.Second
+	exploreRest = 50
 )
 
 // roads times the two ways to the most recent state: show that the cache is up to
@@ -115,18 +119,18 @@ func (r *roads) ran(outcome string, took time.Duration, readers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	r.mu.explore = now.Add(exploreEvery)
+	r.mu.explore = now.Add(ExploreEvery)
 	switch outcome {
 	case moved, "shared": // a shared run was not slow itself; it waited for a slow one
 	case "failed":
-		r.mu.help = now.Add(min(exploreRest*took, exploreMost))
+		r.mu.help = now.Add(min(exploreRest*took, ExploreMost))
 	case "current", "stream", proved, "list": // a list costs no more than the read
 		r.mu.helped -= r.mu.helped / 8
 		if readers == 0 { // the run was meant to find that out
 			r.mu.helped = 0
 		}
 	default:
-		r.mu.help = now.Add(min(exploreRest*took, exploreMost))
+		r.mu.help = now.Add(min(exploreRest*took, ExploreMost))
 		slow := time.Duration(0) // unless it is the second
 		if now.Sub(r.mu.lastAt) < slowAgain {
 			slow = min(took, r.mu.last)
@@ -157,7 +161,7 @@ func (f *Feed) Leaves(s watchcache.Scope) bool {
 		return false
 	}
 	_, sooner := f.roads.compare(s, len(f.fresh.helping) > 0)
-	if era, _ := f.keeper.ledger.Standing(f.owner); !sooner || f.carries(era) {
+	if era, _ := f.Ledger.Standing(f.Owner); !sooner || f.Carries(era) {
 		return false
 	}
 	f.fresh.read.Store(watchcache.Moment(time.Now()))
@@ -169,7 +173,7 @@ func (f *Feed) Leaves(s watchcache.Scope) bool {
 }
 
 // direct tells whether the configuration lets upstream answer reads.
-func (f *Feed) direct() bool { return f.keeper.feeds.options.Load().Direct }
+func (f *Feed) direct() bool { return f.Options.Load().Direct }
 
 // Takes is how long upstream takes for a read; 0 if it has answered no similar read lately.
 func (f *Feed) Takes(s watchcache.Scope) time.Duration {
@@ -186,8 +190,8 @@ func (f *Feed) Takes(s watchcache.Scope) time.Duration {
 func (f *Feed) Answered(s watchcache.Scope, took time.Duration, ok bool) {
 	f.roads.answered(s, took, ok)
 	if ok {
-		f.metrics.freshRead("direct", took)
-		f.metrics.spent("direct", took)
+		f.keeper.metrics.freshRead("direct", took)
+		f.Metrics.Spent("direct", took)
 	}
 }
 
@@ -212,8 +216,8 @@ func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	s, age, ok = f.recent()
 	if ok {
 		f.fresh.read.Store(watchcache.Moment(time.Now()))
-		f.metrics.freshRead("max-age", 0)
-		if age > f.options.Load().MaxAge/2 {
+		f.keeper.metrics.freshRead("max-age", 0)
+		if age > f.options().MaxAge/2 {
 			f.fresh.ahead(f, true)
 		}
 	}
@@ -221,7 +225,7 @@ func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 }
 
 func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
-	most := f.options.Load().MaxAge
+	most := f.options().MaxAge
 	if most <= 0 {
 		return s, 0, false
 	}
@@ -231,40 +235,39 @@ func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	if age = time.Since(p.at); age > most {
 		return s, 0, false
 	}
-	s, err := f.notOlderThan(p.rv)
+	s, err := notOlderThan(f.Cache(), p.rv)
 	return s, max(age, 1), err == nil
 }
 
 // ahead begins a run without readers unless one is in flight. Without help, it only checks.
 func (s *freshness) ahead(f *Feed, help bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.ahead != nil {
-		select {
-		case <-s.mu.ahead.done:
-		default:
-			return
-		}
+	if !s.looking.CompareAndSwap(false, true) {
+		return
 	}
-	s.mu.ahead, _ = s.joinLocked(f, 0, help) // a feed that ends needs none
+	f.Go(func(context.Context) {
+		defer s.looking.Store(false)
+		if r, err := s.join(f, 0, help); err == nil {
+			<-r.done
+		}
+	})
 }
 
-// joins tells whether the cache can answer a get of the most recent state quickly and at no cost
+// Joins tells whether the cache can answer a get of the most recent state quickly and at no cost
 // to upstream. Either readers already wait for the next probe, which is soon, and the ledger
 // proves its answer; or an earlier proof is within the resource's maxAge.
-func (f *Feed) joins(allowed func() bool) bool {
+func (f *Feed) Joins(allowed func() bool) bool {
 	if _, _, ok := f.recent(); ok {
 		return true
 	}
 	f.fresh.mu.Lock()
-	gathered := f.fresh.mu.next != nil && f.fresh.mu.next.readers > 0 && f.fresh.mu.asks < joinMost && time.Until(f.fresh.mu.due) < joinMost
+	gathered := f.fresh.mu.next != nil && f.fresh.mu.next.readers > 0 && f.fresh.mu.asks < JoinMost && time.Until(f.fresh.mu.due) < JoinMost
 	f.fresh.mu.Unlock()
-	if !gathered || f.probes.Limit() != rate.Inf && f.probes.Tokens() < 1 {
+	if !gathered || f.keeper.probes.Limit() != rate.Inf && f.keeper.probes.Tokens() < 1 {
 		return false
 	}
-	era, _ := f.keeper.ledger.Standing(f.owner)
-	return f.carries(era) && allowed()
+	era, _ := f.Ledger.Standing(f.Owner)
+	return f.Carries(era) && allowed()
 }
 
-// joinMost bounds a probe's duration, and the wait for the next probe, for a get to wait for it.
-const joinMost = 2 * time.Millisecond
+// JoinMost bounds a probe's duration, and the wait for the next probe, for a get to wait for it.
+const JoinMost = 2 * time.Millisecond

@@ -1,4 +1,4 @@
-package upstream
+package fresh
 
 import (
 	"context"
@@ -10,17 +10,18 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
 // This file looks for evidence of which resources share one etcd.
 
 // shown returns the watched resources.
-func (k *keeper) shown() map[ledger.Owner]*object.Resource {
+func (k *Keeper) shown() map[ledger.Owner]*object.Resource {
 	all := map[ledger.Owner]*object.Resource{}
-	for _, f := range k.feeds.list() {
-		if f.owner != 0 {
-			all[f.owner] = f.cache.Resource()
+	for _, f := range k.feeds() {
+		if f.Owner != 0 {
+			all[f.Owner] = f.Cache().Resource()
 		}
 	}
 	for o, w := range k.watches {
@@ -30,9 +31,9 @@ func (k *keeper) shown() map[ledger.Owner]*object.Resource {
 }
 
 // choose picks the resource that is asked for upstream's revision.
-func (k *keeper) choose() {
+func (k *Keeper) choose() {
 	for o, r := range k.shown() {
-		if client.NoWatchCache(r.GVR) && k.ledger.Has(o) {
+		if client.NoWatchCache(r.GVR) && k.Ledger.Has(o) {
 			k.uncached.Store(&ledgerWatch{resource: r, owner: o})
 			return
 		}
@@ -42,12 +43,12 @@ func (k *keeper) choose() {
 
 // link looks for evidence of which watched resources share one etcd. It returns whether some
 // evidence is still missing. While nobody writes, there is none.
-func (k *keeper) link(ctx context.Context) (missing bool) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func (k *Keeper) link(ctx context.Context) (missing bool) {
+	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()
 	all := k.shown()
-	reference := k.feeds.owners.Of(schema.GroupResource{Resource: "namespaces"})
-	undecided := slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(o ledger.Owner) bool { return !k.ledger.Undecided(o) })
+	reference := k.Owners.Of(schema.GroupResource{Resource: "namespaces"})
+	undecided := slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(o ledger.Owner) bool { return !k.Ledger.Undecided(o) })
 	if len(undecided) == 0 || all[reference] == nil {
 		return false
 	}
@@ -55,10 +56,10 @@ func (k *keeper) link(ctx context.Context) (missing bool) {
 	order := slices.DeleteFunc(undecided, func(o ledger.Owner) bool { return o == reference })
 	order = order[:min(len(order), linkMost)]
 	for i, o := range append(append([]ledger.Owner{reference}, order...), reference) {
-		if err := k.feeds.probes.Wait(ctx); err != nil {
+		if err := k.probes.Wait(ctx); err != nil {
 			return true
 		}
-		p, err := k.feeds.client.ProbeAs(ctx, ledgerVerb, all[o])
+		p, err := k.Client.Probe(ctx, ledgerVerb, all[o])
 		switch {
 		case err == nil:
 			readings = append(readings, ledger.Reading{Of: o, RV: p.RV})
@@ -70,8 +71,8 @@ func (k *keeper) link(ctx context.Context) (missing bool) {
 		}
 	}
 	k.linked = readings[0].RV
-	for _, o := range k.ledger.Attest(readings) {
-		k.log.Warn("resource is in another etcd; the ledger excludes it", zap.Stringers("resource", k.feeds.owners.Names(o)))
+	for _, o := range k.Ledger.Attest(readings) {
+		k.Log.Warn("resource is in another etcd; the ledger excludes it", zap.Stringers("resource", k.Owners.Names(o)))
 	}
 	return true
 }

@@ -1,4 +1,4 @@
-package upstream
+package feed
 
 import (
 	"context"
@@ -15,43 +15,36 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// resumePoints are the resourceVersions that clients want to resume from, earlier than upstream's
-// present. Such clients come from another proxy that has ended, or from this one before a restart
-// without a saved cache, all within seconds. A feed that begins at the present has no history for
-// them: they would have to relist, or be forwarded and stay with upstream.
+// ResumePoints are the resourceVersions that clients resume from, earlier than upstream's present.
+// Such clients come from a proxy that has ended, all within seconds. A feed that begins at the
+// present has no history for them: they would have to relist, or stay with upstream.
 //
-// So the feed begins in the past, with one list as of then (Exact) and a watch from there, which
-// serve any number of clients. Clients that lost their watches one after another come back in any
-// order, some with earlier resourceVersions. So the feed begins twice as far back as the earliest
-// of those known, and a little more. If upstream no longer has that history, the feed begins at
-// the earliest itself. If one client comes from too long ago, the others must not suffer: the
-// latest is tried, too.
+// So the feed begins in the past, with one list as of then (Exact) and a watch from there. Clients
+// come back in any order, some with earlier resourceVersions. So the feed begins twice as far back
+// as the earliest of those known, and a little more. If upstream no longer has that history, it
+// begins at the earliest itself; if one client comes from too long ago, at the latest.
 //
 // Upstream may list a past state and lack the history after it: its watch cache is younger than
 // etcd's history. So the cache answers nobody until the watch was accepted and the cache has
-// reached upstream's revision; before that, the feed can begin elsewhere. A list does not show the
-// form of bookmarks, so a watch of nothing does. A read needs no past; if it starts the feed,
-// clients with an earlier resourceVersion are forwarded or get 410.
+// reached upstream's revision; before that, the feed can begin elsewhere. A read needs no past; if
+// it starts the feed, clients with an earlier resourceVersion are forwarded or get 410.
 //
-// A proxy that stops ends its watches with a bookmark, so its clients resume from about the same
-// resourceVersion. Before it did so, when the proxies of two hundred informers were replaced in
-// turn, 23 informers had to relist, and 18 watches stayed with upstream.
-type resumePoints struct {
+// Before that, when the proxies of two hundred informers were replaced in turn, 23 informers had to
+// relist, and 18 watches stayed with upstream.
+type ResumePoints struct {
 	mu struct {
 		sync.Mutex
 		earliest, latest uint64 // earliest and latest that clients resume from; 0 if none
 	}
 	opened atomic.Int64 // moment at which the followed watch was opened, 0 without one
-	trying atomic.Bool  // the feed began in the past and answers nobody yet
-	left   []uint64     // beginnings not tried yet; known to run alone
+	begun  bool         // the feed began in the past; known to Run alone
+	left   []uint64     // beginnings not tried yet; known to Run alone
 }
 
-// noteResumeRV notes where a client resumes. It has no effect after the feed has begun.
-func (p *resumePoints) noteResumeRV(since uint64) {
+// Note notes where a client resumes. It has no effect after the feed has begun.
+func (p *ResumePoints) Note(since uint64) {
 	if since == 0 {
 		return
 	}
@@ -63,18 +56,18 @@ func (p *resumePoints) noteResumeRV(since uint64) {
 	}
 }
 
-// littleMore is how many revisions are added to twice the distance.
-const littleMore = 100
+// LittleMore is how many revisions are added to twice the distance.
+const LittleMore = 100
 
-// beginnings are the resourceVersions to begin at while upstream is at at, the best first.
-func (p *resumePoints) beginnings(at uint64) (all []uint64) {
+// Beginnings are the resourceVersions to begin at while upstream is at at, the best first.
+func (p *ResumePoints) Beginnings(at uint64) (all []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, since := range []uint64{p.mu.earliest, p.mu.latest} {
 		if since == 0 || since > at {
 			continue
 		}
-		for _, rv := range []uint64{since - min(at-since+littleMore, since-1), since} {
+		for _, rv := range []uint64{since - min(at-since+LittleMore, since-1), since} {
 			if !slices.Contains(all, rv) {
 				all = append(all, rv)
 			}
@@ -86,16 +79,14 @@ func (p *resumePoints) beginnings(at uint64) (all []uint64) {
 // beginInThePast begins a feed where its clients resume, if upstream has that history. The feed
 // answers nobody before it has reached upstream's revision at its start.
 func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
-	f.past.left = f.past.beginnings(upstreamAt)
+	f.past.left = f.past.Beginnings(upstreamAt)
 	if !f.begin(ctx) {
 		close(f.settled)
 		return
 	}
-	f.past.trying.Store(true)
-	f.fresh.running.Go(func() {
-		defer close(f.settled)
-		defer f.past.trying.Store(false)
-		f.catchUp(f.fresh.ctx, upstreamAt)
+	f.past.begun = true
+	f.Go(func(ctx context.Context) {
+		f.settle(ctx, catchUpTries, func() error { return f.catchUp(ctx, upstreamAt) })
 	})
 }
 
@@ -109,7 +100,7 @@ func (f *Feed) begin(ctx context.Context) bool {
 		if err == nil {
 			return true
 		}
-		f.log.Info("cannot begin where clients resume", zap.Uint64("resourceVersion", rv), zap.Error(err))
+		f.Log.Info("cannot begin where clients resume", zap.Uint64("resourceVersion", rv), zap.Error(err))
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 			f.past.left = nil
 		}
@@ -120,10 +111,10 @@ func (f *Feed) begin(ctx context.Context) bool {
 // beginElsewhere begins again if upstream lacks the history after the feed's beginning and nobody
 // has been answered. It returns whether it did; otherwise the feed reads the present state.
 func (f *Feed) beginElsewhere(ctx context.Context) bool {
-	if !f.past.trying.Load() {
+	if !f.past.begun || closed(f.settled) {
 		return false
 	}
-	f.synced, f.newEpoch = false, true
+	f.enter(renewing)
 	return f.begin(ctx)
 }
 
@@ -132,7 +123,7 @@ const (
 	readAtTimeout = time.Minute
 	// refusalTime is how long upstream may take to refuse a watch whose resourceVersion is too old.
 	refusalTime = 150 * time.Millisecond
-	// catchUpTries is how often catchUp waits for upstream's revision before the feed begins at the
+	// catchUpTries is how often the feed waits for upstream's revision before it begins at the
 	// present.
 	catchUpTries = 3
 )
@@ -140,12 +131,12 @@ const (
 func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, readAtTimeout)
 	defer cancel()
-	end, err := f.health.Turns.Wait(ctx, f.urgency)
+	end, err := f.Health.Turns.Wait(ctx, f.urgency)
 	if err != nil {
 		return err
 	}
 	defer end()
-	changes, err := f.client.ListAt(ctx, f.cache.Resource(), rv)
+	changes, err := f.Client.ListAt(ctx, f.cache.Resource(), rv)
 	if err == nil {
 		_, err = f.adopt(changes, rv)
 	}
@@ -154,30 +145,20 @@ func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 
 // catchUp waits until upstream has accepted a watch from the feed's beginning, the cache has
 // reached rv and knows the form of bookmarks. A streamed state would have ended with one.
-func (f *Feed) catchUp(ctx context.Context, rv uint64) {
-	backoff := servers.Reconnect
-	for try := 1; ctx.Err() == nil; try++ {
-		for opened := f.past.opened.Load(); opened == 0 || watchcache.SinceMoment(opened) < refusalTime; opened = f.past.opened.Load() {
-			if !client.Sleep(ctx, refusalTime/10) {
-				return
-			}
+func (f *Feed) catchUp(ctx context.Context, rv uint64) error {
+	for opened := f.past.opened.Load(); opened == 0 || watchcache.SinceMoment(opened) < refusalTime; opened = f.past.opened.Load() {
+		if !client.Sleep(ctx, refusalTime/10) {
+			return ctx.Err()
 		}
-		var err error
-		if !f.reaches(ctx, rv, settleStream) {
-			_, err = f.reach(ctx, &question{rv: rv, era: ledger.NoEra}, true)
-		}
-		if err == nil {
-			err = f.learnBookmark(ctx)
-		}
-		if err == nil {
-			return
-		}
-		f.log.Info("cache has not caught up", zap.Uint64("resourceVersion", rv), zap.Error(err))
-		if try == catchUpTries {
-			f.interrupt(errDiffers)
-		}
-		client.Sleep(ctx, max(backoff.Step(), client.RetryAfter(err)))
 	}
+	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
+	defer cancel()
+	if !f.Reaches(ctx, rv, settleStream) {
+		if _, err := f.CatchUp(ctx, rv); err != nil {
+			return err
+		}
+	}
+	return f.learnBookmark(ctx)
 }
 
 // learnBookmark learns the form of bookmarks from a watch of nothing.
@@ -185,8 +166,6 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	if f.cache.Bookmark() != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
-	defer cancel()
 	path, query := client.Nothing(f.cache.Resource())
 	for name, value := range map[string]string{
 		"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true",
@@ -194,7 +173,7 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	} {
 		query.Set(name, value)
 	}
-	resp, err := f.client.GetAs(ctx, client.MimeOf(f.encoding), "probe", f.gvr, path, query)
+	resp, err := f.Client.GetAs(ctx, client.MimeOf(f.Encoding), "probe", f.GVR, path, query)
 	if apierrors.IsInvalid(err) {
 		return nil // upstream does not stream states, and only streamed states show it
 	}
@@ -207,7 +186,7 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	case err != nil:
 		return client.Ended(err, true)
 	case e.Kind == "ERROR":
-		return client.EventError(e, f.encoding)
+		return client.EventError(e, f.Encoding)
 	case e.Kind != "BOOKMARK":
 		return fmt.Errorf("%w: watch of nothing shows %s", object.ErrMalformed, e.Kind)
 	}

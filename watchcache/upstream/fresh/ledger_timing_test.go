@@ -1,12 +1,18 @@
-package upstream
+package fresh
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
@@ -49,13 +55,13 @@ var errEnd = fmt.Errorf("the end")
 
 // BenchmarkLedger measures the cost of a ledger watch's event, from its bytes on.
 func BenchmarkLedger(b *testing.B) {
-	l := &ledger.Ledger{}
+	u := &feed.Upstream{}
+	l := &u.Ledger
 	l.Begin()
-	for rv := range uint64(ledger.EvidenceEnough) {
+	for rv := uint64(1); rv <= ledger.EvidenceEnough; rv++ {
 		l.Attest([]ledger.Reading{{Of: 1, RV: rv}, {Of: 2, RV: rv}, {Of: 1, RV: rv}})
 	}
-	feeds := &Feeds{ledger: l}
-	k := &keeper{ledger: l, feeds: feeds}
+	k := &Keeper{Upstream: u}
 	const from = 1_000_000_000
 	b.ReportAllocs()
 	if err := k.read(client.NewProtoStream(newRevisions(from, b.N), &metadataOnly, ledgerBuffer), 1, from-1); err == nil {
@@ -64,4 +70,12 @@ func BenchmarkLedger(b *testing.B) {
 	if _, highest := l.Standing(1); highest != from+uint64(b.N)-1 {
 		b.Fatalf("noted up to %d of %d", highest-from, b.N)
 	}
+}
+
+// metadataFrame is an event of an object's metadata at a revision.
+func metadataFrame(rev uint64) []byte {
+	o, _ := (&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns", ResourceVersion: strconv.FormatUint(rev, 10)}}).Marshal()
+	o, _ = (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, Raw: o}).Marshal()
+	event, _ := (&metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Raw: append(slices.Clone(client.ProtobufPrefix), o...)}}).Marshal()
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)
 }

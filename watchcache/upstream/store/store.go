@@ -1,4 +1,5 @@
-package upstream
+// Package store keeps caches and their logs in a directory, one file each.
+package store
 
 import (
 	"bufio"
@@ -19,11 +20,12 @@ import (
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// Store keeps caches and their logs in a directory, one file each. So a restart costs upstream a
+// Store is a directory of caches. With it, a restart costs upstream a
 // probe, a watch and a metadata list per feed, and costs clients nothing: no state is read again,
 // and their resourceVersions stay valid.
 //
@@ -51,29 +53,39 @@ type origin struct {
 	Server  string `json:"server"`
 }
 
-// savedHeader describes a file. All of it but the time must match for the file to be used.
-type savedHeader struct {
+// Key identifies a feed, and the file of its cache.
+type Key struct {
+	GVR      schema.GroupVersionResource `json:"resource"`
+	Encoding object.Encoding             `json:"encoding"`
+}
+
+// Sorted is the order of keys: by group, version, resource and encoding.
+func (k Key) Sorted() []string {
+	return []string{k.GVR.Group, k.GVR.Version, k.GVR.Resource, k.Encoding.String()}
+}
+
+// header describes a file. All of it but the time must match for the file to be used.
+type header struct {
 	origin
-	Resource   schema.GroupVersionResource `json:"resource"`
-	Encoding   object.Encoding             `json:"encoding"`
-	Kind       string                      `json:"kind"`
-	ListKind   string                      `json:"listKind"`
-	Namespaced bool                        `json:"namespaced"`
-	Definition string                      `json:"definition,omitempty"` // of a custom resource
-	Saved      time.Time                   `json:"saved"`
+	Key
+	Kind       string    `json:"kind"`
+	ListKind   string    `json:"listKind"`
+	Namespaced bool      `json:"namespaced"`
+	Definition string    `json:"definition,omitempty"`
+	Saved      time.Time `json:"saved"`
 }
 
 const (
-	storeMagic  = "watchproxy cache, format 2\n"
-	storeSuffix = ".cache"
-	storeLimit  = 30 * time.Second // for the questions about upstream's origin
+	magic      = "watchproxy cache, format 2\n"
+	suffix     = ".cache"
+	askTimeout = 30 * time.Second // for the questions about upstream's origin
 )
 
-// errUseless says why a saved cache is not used.
-var errUseless = errors.New("saved cache is of no use")
+// ErrUseless says why a saved cache is not used.
+var ErrUseless = errors.New("saved cache is of no use")
 
-// OpenStore creates the directory if it is missing, and asks upstream for its origin.
-func OpenStore(ctx context.Context, dir string, client *client.Client, log *zap.Logger) (*Store, error) {
+// Open creates the directory if it is missing, and asks upstream for its origin.
+func Open(ctx context.Context, dir string, client *client.Client, log *zap.Logger) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of saved caches: %w", err)
 	}
@@ -109,14 +121,14 @@ func (s *Store) Close() error { return s.lock.Close() }
 func (s *Store) prepare(ctx context.Context, client *client.Client) error {
 	entries, err := os.ReadDir(s.dir)
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), storeSuffix+"-") { // killed process
+		if strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), suffix+"-") { // killed process
 			err = errors.Join(err, os.Remove(filepath.Join(s.dir, e.Name())))
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("directory of saved caches: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, storeLimit)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	if s.origin, err = originOf(ctx, client); err != nil {
 		return fmt.Errorf("who is upstream: %w", err)
@@ -143,45 +155,36 @@ func originOf(ctx context.Context, c *client.Client) (o origin, err error) {
 	return origin{cluster, version.GitVersion}, nil
 }
 
-// header is the header of a feed's file. A feed is not saved if its bytes could not be validated
-// later, or if upstream has no history to resume from.
-func (s *Store) header(f *Feed) (h savedHeader, ok bool) {
-	r := f.cache.Resource()
-	h = savedHeader{
-		origin: s.origin, Resource: f.gvr, Encoding: f.encoding,
-		Kind: r.Kind, ListKind: r.ListKind, Namespaced: r.Namespaced,
+// header is that of the cache of a feed. The definition is that of a custom resource.
+func (s *Store) header(cache *watchcache.Cache, definition string) header {
+	r := cache.Resource()
+	return header{
+		origin: s.origin, Key: Key{r.GVR, r.Encoding},
+		Kind: r.Kind, ListKind: r.ListKind, Namespaced: r.Namespaced, Definition: definition,
 	}
-	if f.custom() {
-		h.Definition = fmt.Sprintf("%s/%d", f.definition.UID, f.definition.Generation)
-	}
-	// An aggregated API has revisions and a version of its own.
-	return h, !r.NoWatchCache && r.SelfDescribing == f.custom() && !f.options.Load().Aggregated
 }
 
 // path is the path of a feed's file.
-func (s *Store) path(key feedKey) string {
-	name := strings.Join(key.sorted(), "_")
+func (s *Store) path(key Key) string {
+	name := strings.Join(key.Sorted(), "_")
 	if len(name) > nameMax {
 		name = fmt.Sprintf("%x", sha256.Sum256([]byte(name)))
 	}
-	return filepath.Join(s.dir, name+storeSuffix)
+	return filepath.Join(s.dir, name+suffix)
 }
 
 // nameMax leaves room for a prefix and a suffix: file systems allow names of 255 bytes.
 const nameMax = 200
 
-// save writes a feed's cache.
-func (s *Store) save(f *Feed) (err error) {
-	h, ok := s.header(f)
-	if !ok {
-		return s.remove(f.key())
-	}
+// Save writes a feed's cache.
+func (s *Store) Save(cache *watchcache.Cache, definition string) (err error) {
+	h := s.header(cache, definition)
 	h.Saved = time.Now()
 	head, err := json.Marshal(h)
 	if err != nil {
 		return err
 	}
-	path := s.path(f.key())
+	path := s.path(h.Key)
 	file, err := os.CreateTemp(s.dir, "."+filepath.Base(path)+"-*") // 0600
 	if err != nil {
 		return err
@@ -193,10 +196,10 @@ func (s *Store) save(f *Feed) (err error) {
 	}()
 	sum := sha256.New()
 	to := io.MultiWriter(file, sum)
-	if _, err = fmt.Fprintf(to, "%s%s\n", storeMagic, head); err != nil {
+	if _, err = fmt.Fprintf(to, "%s%s\n", magic, head); err != nil {
 		return err
 	}
-	if err = f.cache.Dump(to); err != nil {
+	if err = cache.Dump(to); err != nil {
 		return err
 	}
 	if _, err = file.Write(sum.Sum(nil)); err != nil {
@@ -222,17 +225,19 @@ func (s *Store) sync() error {
 	return dir.Sync()
 }
 
-func (s *Store) remove(key feedKey) error {
+// Remove deletes a feed's file, if there is one.
+func (s *Store) Remove(key Key) error {
 	if err := os.Remove(s.path(key)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// load fills a feed's empty cache from its file, unless the file is ahead of upstream. The
-// error says why it did not; the file may be missing.
-func (s *Store) load(f *Feed, upstreamAt uint64) error {
-	file, err := os.Open(s.path(f.key()))
+// Load fills an empty cache from its file, unless the file is ahead of upstream. The error says why
+// it did not: fs.ErrNotExist, ErrUseless, or another one if the file could not be read.
+func (s *Store) Load(cache *watchcache.Cache, definition string, upstreamAt uint64) error {
+	want := s.header(cache, definition)
+	file, err := os.Open(s.path(want.Key))
 	if err != nil {
 		return err
 	}
@@ -241,24 +246,23 @@ func (s *Store) load(f *Feed, upstreamAt uint64) error {
 		return err
 	}
 	from := bufio.NewReaderSize(file, 1<<20)
-	saved, err := readSavedHeader(from)
+	saved, err := readHeader(from)
 	if err != nil {
 		return err
 	}
-	want, ok := s.header(f)
 	want.Saved = saved.Saved
-	if !ok || saved != want {
-		return fmt.Errorf("%w: it is of %+v, wanted is %+v", errUseless, saved, want)
+	if saved != want {
+		return fmt.Errorf("%w: it is of %+v, wanted is %+v", ErrUseless, saved, want)
 	}
-	rv, publish, err := f.cache.Restore(from)
+	rv, publish, err := cache.Restore(from)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUseless, err)
+		return fmt.Errorf("%w: %w", ErrUseless, err)
 	}
 	if rest, err := io.ReadAll(io.LimitReader(from, sha256.Size+1)); err != nil || len(rest) != sha256.Size {
-		return fmt.Errorf("%w: %d bytes follow the dump, %w", errUseless, len(rest), err)
+		return fmt.Errorf("%w: %d bytes follow the dump, %w", ErrUseless, len(rest), err)
 	}
 	if rv > upstreamAt {
-		return fmt.Errorf("%w: from %d to %d", errWentBack, rv, upstreamAt)
+		return fmt.Errorf("%w: it is at %d, upstream at %d", ErrUseless, rv, upstreamAt)
 	}
 	publish()
 	return nil
@@ -272,7 +276,7 @@ func checkSum(file *os.File) error {
 	}
 	sum, content := sha256.New(), info.Size()-sha256.Size
 	if content < 0 {
-		return fmt.Errorf("%w: it is cut", errUseless)
+		return fmt.Errorf("%w: it is cut", ErrUseless)
 	}
 	if _, err := io.CopyN(sum, file, content); err != nil {
 		return err
@@ -282,39 +286,39 @@ func checkSum(file *os.File) error {
 		return err
 	}
 	if !bytes.Equal(said, sum.Sum(nil)) {
-		return fmt.Errorf("%w: its checksum differs", errUseless)
+		return fmt.Errorf("%w: its checksum differs", ErrUseless)
 	}
 	_, err = file.Seek(0, io.SeekStart)
 	return err
 }
 
-func readSavedHeader(from *bufio.Reader) (h savedHeader, err error) {
-	magic := make([]byte, len(storeMagic))
-	if _, err := io.ReadFull(from, magic); err != nil || string(magic) != storeMagic {
-		return h, fmt.Errorf("%w: it begins with %q, %w", errUseless, magic, err)
+func readHeader(from *bufio.Reader) (h header, err error) {
+	first := make([]byte, len(magic))
+	if _, err := io.ReadFull(from, first); err != nil || string(first) != magic {
+		return h, fmt.Errorf("%w: it begins with %q, %w", ErrUseless, first, err)
 	}
 	head, err := from.ReadSlice('\n')
 	if err == nil {
 		err = json.Unmarshal(head, &h)
 	}
 	if err != nil {
-		return h, fmt.Errorf("%w: header: %w", errUseless, err)
+		return h, fmt.Errorf("%w: header: %w", ErrUseless, err)
 	}
 	return h, nil
 }
 
-// saved lists the feeds that have files. It removes invalid files, which nothing else would remove.
-func (s *Store) saved() (keys []feedKey, err error) {
+// Saved lists the feeds that have files. It removes invalid files, which nothing else would remove.
+func (s *Store) Saved() (keys []Key, err error) {
 	entries, err := os.ReadDir(s.dir)
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") || !strings.HasSuffix(e.Name(), storeSuffix) {
+		if strings.HasPrefix(e.Name(), ".") || !strings.HasSuffix(e.Name(), suffix) {
 			continue
 		}
 		path := filepath.Join(s.dir, e.Name())
 		switch key, headErr := s.keyOf(path); {
 		case headErr == nil:
 			keys = append(keys, key)
-		case errors.Is(headErr, errUseless):
+		case errors.Is(headErr, ErrUseless):
 			s.log.Warn("saved cache is removed", zap.String("file", path), zap.Error(headErr))
 			err = errors.Join(err, os.Remove(path))
 		default:
@@ -324,19 +328,18 @@ func (s *Store) saved() (keys []feedKey, err error) {
 	return keys, err
 }
 
-func (s *Store) keyOf(path string) (key feedKey, err error) {
+func (s *Store) keyOf(path string) (key Key, err error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return key, err
 	}
 	defer file.Close() //nolint:errcheck // only read from
-	h, err := readSavedHeader(bufio.NewReader(file))
+	h, err := readHeader(bufio.NewReader(file))
 	if err != nil {
 		return key, err
 	}
-	key = feedKey{h.Resource, h.Encoding}
-	if s.path(key) != path {
-		return key, fmt.Errorf("%w: it is the file of %v", errUseless, h.Resource)
+	if s.path(h.Key) != path {
+		return key, fmt.Errorf("%w: it is the file of %v", ErrUseless, h.GVR)
 	}
-	return key, nil
+	return h.Key, nil
 }

@@ -1,4 +1,4 @@
-package upstream
+package feed
 
 import (
 	"cmp"
@@ -37,7 +37,7 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 				return f.adopt(changes, rv)
 			}
 		case "ERROR":
-			return 0, client.EventError(e, f.encoding)
+			return 0, client.EventError(e, f.Encoding)
 		default:
 			change, err := f.change(e)
 			if err != nil {
@@ -52,11 +52,11 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 // ends; a clean end is nil. It calls alive for every event.
 func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	var batch []watchcache.Change
-	at, _ := f.standing()
+	at, _ := f.Standing()
 	used := ledger.Uses{At: at}
 	apply := func() error {
-		err := f.write(epoch, func() error { return f.cache.Apply(batch, time.Now()) })
-		f.keeper.feeds.uses(f.owner, used.Take()...)
+		err := f.Write(epoch, func() error { return f.cache.Apply(batch, time.Now()) })
+		f.Uses(f.Owner, used.Take()...)
 		clear(batch)
 		batch = batch[:0]
 		return err
@@ -77,7 +77,7 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 				return err
 			}
 			used.Reached(rv)
-			err = f.write(epoch, func() error {
+			err = f.Write(epoch, func() error {
 				f.cache.Advance(rv, time.Now())
 				return nil
 			})
@@ -85,7 +85,7 @@ func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 				return err
 			}
 		case "ERROR":
-			return errors.Join(apply(), client.EventError(e, f.encoding))
+			return errors.Join(apply(), client.EventError(e, f.Encoding))
 		default:
 			change, err := f.change(e)
 			if err != nil {

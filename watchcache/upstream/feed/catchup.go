@@ -1,0 +1,142 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+)
+
+// This file brings a cache to a revision that upstream returned, sooner than the stream does.
+//
+// A quiet collection gets a bookmark only once a minute. A watch with timeoutSeconds=3 gets one
+// after one to two seconds, at the revision of an earlier probe of the same resource: the probe, a
+// consistent read, makes the apiserver ask etcd for the progress of that resource's watch. The
+// apiserver's cache then has all that the probe saw, so a list not older than that does not wait.
+//
+// A metadata list of six thousand objects in protobuf took some 25 ms, for a megabyte, and shows
+// just as well that nothing has happened. So that is tried first.
+
+const (
+	// AskTimeout bounds how long upstream's answer is waited for.
+	AskTimeout = 5 * time.Second
+	// SmallObjects and smallBytes bound a collection that is listed as a whole.
+	SmallObjects = 500
+	smallBytes   = 1 << 20
+	// confirmObjects bounds a collection whose metadata is listed to confirm that
+	// nothing has happened. Larger ones get a side watch. The list costs upstream no more than
+	// one ordinary list, and there is one at a time.
+	confirmObjects = 50_000
+	// sideWatchSeconds makes upstream send a bookmark after about one second, at most some two.
+	// The bookmark is due two seconds before the watch times out; a timer of one second sends it.
+	sideWatchSeconds = 3
+)
+
+// IsSmall tells whether a collection is listed rather than watched.
+func IsSmall(s watchcache.Stats) bool { return s.Objects <= SmallObjects && s.Bytes <= smallBytes }
+
+// CatchUp has upstream show the state at rv or later, and returns by what request it did.
+func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
+	stats := f.cache.Stats()
+	if IsSmall(stats) {
+		_, err := f.FastForward(ctx, rv)
+		return "list", err
+	}
+	if stats.Objects <= confirmObjects {
+		same, err := f.Confirm(ctx, rv)
+		if same {
+			return "metadata", nil
+		}
+		if err != nil {
+			f.Log.Debug("metadata could not be listed", zap.Error(err))
+		}
+	}
+	if f.cache.Resource().NoWatchCache {
+		return "", errors.New("upstream sends no bookmarks for the resource")
+	}
+	return "side-watch", f.sideWatch(ctx, rv)
+}
+
+// Probe asks upstream for its revision. It also fails with [ErrWentBack] if that is below a revision
+// known to readers.
+func (f *Feed) Probe(ctx context.Context) (rv uint64, err error) {
+	known := f.cache.Stats().Newest
+	p, err := f.Client.Probe(ctx, "probe", f.cache.Resource())
+	if err == nil && p.RV < known {
+		err = fmt.Errorf("%w: from %d to %d", ErrWentBack, known, p.RV)
+	}
+	return p.RV, err
+}
+
+// Reaches waits until readers see a state at or above rv, and returns whether they do.
+func (f *Feed) Reaches(ctx context.Context, rv uint64, patience time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err := f.cache.WaitFresh(ctx, rv)
+	return err == nil
+}
+
+// FastForward lists the collection: the most recent state, or with rv set one
+// that is not older than rv, which upstream's cache already has.
+func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error) {
+	_, epoch := f.Standing()
+	before := f.cache.Stats()
+	done := f.Metrics.Spend("list")
+	p, err := f.Client.Page(ctx, f.cache.Resource(), client.At(rv, "NotOlderThan"))
+	done()
+	switch {
+	case err != nil:
+		return 0, err
+	case p.RV < rv:
+		return 0, client.ListedAt(p.RV, rv)
+	case p.Next != "":
+		return 0, client.ErrPartial
+	}
+	f.othersWrite.Store(p.RV > before.Newest && len(p.Changes) == before.Objects &&
+		!slices.ContainsFunc(p.Changes, func(c watchcache.Change) bool { return c.Object.ResourceVersion() > before.Newest }))
+	err = f.Write(epoch, func() error { return f.cache.FastForward(compact(p.Changes), p.RV) })
+	if errors.Is(err, watchcache.ErrDiverged) {
+		f.Interrupt(err) // it relists
+	}
+	return p.RV, err
+}
+
+// sideWatch watches from the log's end and applies all events that the main stream still owes, up
+// to a bookmark. The cache drops the main stream's copies as repeats.
+func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
+	from, epoch := f.Standing()
+	ctx, cancel := context.WithTimeout(ctx, (sideWatchSeconds+1)*time.Second)
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	waiting.Go(func() {
+		defer cancel() // after the bookmark, or too late
+		_, _ = f.cache.WaitFresh(ctx, rv)
+	})
+	resp, err := f.Client.GetAs(ctx, client.MimeOf(f.Encoding), "side-watch", f.GVR, client.ResourcePath(f.GVR, ""), url.Values{
+		"watch": {"true"}, "allowWatchBookmarks": {"true"},
+		"resourceVersion": {strconv.FormatUint(from, 10)},
+		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},
+	})
+	if err == nil {
+		defer resp.Body.Close() //nolint:errcheck // read to its end, or does not matter
+		err = f.consume(client.NewStream(resp.Body, f.cache.Resource()), epoch, func() {})
+	}
+	if f.Reaches(ctx, rv, 0) {
+		return nil
+	}
+	return fmt.Errorf("side watch from %d did not reach %d: %w", from, rv, err)
+}
+
+// OthersWrite tells whether the last list showed that upstream's revision is ahead because of other
+// resources alone.
+func (f *Feed) OthersWrite() bool { return f.othersWrite.Load() }

@@ -1,0 +1,73 @@
+package feed
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+const (
+	// checkLimit is how long a self-check may take.
+	checkLimit = time.Minute
+	// checkShown is how many differences are logged.
+	checkShown = 5
+)
+
+// ErrDiffers says that the cache differs from upstream at the same
+// resourceVersion: the proxy or something before it missed a change.
+var ErrDiffers = errors.New("cache differs from upstream")
+
+// errInconclusive says that nothing could be compared: upstream or the log has moved on.
+var errInconclusive = errors.New("states at one resourceVersion could not be had")
+
+// differs compares the cache at a resourceVersion with upstream's state there, by the keys, uids
+// and resourceVersions of all objects.
+func (f *Feed) differs(rv uint64, theirs []object.State) error {
+	ours, err := f.cache.SnapshotAt(rv)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errInconclusive, err)
+	}
+	slices.SortFunc(theirs, func(a, b object.State) int { return cmp.Compare(a.Key, b.Key) })
+	if wrong := ours.Differences(theirs, checkShown); len(wrong) > 0 {
+		return fmt.Errorf("%w at %d: %q", ErrDiffers, rv, wrong[:min(len(wrong), checkShown)])
+	}
+	return nil
+}
+
+// SelfCheck compares the cache with upstream at the log's resourceVersion.
+func (f *Feed) SelfCheck(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	rv, epoch := f.Standing()
+	theirs, err := f.Client.MetadataAt(ctx, f.cache.Resource(), rv)
+	if err != nil {
+		return err
+	}
+	err = f.differs(rv, theirs)
+	if _, now := f.Standing(); now != epoch {
+		return errInconclusive
+	}
+	return err
+}
+
+// Confirm compares the log's state with upstream's at rv or later. If both are the same, readers
+// may have the cached state as of then. It returns whether they are the same.
+func (f *Feed) Confirm(ctx context.Context, rv uint64) (same bool, err error) {
+	_, epoch := f.Standing()
+	done := f.Metrics.Spend("metadata")
+	list, err := f.Client.Metadata(ctx, f.cache.Resource(), rv)
+	done()
+	if err != nil {
+		return false, err
+	}
+	err = f.Write(epoch, func() error {
+		same = f.cache.Confirm(list.States, list.RV)
+		return nil
+	})
+	return same, err
+}

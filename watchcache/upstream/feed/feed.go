@@ -1,0 +1,353 @@
+package feed
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
+)
+
+var (
+	// ErrWentBack says that upstream's revision is below the cache's: etcd was
+	// restored. No cached state may be kept.
+	ErrWentBack = errors.New("upstream's resourceVersion went back")
+	// errSilent says that upstream moved on and the stream did not.
+	errSilent = errors.New("watch stream fell silent")
+	// errCutShort says that upstream ended a watch of a custom resource early,
+	// as it does when the definition changes.
+	errCutShort = errors.New("watch was cut short")
+	// errOvertaken says that a listed state is older than what a side watch has brought since.
+	errOvertaken = errors.New("listed state was overtaken")
+	// errOtherEpoch says that a stream's events belong to a state that was
+	// abandoned after the stream opened.
+	errOtherEpoch = errors.New("cache was started anew")
+)
+
+// Feed keeps the cache of one resource in step with upstream. Its run loop follows one watch;
+// whoever needs the most recent state can make it catch up sooner (see catchup.go).
+type Feed struct {
+	*Upstream
+	store.Key
+	Owner      ledger.Owner // 0 if the ledger does not cover it
+	Aggregated bool         // an aggregated API may serve the resource
+	Log        *zap.Logger
+
+	asked  time.Time // when a client asked for it: discovery must not be older
+	limits watchcache.Limits
+	paged  bool // upstream does not stream its state; known to Run alone
+
+	started chan struct{} // closed when cache or err is set
+	settled chan struct{} // closed when the cache may answer, after verification
+	done    chan struct{} // closed when Run has returned
+	cache   *watchcache.Cache
+	err     error // why there is no cache, or why it ended; read after started or done
+
+	definition  discovery.Version // of a custom resource
+	warnings    []string          // Warning headers that belong to every response
+	lastUsed    atomic.Int64      // moment
+	othersWrite atomic.Bool       // see OthersWrite
+
+	signs
+	tasks tasks
+	past  ResumePoints // where it could begin
+	saved standing     // known to Save alone
+
+	writing struct {
+		sync.Mutex // held to write to the cache
+		phase      phase
+		epoch      uint64                  // counts the states read; a stream has one
+		cut        context.CancelCauseFunc // ends the main stream; nil unless one is being followed
+	}
+}
+
+// phase is what a feed does next.
+type phase int
+
+const (
+	syncing  phase = iota // read the state; the cached one, if any, goes on
+	renewing              // read the state; it begins a new epoch
+	watching              // follow the changes
+	stopped               // nothing: the cache was abandoned
+)
+
+// New returns a feed for a client that asked at that time. Run begins it.
+func New(ctx context.Context, u *Upstream, key store.Key, asked time.Time, limits watchcache.Limits) *Feed {
+	gvr := key.GVR
+	live, stop := context.WithCancel(ctx)
+	f := &Feed{
+		Upstream: u, Key: key, asked: asked, limits: limits, tasks: tasks{ctx: live, stop: stop},
+		Log: u.Log.With(zap.String("group", gvr.Group), zap.String("version", gvr.Version), zap.String("resource", gvr.Resource),
+			zap.Stringer("encoding", key.Encoding)),
+		Aggregated: u.Options.Load().Resources[gvr.GroupResource()].Aggregated,
+		started:    make(chan struct{}), settled: make(chan struct{}), done: make(chan struct{}),
+	}
+	if !f.Aggregated { // an aggregated API may show another resource's objects
+		f.Owner = u.Owners.Of(gvr.GroupResource())
+	}
+	f.Use(0)
+	return f
+}
+
+// Cache is the cache that the feed keeps in step with upstream.
+func (f *Feed) Cache() *watchcache.Cache { return f.cache }
+
+// Warnings are the Warning headers that upstream sends with every answer about the resource.
+func (f *Feed) Warnings() []string { return f.warnings }
+
+// Definition is the version of the definition, if the resource is known to be a custom one.
+func (f *Feed) Definition() (v discovery.Version, custom bool) {
+	return f.definition, f.definition != discovery.Version{}
+}
+
+// Use notes that a client uses the feed. It resumes from since, if that is not 0.
+func (f *Feed) Use(since uint64) {
+	f.lastUsed.Store(watchcache.Moment(time.Now()))
+	f.past.Note(since)
+}
+
+// Idle is how long nobody has used the feed.
+func (f *Feed) Idle() time.Duration {
+	if f.cache.Stats().Cursors > 0 {
+		f.Use(0)
+	}
+	return watchcache.SinceMoment(f.lastUsed.Load())
+}
+
+// Started tells whether the feed has begun to fill a cache.
+func (f *Feed) Started() bool { return closed(f.started) && f.cache != nil }
+
+// Settled tells whether the cache may answer, once it is filled.
+func (f *Feed) Settled() bool { return closed(f.settled) && f.cache != nil }
+
+func closed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// Start waits until the feed has started, and returns why it did not.
+func (f *Feed) Start(ctx context.Context) error {
+	select {
+	case <-f.started:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: start %s: %w", watchcache.ErrNotReady, f, ctx.Err())
+	}
+	if f.cache == nil {
+		return f.err
+	}
+	return nil
+}
+
+// Ready waits until the cache is filled and may answer. After any error, upstream has to answer.
+func (f *Feed) Ready(ctx context.Context) error {
+	err := f.Start(ctx)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-f.settled:
+		_, err = f.cache.Snapshot()
+		if _, lost := f.Lost(); err != nil && !lost {
+			_, err = f.cache.WaitFresh(ctx, 0)
+		}
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err = cmp.Or(err, f.tasks.ctx.Err()); err != nil {
+		return fmt.Errorf("%w: %s: %w", watchcache.ErrNotReady, f, err)
+	}
+	return nil
+}
+
+// Run lives until Stop, or until the resource turns out not to be cacheable: then it returns why.
+func (f *Feed) Run() error {
+	defer close(f.done)
+	defer f.tasks.stop()
+	ctx := f.tasks.ctx
+	cache, at, err := f.describe(ctx)
+	if err != nil {
+		f.err = err
+		close(f.settled)
+		close(f.started)
+		return f.ended()
+	}
+	f.cache = cache
+	restored := f.restore(at)
+	close(f.started)
+	if !restored {
+		f.beginInThePast(ctx, at)
+	}
+	f.err = f.follow(ctx)
+	err = f.ended()
+	f.tasks.end()
+	f.Abandon()
+	return err
+}
+
+// ended is why the feed has ended, nil after Stop.
+func (f *Feed) ended() error {
+	if f.tasks.ctx.Err() != nil {
+		return nil
+	}
+	return f.err
+}
+
+// Stop ends the feed and waits for it. Its cache ends, too.
+func (f *Feed) Stop() {
+	f.tasks.stop()
+	<-f.done
+}
+
+// Write applies a change if its epoch is still the cache's.
+func (f *Feed) Write(epoch uint64, change func() error) error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	if f.writing.phase == stopped || f.writing.epoch != epoch {
+		return errOtherEpoch
+	}
+	return change()
+}
+
+// Abandon ends the cache at once, and the feed as soon as it notices.
+func (f *Feed) Abandon() {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.writing.phase = stopped
+	f.writing.epoch++
+	f.cache.End()
+	f.tasks.stop()
+}
+
+// enter begins a phase. The feed stays stopped, and renewing until a state was read.
+func (f *Feed) enter(p phase) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	if was := f.writing.phase; was != stopped && (was != renewing || p != syncing) {
+		f.writing.phase = p
+	}
+}
+
+func (f *Feed) phase() phase {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	return f.writing.phase
+}
+
+// interruptible lets Interrupt end the main stream; nil stops that.
+func (f *Feed) interruptible(cut context.CancelCauseFunc) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	f.writing.cut = cut
+}
+
+// Interrupt ends the main stream with a reason for the run loop. It returns false if no stream is
+// being followed.
+func (f *Feed) Interrupt(reason error) bool {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	if f.writing.cut == nil {
+		return false
+	}
+	f.writing.cut(reason)
+	return true
+}
+
+// standing is a position of a cache's log.
+type standing struct{ rv, epoch uint64 }
+
+// Standing is the log's resourceVersion and the epoch.
+func (f *Feed) Standing() (rv, epoch uint64) {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	return f.cache.Stats().ResourceVersion, f.writing.epoch
+}
+
+// describe finds out how upstream serves the resource, and upstream's resourceVersion.
+func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64, err error) {
+	found, err := f.Names.Describe(ctx, f.GVR, f.asked)
+	if err != nil {
+		return nil, 0, err
+	}
+	custom := false
+	if !f.Aggregated {
+		if custom, err = f.Names.CheckLocal(ctx, f.GVR); err != nil {
+			return nil, 0, err
+		}
+	}
+	r := object.Resource{
+		GVR: f.GVR, Kind: found.Kind, Namespaced: found.Namespaced,
+		Fields: client.OnTheWire(f.GVR, client.BuiltinFields(f.GVR), f.Encoding), NoNamespaceField: client.NoNamespaceField(f.GVR), NoWatchCache: client.NoWatchCache(f.GVR),
+		Encoding: f.Encoding,
+	}
+	p, err := f.Client.Probe(ctx, "probe", &r)
+	if err != nil {
+		return nil, 0, err
+	}
+	if custom && !p.SelfDescribing {
+		return nil, 0, fmt.Errorf("%w: %s is defined as a custom resource and is none", discovery.ErrNotCacheable, f.GVR)
+	}
+	r.ListKind, r.SelfDescribing = p.ListKind, p.SelfDescribing
+	f.warnings = p.Warnings
+	f.alive()
+	if p.SelfDescribing {
+		// Read before the first object, so that no object is older than the definition.
+		d, err := discovery.Define(ctx, f.Client, f.GVR)
+		if err != nil {
+			return nil, 0, err
+		}
+		f.definition = d.Version
+		r.Fields = append(r.Fields, client.CustomFields(d.Selectable)...)
+	}
+	return watchcache.New(r, f.limits), p.RV, nil
+}
+
+// String names the feed.
+func (f *Feed) String() string { return fmt.Sprintf("%s feed of %s", f.Encoding, f.GVR) }
+
+// Go runs a task until ctx ends, with the feed; the feed waits for it. It returns false if the feed
+// has ended.
+func (f *Feed) Go(task func(ctx context.Context)) bool { return f.tasks.begin(task) }
+
+// tasks are the goroutines of a feed beside its run loop.
+type tasks struct {
+	ctx     context.Context //nolint:containedctx // the life of the feed
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	mu      struct {
+		sync.Mutex
+		over bool
+	}
+}
+
+func (t *tasks) begin(task func(ctx context.Context)) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.mu.over {
+		t.running.Go(func() { task(t.ctx) })
+	}
+	return !t.mu.over
+}
+
+// end lets no more tasks begin and waits for those that run.
+func (t *tasks) end() {
+	t.mu.Lock()
+	t.mu.over = true
+	t.mu.Unlock()
+	t.stop()
+	t.running.Wait()
+}

@@ -1,0 +1,150 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
+)
+
+// This file begins a feed with a saved cache. Until that was verified, it answers nobody.
+
+const (
+	// settleStream is how long the stream may take to bring what happened while no
+	// proxy ran, before a side watch helps.
+	settleStream = 100 * time.Millisecond
+	// restoreTries is how often a restored cache is compared with upstream. Then it is given up, and
+	// the state is read from upstream.
+	restoreTries = 10
+)
+
+// settle lets the cache answer once check succeeds. If the cache differs from upstream, or after
+// some tries, the run loop reads the present state.
+func (f *Feed) settle(ctx context.Context, tries int, check func() error) {
+	defer close(f.settled)
+	backoff, givenUp := servers.Reconnect, false
+	for ctx.Err() == nil {
+		err := check()
+		if err == nil {
+			return
+		}
+		f.Log.Info("cache is not up to date", zap.Error(err))
+		if tries--; !givenUp && (errors.Is(err, ErrDiffers) || tries <= 0) {
+			givenUp = f.Interrupt(ErrDiffers)
+		}
+		client.Sleep(ctx, max(backoff.Step(), client.RetryAfter(err)))
+	}
+}
+
+// savable returns the definition that the cache is saved under. A cache is not saved if its bytes
+// could not be validated later, or if upstream has no history to resume from.
+func (f *Feed) savable() (definition string, ok bool) {
+	r := f.cache.Resource()
+	v, custom := f.Definition()
+	if custom {
+		definition = fmt.Sprintf("%s/%d", v.UID, v.Generation)
+	}
+	// An aggregated API has revisions and a version of its own.
+	return definition, !r.NoWatchCache && r.SelfDescribing == custom && !f.Aggregated
+}
+
+// Save writes the cache if it has changed since its last save. It must not be called concurrently.
+func (f *Feed) Save() (saved bool, err error) {
+	rv, epoch := f.Standing()
+	// A cache that has lost upstream may soon turn out to be wrong.
+	if _, lost := f.Lost(); lost || !f.cache.Stats().Ready || f.saved == (standing{rv, epoch}) {
+		return false, nil
+	}
+	if definition, ok := f.savable(); ok {
+		err = f.Store.Save(f.cache, definition)
+	} else {
+		err = f.Store.Remove(f.Key)
+	}
+	if _, now := f.Standing(); now != epoch { // the written state was abandoned meanwhile
+		err = errors.Join(err, f.Store.Remove(f.Key))
+	}
+	if err != nil {
+		return false, err
+	}
+	f.saved = standing{rv, epoch}
+	return true, nil
+}
+
+// restore fills the cache from a usable file, if there is one. The cache answers nobody before it
+// has reached upstream's revision at the feed's start. It returns whether it restored the cache.
+func (f *Feed) restore(upstreamAt uint64) bool {
+	if f.Store == nil {
+		return false
+	}
+	began := time.Now()
+	definition, ok := f.savable()
+	if !ok {
+		_ = f.Store.Remove(f.Key)
+		return false
+	}
+	err := f.Store.Load(f.cache, definition, upstreamAt)
+	switch {
+	case err == nil:
+		at := f.cache.Stats()
+		f.writing.Lock()
+		f.writing.phase = watching
+		f.writing.epoch++
+		f.writing.Unlock()
+		f.Metrics.restores.WithLabelValues("restored").Inc()
+		f.Log.Info("restored", zap.Int("objects", at.Objects), zap.Uint64("resourceVersion", at.ResourceVersion),
+			zap.Uint64("since", at.Since), zap.Duration("took", time.Since(began)))
+		f.Go(func(ctx context.Context) { f.verifyRestored(ctx, upstreamAt) })
+		return true
+	case !errors.Is(err, fs.ErrNotExist):
+		f.Metrics.restores.WithLabelValues("refused").Inc()
+		f.Log.Warn("saved cache is not used", zap.Error(err))
+		if errors.Is(err, store.ErrUseless) {
+			_ = f.Store.Remove(f.Key)
+		}
+	}
+	return false
+}
+
+// verifyRestored lets the restored cache answer once it has reached rv and holds what upstream has.
+// A stream that resumes at its resourceVersion is not enough: etcd may have been
+// restored to an earlier state and have moved on since. A state that was read from upstream, in a
+// later epoch, needs no comparison.
+func (f *Feed) verifyRestored(ctx context.Context, rv uint64) {
+	f.settle(ctx, restoreTries, func() error {
+		if f.cache.Stats().Epoch != 1 {
+			return nil
+		}
+		at, err := f.compareRestored(ctx, rv)
+		rv = max(rv, at) // upstream may have moved on without an event on the stream
+		return err
+	})
+}
+
+// compareRestored waits for the cache to reach rv and compares it with upstream at rv or later.
+func (f *Feed) compareRestored(ctx context.Context, rv uint64) (at uint64, err error) {
+	if !f.Reaches(ctx, rv, settleStream) {
+		end, err := f.Health.Turns.Wait(ctx, f.urgency)
+		if err != nil {
+			return rv, err
+		}
+		defer end()
+		if err := f.sideWatch(ctx, rv); err != nil {
+			return rv, err
+		}
+	}
+	list, err := f.Client.Metadata(ctx, f.cache.Resource(), rv)
+	if err != nil {
+		return rv, err
+	}
+	if !f.Reaches(ctx, list.RV, settleStream) {
+		return list.RV, fmt.Errorf("%w: it is not at %d", errInconclusive, list.RV)
+	}
+	return list.RV, f.differs(list.RV, list.States)
+}

@@ -1,0 +1,79 @@
+package fresh
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Measured times of upstream's answers expire: without reads left to upstream, no new answer would
+// correct them.
+func TestFiguresDoNotLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r roads
+		of := watchcache.Scope{Objects: 10}
+		r.answered(of, time.Hour, true)
+		if takes, _ := r.compare(of, false); takes != time.Hour {
+			t.Errorf("it takes %s", takes)
+		}
+		if takes, _ := r.compare(watchcache.Scope{Objects: 10, Fields: true}, false); takes > time.Second {
+			t.Errorf("what selects by fields takes %s, too", takes)
+		}
+		time.Sleep(figureLasts)
+		if takes, _ := r.compare(of, false); takes > time.Second {
+			t.Errorf("it takes %s for ever", takes)
+		}
+	})
+}
+
+// A failure of upstream is no reason to leave more reads to it.
+func TestFailuresAreNoAnswers(t *testing.T) {
+	var r roads
+	of := watchcache.Scope{Objects: 10}
+	r.ran("metadata", time.Second, 1)
+	r.ran("metadata", time.Second, 1)
+	if _, sooner := r.compare(of, false); !sooner {
+		t.Fatal("upstream is not asked")
+	}
+	r.answered(of, time.Millisecond, false)
+	if takes, sooner := r.compare(of, false); sooner || takes < guessBase {
+		t.Errorf("it takes %s, sooner: %t", takes, sooner)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	last := 0
+	for objects := range 1 << 20 {
+		s := sizeOf(objects)
+		if s < last || s > last+1 || s >= sizes {
+			t.Fatalf("%d objects are of size %d, fewer are of %d", objects, s, last)
+		}
+		last = s
+	}
+	for _, odd := range []int{-1, 1 << 40} {
+		if s := sizeOf(odd); s < 0 || s >= sizes {
+			t.Errorf("%d objects are of size %d", odd, s)
+		}
+	}
+}
+
+// A reader does not take a new epoch for a run's result if it begins between the run's end and the
+// look at its result.
+func TestRunOfAnEpochThatIsOver(t *testing.T) {
+	c := watchcache.New(object.Resource{}, watchcache.Limits{})
+	c.Reset(nil, 100)
+	if _, err := notOlderThan(c, 100); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := notOlderThan(c, 101); !errors.Is(err, ErrNotFresh) {
+		t.Errorf("got %v", err)
+	}
+}

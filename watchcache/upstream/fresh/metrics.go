@@ -1,0 +1,47 @@
+package fresh
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics count consistent reads and the runs that they share.
+type Metrics struct {
+	runs    *prometheus.CounterVec
+	readers *prometheus.HistogramVec
+	seconds *prometheus.HistogramVec
+	saved   prometheus.Counter
+}
+
+// NewMetrics registers the counters.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_freshness_runs_total",
+			Help: "Runs that bring a cache up to date for consistent reads, by outcome: current (it already was), stream (the watch did it), ledger (all later revisions belong to other resources), " +
+				"list (fast-forwarded), metadata (nothing had happened), side-watch, shared (the run before did it), moved (others had written; the run only checked), failed (the readers were forwarded).",
+		}, []string{"group", "version", "resource", "outcome"}),
+		readers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "watchproxy_freshness_run_readers",
+			Help:    "Readers that shared a freshness run.",
+			Buckets: prometheus.ExponentialBuckets(1, 4, 7),
+		}, []string{"group", "version", "resource"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "watchproxy_freshness_seconds",
+			Help: "Seconds that a consistent read waited until the cache was known to be up to date, by the outcome of its freshness run; " +
+				"max-age: a recent state was allowed; direct: upstream answered, because it is faster.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 12),
+		}, []string{"outcome"}),
+		saved: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watchproxy_freshness_saved_seconds_total",
+			Help: "Estimated seconds that upstream would have taken for the lists of the most recent state that caches answered after a freshness run, from its times for lists of similar size or an average.",
+		}),
+	}
+	r.MustRegister(m.runs, m.readers, m.seconds, m.saved)
+	return m
+}
+
+func (m *Metrics) freshRead(outcome string, waited time.Duration) {
+	m.seconds.WithLabelValues(outcome).Observe(waited.Seconds())
+}
