@@ -9,9 +9,9 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// answered counts a request whose answer is about to be written, and logs it if its lot says so. Of the query
+// Answered implements listen.Handler. It counts a request whose answer is about to be written, and logs it if its lot says so. Of the query
 // nothing is logged: it may hold what is nobody's business.
-func (s *Server) answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
+func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	s.metrics.Request(rt, resp, took)
 	sampling := s.options.Load().AccessLog
 	if sampling == 0 || rand.Float64() >= sampling {

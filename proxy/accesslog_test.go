@@ -24,7 +24,7 @@ func TestAccessLog(t *testing.T) {
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 		resp.Header.Set("Audit-Id", "of the client")
 		for range 1000 {
-			s.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
+			s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
 		}
 		if n := lines.Len(); n < want[0] || n > want[1] {
 			t.Errorf("%d of 1000 were logged, %v of them should be", n, sampling)
@@ -48,7 +48,7 @@ func TestAccessLogIsShort(t *testing.T) {
 	req := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/" + long, Header: http.Header{"User-Agent": {long}}}
 	resp := exchange.NewResponse(http.StatusNotFound, exchange.FromUpstream)
 	resp.Header.Set("Audit-Id", long)
-	s.answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
+	s.Answered(req, exchange.ParseRoute(http.MethodGet, req.Path), resp, time.Second)
 	const most = 2 << 10
 	if line := fmt.Sprint(lines.All()[0].ContextMap()); len(line) > most {
 		t.Errorf("a line has %d bytes", len(line))

@@ -213,11 +213,11 @@ func TestMemoryOfUnknownConnections(t *testing.T) {
 		t.Run(test.over+" "+test.behaviour, func(t *testing.T) {
 			s, address := serveStrangers(t, test.over != "tcp", testLimits())
 			startCrowd(t, address.String(), 20, test.over, test.behaviour)() // what the first ones make is kept
-			waitFor(t, "they have gone", func() bool { return s.conns.len() == 0 })
+			waitFor(t, "they have gone", func() bool { return s.listening.Connections() == 0 })
 			before := least()
 			end := startCrowd(t, address.String(), n, test.over, test.behaviour)
 			defer end()
-			waitFor(t, "all are there", func() bool { return s.conns.len() == n })
+			waitFor(t, "all are there", func() bool { return s.listening.Connections() == n })
 			each := (max(least(), before) - before) / n // tests before this one may have left what goes now
 			t.Logf("%d bytes", each)
 			if each > test.most<<10 {

@@ -3,13 +3,11 @@ package proxy
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -72,28 +70,6 @@ func TestUnreadWatchesHoldLittle(t *testing.T) {
 	}
 }
 
-// What TLS answers a client that does not read is bounded at all times.
-func TestLeftIsBounded(t *testing.T) {
-	_, server := tcpPair(t, nil)
-	server.begin()
-	for !server.socket.unsettled() {
-		if _, err := server.Write(make([]byte, exchange.PieceSize)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	for wrote := 0; err == nil; wrote += 100 {
-		if wrote > leftMax {
-			t.Fatalf("%d bytes are kept", wrote)
-		}
-		_, err = server.Write(make([]byte, 100))
-	}
-	if !errors.Is(err, errUnread) {
-		t.Error(err)
-	}
-	server.Close()
-}
-
 // The clients of either protocol get each event once and in order, whatever its size, and however
 // they pause.
 func TestWatchesOfAllSizes(t *testing.T) {
@@ -122,13 +98,13 @@ func TestWatchesOfAllSizes(t *testing.T) {
 					return
 				}
 				defer resp.Body.Close()
-				read := &reader{body: bufio.NewReader(resp.Body), from: 2, pause: func() {
+				read := &cachetest.Reader{Body: bufio.NewReader(resp.Body), From: 2, Pause: func() {
 					if pauses.IntN(10) == 0 {
 						time.Sleep(time.Duration(pauses.IntN(20)) * time.Millisecond)
 					}
 				}}
-				if read.read(func(seen int) bool { return seen == events }); read.err != nil {
-					t.Errorf("%s: %v", protocol, read.err)
+				if read.Read(func(seen int) bool { return seen == events }); read.Err != nil {
+					t.Errorf("%s: %v", protocol, read.Err)
 				}
 			})
 		}
@@ -140,41 +116,4 @@ func TestWatchesOfAllSizes(t *testing.T) {
 		}
 	}
 	clients.Wait()
-}
-
-// A watch whose filter is dear gets its events while the pump is held up.
-func TestDearFilterIsNotThePumps(t *testing.T) {
-	c, _ := cachetest.Roomy(t)
-	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testLimits(), nil)
-	transport := protocolTransport(t, "http/1.1")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+watchTarget+"1&labelSelector="+strings.TrimSuffix(strings.Repeat("!k,", 33), ","), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	s.pump.mu.Lock() // nobody gets into the queue
-	applied := make(chan struct{})
-	go func() {
-		defer close(applied)
-		cachetest.Apply(t, c, cachetest.Sized(t, 2, 10))
-	}()
-	line := make(chan string, 1)
-	go func() {
-		text, _ := bufio.NewReader(resp.Body).ReadString('\n') // empty if there is none
-		line <- text
-	}()
-	select {
-	case text := <-line:
-		if !strings.Contains(text, `"resourceVersion":"2"`) {
-			t.Errorf("it got %q", text)
-		}
-	case <-time.After(testWait):
-		t.Error("it waits for the pump")
-	}
-	s.pump.mu.Unlock()
-	<-applied
 }

@@ -203,7 +203,7 @@ func TestPanicGivesBack(t *testing.T) {
 			req.Header.Set("Content-Type", "application/json")
 		}
 		rt := exchange.ParseRoute(req.Method, req.Path)
-		if resp := s.guarded(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
+		if resp := s.Handle(t.Context(), req, &rt); resp.Status != http.StatusInternalServerError {
 			t.Errorf("%s: %d", sent, resp.Status)
 		}
 		s.limits.watches.mu.Lock()

@@ -42,20 +42,6 @@ func TestHoldings(t *testing.T) {
 	}
 }
 
-// A handler that is later than the end of its connection counts nothing.
-func TestClosedConnectionIsNotCounted(t *testing.T) {
-	_, c := pipe(t)
-	var h perUserCounts
-	take := func() (func(), bool) { return h.take("a", 1) }
-	if !c.HoldAs("a", take) {
-		t.Fatal("refused")
-	}
-	_ = c.Close()
-	if !c.HoldAs("a", take) || len(h.mu.held) != 0 {
-		t.Errorf("held after the end: %v", h.mu.held)
-	}
-}
-
 // A forwarded watch or log counts among its user's watches for as long as it lasts.
 func TestLastingForwardsAreCounted(t *testing.T) {
 	limits := testLimits()

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/valyala/fasthttp"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
@@ -69,11 +68,8 @@ func newParserDiff(tb testing.TB) *parserDiff {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	for _, server := range []*fasthttp.Server{s.http.short, s.http.long} {
-		server.Handler = func(fctx *fasthttp.RequestCtx) {
-			w.begin(&fctx.Request.Header)
-			s.serve(fctx)
-		}
+	if s.listening, err = s.listen(&noting{s, w, nil}); err != nil {
+		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	servers := []*http.Server{
@@ -94,10 +90,30 @@ func newParserDiff(tb testing.TB) *parserDiff {
 	return w
 }
 
+// noting notes requests that the proxy has read, whether it takes them for requests or not.
+type noting struct {
+	*Server
+	w    *parserDiff
+	last *exchange.Request
+}
+
+// Handle implements listen.Handler.
+func (n *noting) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
+	n.last = req
+	n.w.begin(req)
+	return n.Server.Handle(ctx, req, rt)
+}
+
+// Answered implements listen.Handler.
+func (n *noting) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
+	if req != n.last {
+		n.w.begin(req)
+	}
+	n.Server.Answered(req, rt, resp, took)
+}
+
 // begin notes a request that the proxy has read.
-func (w *parserDiff) begin(h *fasthttp.RequestHeader) {
-	req := &exchange.Request{Method: string(h.Method()), Target: string(h.RequestURI())}
-	req.SplitTarget()
+func (w *parserDiff) begin(req *exchange.Request) {
 	o := &outcome{method: req.Method, target: req.Target, query: req.Query, route: exchange.ParseRoute(req.Method, req.Path)}
 	if o.route.Resource && o.route.Verb == "list" && exchange.IsWatch(req.Query) {
 		o.route.Verb = "watch"

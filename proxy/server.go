@@ -4,25 +4,20 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"runtime"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/valyala/fasthttp"
 	"go.uber.org/zap"
-	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/forward"
+	"github.com/watchproxy/watchproxy/proxy/listen"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 )
@@ -52,14 +47,7 @@ type Options struct {
 	GoawayChance float64
 }
 
-const (
-	workspaceSize = 128 << 20
-	// shortHead is the longest head of a request, in bytes, for which a connection gets a small
-	// buffer.
-	shortHead = 4 << 10
-	// drainGrace is how long after the drain time connections may finish.
-	drainGrace = 2 * time.Second
-)
+const workspaceSize = 128 << 20
 
 // Server serves clients on one listener.
 type Server struct {
@@ -73,10 +61,9 @@ type Server struct {
 	cut       context.CancelFunc
 	draining  context.Context // ends when the server begins to drain
 	drain     context.CancelFunc
-	streams   sync.WaitGroup
 	late      atomic.Int64 // see lateMax
 	sharing   *forward.Sharing
-	pump      pump
+	listening *listen.Server
 	fallbacks fallbackLimiter
 	// workspace is for answers that are made for one request each.
 	workspace *fair.Workspace
@@ -85,17 +72,6 @@ type Server struct {
 	// places are for forwarded requests, slots for dear reads from the cache.
 	places, slots *fair.Queue
 	sooner        *fair.Queue // places of lists that upstream answers sooner
-	conns         connSet
-	serving       sync.WaitGroup // of connections without those in streams
-	heads         heldHeads
-	// strangers are answers over HTTP/2 to clients that nobody knows, while they are written.
-	strangers atomic.Int64
-	// http are the servers of HTTP/1, for short heads of requests and for all others.
-	http  struct{ short, long *fasthttp.Server }
-	http2 struct {
-		base   *http.Server
-		server *http2.Server //nolint:staticcheck // see newHTTP2
-	}
 }
 
 // NewServer returns a server; Serve runs it.
@@ -103,7 +79,6 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log}
 	s.options.Store(&options)
 	s.ctx, s.cut = context.WithCancel(context.Background())
-	s.pump.log, s.pump.most = log, runtime.GOMAXPROCS(0)
 	s.fallbacks = newFallbackLimiter(fallbackReads, fallbackWatches)
 	s.draining, s.drain = context.WithCancel(s.ctx)
 	s.share(&options)
@@ -113,11 +88,20 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.slots, Limits: &s.limits,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
 	})
-	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(options.Limits.HeaderBytes)
-	if err := s.newHTTP2(); err != nil {
-		return nil, fmt.Errorf("set up HTTP/2: %w", err)
-	}
-	return s, nil
+	var err error
+	s.listening, err = s.listen(s)
+	return s, err
+}
+
+// listen returns what listens for a handler.
+func (s *Server) listen(h listen.Handler) (*listen.Server, error) {
+	return listen.New(listen.Config{
+		Handler: h, Slots: s.slots, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.drain,
+		Options: func() listen.Options {
+			o := s.options.Load()
+			return listen.Options{Limits: o.Limits, TLS: o.TLS, Drain: o.Drain, Stall: o.Stall, GoawayChance: o.GoawayChance}
+		},
+	})
 }
 
 // share divides what users share. Without authentication all clients are one user, who may have
@@ -145,72 +129,13 @@ func (s *Server) SetOptions(o Options) {
 	s.options.Store(&o)
 }
 
-// Serve serves l until ctx ends, then closes it and drains: no new connections, watches ended
-// over the drain time, what is in flight finished, the rest cut.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	defer s.cut()
-	defer context.AfterFunc(s.ctx, s.conns.cut)()
-	accepting := &listener{
-		Listener: l, tls: s.options.Load().TLS, open: &s.conns, ending: ctx.Done(), refused: s.metrics.ConnectionRefused, log: s.log,
-		limits: func() exchange.Limits { return s.options.Load().Limits },
-	}
-	limits := accepting.limits()
-	if most, _ := limits.Crowd(); most < limits.Connections {
-		s.log.Warn("the limit of open files allows for fewer connections than maxConnections",
-			zap.Int("maxConnections", limits.Connections), zap.Int("connections", most))
-	}
-	failed := make(chan error, 1)
-	go func() { failed <- s.accept(accepting) }()
-	select {
-	case err := <-failed:
-		if ctx.Err() == nil {
-			s.cut()
-			s.serving.Wait()
-			return fmt.Errorf("serve %s: %w", l.Addr(), err)
-		}
-		failed <- err // it has noticed the end before us
-	case <-ctx.Done():
-	}
-	began := time.Now()
-	stage := func(what string) {
-		s.log.Info(what, zap.Float64("seconds", time.Since(began).Seconds()))
-	}
-	stage("draining: no new connections, ending watches")
-	s.drain()
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.Load().Drain+drainGrace)
-	defer cancel()
-	// Once the time is up, whatever is left is cut.
-	stop := context.AfterFunc(limit, s.cut)
-	defer stop()
-	err := errors.Join(l.Close(), s.http2.base.Shutdown(limit))
-	if err := <-failed; err != nil {
-		s.log.Debug("listener closed", zap.Error(err))
-	}
-	s.conns.drain()
-	s.serving.Wait()
-	stage("drained: requests finished")
-	s.streams.Wait()
-	stage("drained: streams ended")
-	if limit.Err() != nil {
-		s.log.Warn("some connections had to be cut")
-	}
-	return err
-}
+// Serve serves l until ctx ends, then closes it and drains: no new connections, watches ended over the
+// drain time, what is in flight finished, the rest cut.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.listening.Serve(ctx, l) }
 
-// accept accepts connections until that fails for good.
-func (s *Server) accept(l net.Listener) error {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		s.serving.Go(func() { s.serveConn(c.(*conn)) })
-	}
-}
-
-// guarded turns a panic into an error response: one broken request must not
-// end a thousand watches.
-func (s *Server) guarded(ctx context.Context, req *exchange.Request, rt *exchange.Route) (resp *exchange.Response) {
+// Handle implements listen.Handler. It turns a panic into an error response: one broken request must
+// not end a thousand watches.
+func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) (resp *exchange.Response) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic in a handler", zap.Any("panic", p), zap.String("path", short(req.Path)), zap.ByteString("stack", debug.Stack()))

@@ -320,12 +320,12 @@ func TestStrangersAreBounded(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		if n := s.strangers.Load(); n != strangersMax || resets.Load() != 600 {
-			t.Errorf("%d answers wait, %d were given up; want %d and 600", n, resets.Load(), strangersMax)
+		if n := s.listening.Strangers(); n != 1000 || resets.Load() != 600 {
+			t.Errorf("%d answers wait, %d were given up; want %d and 600", n, resets.Load(), 1000)
 		}
 		time.Sleep(time.Minute + time.Second)
 		synctest.Wait()
-		if n := s.strangers.Load(); n != 0 || resets.Load() != 1600 {
+		if n := s.listening.Strangers(); n != 0 || resets.Load() != 1600 {
 			t.Errorf("a minute later %d answers wait, %d were given up", n, resets.Load())
 		}
 		if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues("strangers")); n != 600 {

@@ -2,6 +2,7 @@
 package cachetest
 
 import (
+	"bufio"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -113,4 +114,30 @@ func SetBookmark(tb testing.TB, c *watchcache.Cache) {
 // AnySize is a random size from 1 byte to most, each order of magnitude as likely.
 func AnySize(random *rand.Rand, most int) int {
 	return int(math.Exp(random.Float64() * math.Log(float64(most))))
+}
+
+// Reader is a client that checks what it reads: each event once and in order.
+type Reader struct {
+	Body  *bufio.Reader
+	Pause func() // before each read
+	From  int    // the number of the first event
+	Seen  int
+	Err   error
+}
+
+// Read reads events until enough were seen or something is wrong.
+func (r *Reader) Read(until func(seen int) bool) {
+	for !until(r.Seen) {
+		r.Pause()
+		line, err := r.Body.ReadString('\n')
+		if err != nil {
+			r.Err = err
+			return
+		}
+		if want := fmt.Sprintf(`"resourceVersion":"%d"`, r.From+r.Seen); !strings.Contains(line, want) {
+			r.Err = fmt.Errorf("event %d: %.200s", r.Seen, line)
+			return
+		}
+		r.Seen++
+	}
 }

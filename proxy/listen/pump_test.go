@@ -1,4 +1,4 @@
-package proxy
+package listen
 
 import (
 	"bufio"
@@ -60,31 +60,6 @@ func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn) {
 	return client, server
 }
 
-// reader is a client that checks what it reads: each event once and in order.
-type reader struct {
-	body  *bufio.Reader
-	pause func() // before each read
-	from  int    // the number of the first event
-	seen  int
-	err   error
-}
-
-func (r *reader) read(until func(seen int) bool) {
-	for !until(r.seen) {
-		r.pause()
-		line, err := r.body.ReadString('\n')
-		if err != nil {
-			r.err = err
-			return
-		}
-		if want := fmt.Sprintf(`"resourceVersion":"%d"`, r.from+r.seen); !strings.Contains(line, want) {
-			r.err = fmt.Errorf("event %d: %.200s", r.seen, line)
-			return
-		}
-		r.seen++
-	}
-}
-
 // A crowd of watches gets every event once and in order from one pump, however slow some clients are; and each watch ends
 // for itself: because its client leaves, its time is up, or the server drains.
 func TestPump(t *testing.T) {
@@ -114,7 +89,7 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 	draining, drain := context.WithCancel(context.Background())
 	defer drain()
 	var all, drained, served sync.WaitGroup
-	readers := make([]*reader, crowd)
+	readers := make([]*cachetest.Reader, crowd)
 	for i := range crowd {
 		params := watchOf(t, c)
 		params.Lifetime = time.Hour
@@ -135,7 +110,7 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 		})
 		pauses := rand.New(rand.NewPCG(random.Uint64(), 0))
 		slow := time.Duration(random.IntN(2)) * 4 * time.Millisecond
-		read := &reader{from: first, pause: func() {
+		read := &cachetest.Reader{From: first, Pause: func() {
 			if slow > 0 && pauses.IntN(4) == 0 {
 				time.Sleep(time.Duration(pauses.Int64N(int64(slow))))
 			}
@@ -153,16 +128,16 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 			defer client.Close()
 			resp, err := http.ReadResponse(bufio.NewReader(client), nil)
 			if err != nil {
-				read.err = err
+				read.Err = err
 				return
 			}
-			read.body = bufio.NewReader(resp.Body)
-			read.read(func(seen int) bool { return seen == gone || i%4 != 1 && seen == events })
+			read.Body = bufio.NewReader(resp.Body)
+			read.Read(func(seen int) bool { return seen == gone || i%4 != 1 && seen == events })
 			if i%4 == 0 || i%4 == 3 {
 				drained.Done()
 			}
-			if i%4 == 1 || i%4 == 3 && read.err == nil {
-				_, read.err = read.body.ReadByte() // its end
+			if i%4 == 1 || i%4 == 3 && read.Err == nil {
+				_, read.Err = read.Body.ReadByte() // its end
 			}
 		})
 	}
@@ -187,10 +162,10 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 	served.Wait()
 	for i, read := range readers {
 		switch {
-		case i%4 == 2 && read.err == nil, i%4 == 0 && read.err == nil && read.seen == events:
-		case i%4 == 1 && errors.Is(read.err, io.EOF), i%4 == 3 && errors.Is(read.err, io.EOF) && read.seen == events:
+		case i%4 == 2 && read.Err == nil, i%4 == 0 && read.Err == nil && read.Seen == events:
+		case i%4 == 1 && errors.Is(read.Err, io.EOF), i%4 == 3 && errors.Is(read.Err, io.EOF) && read.Seen == events:
 		default:
-			t.Errorf("watch %d: %d events, %v", i, read.seen, read.err)
+			t.Errorf("watch %d: %d events, %v", i, read.Seen, read.Err)
 		}
 	}
 	for p.busy() { // nobody waits for it to have ended
@@ -365,4 +340,26 @@ func watchOf(t *testing.T, c *watchcache.Cache) watch.Params {
 		Cache: c, Cursor: cursor, Filter: f, Draining: context.Background(), Done: func() {},
 		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON),
 	}
+}
+
+// What TLS answers a client that does not read is bounded at all times.
+func TestLeftIsBounded(t *testing.T) {
+	_, server := tcpPair(t, nil)
+	server.begin()
+	for !server.socket.unsettled() {
+		if _, err := server.Write(make([]byte, exchange.PieceSize)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	for wrote := 0; err == nil; wrote += 100 {
+		if wrote > leftMax {
+			t.Fatalf("%d bytes are kept", wrote)
+		}
+		_, err = server.Write(make([]byte, 100))
+	}
+	if !errors.Is(err, errUnread) {
+		t.Error(err)
+	}
+	server.Close()
 }

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package proxy
+package listen
 
 // limitUnsent needs Linux.
 func (*socket) limitUnsent() {}

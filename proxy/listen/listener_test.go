@@ -1,4 +1,4 @@
-package proxy
+package listen
 
 import (
 	"errors"
@@ -143,5 +143,14 @@ func TestDescriptorsBoundConnections(t *testing.T) {
 	}
 	if n := l.open.len(); n != 0 {
 		t.Errorf("%d are still counted", n)
+	}
+}
+
+// testLimits are what servers in tests have.
+func testLimits() exchange.Limits {
+	return exchange.Limits{
+		HeaderBytes: 64 << 10, URIBytes: 32 << 10, BodyBytes: 3 << 20,
+		Read: 30 * time.Second, Write: time.Minute, Idle: time.Minute,
+		Connections: 1000, UserConnections: 1000, UserWatches: 1000, Forwards: 100,
 	}
 }

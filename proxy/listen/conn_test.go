@@ -1,12 +1,10 @@
-package proxy
+package listen
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,13 +13,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if order := os.Getenv(asCrowd); order != "" {
-		if err := runCrowd(order); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	goleak.VerifyTestMain(m,
 		// fasthttp's clock never ends, and its pool of goroutines only after a sleep.
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
@@ -159,4 +150,21 @@ func TestUnreadWriteIsNotCut(t *testing.T) {
 func writeAndRead(c *conn, client net.Conn) {
 	go func() { _, _ = client.Read(make([]byte, 10)) }()
 	_, _ = c.Write([]byte("x")) // the test would hang
+}
+
+// A handler that is later than the end of its connection counts nothing.
+func TestClosedConnectionIsNotCounted(t *testing.T) {
+	_, c := pipe(t)
+	held := 0
+	take := func() (func(), bool) {
+		held++
+		return func() { held-- }, true
+	}
+	if !c.HoldAs("a", take) {
+		t.Fatal("refused")
+	}
+	_ = c.Close()
+	if !c.HoldAs("a", take) || held != 0 {
+		t.Errorf("held after the end: %v", held)
+	}
 }

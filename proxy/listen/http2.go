@@ -1,4 +1,4 @@
-package proxy
+package listen
 
 import (
 	"context"
@@ -47,7 +47,7 @@ const (
 // go on beyond MaxHeaderBytes in CONTINUATION frames (v0.23.0). A client that reads nothing at
 // all gets WriteByteTimeout, whatever it has open: it would not answer a PING either.
 func (s *Server) newHTTP2() error {
-	o := s.options.Load()
+	o := s.options()
 	s.http2.base = &http.Server{
 		Handler:        http.HandlerFunc(s.serveHTTP2),
 		MaxHeaderBytes: o.Limits.HeaderBytes,
@@ -109,11 +109,11 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 	_ = out.control.SetWriteDeadline(time.Time{}) // until there is something to write
 	req := s.newHTTP2Request(w, hr)
 	rt := exchange.ParseRoute(req.Method, req.Path)
-	if s.draining.Err() != nil || rand.Float64() < s.options.Load().GoawayChance {
+	if s.draining.Err() != nil || rand.Float64() < s.options().GoawayChance {
 		w.Header().Set("Connection", "close") // the library turns it into GOAWAY
 	}
-	resp := s.guarded(hr.Context(), req, &rt)
-	s.answered(req, rt, resp, time.Since(began))
+	resp := s.handler.Handle(hr.Context(), req, &rt)
+	s.handler.Answered(req, rt, resp, time.Since(began))
 	maps.Copy(w.Header(), resp.Header)
 	if resp.Close {
 		w.Header().Set("Connection", "close")
@@ -180,7 +180,7 @@ func (s *Server) newHTTP2Request(w http.ResponseWriter, hr *http.Request) *excha
 	if hr.ContentLength != 0 {
 		req.Body = &exchange.Body{From: hr.Body, Length: hr.ContentLength}
 		control := http.NewResponseController(w)
-		req.Body.Extend = func() { _ = control.SetReadDeadline(req.Body.Deadline(s.options.Load().Limits.Read)) }
+		req.Body.Extend = func() { _ = control.SetReadDeadline(req.Body.Deadline(s.options().Limits.Read)) }
 		req.Body.Suspend = func() { _ = control.SetReadDeadline(time.Time{}) }
 	}
 	return req
@@ -224,7 +224,7 @@ func (s *Server) copyHTTP2(ctx context.Context, out *stallStream, req *exchange.
 
 // finish gives what the library has still to write a deadline.
 func (s *Server) finish(out *stallStream) {
-	out.stall, out.flushes, out.pauses = s.options.Load().Limits.Write, false, false
+	out.stall, out.flushes, out.pauses = s.options().Limits.Write, false, false
 	_, _ = out.Write(nil)
 }
 
@@ -242,7 +242,7 @@ type stallStream struct {
 
 // stalling gives writes the time that answers have.
 func (s *Server) stalling(w http.ResponseWriter) *stallStream {
-	return &stallStream{ResponseWriter: w, control: http.NewResponseController(w), stall: s.options.Load().Limits.Write}
+	return &stallStream{ResponseWriter: w, control: http.NewResponseController(w), stall: s.options().Limits.Write}
 }
 
 // Write implements io.Writer.
@@ -267,7 +267,7 @@ func (w *stallStream) Write(p []byte) (int, error) {
 
 // streamHTTP2 begins an endless response, and returns what writes the rest.
 func (s *Server) streamHTTP2(ctx context.Context, out *stallStream, rt exchange.Route, resp *exchange.Response) func() {
-	out.stall, out.flushes, out.pauses = s.options.Load().Stall, true, true
+	out.stall, out.flushes, out.pauses = s.options().Stall, true, true
 	out.WriteHeader(resp.Status)
 	if _, err := out.Write(nil); err != nil {
 		resp.Stream.Abandon()

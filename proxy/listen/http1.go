@@ -1,4 +1,4 @@
-package proxy
+package listen
 
 import (
 	"bufio"
@@ -26,7 +26,7 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 		Handler:               s.serve,
 		Concurrency:           1 << 20,
 		ReadBufferSize:        head,
-		ReadTimeout:           s.options.Load().Limits.Read,
+		ReadTimeout:           s.options().Limits.Read,
 		StreamRequestBody:     true,
 		KeepHijackedConns:     true,
 		MaxRequestBodySize:    exchange.BodyAhead,
@@ -83,7 +83,7 @@ func (s *Server) serveRequests(c *conn, first bool) {
 
 // await waits for a request, or for the end of a connection.
 func (s *Server) await(c *conn, first bool) bool {
-	ok, refused := c.await(first, s.options.Load().Limits, &s.heads)
+	ok, refused := c.await(first, s.options().Limits, &s.heads)
 	if refused {
 		s.metrics.ConnectionRefused("heads")
 	}
@@ -94,7 +94,7 @@ func (s *Server) await(c *conn, first bool) bool {
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	began := time.Now()
 	c := fctx.Conn().(*conn)
-	c.stall = s.options.Load().Limits.Write
+	c.stall = s.options().Limits.Write
 	req := s.newRequest(fctx)
 	resp := misread(&fctx.Request.Header, req.Header)
 	rt := exchange.ParseRoute(req.Method, req.Path)
@@ -102,9 +102,9 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 		fctx.SetConnectionClose() // fasthttp heeds only a lone lower-case close
 	}
 	if resp == nil {
-		resp = s.guarded(s.ctx, req, &rt)
+		resp = s.handler.Handle(s.ctx, req, &rt)
 	}
-	s.answered(req, rt, resp, time.Since(began))
+	s.handler.Answered(req, rt, resp, time.Since(began))
 	s.render(fctx, req, rt, resp)
 	if resp.Close || s.draining.Err() != nil {
 		fctx.SetConnectionClose()
@@ -135,7 +135,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 	}
 	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
 		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: &c.eof, Length: length}
-		req.Body.Extend = func() { c.readUntil(req.Body.Deadline(s.options.Load().Limits.Read)) }
+		req.Body.Extend = func() { c.readUntil(req.Body.Deadline(s.options().Limits.Read)) }
 	} else {
 		c.unlimited() // fasthttp's deadline was for the headers
 	}
@@ -257,7 +257,7 @@ func (s *Server) runStream(c *conn, rt exchange.Route, resp *exchange.Response, 
 	defer open.Dec()
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	c.stall = s.options.Load().Stall
+	c.stall = s.options().Stall
 	if !beginStream(c, resp, old) {
 		cancel()
 	}
