@@ -22,7 +22,7 @@ var layers = []string{
 	"watchcache/upstream/ledger", "watchcache/upstream/client", "watchcache/upstream/servers", "watchcache/upstream/discovery",
 	"watchcache/upstream/store", "watchcache/upstream/feed", "watchcache/upstream/fresh", "watchcache/upstream",
 	"proxy/wire", "proxy/fair", "proxy/access", "proxy/exchange", "proxy/derived", "proxy/watch", "proxy/read", "proxy/forward",
-	"proxy/metrics", "proxy/browser", "proxy/admin", "proxy/listen", "proxy",
+	"proxy/metrics", "proxy/browser", "proxy/admin", "proxy/conn", "proxy/listen", "proxy",
 	"config",
 	"cmd/watchproxy/kubeconfig", "cmd/watchproxy/status", "cmd/watchproxy",
 }
@@ -31,7 +31,7 @@ var layers = []string{
 const packageLines = 1600
 
 // large are the packages that are still longer. They must not grow.
-var large = map[string]int{"proxy": 8750}
+var large = map[string]int{"proxy/read": 1710}
 
 // TestLayout shows who imports whom (with -v), and how long each package is.
 func TestLayout(t *testing.T) {

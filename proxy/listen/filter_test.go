@@ -52,7 +52,9 @@ func TestExpensiveFilterIsNotThePumps(t *testing.T) {
 	serving, cut := context.WithCancel(context.WithoutCancel(t.Context()))
 	draining, drain := context.WithCancel(serving)
 	s, err := New(Config{
-		Handler: watches{t, c}, Options: func() Options { return Options{Limits: testLimits(), Stall: time.Minute} },
+		Handler: watches{t, c}, Options: func() Options {
+			return Options{Limits: exchange.Limits{HeaderBytes: 64 << 10, Read: time.Minute, Write: time.Minute, Idle: time.Minute, Connections: 10}, Stall: time.Minute}
+		},
 		Slots: fair.NewSlots(1 << 20), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
 		Serving: serving, Cut: cut, Draining: draining, Drain: drain,
 	})

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
 
+	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 
 	"github.com/watchproxy/watchproxy/proxy/watch"
@@ -38,7 +39,7 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 		Logger:                       quiet{s.log},
 		ConnState: func(c net.Conn, state fasthttp.ConnState) {
 			if state == fasthttp.StateIdle || state == fasthttp.StateActive {
-				c.(*conn).turn.idle = state == fasthttp.StateIdle
+				c.(*conn.Conn).SetIdle(state == fasthttp.StateIdle)
 			}
 		},
 	}
@@ -52,8 +53,8 @@ func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(form
 
 // serveConn serves a connection until it ends or is a stream. Each wait is in a new goroutine,
 // as the stack of one that was busy stays large.
-func (s *Server) serveConn(c *conn) {
-	switch protocol, err := c.handshake(); {
+func (s *Server) serveConn(c *conn.Conn) {
+	switch protocol, err := c.Handshake(); {
 	case err != nil:
 		_ = c.Close() // there is nobody to tell
 	case protocol == http2.NextProtoTLS:
@@ -64,26 +65,26 @@ func (s *Server) serveConn(c *conn) {
 }
 
 // serveRequests waits for a request and serves those that come in a row.
-func (s *Server) serveRequests(c *conn, first bool) {
+func (s *Server) serveRequests(c *conn.Conn, first bool) {
 	if !s.await(c, first) {
 		_ = c.Close() // nothing more is written
 		return
 	}
 	server := s.http.short
-	if c.head == 0 || c.head > shortHead {
+	if c.HeadLength() == 0 || c.HeadLength() > shortHead {
 		server = s.http.long
 	}
 	if err := server.ServeConn(c); err != nil {
 		s.log.Debug("connection broken", zap.Error(err)) // daily bread
 	}
-	if c.turn.again {
+	if c.GoesOn() {
 		s.serving.Go(func() { s.serveRequests(c, false) })
 	}
 }
 
 // await waits for a request, or for the end of a connection.
-func (s *Server) await(c *conn, first bool) bool {
-	ok, refused := c.await(first, s.options().Limits, &s.heads)
+func (s *Server) await(c *conn.Conn, first bool) bool {
+	ok, refused := c.Await(first, s.options().Limits, &s.heads)
 	if refused {
 		s.metrics.ConnectionRefused("heads")
 	}
@@ -93,8 +94,8 @@ func (s *Server) await(c *conn, first bool) bool {
 // serve is where a request enters from fasthttp.
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	began := time.Now()
-	c := fctx.Conn().(*conn)
-	c.stall = s.options().Limits.Write
+	c := fctx.Conn().(*conn.Conn)
+	c.Stall = s.options().Limits.Write
 	req := s.newRequest(fctx)
 	resp := misread(&fctx.Request.Header, req.Header)
 	rt := exchange.ParseRoute(req.Method, req.Path)
@@ -111,13 +112,13 @@ func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	}
 	if req.Body != nil && !req.Body.Ended.Load() {
 		fctx.SetConnectionClose()
-		c.unread = true
+		c.Unread = true
 	}
 }
 
 func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 	h := &fctx.Request.Header
-	c := fctx.Conn().(*conn)
+	c := fctx.Conn().(*conn.Conn)
 	req := &exchange.Request{
 		Method: string(h.Method()),
 		Target: string(h.RequestURI()),
@@ -125,7 +126,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 		Header: make(http.Header, 16),
 		Client: c,
 		Conn:   c,
-		TLS:    c.state,
+		TLS:    c.TLSState,
 	}
 	req.SplitTarget()
 	// As they came: All would join, drop or reorder some of them.
@@ -134,10 +135,10 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 		req.Header[name] = append(req.Header[name], string(value))
 	}
 	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
-		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: &c.eof, Length: length}
-		req.Body.Extend = func() { c.readUntil(req.Body.Deadline(s.options().Limits.Read)) }
+		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: c.Ended(), Length: length}
+		req.Body.Extend = func() { c.ReadUntil(req.Body.Deadline(s.options().Limits.Read)) }
 	} else {
-		c.unlimited() // fasthttp's deadline was for the headers
+		c.Unlimited() // fasthttp's deadline was for the headers
 	}
 	return req
 }
@@ -147,22 +148,22 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	old := !fctx.Request.Header.IsHTTP11() // HTTP/1.0 has no chunks: the end of the connection ends the body
 	switch {
 	case resp.Stream != nil:
-		s.hijack(fctx, resp.Stream.Abandon, func(c *conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
+		s.hijack(fctx, resp.Stream.Abandon, func(c *conn.Conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
 		return
 	case resp.List != nil && resp.Length < 0 && old:
-		s.hijack(fctx, resp.CloseList, func(c *conn, _ net.Conn) { writeUnframed(c, resp) })
+		s.hijack(fctx, resp.CloseList, func(c *conn.Conn, _ net.Conn) { writeUnframed(c, resp) })
 		return
 	case resp.Reader != nil && resp.Length < 0 && old && req.Body == nil: // a hijack lets go of the body
-		s.hijack(fctx, func() { _ = resp.Reader.Close() }, func(c *conn, _ net.Conn) {
+		s.hijack(fctx, func() { _ = resp.Reader.Close() }, func(c *conn.Conn, _ net.Conn) {
 			if resp.Lasts {
-				c.stall = 0
+				c.Stall = 0
 			}
 			copyUnframed(c, resp)
 		})
 		return
 	case resp.Tunnel != nil:
-		s.hijack(fctx, resp.Tunnel.Abandon, func(c *conn, buffered net.Conn) {
-			c.stall = 0
+		s.hijack(fctx, resp.Tunnel.Abandon, func(c *conn.Conn, buffered net.Conn) {
+			c.Stall = 0
 			_, _ = c.Write(head(resp)) // if the client is gone, the tunnel finds out
 			resp.Tunnel.Join(c, buffered)
 		})
@@ -191,7 +192,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 		// if nothing happens.
 		fctx.Response.ImmediateHeaderFlush = resp.Length < 0
 		if resp.Lasts {
-			fctx.Conn().(*conn).stall = 0 // who reads a log may stop to read it
+			fctx.Conn().(*conn.Conn).Stall = 0 // who reads a log may stop to read it
 		}
 		fctx.SetBodyStream(s.passed(s.ctx, req, resp), int(resp.Length))
 	default:
@@ -205,22 +206,22 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 // f runs in a goroutine of its own, so that fasthttp's request and its read
 // buffer, which is as large as the largest header, are let go of: a watch that
 // does not ask for buffered costs its connection and no more.
-func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn, buffered net.Conn)) {
-	c := fctx.Conn().(*conn)
+func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn.Conn, buffered net.Conn)) {
+	c := fctx.Conn().(*conn.Conn)
 	s.streams.Add(1)
-	c.abandoned = func() {
+	c.Abandoned = func() {
 		abandon()
 		s.streams.Done()
 	}
 	fctx.HijackSetNoResponse(true)
 	fctx.Hijack(func(buffered net.Conn) {
-		c.abandoned = nil
+		c.Abandoned = nil
 		go s.own(c, func() { f(c, buffered) })
 	})
 }
 
 // own runs a stream to its end and closes its connection. Serve waits for it.
-func (s *Server) own(c *conn, stream func()) {
+func (s *Server) own(c *conn.Conn, stream func()) {
 	defer s.streams.Done()
 	defer c.Close() //nolint:errcheck // nothing more is written
 	defer func() {
@@ -232,7 +233,7 @@ func (s *Server) own(c *conn, stream func()) {
 }
 
 // copyUnframed writes a response of unknown length as HTTP/1.0 does.
-func copyUnframed(c *conn, resp *exchange.Response) {
+func copyUnframed(c *conn.Conn, resp *exchange.Response) {
 	defer resp.Reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
 	resp.Header.Set("Connection", "close")
 	if _, err := c.Write(head(resp)); err == nil {
@@ -241,7 +242,7 @@ func copyUnframed(c *conn, resp *exchange.Response) {
 }
 
 // writeUnframed is copyUnframed of a list.
-func writeUnframed(c *conn, resp *exchange.Response) {
+func writeUnframed(c *conn.Conn, resp *exchange.Response) {
 	defer resp.CloseList()
 	resp.Header.Set("Connection", "close")
 	if _, err := c.Write(head(resp)); err == nil {
@@ -252,12 +253,12 @@ func writeUnframed(c *conn, resp *exchange.Response) {
 // runStream writes an endless response, in chunks unless the client is too old
 // for them. The connection ends with it, as what came behind the request was not
 // kept.
-func (s *Server) runStream(c *conn, rt exchange.Route, resp *exchange.Response, old bool) {
+func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Response, old bool) {
 	open := s.metrics.WatchOpened(rt)
 	defer open.Dec()
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	c.stall = s.options().Stall
+	c.Stall = s.options().Stall
 	if !beginStream(c, resp, old) {
 		cancel()
 	}
@@ -265,7 +266,7 @@ func (s *Server) runStream(c *conn, rt exchange.Route, resp *exchange.Response, 
 	if w, ok := resp.Stream.(*watch.Watch); ok && s.pump.takes(w, c) {
 		s.pump.serve(ctx, cancel, c, w, out)
 	} else {
-		stop := c.drainUntilGone(cancel)
+		stop := c.DrainUntilGone(cancel)
 		resp.Stream.Run(ctx, out)
 		stop()
 	}
@@ -273,7 +274,7 @@ func (s *Server) runStream(c *conn, rt exchange.Route, resp *exchange.Response, 
 }
 
 // beginStream writes the head of an endless response.
-func beginStream(c *conn, resp *exchange.Response, old bool) bool {
+func beginStream(c *conn.Conn, resp *exchange.Response, old bool) bool {
 	resp.Header.Set("Connection", "close")
 	if !old {
 		resp.Header.Set("Transfer-Encoding", "chunked")

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
 
+	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
@@ -69,7 +70,7 @@ func (s *Server) newHTTP2() error {
 }
 
 // serveHTTP2Conn serves one connection to its end.
-func (s *Server) serveHTTP2Conn(c *conn) {
+func (s *Server) serveHTTP2Conn(c *conn.Conn) {
 	ctx := context.WithValue(s.ctx, connKey{}, c)
 	defer c.Close()                                                                                                           //nolint:errcheck // nothing more is written
 	s.http2.server.ServeConn(&http2Conn{c.Conn.(*tls.Conn), c}, &http2.ServeConnOpts{BaseConfig: s.http2.base, Context: ctx}) //nolint:staticcheck // as above
@@ -78,21 +79,21 @@ func (s *Server) serveHTTP2Conn(c *conn) {
 // http2Conn is the connection that the library reads and writes.
 type http2Conn struct {
 	*tls.Conn
-	conn *conn
+	conn *conn.Conn
 }
 
 // Read implements net.Conn. It costs little to wait for a client that nobody knows yet.
 func (c *http2Conn) Read(p []byte) (int, error) {
-	if c.conn.known() {
+	if c.conn.Known() {
 		return c.Conn.Read(p)
 	}
-	return c.conn.later(func() (int, error) { return c.Conn.Read(p) })
+	return c.conn.Later(func() (int, error) { return c.Conn.Read(p) })
 }
 
 // connKey is where a request's context has its *conn.
 type connKey struct{}
 
-func connOf(hr *http.Request) *conn { return hr.Context().Value(connKey{}).(*conn) }
+func connOf(hr *http.Request) *conn.Conn { return hr.Context().Value(connKey{}).(*conn.Conn) }
 
 // serveHTTP2 is where a request enters from HTTP/2. Little is left on the stack by the time
 // that a watch waits.
@@ -140,7 +141,7 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 	default:
 		setLength(w, resp, int64(len(resp.Bytes)))
 		w.WriteHeader(resp.Status)
-		s.writeHTTP2(out, resp.Bytes, connOf(hr).known())
+		s.writeHTTP2(out, resp.Bytes, connOf(hr).Known())
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 
 	"github.com/watchproxy/watchproxy/proxy/watch"
@@ -40,7 +41,7 @@ type pumpedWatch struct {
 	*watch.Watch
 	pump  *pump
 	ctx   context.Context // ends when the client leaves
-	conn  *conn
+	conn  *conn.Conn
 	out   *exchange.ChunkWriter
 	state atomic.Int32
 	over  chan struct{} // closed when nobody will work on it again
@@ -133,34 +134,34 @@ func (p *pump) take(batch *[pumpBatch]*pumpedWatch) int {
 }
 
 // takes tells whether a watch over a connection is for a pump.
-func (*pump) takes(w *watch.Watch, c *conn) bool { return c.pumpable() && w.Cheap() }
+func (*pump) takes(w *watch.Watch, c *conn.Conn) bool { return c.Pumpable() && w.Cheap() }
 
 // serve has the pump write a watch until it ends. Meanwhile the caller's goroutine waits for
 // the client to leave.
-func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn, w *watch.Watch, out *exchange.ChunkWriter) {
+func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn.Conn, w *watch.Watch, out *exchange.ChunkWriter) {
 	defer w.Close()
 	if !w.Open(ctx, out) {
 		return
 	}
 	own := &pumpedWatch{Watch: w, pump: p, ctx: ctx, conn: c, out: out, over: make(chan struct{})}
-	c.unlimited()
-	c.begin()
+	c.Unlimited()
+	c.StartNonblocking()
 	w.Cursor.Notify(own.ready)
 	own.ready() // for what has happened before
-	c.readUntilGone(func() {
-		if c.socket.unsettled() { // TLS has answered something
+	c.ReadUntilGone(func() {
+		if c.Unsettled() { // TLS has answered something
 			own.ready()
 		}
 	})
 	leave()
 	<-own.over
-	c.finish()
+	c.StopNonblocking()
 }
 
 // work does what there is to do for a watch, as far as the client takes it at once.
 func (p *pumpedWatch) work(s *watch.Scratch) {
 	p.state.Store(working)
-	if p.conn.socket.unsettled() { // TLS has answered something
+	if p.conn.Unsettled() { // TLS has answered something
 		go p.catchUp()
 		return
 	}
@@ -168,7 +169,7 @@ func (p *pumpedWatch) work(s *watch.Scratch) {
 	switch {
 	case !on:
 		p.end()
-	case behind || p.conn.socket.unsettled():
+	case behind || p.conn.Unsettled():
 		go p.catchUp()
 	default:
 		p.rest()
@@ -192,14 +193,14 @@ func (p *pumpedWatch) catchUp() {
 
 func (p *pumpedWatch) caughtUp() (on bool) {
 	defer p.recovered()
-	p.out.Settle = p.conn.settle
+	p.out.Settle = p.conn.Settle
 	defer func() { p.out.Settle = nil }()
 	for {
-		if p.conn.settle() != nil {
+		if p.conn.Settle() != nil {
 			return false
 		}
 		on, behind := p.Turn(p.ctx, p.out, nil)
-		if !on || !behind && !p.conn.socket.unsettled() {
+		if !on || !behind && !p.conn.Unsettled() {
 			return on
 		}
 	}
@@ -208,7 +209,7 @@ func (p *pumpedWatch) caughtUp() (on bool) {
 // end lets the goroutine go on that waits for the client to leave.
 func (p *pumpedWatch) end() {
 	close(p.over)
-	_ = p.conn.SetReadDeadline(longAgo)
+	p.conn.EndRead()
 }
 
 // recovered ends a watch, and no more, if something went wrong with it.

@@ -2,23 +2,21 @@ package listen
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 
@@ -32,7 +30,7 @@ import (
 )
 
 // tcpPair is a client's connection and the proxy's end of it. The kernel holds little of what is not read.
-func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn) {
+func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,10 +48,10 @@ func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn) {
 	if err := errors.Join(client.(*net.TCPConn).SetReadBuffer(enough), accepted.(*net.TCPConn).SetWriteBuffer(little)); err != nil {
 		t.Fatal(err)
 	}
-	bare := newSocket(accepted)
-	server = &conn{Conn: bare, socket: bare, stall: time.Minute}
+	server = conn.New(accepted)
+	server.Stall = time.Minute
 	if config != nil {
-		server.Conn = tls.Server(bare, config)
+		server.Conn = tls.Server(server.Conn, config)
 		client = tls.Client(client, &tls.Config{InsecureSkipVerify: true})
 	}
 	t.Cleanup(func() { client.Close() })
@@ -212,89 +210,11 @@ func (p *pump) busy() bool {
 	return p.mu.running > 0 || len(p.mu.queue) > 0
 }
 
-// What the kernel does not take at once is not lost, and comes in order.
-func TestEagerSocket(t *testing.T) {
-	client, server := tcpPair(t, nil)
-	server.begin()
-	var want bytes.Buffer
-	for i := 0; !server.socket.unsettled() || i%10 > 0; i++ { // more than one write is left
-		line := fmt.Appendf(nil, "%d %s\n", i, strings.Repeat("x", 5000))
-		want.Write(line)
-		if n, err := server.Write(line); n != len(line) || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	got := make(chan []byte)
-	go func() {
-		all, _ := io.ReadAll(client)
-		got <- all
-	}()
-	if err := server.settle(); err != nil {
-		t.Fatal(err)
-	}
-	server.finish()
-	want.WriteString("more")
-	if _, err := server.Write([]byte("more")); err != nil {
-		t.Fatal(err)
-	}
-	server.Close()
-	if !bytes.Equal(<-got, want.Bytes()) {
-		t.Error("it differs")
-	}
-}
-
-// While what is left is written, nobody else waits: TLS answers with its lock held. But it cannot go on answering a client
-// that does not read.
-func TestWriteWhileSettling(t *testing.T) {
-	_, server := tcpPair(t, nil)
-	server.begin()
-	server.fill()
-	settled := make(chan error, 1)
-	go func() { settled <- server.settle() }()
-	for !server.socket.isSettling() {
-		time.Sleep(time.Millisecond)
-	}
-	wrote := 0
-	for {
-		n, err := server.socket.Write(make([]byte, 100))
-		if wrote += n; err != nil {
-			break
-		}
-	}
-	if wrote == 0 || wrote > exchange.AheadMax {
-		t.Errorf("%d bytes were kept", wrote)
-	}
-	server.Close()
-	if err := <-settled; err == nil {
-		t.Error("it was settled")
-	}
-}
-
-// fill leaves more than the kernel will take while nobody reads.
-func (c *conn) fill() {
-	s := c.socket
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.left = append(s.mu.left, make([]byte, 8<<20)...)
-}
-
-func (s *socket) isSettling() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.mu.settling
-}
-
-func (s *socket) isEager() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.mu.eager
-}
-
 // A quiet watch whose client asks for things of TLS, and does not read the answers, is cut after the stall.
 func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 1)
 	client, server := tcpPair(t, nil)
-	server.stall = 100 * time.Millisecond
+	server.Stall = 100 * time.Millisecond
 	w := watch.New(watchOf(t, c))
 	served := make(chan struct{})
 	go func() {
@@ -303,29 +223,21 @@ func TestUnsettledQuietWatchIsCut(t *testing.T) {
 		(&pump{log: zap.NewNop(), most: 1}).serve(ctx, leave, server, w, &exchange.ChunkWriter{To: server, Unframed: true})
 		server.Close()
 	}()
-	for !server.socket.isEager() {
+	for !server.IsNonblocking() {
 		time.Sleep(time.Millisecond)
 	}
-	server.fill()
+	for more := 3; more > 0; { // TLS would answer so
+		if server.Unsettled() {
+			more--
+		}
+		if _, err := server.Write(make([]byte, 32<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if _, err := client.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	<-served
-}
-
-// A client that does not read is cut after the stall, and nothing is written behind a part of something.
-func TestUnsettledIsCut(t *testing.T) {
-	_, server := tcpPair(t, nil)
-	server.stall = 100 * time.Millisecond
-	server.begin()
-	server.fill()
-	if err := server.settle(); !isTimeout(err) {
-		t.Errorf("%v", err)
-	}
-	if _, err := server.Write([]byte("x")); !isTimeout(err) {
-		t.Errorf("then %v", err)
-	}
-	server.Close()
 }
 
 // watchOf is a watch of the ConfigMaps of a cache after its present state.
@@ -340,26 +252,4 @@ func watchOf(t *testing.T, c *watchcache.Cache) watch.Params {
 		Cache: c, Cursor: cursor, Filter: f, Draining: context.Background(), Done: func() {},
 		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON),
 	}
-}
-
-// What TLS answers a client that does not read is bounded at all times.
-func TestLeftIsBounded(t *testing.T) {
-	_, server := tcpPair(t, nil)
-	server.begin()
-	for !server.socket.unsettled() {
-		if _, err := server.Write(make([]byte, exchange.PieceSize)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	for wrote := 0; err == nil; wrote += 100 {
-		if wrote > leftMax {
-			t.Fatalf("%d bytes are kept", wrote)
-		}
-		_, err = server.Write(make([]byte, 100))
-	}
-	if !errors.Is(err, errUnread) {
-		t.Error(err)
-	}
-	server.Close()
 }

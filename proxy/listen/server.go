@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
 
+	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
@@ -74,8 +75,8 @@ type Server struct {
 	drain    context.CancelFunc
 
 	pump    pump
-	conns   connSet
-	heads   heldHeads
+	conns   conn.Set
+	heads   conn.Heads
 	serving sync.WaitGroup // connections without those in streams
 	streams sync.WaitGroup
 	// strangers are answers over HTTP/2 to clients that nobody knows, while they are written.
@@ -103,7 +104,7 @@ func New(c Config) (*Server, error) {
 }
 
 // Connections is how many connections are open.
-func (s *Server) Connections() int { return s.conns.len() }
+func (s *Server) Connections() int { return s.conns.Len() }
 
 // Strangers is how many answers over HTTP/2 wait for clients that nobody knows.
 func (s *Server) Strangers() int64 { return s.strangers.Load() }
@@ -112,12 +113,12 @@ func (s *Server) Strangers() int64 { return s.strangers.Load() }
 // drain time, what is in flight finished, the rest cut.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.cut()
-	defer context.AfterFunc(s.ctx, s.conns.cut)()
-	accepting := &listener{
-		Listener: l, tls: s.options().TLS, open: &s.conns, ending: ctx.Done(), refused: s.metrics.ConnectionRefused, log: s.log,
-		limits: func() exchange.Limits { return s.options().Limits },
+	defer context.AfterFunc(s.ctx, s.conns.Cut)()
+	accepting := &conn.Listener{
+		Listener: l, TLS: s.options().TLS, Open: &s.conns, Ending: ctx.Done(), Refused: s.metrics.ConnectionRefused, Log: s.log,
+		Limits: func() exchange.Limits { return s.options().Limits },
 	}
-	limits := accepting.limits()
+	limits := accepting.Limits()
 	if most, _ := limits.Crowd(); most < limits.Connections {
 		s.log.Warn("the limit of open files allows for fewer connections than maxConnections",
 			zap.Int("maxConnections", limits.Connections), zap.Int("connections", most))
@@ -154,7 +155,7 @@ func (s *Server) end(ctx context.Context, l net.Listener, accepting <-chan error
 	if err := <-accepting; err != nil {
 		s.log.Debug("listener closed", zap.Error(err))
 	}
-	s.conns.drain()
+	s.conns.Drain()
 	s.serving.Wait()
 	stage("drained: requests finished")
 	s.streams.Wait()
@@ -172,6 +173,6 @@ func (s *Server) accept(l net.Listener) error {
 		if err != nil {
 			return err
 		}
-		s.serving.Go(func() { s.serveConn(c.(*conn)) })
+		s.serving.Go(func() { s.serveConn(c.(*conn.Conn)) })
 	}
 }

@@ -1,40 +1,40 @@
-package listen
+package conn
 
 import "sync"
 
 // connSet is the open connections of all clients. The listener bounds it.
-type connSet struct {
+type Set struct {
 	mu struct {
 		sync.Mutex
-		open map[*conn]struct{}
+		open map[*Conn]struct{}
 		cut  bool
 	}
 }
 
 // add adds a connection unless there are most already, and returns how many there are then.
 // Its Close takes it out.
-func (s *connSet) add(c *conn, most int) (open int, ok bool) {
+func (s *Set) add(c *Conn, most int) (open int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.cut || len(s.mu.open) >= most {
 		return 0, false
 	}
 	if s.mu.open == nil {
-		s.mu.open = map[*conn]struct{}{}
+		s.mu.open = map[*Conn]struct{}{}
 	}
 	s.mu.open[c] = struct{}{}
 	c.set = s
 	return len(s.mu.open), true
 }
 
-func (s *connSet) remove(c *conn) {
+func (s *Set) remove(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.open, c)
 }
 
 // drain ends connections that have no request. Others do not wait for a further one.
-func (s *connSet) drain() {
+func (s *Set) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.mu.open {
@@ -43,7 +43,7 @@ func (s *connSet) drain() {
 }
 
 // cut ends all connections, and refuses further ones.
-func (s *connSet) cut() {
+func (s *Set) Cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.cut = true
@@ -52,7 +52,7 @@ func (s *connSet) cut() {
 	}
 }
 
-func (s *connSet) len() int {
+func (s *Set) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.mu.open)

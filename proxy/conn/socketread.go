@@ -1,4 +1,4 @@
-package listen
+package conn
 
 import (
 	"io"
@@ -81,7 +81,7 @@ var pieces = sync.Pool{New: func() any { return new([readSize]byte) }}
 const readSize = 4 << 10
 
 // readPiece appends what has come to what was read ahead.
-func (c *conn) readPiece() (int, error) {
+func (c *Conn) readPiece() (int, error) {
 	piece := pieces.Get().(*[readSize]byte)
 	defer pieces.Put(piece)
 	n, err := c.Conn.Read(piece[:])
@@ -91,7 +91,7 @@ func (c *conn) readPiece() (int, error) {
 
 // later calls read until something has come. Meanwhile it waits below TLS, if there is a file
 // descriptor to ask.
-func (c *conn) later(read func() (int, error)) (int, error) {
+func (c *Conn) Later(read func() (int, error)) (int, error) {
 	for c.socket != nil && c.socket.raw != nil {
 		c.socket.reading.now = true
 		n, err := read()

@@ -1,4 +1,4 @@
-package listen
+package conn
 
 import (
 	"errors"
@@ -42,12 +42,12 @@ func (f *failing) Accept() (net.Conn, error) {
 	return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", err)}
 }
 
-func listenerOf(from net.Listener, limits exchange.Limits) (*listener, *metrics.Metrics, *observer.ObservedLogs, chan struct{}) {
+func listenerOf(from net.Listener, limits exchange.Limits) (*Listener, *metrics.Metrics, *observer.ObservedLogs, chan struct{}) {
 	core, logs := observer.New(zap.InfoLevel)
 	metrics, ending := metrics.New(prometheus.NewRegistry()), make(chan struct{})
-	return &listener{
-		Listener: from, open: &connSet{}, limits: func() exchange.Limits { return limits }, ending: ending,
-		refused: metrics.ConnectionRefused, log: zap.New(core),
+	return &Listener{
+		Listener: from, Open: &Set{}, Limits: func() exchange.Limits { return limits }, Ending: ending,
+		Refused: metrics.ConnectionRefused, Log: zap.New(core),
 	}, metrics, logs, ending
 }
 
@@ -131,7 +131,7 @@ func TestDescriptorsBoundConnections(t *testing.T) {
 			break
 		}
 		all = append(all, c)
-		if c.(*conn).crowded.Load() {
+		if c.(*Conn).crowded.Load() {
 			crowded++
 		}
 	}
@@ -141,7 +141,7 @@ func TestDescriptorsBoundConnections(t *testing.T) {
 	for _, c := range all {
 		c.Close()
 	}
-	if n := l.open.len(); n != 0 {
+	if n := l.Open.Len(); n != 0 {
 		t.Errorf("%d are still counted", n)
 	}
 }

@@ -1,4 +1,4 @@
-package listen
+package conn
 
 import (
 	"crypto/tls"
@@ -11,7 +11,7 @@ const handshakeTimeout = 10 * time.Second
 
 // handshake agrees on TLS and returns the protocol that it agreed on. A connection without TLS
 // has agreed on none.
-func (c *conn) handshake() (protocol string, err error) {
+func (c *Conn) Handshake() (protocol string, err error) {
 	t, ok := c.Conn.(*tls.Conn)
 	if !ok {
 		return "", nil
@@ -29,6 +29,6 @@ func (c *conn) handshake() (protocol string, err error) {
 		return "", err
 	}
 	state := t.ConnectionState()
-	c.state = &state
+	c.TLSState = &state
 	return state.NegotiatedProtocol, t.SetDeadline(time.Time{})
 }

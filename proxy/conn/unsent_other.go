@@ -1,6 +1,6 @@
 //go:build !linux
 
-package listen
+package conn
 
 // limitUnsent needs Linux.
 func (*socket) limitUnsent() {}

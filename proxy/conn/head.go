@@ -1,4 +1,4 @@
-package listen
+package conn
 
 import (
 	"bytes"
@@ -33,9 +33,9 @@ const (
 )
 
 // heldHeads counts the bytes of heads that are not complete.
-type heldHeads struct{ bytes atomic.Int64 }
+type Heads struct{ bytes atomic.Int64 }
 
-func (h *heldHeads) take(n int64) bool {
+func (h *Heads) take(n int64) bool {
 	if h.bytes.Add(n) <= headsMax {
 		return true
 	}
@@ -45,7 +45,7 @@ func (h *heldHeads) take(n int64) bool {
 
 // await reads until a whole head is there, or as much as will never be one: that is for fasthttp
 // to answer. A connection is refused if there is no room for more of its head.
-func (c *conn) await(first bool, l exchange.Limits, held *heldHeads) (ok, refused bool) {
+func (c *Conn) Await(first bool, l exchange.Limits, held *Heads) (ok, refused bool) {
 	c.turn.idle, c.turn.again = false, false
 	silence := l.Idle
 	if first {
@@ -54,7 +54,7 @@ func (c *conn) await(first bool, l exchange.Limits, held *heldHeads) (ok, refuse
 	if len(c.ahead) == 0 && !c.awaitFirst(c.turn.since.Add(silence)) {
 		return false, false
 	}
-	c.readUntil(time.Now().Add(l.Read)) // from the first byte to the last
+	c.ReadUntil(time.Now().Add(l.Read)) // from the first byte to the last
 	var taken int64
 	defer func() { held.bytes.Add(-taken) }()
 	for from := 0; ; {
@@ -63,7 +63,7 @@ func (c *conn) await(first bool, l exchange.Limits, held *heldHeads) (ok, refuse
 			return true, false
 		}
 		// A known client counts for its user: unknown ones must not lock it out.
-		if more := int64(cap(c.ahead)) - headFree - taken; more > 0 && !c.known() {
+		if more := int64(cap(c.ahead)) - headFree - taken; more > 0 && !c.Known() {
 			if !held.take(more) {
 				return false, true
 			}
@@ -75,7 +75,7 @@ func (c *conn) await(first bool, l exchange.Limits, held *heldHeads) (ok, refuse
 }
 
 // awaitFirst waits for the first bytes of a head.
-func (c *conn) awaitFirst(until time.Time) bool {
+func (c *Conn) awaitFirst(until time.Time) bool {
 	if c.err != nil || !c.wait(until) {
 		return false
 	}
@@ -85,8 +85,8 @@ func (c *conn) awaitFirst(until time.Time) bool {
 }
 
 // readMore waits for some more bytes of a head.
-func (c *conn) readMore() {
-	if _, err := c.later(c.readPiece); err != nil {
+func (c *Conn) readMore() {
+	if _, err := c.Later(c.readPiece); err != nil {
 		c.err = err
 		c.eof.Store(true)
 	}
@@ -114,7 +114,7 @@ func headEnd(b []byte, from int) int {
 
 // Read implements net.Conn. A read that a request begins with gives whole heads, and says that
 // nothing more comes if there is none for now.
-func (c *conn) Read(p []byte) (int, error) {
+func (c *Conn) Read(p []byte) (int, error) {
 	if c.turn.idle && (len(c.ahead) > 0 || c.err == nil) {
 		return c.readHead(p)
 	}
@@ -133,7 +133,7 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // readAhead gives the head of a request on its own, so that what came behind it does not wait
 // in fasthttp's buffer.
-func (c *conn) readAhead(p []byte) int {
+func (c *Conn) readAhead(p []byte) int {
 	n := len(c.ahead)
 	if c.head > 0 {
 		n = c.head
@@ -147,9 +147,9 @@ func (c *conn) readAhead(p []byte) int {
 }
 
 // readHead reads the head of a next request if it comes soon.
-func (c *conn) readHead(p []byte) (int, error) {
+func (c *Conn) readHead(p []byte) (int, error) {
 	c.turn.since = time.Now()
-	if len(c.ahead) > 0 || !c.known() || !c.wait(c.turn.since.Add(warmTime)) {
+	if len(c.ahead) > 0 || !c.Known() || !c.wait(c.turn.since.Add(warmTime)) {
 		c.turn.again = true
 		return 0, io.EOF
 	}
@@ -175,7 +175,7 @@ func (c *conn) readHead(p []byte) (int, error) {
 }
 
 // wait sets a deadline for the first byte of a request, unless none is waited for.
-func (c *conn) wait(until time.Time) bool {
+func (c *Conn) wait(until time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.draining {
@@ -185,14 +185,14 @@ func (c *conn) wait(until time.Time) bool {
 	return c.SetReadDeadline(until) == nil
 }
 
-func (c *conn) waited() {
+func (c *Conn) waited() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.waiting = false
 }
 
 // drain ends the wait for a request.
-func (c *conn) drain() {
+func (c *Conn) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.draining = true

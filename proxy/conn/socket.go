@@ -1,4 +1,4 @@
-package listen
+package conn
 
 import (
 	"errors"
@@ -10,10 +10,10 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// socket is the TCP connection below TLS. While it is eager, a write does not wait for the
+// socket is the TCP connection below TLS. While it is nonblocking, a write does not wait for the
 // client: what the kernel does not take at once is kept for settle. Two goroutines may write,
 // for TLS now and then answers what it reads, with its own lock held: if that could block,
-// so would whoever writes next. Hence a socket is eager for as long as a pump writes to it.
+// so would whoever writes next. Hence a socket is nonblocking for as long as a pump writes to it.
 //
 // A pump writes one piece at most, and nothing more before that is settled. What is kept beside
 // it are answers of TLS. A client that makes there be more of them is cut.
@@ -23,12 +23,12 @@ type socket struct {
 	reading reading
 	mu      struct {
 		sync.Mutex
-		eager    bool
-		settling bool   // somebody is writing what was left
-		left     []byte // what was written and not taken; up to leftMax
-		broken   error  // a write that failed may have written a part
+		nonblocking bool
+		settling    bool   // somebody is writing what was left
+		left        []byte // what was written and not taken; up to leftMax
+		broken      error  // a write that failed may have written a part
 
-		// An eager write.
+		// An nonblocking write.
 		try func(fd uintptr) (done bool)
 		p   []byte
 		n   int
@@ -46,14 +46,21 @@ func newSocket(c net.Conn) *socket {
 	return s
 }
 
-// begin makes the socket eager.
-func (s *socket) begin() {
+// startNonblocking has writes not wait.
+func (s *socket) startNonblocking() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.eager = true
+	s.mu.nonblocking = true
 	if s.mu.try == nil {
 		s.mu.try = s.tryLocked
 	}
+}
+
+// isNonblocking tells whether writes do not wait.
+func (s *socket) isNonblocking() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.nonblocking
 }
 
 // unsettled tells whether something is left.
@@ -66,7 +73,7 @@ func (s *socket) unsettled() bool {
 // Write implements net.Conn.
 func (s *socket) Write(p []byte) (int, error) {
 	s.mu.Lock()
-	if !s.mu.eager && s.mu.broken == nil {
+	if !s.mu.nonblocking && s.mu.broken == nil {
 		s.mu.Unlock()
 		return s.Conn.Write(p)
 	}
@@ -125,7 +132,7 @@ func (s *socket) tryLocked(fd uintptr) (done bool) {
 var errUnread = errors.New("the client does not read the answers to what it asks")
 
 // settle writes what is left, for as long as the deadline allows, which it then takes back:
-// once that is over, an eager write would fail.
+// once that is over, an nonblocking write would fail.
 func (s *socket) settle() error {
 	for {
 		left, err := s.take()
@@ -150,17 +157,17 @@ func (s *socket) take() ([]byte, error) {
 	return left, s.mu.broken
 }
 
-// finish makes the socket one that waits for its client again.
-func (s *socket) finish() {
+// stopNonblocking makes the socket one that waits for its client again.
+func (s *socket) stopNonblocking() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.eager = false
+	s.mu.nonblocking = false
 }
 
 func (s *socket) broke(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.eager, s.mu.settling, s.mu.left, s.mu.broken = false, false, nil, err
+	s.mu.nonblocking, s.mu.settling, s.mu.left, s.mu.broken = false, false, nil, err
 	return err
 }
 

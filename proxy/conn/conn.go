@@ -1,4 +1,4 @@
-package listen
+package conn
 
 import (
 	"context"
@@ -17,11 +17,11 @@ import (
 // reads ahead in that time. What it read is given to the next reader.
 //
 // Its methods are called by one goroutine at a time, as fasthttp does.
-type conn struct {
+type Conn struct {
 	net.Conn
-	socket *socket // below; nil in tests without one
-	set    *connSet
-	eager  bool // so is the socket
+	socket      *socket // below; nil in tests without one
+	set         *Set
+	nonblocking bool // so is the socket
 	// ahead was read and not given to the reader yet. Its first bytes, as many as head, are
 	// the head of a request; see Read.
 	ahead []byte
@@ -31,14 +31,14 @@ type conn struct {
 	turn  turn
 	// abandoned is called by Close while a hijack was asked for and has not
 	// begun: fasthttp drops it if the connection breaks in between.
-	abandoned func()
-	unread    bool // part of a request was not read when it was answered
+	Abandoned func()
+	Unread    bool // part of a request was not read when it was answered
 	// stall is how long a write may take at least, unless it is 0: a client that stops
 	// reading is cut then.
-	stall   time.Duration
-	until   time.Time // the deadline for writes, zero for none
-	state   *tls.ConnectionState
-	crowded atomic.Bool // more connections are open than may be
+	Stall    time.Duration
+	until    time.Time // the deadline for writes, zero for none
+	TLSState *tls.ConnectionState
+	crowded  atomic.Bool // more connections are open than may be
 
 	mu struct {
 		sync.Mutex
@@ -51,11 +51,39 @@ type conn struct {
 	}
 }
 
+// newConn returns the connection of a client that was accepted.
+func New(accepted net.Conn) *Conn {
+	s := newSocket(accepted)
+	s.limitUnsent()
+	return &Conn{Conn: s, socket: s}
+}
+
+// setIdle tells that fasthttp waits for a request, or has got one.
+func (c *Conn) SetIdle(idle bool) { c.turn.idle = idle }
+
+// goesOn tells that fasthttp's turn is over, and the connection is not.
+func (c *Conn) GoesOn() bool { return c.turn.again }
+
+// headLength is the length of a request's head that was read, 0 if it is not complete.
+func (c *Conn) HeadLength() int { return c.head }
+
+// ended tells that nothing more comes from the client.
+func (c *Conn) Ended() *atomic.Bool { return &c.eof }
+
+// isNonblocking tells whether writes do not wait for the client.
+func (c *Conn) IsNonblocking() bool { return c.socket.isNonblocking() }
+
+// unsettled tells whether something is left to be written.
+func (c *Conn) Unsettled() bool { return c.socket.unsettled() }
+
+// end ends a wait of the reader.
+func (c *Conn) EndRead() { _ = c.SetReadDeadline(longAgo) }
+
 // Crowded implements Conn.
-func (c *conn) Crowded() bool { return c.crowded.Load() }
+func (c *Conn) Crowded() bool { return c.crowded.Load() }
 
 // HoldAs implements Conn.
-func (c *conn) HoldAs(user string, take func() (giveBack func(), ok bool)) bool {
+func (c *Conn) HoldAs(user string, take func() (giveBack func(), ok bool)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed || c.mu.counted != nil && c.mu.user == user {
@@ -73,7 +101,7 @@ func (c *conn) HoldAs(user string, take func() (giveBack func(), ok bool)) bool 
 }
 
 // known tells whether the connection counts for a user: a request was authenticated.
-func (c *conn) known() bool {
+func (c *Conn) Known() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.counted != nil
@@ -82,8 +110,8 @@ func (c *conn) known() bool {
 // Write implements net.Conn. A deadline is good for several writes, as to set one takes as
 // long as a small part of a write: it leaves each of them stall at least, and half as much
 // again at most.
-func (c *conn) Write(p []byte) (int, error) {
-	if !c.eager {
+func (c *Conn) Write(p []byte) (int, error) {
+	if !c.nonblocking {
 		if err := c.limitWrite(); err != nil {
 			return 0, err
 		}
@@ -92,29 +120,29 @@ func (c *conn) Write(p []byte) (int, error) {
 }
 
 // limitWrite sees to the deadline of a write.
-func (c *conn) limitWrite() error {
-	most := c.stall + c.stall/2
+func (c *Conn) limitWrite() error {
+	most := c.Stall + c.Stall/2
 	switch left := time.Until(c.until); {
-	case c.stall == 0 && !c.until.IsZero():
+	case c.Stall == 0 && !c.until.IsZero():
 		return c.SetWriteDeadline(time.Time{})
-	case c.stall > 0 && (left < c.stall || left > most):
+	case c.Stall > 0 && (left < c.Stall || left > most):
 		return c.SetWriteDeadline(time.Now().Add(most))
 	}
 	return nil
 }
 
 // pumpable tells whether something can be written without waiting for the client.
-func (c *conn) pumpable() bool { return c.socket != nil && c.socket.raw != nil }
+func (c *Conn) Pumpable() bool { return c.socket != nil && c.socket.raw != nil }
 
-// begin makes the socket eager. What does not wait needs no deadline.
-func (c *conn) begin() {
+// startNonblocking has writes not wait for the client. What does not wait needs no deadline.
+func (c *Conn) StartNonblocking() {
 	_ = c.SetWriteDeadline(time.Time{})
-	c.socket.begin()
-	c.eager = true
+	c.socket.startNonblocking()
+	c.nonblocking = true
 }
 
 // settle writes what the socket has left.
-func (c *conn) settle() error {
+func (c *Conn) Settle() error {
 	if err := c.limitWrite(); err != nil {
 		return err
 	}
@@ -122,28 +150,28 @@ func (c *conn) settle() error {
 	return c.socket.settle()
 }
 
-// finish settles, and then the socket is not eager any more.
-func (c *conn) finish() {
-	_ = c.settle() // the client may be gone
-	c.socket.finish()
-	c.eager = false
+// stopNonblocking settles, and has writes wait again.
+func (c *Conn) StopNonblocking() {
+	_ = c.Settle() // the client may be gone
+	c.socket.stopNonblocking()
+	c.nonblocking = false
 }
 
 // SetWriteDeadline implements net.Conn.
-func (c *conn) SetWriteDeadline(t time.Time) error {
+func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.until = t
 	return c.Conn.SetWriteDeadline(t)
 }
 
 // SetDeadline implements net.Conn. Fasthttp takes deadlines back when it hands a connection
 // over.
-func (c *conn) SetDeadline(t time.Time) error {
+func (c *Conn) SetDeadline(t time.Time) error {
 	c.until = t
 	return c.Conn.SetDeadline(t)
 }
 
 // unlimited lets the client be silent.
-func (c *conn) unlimited() {
+func (c *Conn) Unlimited() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.mu.interrupted {
@@ -152,7 +180,7 @@ func (c *conn) unlimited() {
 }
 
 // readUntil gives the client a while to send more.
-func (c *conn) readUntil(t time.Time) {
+func (c *Conn) ReadUntil(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.mu.interrupted {
@@ -162,15 +190,15 @@ func (c *conn) readUntil(t time.Time) {
 
 // Close implements net.Conn. Fasthttp closes a connection when it has no request for it at the
 // moment; that is not its end.
-func (c *conn) Close() error {
+func (c *Conn) Close() error {
 	if c.turn.again {
 		return nil
 	}
-	if f := c.abandoned; f != nil {
-		c.abandoned = nil
+	if f := c.Abandoned; f != nil {
+		c.Abandoned = nil
 		f()
 	}
-	if c.unread {
+	if c.Unread {
 		c.linger()
 	}
 	if c.set != nil {
@@ -193,7 +221,7 @@ const lingerTime = 5 * time.Second
 // linger says that nothing more is written and forgets what the client still
 // sends, until it has read that and hangs up. Closing a connection with unread
 // bytes would reset it, and the reset overtake the answer.
-func (c *conn) linger() {
+func (c *Conn) linger() {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_ = c.SetReadDeadline(time.Now().Add(lingerTime))
 		_, _ = io.Copy(io.Discard, c.Conn)
@@ -204,11 +232,11 @@ var longAgo = time.Unix(1, 0)
 
 // WhenGone implements Client. A client that sends more than aheadMax meanwhile
 // is treated as one that left.
-func (c *conn) WhenGone(gone context.CancelFunc) (stop func()) {
+func (c *Conn) WhenGone(gone context.CancelFunc) (stop func()) {
 	if c.err != nil {
 		return func() {} // it is known to be gone
 	}
-	c.unlimited()
+	c.Unlimited()
 	stopping, done := make(chan struct{}), make(chan struct{})
 	var read []byte
 	var err error
@@ -240,13 +268,13 @@ func (c *conn) WhenGone(gone context.CancelFunc) (stop func()) {
 
 // drainUntilGone reads and forgets whatever the client of a stream still sends,
 // until it leaves, and then calls gone.
-func (c *conn) drainUntilGone(gone context.CancelFunc) (stop func()) {
-	c.unlimited()
+func (c *Conn) DrainUntilGone(gone context.CancelFunc) (stop func()) {
+	c.Unlimited()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		defer gone()
-		c.readUntilGone(func() {})
+		c.ReadUntilGone(func() {})
 	}()
 	return func() {
 		_ = c.SetReadDeadline(longAgo)
@@ -255,7 +283,7 @@ func (c *conn) drainUntilGone(gone context.CancelFunc) (stop func()) {
 }
 
 // Interrupt implements Client.
-func (c *conn) Interrupt() {
+func (c *Conn) Interrupt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.interrupted = true
@@ -264,7 +292,7 @@ func (c *conn) Interrupt() {
 
 // readUntilGone reads and forgets what the client sends, until it leaves or somebody else
 // sets a deadline for reading. It calls came each time that something has come.
-func (c *conn) readUntilGone(came func()) {
+func (c *Conn) ReadUntilGone(came func()) {
 	var scratch [512]byte
 	for {
 		if _, err := c.Conn.Read(scratch[:]); err != nil {

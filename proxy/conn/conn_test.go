@@ -1,4 +1,4 @@
-package listen
+package conn
 
 import (
 	"context"
@@ -13,19 +13,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// fasthttp's clock never ends, and its pool of goroutines only after a sleep.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-	)
+	goleak.VerifyTestMain(m)
 }
 
 // pipe is a client and the server's side of its connection.
-func pipe(t *testing.T) (client net.Conn, server *conn) {
+func pipe(t *testing.T) (client net.Conn, server *Conn) {
 	t.Helper()
 	c, s := net.Pipe()
 	t.Cleanup(func() { c.Close(); s.Close() })
-	return c, &conn{Conn: s}
+	return c, &Conn{Conn: s}
 }
 
 func TestWhenGoneNoticesTheClientLeaving(t *testing.T) {
@@ -84,7 +80,7 @@ func TestWhenGoneStopsQuietly(t *testing.T) {
 func TestCloseAbandonsAHijackThatDidNotBegin(t *testing.T) {
 	_, server := pipe(t)
 	n := 0
-	server.abandoned = func() { n++ }
+	server.Abandoned = func() { n++ }
 	server.Close()
 	server.Close()
 	if n != 1 {
@@ -95,31 +91,31 @@ func TestCloseAbandonsAHijackThatDidNotBegin(t *testing.T) {
 // What is not read is cut after stall, and not before: as the first write, soon after another one, and when somebody
 // else has taken the deadline back meanwhile, as fasthttp does when it hands a connection over.
 func TestUnreadWriteIsCut(t *testing.T) {
-	for name, before := range map[string]func(c *conn, client net.Conn){
-		"first write": func(*conn, net.Conn) {},
-		"after another": func(c *conn, client net.Conn) {
+	for name, before := range map[string]func(c *Conn, client net.Conn){
+		"first write": func(*Conn, net.Conn) {},
+		"after another": func(c *Conn, client net.Conn) {
 			writeAndRead(c, client)
 			time.Sleep(50 * time.Second)
 		},
-		"after a hijack": func(c *conn, client net.Conn) {
+		"after a hijack": func(c *Conn, client net.Conn) {
 			writeAndRead(c, client)
 			_ = c.SetDeadline(time.Time{})
 		},
-		"after a longer stall": func(c *conn, client net.Conn) {
-			c.stall = time.Hour
+		"after a longer stall": func(c *Conn, client net.Conn) {
+			c.Stall = time.Hour
 			writeAndRead(c, client)
-			c.stall = time.Minute
+			c.Stall = time.Minute
 		},
-		"after none": func(c *conn, client net.Conn) {
-			c.stall = 0
+		"after none": func(c *Conn, client net.Conn) {
+			c.Stall = 0
 			writeAndRead(c, client)
-			c.stall = time.Minute
+			c.Stall = time.Minute
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client, server := pipe(t)
-				server.stall = time.Minute
+				server.Stall = time.Minute
 				before(server, client)
 				began := time.Now()
 				if _, err := server.Write([]byte("x")); !isTimeout(err) {
@@ -137,9 +133,9 @@ func TestUnreadWriteIsCut(t *testing.T) {
 func TestUnreadWriteIsNotCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := pipe(t)
-		server.stall = time.Minute
+		server.Stall = time.Minute
 		writeAndRead(server, client)
-		server.stall = 0
+		server.Stall = 0
 		time.AfterFunc(time.Hour, func() { _, _ = client.Read(make([]byte, 10)) })
 		if _, err := server.Write([]byte("x")); err != nil {
 			t.Error(err)
@@ -147,7 +143,7 @@ func TestUnreadWriteIsNotCut(t *testing.T) {
 	})
 }
 
-func writeAndRead(c *conn, client net.Conn) {
+func writeAndRead(c *Conn, client net.Conn) {
 	go func() { _, _ = client.Read(make([]byte, 10)) }()
 	_, _ = c.Write([]byte("x")) // the test would hang
 }

@@ -1,4 +1,4 @@
-package listen
+package conn
 
 import (
 	"crypto/tls"
@@ -15,14 +15,14 @@ import (
 
 // listener makes every accepted connection a *conn. It outlives errors that pass, and closes
 // what is beyond its bounds.
-type listener struct {
+type Listener struct {
 	net.Listener
-	tls     *tls.Config // nil for none
-	open    *connSet
-	limits  func() exchange.Limits
-	ending  <-chan struct{} // closed when nothing more is accepted
-	refused func(reason string)
-	log     *zap.Logger
+	TLS     *tls.Config // nil for none
+	Open    *Set
+	Limits  func() exchange.Limits
+	Ending  <-chan struct{} // closed when nothing more is accepted
+	Refused func(reason string)
+	Log     *zap.Logger
 
 	failures int       // since a connection was accepted
 	failed   time.Time // the last of all
@@ -32,7 +32,7 @@ type listener struct {
 const spell = time.Minute
 
 // Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
+func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
 		if err != nil {
@@ -42,19 +42,17 @@ func (l *listener) Accept() (net.Conn, error) {
 			continue
 		}
 		l.failures = 0
-		bare := newSocket(accepted)
-		bare.limitUnsent()
-		c := &conn{Conn: bare, socket: bare}
-		most, all := l.limits().Crowd()
-		open, ok := l.open.add(c, all)
+		c := New(accepted)
+		most, all := l.Limits().Crowd()
+		open, ok := l.Open.add(c, all)
 		if !ok {
-			l.refused("limit")
+			l.Refused("limit")
 			_ = accepted.Close() // it was not used
 			continue
 		}
 		c.crowded.Store(open > most)
-		if l.tls != nil {
-			c.Conn = tls.Server(bare, l.tls)
+		if l.TLS != nil {
+			c.Conn = tls.Server(c.socket, l.TLS)
 		}
 		return c, nil
 	}
@@ -71,10 +69,10 @@ func passes(err error) bool {
 
 // pause waits before the next attempt, unless the server ends. A spell of failures is logged
 // once, as there may be many.
-func (l *listener) pause(err error) bool {
+func (l *Listener) pause(err error) bool {
 	const first, longest = 5 * time.Millisecond, time.Second
 	if time.Since(l.failed) > spell {
-		l.log.Warn("connections cannot be accepted for now", zap.Error(err))
+		l.Log.Warn("connections cannot be accepted for now", zap.Error(err))
 	}
 	l.failed = time.Now()
 	wait := longest
@@ -82,13 +80,13 @@ func (l *listener) pause(err error) bool {
 		wait = min(longest, first<<l.failures)
 	}
 	l.failures++
-	l.refused("error")
+	l.Refused("error")
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-l.ending:
+	case <-l.Ending:
 		return false
 	}
 }

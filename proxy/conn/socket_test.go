@@ -1,0 +1,148 @@
+package conn
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// tcpPair is a client's connection and the proxy's end of it. The kernel holds little of what is not read.
+func sockets(t *testing.T) (client net.Conn, server *Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const little, enough = 4 << 10, 32 << 10 // less, and the kernel waits for acknowledgements
+	if err := errors.Join(client.(*net.TCPConn).SetReadBuffer(enough), accepted.(*net.TCPConn).SetWriteBuffer(little)); err != nil {
+		t.Fatal(err)
+	}
+	server = New(accepted)
+	server.Stall = time.Minute
+	t.Cleanup(func() { client.Close() })
+	return client, server
+}
+
+// What the kernel does not take at once is not lost, and comes in order.
+func TestNonblockingSocket(t *testing.T) {
+	client, server := sockets(t)
+	server.StartNonblocking()
+	var want bytes.Buffer
+	for i := 0; !server.socket.unsettled() || i%10 > 0; i++ { // more than one write is left
+		line := fmt.Appendf(nil, "%d %s\n", i, strings.Repeat("x", 5000))
+		want.Write(line)
+		if n, err := server.Write(line); n != len(line) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	got := make(chan []byte)
+	go func() {
+		all, _ := io.ReadAll(client)
+		got <- all
+	}()
+	if err := server.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	server.StopNonblocking()
+	want.WriteString("more")
+	if _, err := server.Write([]byte("more")); err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+	if !bytes.Equal(<-got, want.Bytes()) {
+		t.Error("it differs")
+	}
+}
+
+// While what is left is written, nobody else waits: TLS answers with its lock held. But it cannot go on answering a client
+// that does not read.
+func TestWriteWhileSettling(t *testing.T) {
+	_, server := sockets(t)
+	server.StartNonblocking()
+	server.fill()
+	settled := make(chan error, 1)
+	go func() { settled <- server.Settle() }()
+	for !server.socket.isSettling() {
+		time.Sleep(time.Millisecond)
+	}
+	wrote := 0
+	for {
+		n, err := server.socket.Write(make([]byte, 100))
+		if wrote += n; err != nil {
+			break
+		}
+	}
+	if wrote == 0 || wrote > exchange.AheadMax {
+		t.Errorf("%d bytes were kept", wrote)
+	}
+	server.Close()
+	if err := <-settled; err == nil {
+		t.Error("it was settled")
+	}
+}
+
+// fill leaves more than the kernel will take while nobody reads.
+func (c *Conn) fill() {
+	s := c.socket
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.left = append(s.mu.left, make([]byte, 8<<20)...)
+}
+
+func (s *socket) isSettling() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.settling
+}
+
+// A client that does not read is cut after the stall, and nothing is written behind a part of something.
+func TestUnsettledIsCut(t *testing.T) {
+	_, server := sockets(t)
+	server.Stall = 100 * time.Millisecond
+	server.StartNonblocking()
+	server.fill()
+	if err := server.Settle(); !isTimeout(err) {
+		t.Errorf("%v", err)
+	}
+	if _, err := server.Write([]byte("x")); !isTimeout(err) {
+		t.Errorf("then %v", err)
+	}
+	server.Close()
+}
+
+// What TLS answers a client that does not read is bounded at all times.
+func TestLeftIsBounded(t *testing.T) {
+	_, server := sockets(t)
+	server.StartNonblocking()
+	for !server.socket.unsettled() {
+		if _, err := server.Write(make([]byte, exchange.PieceSize)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	for wrote := 0; err == nil; wrote += 100 {
+		if wrote > leftMax {
+			t.Fatalf("%d bytes are kept", wrote)
+		}
+		_, err = server.Write(make([]byte, 100))
+	}
+	if !errors.Is(err, errUnread) {
+		t.Error(err)
+	}
+	server.Close()
+}
