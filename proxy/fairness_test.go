@@ -27,7 +27,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/wire"
-
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 

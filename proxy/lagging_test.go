@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 

@@ -22,7 +22,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/forward"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
-
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 

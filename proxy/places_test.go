@@ -23,12 +23,11 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache/object"
-
-	"github.com/watchproxy/watchproxy/proxy/derived"
 )
 
 // forwardsAll are the feeds of a server that caches nothing.

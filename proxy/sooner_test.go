@@ -18,9 +18,8 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
-
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // rivalFeed is one that upstream may answer sooner than.

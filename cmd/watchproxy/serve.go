@@ -23,12 +23,11 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/admin"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/forward"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
-
-	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 

@@ -1,3 +1,4 @@
+// Package admin serves operators and probes.
 package admin
 
 import (
@@ -32,7 +33,7 @@ const (
 	profiles          = "/debug/pprof/"
 )
 
-// NewAdmin returns the admin handler, which counts what it refuses in metrics. All that was
+// New returns the admin handler, which counts what it refuses in metrics. All that was
 // gathered is shown at /metrics, status as JSON at /status, and Go's profiles at /debug/pprof if
 // profiling is asked for.
 func New(gathered prometheus.Gatherer, metrics *metrics.Metrics, status func() (any, error), profiling bool) *Admin {

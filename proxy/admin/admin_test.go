@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watchproxy/watchproxy/proxy/browser"
-
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 

@@ -1,3 +1,4 @@
+// Package browser tells which requests a web page may have made a browser send.
 package browser
 
 import (
@@ -41,7 +42,7 @@ const (
 	ReasonInteractive = "interactive"  // exec and the like are not for browsers
 )
 
-// pageReason tells why a request may be the work of a page that must not send it, or nothing.
+// PageReason tells why a request may be the work of a page that must not send it, or nothing.
 func PageReason(req *exchange.Request, rt *exchange.Route) string {
 	h := req.Header
 	if reason := Foreign(h, req.TLS != nil, req.Host); reason != "" {
@@ -71,7 +72,7 @@ func PageReason(req *exchange.Request, rt *exchange.Route) string {
 	return ""
 }
 
-// foreign tells by which header a browser says that a page of another origin sent the request. A
+// Foreign tells by which header a browser says that a page of another origin sent the request. A
 // tool that passes its own page's requests on brings that page's Origin, and Sec-Fetch-Site
 // vouches for it.
 func Foreign(h http.Header, secure bool, host string) (reason string) {
@@ -89,7 +90,7 @@ func Foreign(h http.Header, secure bool, host string) (reason string) {
 	return ""
 }
 
-// ownOrigin is the origin of pages that the request's address serves.
+// OwnOrigin is the origin of pages that the request's address serves.
 func OwnOrigin(secure bool, host string) string {
 	if secure {
 		return "https://" + strings.TrimSuffix(host, ":443")
@@ -119,7 +120,7 @@ func formType(h http.Header) bool {
 	return h["Content-Type"] == nil
 }
 
-// fromBrowser tells that a browser sent the request, as far as a page of another origin cannot
+// FromBrowser tells that a browser sent the request, as far as a page of another origin cannot
 // hide it. Node's fetch sends Sec-Fetch-Mode and takes any language.
 func FromBrowser(h http.Header) bool {
 	if h["Sec-Fetch-Site"] != nil || h["Sec-Fetch-Dest"] != nil || h["Sec-Fetch-User"] != nil {
@@ -138,7 +139,7 @@ func FromBrowser(h http.Header) bool {
 	return false
 }
 
-// maybeBrowser tells that a browser may have sent the request, even for a page that takes itself
+// MaybeBrowser tells that a browser may have sent the request, even for a page that takes itself
 // for same-origin: in some browsers it can set the User-Agent, but it cannot leave the language out.
 func MaybeBrowser(h http.Header) bool {
 	return FromBrowser(h) || h["Accept-Language"] != nil || h["Origin"] != nil || h["Referer"] != nil ||
@@ -158,7 +159,7 @@ func interactive(req *exchange.Request, rt *exchange.Route) bool {
 	return rt.Verb != "watch" && req.WantsUpgrade()
 }
 
-// isolate keeps an answer from pages of other origins, also in browsers' other ways.
+// Isolate keeps an answer from pages of other origins, also in browsers' other ways.
 func Isolate(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
@@ -173,7 +174,7 @@ func hostname(host string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 }
 
-// loopbackHost tells whether a Host header names this machine to itself.
+// LoopbackHost tells whether a Host header names this machine to itself.
 func LoopbackHost(host string) bool {
 	name := hostname(host)
 	if ip := net.ParseIP(name); ip != nil {
@@ -182,13 +183,13 @@ func LoopbackHost(host string) bool {
 	return name == "" || strings.EqualFold(name, "localhost")
 }
 
-// addressHost tells whether a Host header is an address: no page can have led it elsewhere.
+// AddressHost tells whether a Host header is an address: no page can have led it elsewhere.
 func AddressHost(host string) bool {
 	_, err := netip.ParseAddr(hostname(host))
 	return err == nil
 }
 
-// pageRefusals tell what to do about each reason to refuse what a web page may have sent.
+// PageRefusals tell what to do about each reason to refuse what a web page may have sent.
 var PageRefusals = map[string]string{
 	ReasonHost:        "%s is not a loopback name, and a web page can have led it here: name localhost, 127.0.0.0/8 or [::1]",
 	ReasonSite:        "a page of another site sent this request to %s, says Sec-Fetch-Site: type the address into the browser, or use another client",
@@ -198,7 +199,7 @@ var PageRefusals = map[string]string{
 	ReasonInteractive: "browsers may not exec, attach, forward ports or reach kubelets through %s: use kubectl, or a bearer token where clients are authenticated",
 }
 
-// forbiddenPage refuses a request to an origin that a web page may have made a browser send.
+// ForbiddenPage refuses a request to an origin that a web page may have made a browser send.
 func ForbiddenPage(reason, to string) metav1.Status {
 	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(PageRefusals[reason], strconv.Quote(to)))
 }

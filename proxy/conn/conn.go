@@ -12,7 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// conn is a client's connection. While a handler runs, nobody reads it, so that
+// Conn is a client's connection. While a handler runs, nobody reads it, so that
 // a client which leaves would go unnoticed until something is written; WhenGone
 // reads ahead in that time. What it read is given to the next reader.
 //
@@ -51,32 +51,32 @@ type Conn struct {
 	}
 }
 
-// newConn returns the connection of a client that was accepted.
+// New returns the connection of a client that was accepted.
 func New(accepted net.Conn) *Conn {
 	s := newSocket(accepted)
 	s.limitUnsent()
 	return &Conn{Conn: s, socket: s}
 }
 
-// setIdle tells that fasthttp waits for a request, or has got one.
+// SetIdle tells that fasthttp waits for a request, or has got one.
 func (c *Conn) SetIdle(idle bool) { c.turn.idle = idle }
 
-// goesOn tells that fasthttp's turn is over, and the connection is not.
+// GoesOn tells that fasthttp's turn is over, and the connection is not.
 func (c *Conn) GoesOn() bool { return c.turn.again }
 
-// headLength is the length of a request's head that was read, 0 if it is not complete.
+// HeadLength is the length of a request's head that was read, 0 if it is not complete.
 func (c *Conn) HeadLength() int { return c.head }
 
-// ended tells that nothing more comes from the client.
+// Ended tells that nothing more comes from the client.
 func (c *Conn) Ended() *atomic.Bool { return &c.eof }
 
-// isNonblocking tells whether writes do not wait for the client.
+// IsNonblocking tells whether writes do not wait for the client.
 func (c *Conn) IsNonblocking() bool { return c.socket.isNonblocking() }
 
-// unsettled tells whether something is left to be written.
+// Unsettled tells whether something is left to be written.
 func (c *Conn) Unsettled() bool { return c.socket.unsettled() }
 
-// end ends a wait of the reader.
+// EndRead ends a wait of the reader.
 func (c *Conn) EndRead() { _ = c.SetReadDeadline(longAgo) }
 
 // Crowded implements Conn.
@@ -100,7 +100,7 @@ func (c *Conn) HoldAs(user string, take func() (giveBack func(), ok bool)) bool 
 	return true
 }
 
-// known tells whether the connection counts for a user: a request was authenticated.
+// Known tells whether the connection counts for a user: a request was authenticated.
 func (c *Conn) Known() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,17 +131,17 @@ func (c *Conn) limitWrite() error {
 	return nil
 }
 
-// pumpable tells whether something can be written without waiting for the client.
+// Pumpable tells whether something can be written without waiting for the client.
 func (c *Conn) Pumpable() bool { return c.socket != nil && c.socket.raw != nil }
 
-// startNonblocking has writes not wait for the client. What does not wait needs no deadline.
+// StartNonblocking has writes not wait for the client. What does not wait needs no deadline.
 func (c *Conn) StartNonblocking() {
 	_ = c.SetWriteDeadline(time.Time{})
 	c.socket.startNonblocking()
 	c.nonblocking = true
 }
 
-// settle writes what the socket has left.
+// Settle writes what the socket has left.
 func (c *Conn) Settle() error {
 	if err := c.limitWrite(); err != nil {
 		return err
@@ -150,7 +150,7 @@ func (c *Conn) Settle() error {
 	return c.socket.settle()
 }
 
-// stopNonblocking settles, and has writes wait again.
+// StopNonblocking settles, and has writes wait again.
 func (c *Conn) StopNonblocking() {
 	_ = c.Settle() // the client may be gone
 	c.socket.stopNonblocking()
@@ -170,7 +170,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// unlimited lets the client be silent.
+// Unlimited lets the client be silent.
 func (c *Conn) Unlimited() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +179,7 @@ func (c *Conn) Unlimited() {
 	}
 }
 
-// readUntil gives the client a while to send more.
+// ReadUntil gives the client a while to send more.
 func (c *Conn) ReadUntil(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -266,7 +266,7 @@ func (c *Conn) WhenGone(gone context.CancelFunc) (stop func()) {
 	}
 }
 
-// drainUntilGone reads and forgets whatever the client of a stream still sends,
+// DrainUntilGone reads and forgets whatever the client of a stream still sends,
 // until it leaves, and then calls gone.
 func (c *Conn) DrainUntilGone(gone context.CancelFunc) (stop func()) {
 	c.Unlimited()
@@ -290,7 +290,7 @@ func (c *Conn) Interrupt() {
 	_ = c.SetReadDeadline(longAgo)
 }
 
-// readUntilGone reads and forgets what the client sends, until it leaves or somebody else
+// ReadUntilGone reads and forgets what the client sends, until it leaves or somebody else
 // sets a deadline for reading. It calls came each time that something has come.
 func (c *Conn) ReadUntilGone(came func()) {
 	var scratch [512]byte

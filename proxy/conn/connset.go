@@ -2,7 +2,7 @@ package conn
 
 import "sync"
 
-// connSet is the open connections of all clients. The listener bounds it.
+// Set is the open connections of all clients. The listener bounds it.
 type Set struct {
 	mu struct {
 		sync.Mutex
@@ -33,7 +33,7 @@ func (s *Set) remove(c *Conn) {
 	delete(s.mu.open, c)
 }
 
-// drain ends connections that have no request. Others do not wait for a further one.
+// Drain ends connections that have no request. Others do not wait for a further one.
 func (s *Set) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +42,7 @@ func (s *Set) Drain() {
 	}
 }
 
-// cut ends all connections, and refuses further ones.
+// Cut ends all connections, and refuses further ones.
 func (s *Set) Cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,6 +52,7 @@ func (s *Set) Cut() {
 	}
 }
 
+// Len is how many connections are open.
 func (s *Set) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,7 +32,7 @@ const (
 	headsMax = 16 << 20
 )
 
-// heldHeads counts the bytes of heads that are not complete.
+// Heads counts the bytes of heads that are not complete.
 type Heads struct{ bytes atomic.Int64 }
 
 func (h *Heads) take(n int64) bool {
@@ -43,7 +43,7 @@ func (h *Heads) take(n int64) bool {
 	return false
 }
 
-// await reads until a whole head is there, or as much as will never be one: that is for fasthttp
+// Await reads until a whole head is there, or as much as will never be one: that is for fasthttp
 // to answer. A connection is refused if there is no room for more of its head.
 func (c *Conn) Await(first bool, l exchange.Limits, held *Heads) (ok, refused bool) {
 	c.turn.idle, c.turn.again = false, false

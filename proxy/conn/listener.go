@@ -13,7 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// listener makes every accepted connection a *conn. It outlives errors that pass, and closes
+// Listener makes every accepted connection a *conn. It outlives errors that pass, and closes
 // what is beyond its bounds.
 type Listener struct {
 	net.Listener

@@ -89,7 +89,7 @@ func (c *Conn) readPiece() (int, error) {
 	return n, err
 }
 
-// later calls read until something has come. Meanwhile it waits below TLS, if there is a file
+// Later calls read until something has come. Meanwhile it waits below TLS, if there is a file
 // descriptor to ask.
 func (c *Conn) Later(read func() (int, error)) (int, error) {
 	for c.socket != nil && c.socket.raw != nil {

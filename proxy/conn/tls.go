@@ -9,7 +9,7 @@ import (
 // handshakeTimeout bounds how long a client may take to agree on TLS.
 const handshakeTimeout = 10 * time.Second
 
-// handshake agrees on TLS and returns the protocol that it agreed on. A connection without TLS
+// Handshake agrees on TLS and returns the protocol that it agreed on. A connection without TLS
 // has agreed on none.
 func (c *Conn) Handshake() (protocol string, err error) {
 	t, ok := c.Conn.(*tls.Conn)

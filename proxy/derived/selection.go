@@ -7,14 +7,12 @@ import (
 	"math/bits"
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
-	"github.com/watchproxy/watchproxy/watchcache/object"
-
 	"github.com/watchproxy/watchproxy/watchcache/filter"
-
+	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// selection knows which objects of pages a selector selects. Controllers list by the same
+// Selection knows which objects of pages a selector selects. Controllers list by the same
 // few selectors again and again, and pages do not change: what was found out about one
 // holds for as long as it is part of the collection. A list then looks at the pages that
 // are new, and at what is selected; to look at each object of a large collection is to wait
@@ -22,7 +20,7 @@ import (
 //
 // What a selector selects is remembered from its second use on: many are of somebody who
 // comes once, each node with its own.
-type selection struct {
+type Selection struct {
 	derived *Store
 	meter   *fair.Meter
 	key     derivedKey
@@ -32,9 +30,9 @@ type selection struct {
 	found   map[uint64]uint64 // what was not known
 }
 
-// selection returns what is known about what a filter selects.
-func (d *Store) Selection(m *fair.Meter, f *filter.Filter, of *object.Resource) *selection {
-	s := &selection{derived: d, meter: m, filter: f}
+// Selection returns what is known about what a filter selects.
+func (d *Store) Selection(m *fair.Meter, f *filter.Filter, of *object.Resource) *Selection {
+	s := &Selection{derived: d, meter: m, filter: f}
 	// The selectors may be as long as a URI, and nobody may send some that collide with another's.
 	s.key.selection = sha256.Sum256(fmt.Append(nil, of.GVR, of.Encoding, f.ID()))
 	if p := d.lookup(s.key); p != nil {
@@ -43,8 +41,8 @@ func (d *Store) Selection(m *fair.Meter, f *filter.Filter, of *object.Resource) 
 	return s
 }
 
-// of returns the selected objects of a span's page, as bits.
-func (s *selection) Of(span tree.Span) (uint64, error) {
+// Of returns the selected objects of a span's page, as bits.
+func (s *Selection) Of(span tree.Span) (uint64, error) {
 	p := span.Page
 	if selected, ok := s.Known[p.ID()]; ok {
 		return selected, nil
@@ -62,9 +60,9 @@ func (s *selection) Of(span tree.Span) (uint64, error) {
 	return selected, nil
 }
 
-// keep remembers what was found about a collection of so many objects, beside what others
+// Keep remembers what was found about a collection of so many objects, beside what others
 // have found meanwhile, and forgets the pages that were replaced when they are most of it.
-func (s *selection) Keep(objects int) {
+func (s *Selection) Keep(objects int) {
 	const objectsPerPage, few = 16, 64 // of pages that are a quarter full
 	switch {
 	case !s.used:
@@ -79,7 +77,7 @@ func (s *selection) Keep(objects int) {
 	s.derived.keep(&Piece{key: s.key, selected: s.found})
 }
 
-// eachOf walks the runs of selected objects in a span.
+// EachOf walks the runs of selected objects in a span.
 func EachOf(span tree.Span, selected uint64, yield func(tree.Span) bool) bool {
 	for selected != 0 {
 		lo := bits.TrailingZeros64(selected)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
-
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
@@ -52,7 +51,7 @@ type Store struct {
 	misses prometheus.Counter
 }
 
-// piece is a run of list items in some form, compressed or not, or what a selector
+// Piece is a run of list items in some form, compressed or not, or what a selector
 // selects.
 type Piece struct {
 	key      derivedKey
@@ -110,7 +109,7 @@ func (d *Store) Close() {
 	d.kept.Close()
 }
 
-// cost is that of all pieces that are kept.
+// Cost is that of all pieces that are kept.
 func (d *Store) Cost() int64 { return d.kept.MaxCost() - d.kept.RemainingCost() }
 
 // derivedKey says what a piece was made of, and how. Pages are named by their IDs, as
@@ -151,7 +150,7 @@ func (d *Store) slot(key derivedKey) uint64 {
 // version grows with each page that replaces another.
 func (k derivedKey) version() uint64 { return k.page.page + k.behind.page }
 
-// variant is what is made of a span of a page.
+// Variant is what is made of a span of a page.
 type Variant struct {
 	Behind tree.Span // a compressed run may refer to the end of this one
 	Form   FormID
@@ -164,15 +163,19 @@ func (v Variant) key(s tree.Span) derivedKey {
 	return derivedKey{page: placeOf(s), behind: placeOf(v.Behind), form: v.Form, gzip: v.Gzip, object: v.Object, first: v.First}
 }
 
+// FormID names a form of list items.
 type FormID uint8
 
+// The forms.
 const (
+	// KeptForm is that of the cache's own bytes.
 	KeptForm FormID = iota
+	// PartialJSONForm and PartialProtobufForm are metadata only.
 	PartialJSONForm
 	PartialProtobufForm
 )
 
-// get returns a piece, made if need be. Of those who want the same at the same time,
+// Get returns a piece, made if need be. Of those who want the same at the same time,
 // one makes it. A compressed piece is made with the end of what stands before it. The meter is
 // that of the read: nobody waits for its turn while others wait for what it makes.
 func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (context, plain []byte, err error)) (*Piece, error) {

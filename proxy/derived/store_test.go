@@ -19,7 +19,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 

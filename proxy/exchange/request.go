@@ -50,6 +50,7 @@ type Client interface {
 	Interrupt()
 }
 
+// SplitTarget sets path and query.
 func (r *Request) SplitTarget() { r.Path, r.Query, _ = strings.Cut(r.Target, "?") }
 
 // Pretty tells whether upstream would indent the answer.
@@ -148,6 +149,7 @@ func (r *Request) address() string {
 	return r.Conn.RemoteAddr().String()
 }
 
+// ImpersonatePrefix begins the names of headers that ask to act as somebody else.
 const ImpersonatePrefix = "Impersonate-"
 
 // Impersonates tells whether the client asks to act as somebody else.

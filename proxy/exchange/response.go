@@ -35,6 +35,7 @@ type Response struct {
 	Room *fair.Room
 }
 
+// NewResponse returns a response without a body.
 func NewResponse(status int, from Source) *Response {
 	return &Response{Status: status, Header: http.Header{}, Source: from}
 }
@@ -55,8 +56,10 @@ type Tunnel interface {
 	Abandon()
 }
 
+// Source is where an answer came from.
 type Source string
 
+// The sources.
 const (
 	FromCache    Source = "cache"
 	FromUpstream Source = "upstream"

@@ -12,6 +12,7 @@ import (
 
 // This file maps what can go wrong to the Status that kube-apiserver sends.
 
+// Failure is the Status of a failed request.
 func Failure(code int, reason metav1.StatusReason, message string) metav1.Status {
 	return metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
@@ -40,6 +41,7 @@ func TooManyRequests() metav1.Status {
 	return s
 }
 
+// BadRequest says that a request is malformed.
 func BadRequest(message string) metav1.Status {
 	return Failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
 }

@@ -30,9 +30,10 @@ type Meter struct {
 	err error
 }
 
+// Bounds of a read's work, in nanoseconds.
 const (
-	// CheapWork is what a read may cost without a slot, turnWork what it may cost before others
-	// have their turn, in nanoseconds.
+	// CheapWork is what a read may cost without a slot, TurnWork what it may cost before others
+	// have their turn.
 	CheapWork = 2e6
 	TurnWork  = 2e6
 	// writingWork is turnWork of an answer that is made while it is written: what a piece costs.
@@ -68,7 +69,7 @@ func NewMeter(ctx context.Context, who Claimant, slots *Queue, attends bool) Met
 	return Meter{ctx: ctx, base: ctx, who: who, slots: slots, left: CheapWork, attends: attends}
 }
 
-// NewSlots are the slots of dear reads. One processor is left to the others: without any that is
+// NewSlots returns the slots of dear reads. One processor is left to the others: without any that is
 // free, Go looks for what has come from the network every 10 ms only.
 func NewSlots(room int64) *Queue {
 	n := int64(max(1, runtime.GOMAXPROCS(0)-1))
@@ -152,6 +153,7 @@ type writeTurns struct {
 	user  string
 }
 
+// NewTurns returns the turns that a user takes to write.
 func NewTurns(ctx context.Context, slots *Queue, user string) Turns {
 	return writeTurns{ctx, slots, user}
 }

@@ -90,6 +90,7 @@ const (
 	flowsSpare  = 64
 )
 
+// NewQueue returns a queue of a capacity, of which a user may hold a share. Waiting claims may hold room bytes.
 func NewQueue(capacity, share, room int64) *Queue {
 	q := &Queue{Capacity: capacity, share: share, room: room}
 	q.mu.free, q.mu.flows = capacity, map[string]*flow{}

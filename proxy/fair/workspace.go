@@ -28,6 +28,7 @@ type Workspace struct {
 	garbage garbage
 }
 
+// NewWorkspace returns a workspace of size bytes; see NewQueue.
 func NewWorkspace(size, share, room int64) *Workspace {
 	return &Workspace{space: NewQueue(size, share, room)}
 }
@@ -129,6 +130,7 @@ func (h *Body) next(most int) ([]byte, error) {
 	return piece, nil
 }
 
+// Length is how much is left of the body, in bytes.
 func (h *Body) Length() int64 { return int64(len(h.rest)) }
 
 // Read implements io.Reader.

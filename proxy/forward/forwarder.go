@@ -39,7 +39,7 @@ type transports struct{ plain, upgrade http.RoundTripper }
 // Adaptation makes a client configuration one for a particular use, as a copy.
 type Adaptation func(*rest.Config) *rest.Config
 
-// NewForwarder returns a forwarder to the server of a client configuration. The ways there are made by
+// New returns a forwarder to the server of a client configuration. The ways there are made by
 // transport, so that there can be several servers; each of their configurations has to be adapted alike.
 func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, error)) (*Forwarder, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 

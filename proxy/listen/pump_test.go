@@ -18,15 +18,11 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/watchcache"
-
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-
-	"github.com/watchproxy/watchproxy/watchcache/object"
-
 	"github.com/watchproxy/watchproxy/proxy/watch"
-
 	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // tcpPair is a client's connection and the proxy's end of it. The kernel holds little of what is not read.

@@ -30,7 +30,7 @@ type Handler interface {
 	Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration)
 }
 
-// listenOptions are the settings of a listener.
+// Options are the settings of a listener.
 type Options struct {
 	Limits exchange.Limits
 	// TLS is nil for plain HTTP. Its clients choose between HTTP/1.1 and HTTP/2 in it.
@@ -44,7 +44,7 @@ type Options struct {
 	GoawayChance float64
 }
 
-// listenConfig has what a listening server is made of.
+// Config has what a listening server is made of.
 type Config struct {
 	Handler Handler
 	Options func() Options
@@ -62,7 +62,7 @@ const shortHead = 4 << 10
 // drainGrace is how long after the drain time connections may finish.
 const drainGrace = 2 * time.Second
 
-// listening serves the connections of one listener.
+// Server serves the connections of one listener.
 type Server struct {
 	handler  Handler
 	options  func() Options
@@ -89,7 +89,7 @@ type Server struct {
 	}
 }
 
-// newListening returns a server of connections. Serve runs it.
+// New returns a server of connections. Serve runs it.
 func New(c Config) (*Server, error) {
 	s := &Server{
 		handler: c.Handler, options: c.Options, slots: c.Slots, metrics: c.Metrics, log: c.Log,

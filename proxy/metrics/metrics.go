@@ -1,3 +1,5 @@
+// Package metrics counts what clients ask and where the answers come from. Clients must not be able to
+// make it remember names: a resource has labels of its own only if upstream has answered for it.
 package metrics
 
 import (
@@ -26,7 +28,7 @@ type Metrics struct {
 	Refused  *prometheus.CounterVec
 }
 
-// NewMetrics registers the server's metrics.
+// New registers the server's metrics.
 func New(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -69,9 +71,10 @@ func New(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// connectionRefused counts a connection that was closed before it was served.
+// ConnectionRefused counts a connection that was closed before it was served.
 func (m *Metrics) ConnectionRefused(reason string) { m.Refused.WithLabelValues(reason).Inc() }
 
+// Request counts an answered request.
 func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	gvr, code := m.known.admit(metricLabels(rt, resp)), resp.Status
 	if resp.Told != 0 {
@@ -139,14 +142,14 @@ func (n *names) admit(labels [3]string) [3]string {
 	return own
 }
 
-// forwardBegan counts a forwarded request until the returned function is called.
+// ForwardBegan counts a forwarded request until the returned function is called.
 func (m *Metrics) ForwardBegan(verb string) (done func()) {
 	gauge := m.Forwards.WithLabelValues(verb)
 	gauge.Inc()
 	return gauge.Dec
 }
 
-// watchOpened counts an open watch. Its end takes it off again.
+// WatchOpened counts an open watch. Its end takes it off again.
 func (m *Metrics) WatchOpened(rt exchange.Route) prometheus.Gauge {
 	gvr := m.known.admit([3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource})
 	open := m.watches.WithLabelValues(gvr[:]...)

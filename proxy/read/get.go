@@ -50,7 +50,7 @@ func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body [
 		resp := r.respond()
 		gzipped(resp)
 		pieces, length := wire.Gzip([]*wire.Segment{p.Segment})
-		resp.List, resp.Length = &listBody{pieces: pieces, length: length}, length
+		resp.List, resp.Length = &derived.List{Pieces: pieces, Length: length}, length
 		return resp, nil
 	}
 	return nil, Beyond

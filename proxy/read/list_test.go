@@ -55,7 +55,7 @@ func itemsOf(tb testing.TB, r *read, snapshot watchcache.Snapshot, from, to stri
 	if err != nil {
 		tb.Fatal(err)
 	}
-	for _, span := range resp.List.(*listBody).spans {
+	for _, span := range resp.List.(*derived.List).Spans {
 		items += span.Hi - span.Lo
 	}
 	return items

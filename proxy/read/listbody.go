@@ -8,7 +8,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
-
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
@@ -100,28 +99,28 @@ func (r *read) work(items *listItems) int64 {
 
 // write makes the body of a list.
 func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, error) {
-	body := &listBody{separator: items.separator}
+	body := &derived.List{Separator: items.separator}
 	if r.form.Kept() {
-		body.spans, body.length = items.spans, items.size()
+		body.Spans, body.Length = items.spans, items.size()
 	} else if err := r.derive(items, body); err != nil {
 		return nil, err
 	}
-	inner := body.length
-	body.head = r.form.AppendListHead(nil, meta, inner)
-	body.tail = r.form.AppendListTail(nil, meta, inner)
-	body.length += int64(len(body.head) + len(body.tail))
-	compresses := r.compresses(body.length)
+	inner := body.Length
+	body.Head = r.form.AppendListHead(nil, meta, inner)
+	body.Tail = r.form.AppendListTail(nil, meta, inner)
+	body.Length += int64(len(body.Head) + len(body.Tail))
+	compresses := r.compresses(body.Length)
 	switch {
 	case r.work(items) > 0:
-		return r.whole(body.bytes())
-	case r.choice.Pretty && body.length <= wire.GzipThreshold: // it may be longer when it is indented
-		return r.made(body.length, indentWork, func() (*exchange.Response, error) { return r.whole(body.bytes()) })
+		return r.whole(body.Bytes())
+	case r.choice.Pretty && body.Length <= wire.GzipThreshold: // it may be longer when it is indented
+		return r.made(body.Length, indentWork, func() (*exchange.Response, error) { return r.whole(body.Bytes()) })
 	case r.choice.Pretty, compresses && r.filter.Selective():
 		return r.oneOff(body)
 	case compresses:
 		return r.segmented(items, body)
 	}
-	return r.written(body, body.length), nil
+	return r.written(body, body.Length), nil
 }
 
 // compresses tells whether kube-apiserver would compress a body of a length.
@@ -137,22 +136,22 @@ func (r *read) written(list io.WriterTo, length int64) *exchange.Response {
 }
 
 // oneOff is a list that is indented or compressed while it is written.
-func (r *read) oneOff(body *listBody) (*exchange.Response, error) {
-	one := &oneOff{list: body, meter: &r.meter, indents: r.choice.Pretty}
+func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
+	one := &derived.OneOff{List: body, Meter: &r.meter, Indents: r.choice.Pretty}
 	resp := r.written(one, -1)
-	if one.indents {
-		body.tail = bytes.TrimSuffix(body.tail, []byte{'\n'})
+	if one.Indents {
+		body.Tail = bytes.TrimSuffix(body.Tail, []byte{'\n'})
 	}
-	if !r.compresses(body.length) {
+	if !r.compresses(body.Length) {
 		return resp, nil
 	}
 	gzipped(resp)
 	r.meter.Rest()
-	one.compressor = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize))
-	if one.compressor == nil {
+	one.Compressor = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize))
+	if one.Compressor == nil {
 		return nil, Beyond
 	}
-	resp.Room = one.compressor
+	resp.Room = one.Compressor
 	return resp, nil
 }
 
@@ -193,7 +192,7 @@ func gzipped(r *exchange.Response) {
 // derive makes the items that are not kept as they are wanted. Items that a selector picks are made
 // for this read alone, in its share of the workspace. Runs of whole pages are shared with all
 // readers: however many clients write them slowly, there is one copy of each.
-func (r *read) derive(items *listItems, body *listBody) error {
+func (r *read) derive(items *listItems, body *derived.List) error {
 	runOf := r.derivedRun
 	if r.filter.Selective() {
 		runOf = r.selectedRun
@@ -203,8 +202,8 @@ func (r *read) derive(items *listItems, body *listBody) error {
 		if err != nil {
 			return Beyond
 		}
-		body.pieces, body.shares = append(body.pieces, run.Plain), append(body.shares, run)
-		body.length += int64(len(run.Plain))
+		body.Pieces, body.Shares = append(body.Pieces, run.Plain), append(body.Shares, run)
+		body.Length += int64(len(run.Plain))
 	}
 	return nil
 }
@@ -273,9 +272,9 @@ func (r *read) formID() derived.FormID {
 }
 
 // segmented is a list of compressed segments.
-func (r *read) segmented(items *listItems, body *listBody) (*exchange.Response, error) {
+func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Response, error) {
 	segments, shares := make([]*wire.Segment, 0, len(items.spans)+2), make([]*derived.Piece, 0, len(items.spans))
-	segments = append(segments, wire.StoredSegment(body.head))
+	segments = append(segments, wire.StoredSegment(body.Head))
 	for i, span := range items.spans {
 		v := derived.Variant{Form: r.formID(), Gzip: true, First: i == 0}
 		if i > 0 {
@@ -285,8 +284,8 @@ func (r *read) segmented(items *listItems, body *listBody) (*exchange.Response, 
 			if context, err = r.endOf(v.Behind); err != nil {
 				return nil, nil, err
 			}
-			if len(body.pieces) > 0 {
-				return context, body.pieces[i], nil
+			if len(body.Pieces) > 0 {
+				return context, body.Pieces[i], nil
 			}
 			plain, err = r.itemsOf(span, i == 0)
 			return context, plain, err
@@ -296,59 +295,9 @@ func (r *read) segmented(items *listItems, body *listBody) (*exchange.Response, 
 		}
 		segments, shares = append(segments, p.Segment), append(shares, p)
 	}
-	segments = append(segments, wire.StoredSegment(body.tail))
+	segments = append(segments, wire.StoredSegment(body.Tail))
 	pieces, length := wire.Gzip(segments)
-	resp := r.written(&listBody{pieces: pieces, shares: shares, length: length}, length)
+	resp := r.written(&derived.List{Pieces: pieces, Shares: shares, Length: length}, length)
 	gzipped(resp)
 	return resp, nil
-}
-
-// listBody is a list that is written straight from the cache: it holds no copy of any item, and
-// shares what was derived with all others that write it.
-type listBody struct {
-	head, tail []byte
-	spans      []tree.Span // of items as they are kept, or instead:
-	pieces     [][]byte
-	shares     []*derived.Piece // that the pieces belong to: others find them while they are held
-	separator  string
-	length     int64
-}
-
-// bytes is the body in one piece.
-func (b *listBody) bytes() []byte {
-	var whole bytes.Buffer
-	whole.Grow(int(b.length))
-	_, _ = b.WriteTo(&whole) // to memory
-	return whole.Bytes()
-}
-
-// WriteTo implements io.WriterTo.
-func (b *listBody) WriteTo(w io.Writer) (n int64, err error) {
-	write := func(p []byte) {
-		if err == nil && len(p) > 0 {
-			var m int
-			m, err = w.Write(p)
-			n += int64(m)
-		}
-	}
-	write(b.head)
-	separator := []byte(b.separator)
-	first := true
-	for _, span := range b.spans {
-		for _, o := range span.Objects() {
-			if !first {
-				write(separator)
-			}
-			first = false
-			write(o.Item())
-		}
-		if err != nil {
-			return n, err
-		}
-	}
-	for _, p := range b.pieces {
-		write(p)
-	}
-	write(b.tail)
-	return n, err
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -140,9 +141,9 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 func TestSlowListIsCut(t *testing.T) {
 	for pause, want := range map[time.Duration]error{500 * time.Millisecond: nil, 5 * time.Second: fair.ErrSlowList} {
 		synctest.Test(t, func(t *testing.T) {
-			list := &listBody{}
+			list := &derived.List{}
 			for range 200 {
-				list.pieces = append(list.pieces, make([]byte, fair.WriteSize))
+				list.Pieces = append(list.Pieces, make([]byte, fair.WriteSize))
 			}
 			body := &exchange.Response{List: list}
 			_, err := body.WriteList(writerFunc(func(p []byte) (int, error) {

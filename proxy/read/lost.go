@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// lostGrace is how long upstream may be away without anybody being told: streams
+// LostGrace is how long upstream may be away without anybody being told: streams
 // break now and then, and come back.
 const LostGrace = time.Second
 

@@ -8,14 +8,10 @@ import (
 	"testing/synctest"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-
 	"github.com/watchproxy/watchproxy/proxy/fair"
-
 	"github.com/watchproxy/watchproxy/proxy/watch"
-
-	"github.com/watchproxy/watchproxy/watchcache"
-
 	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
 )
 
 // metered is a read with a meter and a dear selector.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
@@ -117,8 +118,8 @@ func TestWritesTakeTurns(t *testing.T) {
 			t.Fatal(err)
 		}
 		piece := make([]byte, fair.WriteSize)
-		list := &listBody{pieces: [][]byte{piece, piece, piece}, length: 3 * fair.WriteSize}
-		resp := r.written(list, list.length)
+		list := &derived.List{Pieces: [][]byte{piece, piece, piece}, Length: 3 * fair.WriteSize}
+		resp := r.written(list, list.Length)
 		wrote, stuck := 0, make(chan struct{})
 		go func() {
 			if _, err := resp.WriteList(writerFunc(func(p []byte) (int, error) {

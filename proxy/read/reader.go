@@ -12,16 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
-
 	"github.com/watchproxy/watchproxy/watchcache/filter"
-
-	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Feeds hands out the feed of a resource, its cache filled. Any error means that
@@ -66,7 +64,7 @@ type Feed interface {
 	Answered(scope watchcache.Scope, took time.Duration, ok bool)
 }
 
-// readOptions are the settings of reads.
+// Options are the settings of reads.
 type Options struct {
 	// SyncTimeout is how long a request waits for a feed that is being started before it is forwarded.
 	SyncTimeout time.Duration
@@ -342,7 +340,7 @@ func (r *read) respond() *exchange.Response {
 
 // fail answers with a Status, in the form that the client takes for one.
 func (r *read) fail(s metav1.Status) *exchange.Response {
-	resp := r.Request.Fail(s, exchange.FromCache)
+	resp := r.Fail(s, exchange.FromCache)
 	resp.Header["Warning"] = r.warnings
 	r.tellAge(resp)
 	return resp

@@ -15,9 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
-
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
@@ -75,7 +73,7 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 	case err != nil:
 		return nil, Stale
 	}
-	refusal = r.Request.Fail(forbidden(attributes, reason), exchange.FromProxy)
+	refusal = r.Fail(forbidden(attributes, reason), exchange.FromProxy)
 	refusal.Header.Set("X-Content-Type-Options", "nosniff")
 	return refusal, nil
 }
@@ -83,7 +81,7 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 // reviewAgain returns the review of an open watch, see watch.Params. Errors other than watch.ErrRevoked
 // say that nobody could tell. It keeps as little of the read as it needs.
 func (rd *Reader) reviewAgain(r *read) func(context.Context) error {
-	req, what := r.Request.Slim(), r.asked()
+	req, what := r.Slim(), r.asked()
 	return func(ctx context.Context) error {
 		caller, err := rd.options().Access.Authenticate(req.AsHTTP(ctx))
 		switch {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/watchcache"
-
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 

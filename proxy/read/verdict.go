@@ -35,7 +35,7 @@ const (
 	Early Reason = "from before the cache's history"
 )
 
-// stale tells whether a cache that is up to date would answer.
+// Stale tells whether a cache that is up to date would answer.
 func (r Reason) Stale() bool { return r == Stale || r == Lost }
 
 // Timed is a list that upstream answers instead of a cache, whose feed wants to know how long that takes.

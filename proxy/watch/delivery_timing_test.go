@@ -6,9 +6,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 

@@ -11,9 +11,8 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
-
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // A watch goes on while its right is confirmed, ends when it is revoked, and goes on for

@@ -9,11 +9,9 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/watchcache"
-
-	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-
 	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // A watch ends when its time is up, whether it has bookmarks on the way, asked for some and gets none, or wants none;

@@ -12,9 +12,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 

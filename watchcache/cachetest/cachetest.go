@@ -13,9 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
-	"github.com/watchproxy/watchproxy/watchcache/object"
-
 	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Resource is that of the caches.

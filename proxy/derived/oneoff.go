@@ -1,4 +1,4 @@
-package read
+package derived
 
 import (
 	"errors"
@@ -9,37 +9,37 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// oneOff is a list that is indented or compressed for one request, while it is written: it takes
+// OneOff is a list that is indented or compressed for one request, while it is written: it takes
 // the memory of a piece or a compressor, however long it is. The turns that this takes are the
 // read's.
-type oneOff struct {
-	list    *listBody
-	meter   *fair.Meter
-	indents bool
+type OneOff struct {
+	List    *List
+	Meter   *fair.Meter
+	Indents bool
 	// compressor is room for one; nil if the list is not compressed.
-	compressor *fair.Room
+	Compressor *fair.Room
 }
 
 // WriteTo implements io.WriterTo.
-func (o *oneOff) WriteTo(w io.Writer) (n int64, err error) {
-	defer o.meter.Rest()
-	counted := &turnWriter{to: w, meter: o.meter}
-	if o.compressor != nil {
+func (o *OneOff) WriteTo(w io.Writer) (n int64, err error) {
+	defer o.Meter.Rest()
+	counted := &turnWriter{to: w, meter: o.Meter}
+	if o.Compressor != nil {
 		counted.cost += fair.GzipCost
 		body, done := wire.GzipTo(w)
 		defer func() {
 			err = errors.Join(err, done(err == nil))
-			o.compressor.GiveBack()
+			o.Compressor.GiveBack()
 		}()
 		counted.to = body
 	}
-	if !o.indents {
-		return o.list.WriteTo(counted)
+	if !o.Indents {
+		return o.List.WriteTo(counted)
 	}
 	counted.cost += fair.IndentCost
 	indenter := wire.NewIndenter(counted.to)
 	counted.to = indenter
-	if n, err = o.list.WriteTo(counted); err == nil {
+	if n, err = o.List.WriteTo(counted); err == nil {
 		err = indenter.Flush()
 	}
 	return n, err
