@@ -17,7 +17,7 @@ func (rd *Reader) tolerate(r *read) error {
 	switch {
 	case !lost || age < LostGrace:
 		return nil
-	case rd.options().FailOnLoss, rd.options().MaxStaleness > 0 && age > rd.options().MaxStaleness, r.mostRecent():
+	case rd.Options().FailOnLoss, rd.Options().MaxStaleness > 0 && age > rd.Options().MaxStaleness, r.mostRecent():
 		return Lost
 	}
 	text := fmt.Sprintf("watchproxy has not reached the apiserver for %s: this may be out of date", age.Truncate(time.Second))

@@ -41,7 +41,7 @@ func TestTolerate(t *testing.T) {
 			if c.change != nil {
 				c.change(r)
 			}
-			rd := &Reader{options: func() Options { return c.options }}
+			rd := &Reader{Config: Config{Options: func() Options { return c.options }}}
 			err := rd.tolerate(r)
 			if errors.Is(err, Lost) != c.fails || !c.fails && err != nil {
 				t.Errorf("%v", err)

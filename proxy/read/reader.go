@@ -88,14 +88,7 @@ type Limiter interface {
 
 // Reader answers reads from the caches.
 type Reader struct {
-	feeds     Feeds
-	derived   *derived.Store
-	workspace *fair.Workspace
-	slots     *fair.Queue // for expensive reads
-	options   func() Options
-	limits    Limiter
-	draining  context.Context // ends when the server begins to drain
-	share     func() time.Duration
+	Config
 	// unwritable holds weak pointers to the caches with metadata that cannot be written in another
 	// form here: metadata watches of them are forwarded.
 	unwritable sync.Map
@@ -115,12 +108,7 @@ type Config struct {
 }
 
 // New returns a Reader.
-func New(c Config) *Reader {
-	return &Reader{
-		feeds: c.Feeds, derived: c.Derived, workspace: c.Workspace, slots: c.Slots, options: c.Options, limits: c.Limits,
-		draining: c.Draining, share: c.DrainShare,
-	}
-}
+func New(c Config) *Reader { return &Reader{Config: c} }
 
 // read is a get, list or watch that the cache may answer.
 type read struct {
@@ -147,7 +135,7 @@ type read struct {
 // Answer answers a read from the cache, or tells why upstream has to. It insists if the cache should
 // answer though upstream may do so sooner.
 func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route, insists bool) Verdict {
-	r := &read{Request: req, Route: rt, derived: rd.derived, workspace: rd.workspace, insists: insists}
+	r := &read{Request: req, Route: rt, derived: rd.Derived, workspace: rd.Workspace, insists: insists}
 	resp, err := rd.answer(ctx, r)
 	if err == nil {
 		return Verdict{Answer: resp}
@@ -182,7 +170,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	if err := rd.open(ctx, r, choices); err != nil {
 		return nil, err
 	}
-	r.meter = fair.NewMeter(ctx, r.Request, rd.slots, r.kind() != wire.Watch)
+	r.meter = fair.NewMeter(ctx, r.Request, rd.Slots, r.kind() != wire.Watch)
 	if r.kind() == wire.Watch {
 		return rd.watch(ctx, r)
 	}
@@ -193,7 +181,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	}
 	resp, err = answer(ctx)
 	if r.meter.Failed() != nil {
-		return rd.limits.GaveUp(r.Request, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
+		return rd.Limits.GaveUp(r.Request, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
 	}
 	if tooLarge, ok := errors.AsType[*tooLargeError](err); ok {
 		return r.fail(tooLarge.status()), nil
@@ -206,7 +194,7 @@ func (rd *Reader) cacheable(req *exchange.Request, rt exchange.Route) bool {
 	return req.Method == http.MethodGet && rt.Resource && rt.Plain && req.Body == nil && !req.WantsUpgrade() &&
 		// Without authentication, whoever brings credentials is not the one that the
 		// cache reads as; and with it, whom somebody impersonates is upstream's to judge.
-		(req.Identity != nil || !req.Identified()) && !req.Impersonates() && rd.feeds.Caches(rt.GVR)
+		(req.Identity != nil || !req.Identified()) && !req.Impersonates() && rd.Feeds.Caches(rt.GVR)
 }
 
 // kind is what is asked for, as far as it decides on the form of the answer.
@@ -237,9 +225,9 @@ func (r *read) joins() bool { return r.Name != "" && !r.rvGiven }
 
 // joins tells whether the cache answers such a get.
 func (rd *Reader) joins(r *read, choices []wire.Choice) bool {
-	return len(choices) > 0 && rd.feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
+	return len(choices) > 0 && rd.Feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
 		what := r.asked()
-		return r.Identity == nil || rd.options().Access.Allows(what.attributes(r.Identity.User))
+		return r.Identity == nil || rd.Options().Access.Allows(what.attributes(r.Identity.User))
 	})
 }
 
@@ -267,15 +255,15 @@ func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) erro
 // upstream writes it. Custom resources have no such feed, but their metadata can
 // be written so.
 func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, rd.options().SyncTimeout)
+	ctx, cancel := context.WithTimeout(ctx, rd.Options().SyncTimeout)
 	defer cancel()
 	if r.choice.Encoding == wire.Protobuf {
-		r.feed, err = rd.feeds.Open(ctx, r.GVR, object.Protobuf, r.since())
+		r.feed, err = rd.Feeds.Open(ctx, r.GVR, object.Protobuf, r.since())
 		if !r.choice.Partial || !errors.Is(err, object.ErrNoEncoding) {
 			return err
 		}
 	}
-	r.feed, err = rd.feeds.Open(ctx, r.GVR, object.JSON, r.since())
+	r.feed, err = rd.Feeds.Open(ctx, r.GVR, object.JSON, r.since())
 	return err
 }
 

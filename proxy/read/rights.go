@@ -66,7 +66,7 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 	}
 	what := r.asked()
 	attributes := what.attributes(r.Identity.User)
-	decision, reason, err := rd.options().Access.Authorize(ctx, attributes)
+	decision, reason, err := rd.Options().Access.Authorize(ctx, attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
 		return nil, nil
@@ -83,14 +83,14 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 func (rd *Reader) reviewAgain(r *read) func(context.Context) error {
 	req, what := r.Slim(), r.asked()
 	return func(ctx context.Context) error {
-		caller, err := rd.options().Access.Authenticate(req.AsHTTP(ctx))
+		caller, err := rd.Options().Access.Authenticate(req.AsHTTP(ctx))
 		switch {
 		case errors.Is(err, access.ErrUnavailable):
 			return err
 		case err != nil:
 			return fmt.Errorf("%w: %w", watch.ErrRevoked, err)
 		}
-		decision, _, err := rd.options().Access.Authorize(ctx, what.attributes(caller.User))
+		decision, _, err := rd.Options().Access.Authorize(ctx, what.attributes(caller.User))
 		switch {
 		case decision == authorizer.DecisionAllow:
 			return nil

@@ -81,18 +81,18 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	if r.Header.Get("User-Agent") == feedAgent {
 		p.Cursor.WholeHistory()
 	}
-	done, refusal := rd.limits.AdmitWatch(r.Request)
+	done, refusal := rd.Limits.AdmitWatch(r.Request)
 	if refusal != nil {
 		p.Cursor.Close()
 		return refusal, nil
 	}
 	p.Cache, p.Filter, p.Form, p.Choice = r.cache, r.filter, r.form, r.choice
 	p.Bookmarks, p.Lifetime = r.bookmarks, time.Duration(r.watchSeconds)*time.Second
-	p.Draining, p.DrainShare, p.Done = rd.draining, rd.share(), done
+	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), done
 	cache := r.cache
 	p.Unwritable = func() { rd.noteUnwritable(cache) }
 	if r.Identity != nil {
-		p.Review, p.Recheck = rd.reviewAgain(r), rd.options().Recheck
+		p.Review, p.Recheck = rd.reviewAgain(r), rd.Options().Recheck
 	}
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())
