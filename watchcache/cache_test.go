@@ -37,8 +37,7 @@ func objects(pods ...watchcache.Pod) []*object.Object {
 
 func everything(t testing.TB) *filter.Filter {
 	t.Helper()
-	f := watchcache.Select(t, watchcache.Pods, "", nil, nil)
-	return f
+	return watchcache.Select(t, watchcache.Pods, "", nil, nil)
 }
 
 func watch(t testing.TB, c *watchcache.Cache, from uint64) *watchcache.Cursor {

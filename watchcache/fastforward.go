@@ -44,7 +44,7 @@ func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 		return true
 	}
 	log := Snapshot{v.tree, v.rv, v.epoch}
-	if len(log.Differences(states, 1)) > 0 {
+	if _, differ := log.Differences(states, 0); differ > 0 {
 		return false
 	}
 	c.runAhead(v, v.tree, rv)

@@ -17,27 +17,29 @@ type Snapshot struct {
 // ResourceVersion is the resourceVersion at which the snapshot holds.
 func (s Snapshot) ResourceVersion() uint64 { return s.rv }
 
-// Differences returns in which objects upstream's state, sorted by key, differs from the snapshot:
-// at least one object if there are any, and not many more than most.
-func (s Snapshot) Differences(theirs []object.State, most int) (wrong []string) {
+// Differences tells in how many objects upstream's state, sorted by key, differs from the snapshot,
+// and describes at most so many of them.
+func (s Snapshot) Differences(theirs []object.State, most int) (shown []string, all int) {
+	note := func(format string, args ...any) {
+		if all++; all <= most {
+			shown = append(shown, fmt.Sprintf(format, args...))
+		}
+	}
 	for o := range s.Objects("", "") {
 		for ; len(theirs) > 0 && theirs[0].Key < o.Key(); theirs = theirs[1:] {
-			wrong = append(wrong, theirs[0].Key+" is not cached")
+			note("%s is not cached", theirs[0].Key)
 		}
-		switch {
-		case len(wrong) >= most:
-			return wrong
-		case len(theirs) == 0 || theirs[0].Key != o.Key():
-			wrong = append(wrong, o.Key()+" is not there")
+		if len(theirs) == 0 || theirs[0].Key != o.Key() {
+			note("%s is not there", o.Key())
 			continue
-		case theirs[0].UID != o.UID() || theirs[0].ResourceVersion != o.ResourceVersion():
-			wrong = append(wrong, fmt.Sprintf("%s is %s at %d, cached %s at %d",
-				o.Key(), theirs[0].UID, theirs[0].ResourceVersion, o.UID(), o.ResourceVersion()))
+		}
+		if is := theirs[0]; is.UID != o.UID() || is.ResourceVersion != o.ResourceVersion() {
+			note("%s is %s at %d, cached %s at %d", o.Key(), is.UID, is.ResourceVersion, o.UID(), o.ResourceVersion())
 		}
 		theirs = theirs[1:]
 	}
-	for ; len(theirs) > 0 && len(wrong) < most; theirs = theirs[1:] {
-		wrong = append(wrong, theirs[0].Key+" is not cached")
+	for _, is := range theirs {
+		note("%s is not cached", is.Key)
 	}
-	return wrong
+	return shown, all
 }

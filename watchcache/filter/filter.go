@@ -28,7 +28,6 @@ type Filter struct {
 	resource  *object.Resource
 	namespace string
 	within    string // the only namespace that can match, if known
-	key       string // the only key that can match, if known
 	labels    labels.Selector
 	fields    []fieldRequirement
 	interest  Interest
@@ -160,8 +159,7 @@ func (f *Filter) narrow(r *object.Resource) {
 		f.interest = Interest{Namespace, f.within} // a phase selects more than most namespaces, a node does not
 	}
 	if name != "" && (f.within != "" || !r.Namespaced) {
-		f.key = r.Key(f.within, name)
-		f.interest = Interest{Name, f.key}
+		f.interest = Interest{Name, r.Key(f.within, name)}
 	}
 }
 
@@ -169,7 +167,7 @@ func (f *Filter) narrow(r *object.Resource) {
 func (f *Filter) Selective() bool { return f.selective }
 
 // Single tells whether the filter pins one object, by name and, if it has one, namespace.
-func (f *Filter) Single() bool { return f.key != "" }
+func (f *Filter) Single() bool { return f.interest.By == Name }
 
 // Matches tells whether an object is selected.
 func (f *Filter) Matches(o *object.Object) bool {
@@ -216,8 +214,8 @@ func (f *Filter) ID() string {
 
 // KeyRange is the range of keys outside which nothing can match.
 func (f *Filter) KeyRange(r *object.Resource) (from, to string) {
-	if f.key != "" {
-		return f.key, f.key + "\x00"
+	if f.Single() {
+		return f.interest.Value, f.interest.Value + "\x00"
 	}
 	return r.KeyRange(f.within)
 }

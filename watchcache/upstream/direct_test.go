@@ -154,7 +154,7 @@ func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 		f.delays(probeTakes, 20*time.Millisecond)
 		read(100, "at first")
 		f.elsewhere()
-		f.delays(probeTakes, 2*time.Second)
+		f.delays(probeTakes, time.Second)
 		readFresh(t, f, feed)
 		f.delays(probeTakes, 20*time.Millisecond)
 		read(100, "after a slow run")

@@ -251,7 +251,7 @@ func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 			t.Errorf("%d watches, want 1", got)
 		}
 		if got := f.count("probe"); got < 10 || got > 41 {
-			t.Errorf("%d probes in an hour of feed.Silence, want one every %s", got, feed.Silence)
+			t.Errorf("%d probes in an hour of silence, want one every %s", got, feed.Silence)
 		}
 	})
 }
@@ -264,7 +264,7 @@ func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
 		fill(f, 3)
 		events := configmaps
 		events.Resource = "events" // the fake accepts it
-		feed := openWith(t, f, events)
+		feed := openOf(t, start(t, f), events)
 		for range 60 {
 			f.elsewhere()
 			time.Sleep(time.Minute)

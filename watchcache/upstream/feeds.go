@@ -165,7 +165,7 @@ func (fs *Feeds) feed(key store.Key, asked time.Time) (*fresh.Feed, error) {
 	f := fs.keeper.New(feed.New(fs.ctx, fs.Upstream, key, asked, limits))
 	fs.mu.feeds[key] = f
 	fs.running.Go(func() { fs.own(f) })
-	fs.running.Go(func() { fs.started(f) })
+	fs.running.Go(func() { fs.reconfigure(f) })
 	return f, nil
 }
 
@@ -193,14 +193,15 @@ func (fs *Feeds) lookLocked(key store.Key) (*fresh.Feed, error) {
 	return nil, nil
 }
 
-// own runs a feed and removes it when it ends.
+// own runs a feed and removes it when it ends, unless it was given up.
 func (fs *Feeds) own(f *fresh.Feed) {
-	err := f.Run()
+	err := f.Run(func() { fs.started(f) })
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if fs.mu.feeds[f.Key] == f {
-		delete(fs.mu.feeds, f.Key)
+	if fs.mu.feeds[f.Key] != f {
+		return
 	}
+	delete(fs.mu.feeds, f.Key)
 	if err != nil {
 		pause := pauseAfter(err)
 		if notForUs(err) {
@@ -215,19 +216,17 @@ func (fs *Feeds) own(f *fresh.Feed) {
 	}
 }
 
-// started applies what has become known while a feed started. The feed of a custom resource is
-// abandoned if its definition has changed already.
+// started follows the definitions for a feed of a custom resource. It abandons the feed if its
+// definition has changed already: bytes of the old one must not be served.
 func (fs *Feeds) started(f *fresh.Feed) {
-	if f.Start(fs.ctx) != nil {
+	was, custom := f.Definition()
+	if !custom {
 		return
 	}
-	if was, custom := f.Definition(); custom {
-		fs.definitions.Begin.Do(func() { fs.running.Go(func() { fs.definitions.Run(fs.ctx) }) })
-		if fs.definitions.Outdated(discovery.DefinitionName(f.GVR), was) {
-			fs.abandon(f)
-		}
+	fs.definitions.Begin.Do(func() { fs.running.Go(func() { fs.definitions.Run(fs.ctx) }) })
+	if fs.definitions.Outdated(discovery.DefinitionName(f.GVR), was) {
+		fs.abandon(f)
 	}
-	fs.reconfigure(f)
 }
 
 // redefined abandons the feeds of a custom resource whose definition changed.
@@ -287,9 +286,7 @@ func (fs *Feeds) list() []*fresh.Feed {
 			feeds = append(feeds, f)
 		}
 	}
-	slices.SortFunc(feeds, func(a, b *fresh.Feed) int {
-		return slices.Compare(a.Sorted(), b.Sorted())
-	})
+	slices.SortFunc(feeds, func(a, b *fresh.Feed) int { return slices.Compare(a.Sorted(), b.Sorted()) })
 	return feeds
 }
 

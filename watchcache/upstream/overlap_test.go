@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
@@ -65,18 +67,13 @@ func (b *slowBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-func openWith(t *testing.T, upstream http.RoundTripper, gvr schema.GroupVersionResource) *fresh.Feed {
-	t.Helper()
-	return openOf(t, start(t, upstream), gvr)
-}
-
 // Readers that notice a restore must not keep the feed from reading the restored state.
 func TestReadersLetARestoreBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		fill(f, fresh.TinyObjects+100)
 		s := &slowSync{fakeUpstream: f}
-		feed := openWith(t, s, configmaps)
+		feed := openFrom(t, start(t, s))
 		for i := range 300 {
 			f.set("o001", fmt.Sprint(i))
 		}
@@ -108,7 +105,7 @@ func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 				f.mu.noMetadata = true
 				fill(f, objects)
 				s := &slowSync{fakeUpstream: f}
-				feed := openWith(t, s, configmaps)
+				feed := openFrom(t, start(t, s))
 				synctest.Wait()
 				cursor := watchAll(t, feed.Cache())
 				defer cursor.Close()
@@ -154,7 +151,7 @@ func TestAbandonedDuringItsSync(t *testing.T) {
 		return reply(200, `{"type":"BOOKMARK","object":`+bookmarkJSON(100, true)+"}\n"+`{"type":"BOOKMARK","object":`+bookmarkJSON(101, false)+"}\n"), nil
 	}))
 	abandoned = feed.New(t.Context(), feeds.Upstream, store.Key{GVR: configmaps}, time.Now(), watchcache.Limits{})
-	if err := abandoned.Run(); err != nil {
+	if err := abandoned.Run(func() {}); err != nil {
 		t.Error(err)
 	}
 	if _, err := abandoned.Cache().Snapshot(); !errors.Is(err, watchcache.ErrEnded) {
@@ -225,7 +222,7 @@ func TestCustomStreamCutShort(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				feed := openWith(t, widgetUpstream(definitions), widgets)
+				feed := openOf(t, start(t, widgetUpstream(definitions)), widgets)
 				time.Sleep(time.Minute)
 				s, err := feed.Cache().Snapshot()
 				if err != nil {
@@ -239,19 +236,50 @@ func TestCustomStreamCutShort(t *testing.T) {
 	}
 }
 
+// No state is read for a feed whose definition is known to have changed.
+func TestOutdatedDefinition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reads atomic.Int64
+		widget := widgetUpstream(func(req *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(req.URL.Path, "/widgets.example.com") { // from a server that lags behind
+				return reply(200, `{"metadata":{"name":"widgets.example.com","uid":"one","generation":1}}`), nil
+			}
+			return reply(200, `{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"widgets.example.com","uid":"one","generation":2}}]}`), nil
+		})
+		feeds := start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
+			if req.Context().Err() == nil && req.URL.Query().Get("sendInitialEvents") == "true" {
+				reads.Add(1)
+			}
+			return widget(req)
+		}))
+		_, _ = feeds.Open(t.Context(), widgets, object.JSON, 0)
+		time.Sleep(time.Minute) // the definitions are followed
+		before := reads.Load()
+		for range 20 {
+			time.Sleep(2 * settling)
+			if _, err := feeds.Open(t.Context(), widgets, object.JSON, 0); !errors.Is(err, watchcache.ErrNotReady) {
+				t.Errorf("got %v", err)
+			}
+		}
+		if n := reads.Load() - before; n > 0 {
+			t.Errorf("%d reads", n)
+		}
+	})
+}
+
 // A page is never taken for the state.
 func TestPageIsNoState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		fill(f, 3)
-		feed := openWith(t, roundTrip(func(req *http.Request) (*http.Response, error) {
+		feed := openFrom(t, start(t, roundTrip(func(req *http.Request) (*http.Response, error) {
 			if q := req.URL.Query(); req.URL.Path == "/api/v1/configmaps" && q.Get("watch") == "" {
 				req = req.Clone(req.Context())
 				q.Set("limit", "2")
 				req.URL.RawQuery = q.Encode()
 			}
 			return f.RoundTrip(req)
-		}), configmaps)
+		})))
 		f.elsewhere()
 		if s, err := feed.Fresh(t.Context(), nil); !errors.Is(err, fresh.ErrNotFresh) {
 			t.Errorf("%d objects of 3, %v", s.Len(), err)

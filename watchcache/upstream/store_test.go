@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap/zaptest"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -22,14 +23,13 @@ import (
 )
 
 // startSaved is start with a directory of saved caches.
-func startSaved(t *testing.T, f *fakeUpstream, dir string) *Feeds {
+func startSaved(t *testing.T, f *fakeUpstream, dir string, change ...func(*feed.Options)) *Feeds {
 	t.Helper()
-	client := clientOf(f)
-	store, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t))
+	store, err := store.Open(t.Context(), dir, clientOf(f), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	feeds := start(t, f)
+	feeds := start(t, f, change...)
 	if err := feeds.Restore(store); err != nil {
 		t.Fatal(err)
 	}
@@ -159,6 +159,25 @@ func TestUselessFiles(t *testing.T) {
 	}
 }
 
+// A saved cache of a resource that may no longer be saved is refused, counted and removed.
+func TestFileThatMayNotBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, dir := newFake(), t.TempDir()
+		saved(t, f, dir)
+		path := savedFile(t, dir)
+		feeds := startSaved(t, f, dir, func(o *feed.Options) {
+			o.Resources = map[schema.GroupResource]feed.ResourceOptions{configmaps.GroupResource(): {Aggregated: true}}
+		})
+		open(t, feeds)
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the file is still there: %v", err)
+		}
+		if n := testutil.ToFloat64(feeds.metrics.feed.Restores.WithLabelValues("refused")); n != 1 {
+			t.Errorf("%v files are refused", n)
+		}
+	})
+}
+
 // When upstream has lost the history since the save, the feed reads the state and goes on with the
 // difference.
 func TestRestoredFeedIsTooOld(t *testing.T) {
@@ -186,8 +205,7 @@ func TestFilesGoAway(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		client := clientOf(f)
-		store, err := store.Open(t.Context(), dir, client, zaptest.NewLogger(t))
+		store, err := store.Open(t.Context(), dir, clientOf(f), zaptest.NewLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}

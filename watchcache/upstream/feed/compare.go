@@ -33,8 +33,8 @@ func (f *Feed) differs(rv uint64, theirs []object.State) error {
 		return fmt.Errorf("%w: %w", errInconclusive, err)
 	}
 	slices.SortFunc(theirs, func(a, b object.State) int { return cmp.Compare(a.Key, b.Key) })
-	if wrong := ours.Differences(theirs, checkShown); len(wrong) > 0 {
-		return fmt.Errorf("%w at %d: %q", ErrDiffers, rv, wrong[:min(len(wrong), checkShown)])
+	if wrong, all := ours.Differences(theirs, checkShown); all > 0 {
+		return fmt.Errorf("%w at %d in %d objects: %q", ErrDiffers, rv, all, wrong)
 	}
 	return nil
 }

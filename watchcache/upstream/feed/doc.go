@@ -11,7 +11,7 @@
 //   - compare.go: caches are compared with upstream
 //   - settle.go, since.go: feeds that begin with a saved cache, or in the past for clients of a
 //     replaced proxy
-//   - signs.go, watchdog.go: lost and silent streams
+//   - signs.go: lost and silent streams
 //
 // After its own restart, kube-apiserver 1.36 answers a watch from any earlier resourceVersion with
 // "too old", because its history starts again: an upstream restart always leads to a relist here.

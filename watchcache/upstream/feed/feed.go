@@ -60,7 +60,7 @@ type Feed struct {
 	othersWrite atomic.Bool       // see OthersWrite
 
 	signs
-	tasks tasks
+	tasks
 	past  ResumePoints // where it could begin
 	saved standing     // known to Save alone
 
@@ -168,17 +168,18 @@ func (f *Feed) Ready(ctx context.Context) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	if err = cmp.Or(err, f.tasks.ctx.Err()); err != nil {
+	if err = cmp.Or(err, f.ctx.Err()); err != nil {
 		return fmt.Errorf("%w: %s: %w", watchcache.ErrNotReady, f, err)
 	}
 	return nil
 }
 
 // Run lives until Stop, or until the resource turns out not to be cacheable: then it returns why.
-func (f *Feed) Run() error {
+// It calls started when Started is true, before it reads a state and before the cache can answer.
+func (f *Feed) Run(started func()) error {
 	defer close(f.done)
-	defer f.tasks.stop()
-	ctx := f.tasks.ctx
+	defer f.stop()
+	ctx := f.ctx
 	cache, at, err := f.describe(ctx)
 	if err != nil {
 		f.err = err
@@ -189,19 +190,22 @@ func (f *Feed) Run() error {
 	f.cache = cache
 	restored := f.restore(at)
 	close(f.started)
-	if !restored {
+	started()
+	if restored {
+		f.Go(func(ctx context.Context) { f.verifyRestored(ctx, at) })
+	} else {
 		f.beginInThePast(ctx, at)
 	}
 	f.err = f.follow(ctx)
 	err = f.ended()
-	f.tasks.end()
+	f.endTasks()
 	f.Abandon()
 	return err
 }
 
 // ended is why the feed has ended, nil after Stop.
 func (f *Feed) ended() error {
-	if f.tasks.ctx.Err() != nil {
+	if f.ctx.Err() != nil {
 		return nil
 	}
 	return f.err
@@ -209,7 +213,7 @@ func (f *Feed) ended() error {
 
 // Stop ends the feed and waits for it. Its cache ends, too.
 func (f *Feed) Stop() {
-	f.tasks.stop()
+	f.stop()
 	<-f.done
 }
 
@@ -230,7 +234,7 @@ func (f *Feed) Abandon() {
 	f.writing.phase = stopped
 	f.writing.epoch++
 	f.cache.End()
-	f.tasks.stop()
+	f.stop()
 }
 
 // enter begins a phase. The feed stays stopped, and renewing until a state was read.
@@ -319,10 +323,6 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 // String names the feed.
 func (f *Feed) String() string { return fmt.Sprintf("%s feed of %s", f.Encoding, f.GVR) }
 
-// Go runs a task until ctx ends, with the feed; the feed waits for it. It returns false if the feed
-// has ended.
-func (f *Feed) Go(task func(ctx context.Context)) bool { return f.tasks.begin(task) }
-
 // tasks are the goroutines of a feed beside its run loop.
 type tasks struct {
 	ctx     context.Context //nolint:containedctx // the life of the feed
@@ -334,7 +334,9 @@ type tasks struct {
 	}
 }
 
-func (t *tasks) begin(task func(ctx context.Context)) bool {
+// Go runs a task until ctx ends, with the feed; the feed waits for it. It returns false if the feed
+// has ended.
+func (t *tasks) Go(task func(ctx context.Context)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.mu.over {
@@ -343,8 +345,8 @@ func (t *tasks) begin(task func(ctx context.Context)) bool {
 	return !t.mu.over
 }
 
-// end lets no more tasks begin and waits for those that run.
-func (t *tasks) end() {
+// endTasks lets no more tasks begin and waits for those that run.
+func (t *tasks) endTasks() {
 	t.mu.Lock()
 	t.mu.over = true
 	t.mu.Unlock()

@@ -36,7 +36,7 @@ func (f *Feed) settle(ctx context.Context, tries int, check func() error) {
 			return
 		}
 		f.Log.Info("cache is not up to date", zap.Error(err))
-		if tries--; !givenUp && (errors.Is(err, ErrDiffers) || tries <= 0) {
+		if tries--; errors.Is(err, ErrDiffers) || tries <= 0 && !givenUp {
 			givenUp = f.Interrupt(ErrDiffers)
 		}
 		client.Sleep(ctx, max(backoff.Step(), client.RetryAfter(err)))
@@ -77,8 +77,8 @@ func (f *Feed) Save() (saved bool, err error) {
 	return true, nil
 }
 
-// restore fills the cache from a usable file, if there is one. The cache answers nobody before it
-// has reached upstream's revision at the feed's start. It returns whether it restored the cache.
+// restore fills the cache from a usable file, if there is one that upstream is not behind. It
+// returns whether it did.
 func (f *Feed) restore(upstreamAt uint64) bool {
 	if f.Store == nil {
 		return false
@@ -86,8 +86,7 @@ func (f *Feed) restore(upstreamAt uint64) bool {
 	began := time.Now()
 	definition, ok := f.savable()
 	if !ok {
-		_ = f.Store.Remove(f.Key)
-		return false
+		definition = "not to be saved" // no file has this one
 	}
 	err := f.Store.Load(f.cache, definition, upstreamAt)
 	switch {
@@ -97,13 +96,12 @@ func (f *Feed) restore(upstreamAt uint64) bool {
 		f.writing.phase = watching
 		f.writing.epoch++
 		f.writing.Unlock()
-		f.Metrics.restores.WithLabelValues("restored").Inc()
+		f.Metrics.Restores.WithLabelValues("restored").Inc()
 		f.Log.Info("restored", zap.Int("objects", at.Objects), zap.Uint64("resourceVersion", at.ResourceVersion),
 			zap.Uint64("since", at.Since), zap.Duration("took", time.Since(began)))
-		f.Go(func(ctx context.Context) { f.verifyRestored(ctx, upstreamAt) })
 		return true
 	case !errors.Is(err, fs.ErrNotExist):
-		f.Metrics.restores.WithLabelValues("refused").Inc()
+		f.Metrics.Restores.WithLabelValues("refused").Inc()
 		f.Log.Warn("saved cache is not used", zap.Error(err))
 		if errors.Is(err, store.ErrUseless) {
 			_ = f.Store.Remove(f.Key)

@@ -79,7 +79,7 @@ func (u *Upstream) Uses(o ledger.Owner, rvs ...uint64) {
 // Metrics count what feeds cost upstream.
 type Metrics struct {
 	Relists  *prometheus.CounterVec
-	restores *prometheus.CounterVec
+	Restores *prometheus.CounterVec
 	cost     *prometheus.CounterVec
 }
 
@@ -90,7 +90,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "watchproxy_feed_relists_total",
 			Help: "Relists of a feed, by reason.",
 		}, []string{"group", "version", "resource", "reason"}),
-		restores: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Restores: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_cache_restores_total",
 			Help: "Saved caches found when their feeds started, by outcome: restored, refused (unusable).",
 		}, []string{"outcome"}),
@@ -99,7 +99,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Seconds that upstream took for freshness checks (probe, list, metadata; not side watches, which mostly wait) and for consistent reads left to it (direct).",
 		}, []string{"by"}),
 	}
-	r.MustRegister(m.Relists, m.restores, m.cost)
+	r.MustRegister(m.Relists, m.Restores, m.cost)
 	return m
 }
 

@@ -36,8 +36,8 @@ const (
 	// EarlyAfter is how long a read waits after upstream has answered the probe, beside twice
 	// upstream's own time for the read. Then it goes to upstream.
 	EarlyAfter = 25 * time.Millisecond
-	// EarlyBurst and earlyRate bound such reads over all resources: when all reads wait long,
-	// upstream has enough to do.
+	// EarlyBurst is how many such reads may go to upstream at once, over all resources, earlyRate how
+	// many in each second: when all reads wait long, upstream has enough to do.
 	EarlyBurst = 16
 	earlyRate  = 10
 	// ExploreEvery is the interval of runs without readers while reads go to upstream. Such a run

@@ -10,6 +10,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,10 +35,16 @@ func TestFiguresDoNotLast(t *testing.T) {
 	})
 }
 
-// A failure of upstream is no reason to leave more reads to it.
+// A failure of upstream, or of a run, is no reason to leave more reads to upstream.
 func TestFailuresAreNoAnswers(t *testing.T) {
 	var r roads
 	of := watchcache.Scope{Objects: 10}
+	for range 10 {
+		r.ran("failed", feed.AskTimeout, 1)
+	}
+	if _, sooner := r.compare(of, false); sooner {
+		t.Error("upstream is asked after failed runs")
+	}
 	r.ran("metadata", time.Second, 1)
 	r.ran("metadata", time.Second, 1)
 	if _, sooner := r.compare(of, false); !sooner {

@@ -1,7 +1,7 @@
 // Package fresh shows that caches are up to date, for reads of the most recent state. All
 // concurrent readers of a resource share one run of this (see [Feed.Fresh]):
 //
-//	ask (ask.go) ─► reach what upstream said (reach.go) ─► answer
+//	ask upstream for its revision ─► reach it (run.go) ─► answer
 //
 // The [Keeper] keeps the ledger, which proves that foreign writes did not touch a resource
 // (keeper.go, evidence.go). Reads that upstream answers sooner than the cache are left to it

@@ -31,7 +31,7 @@ const (
 	ledgerWithin  = 10 * time.Second
 	ledgerUseless = 2 * time.Minute
 	ledgerRest    = 10 * time.Minute
-	// LedgerIdle is how long the ledger is kept after the last of them.
+	// LedgerIdle is how long the ledger is kept after the last such reader.
 	LedgerIdle = time.Minute
 	// LedgerEvery is the interval at which the watches are matched with discovery.
 	LedgerEvery = 2 * time.Second
