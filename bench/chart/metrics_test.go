@@ -17,7 +17,8 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/watchproxy/watchproxy/proxy"
+	"github.com/watchproxy/watchproxy/proxy/derived"
+	proxymetrics "github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
@@ -187,8 +188,8 @@ func dashboardQueries(t *testing.T) map[string]string {
 func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	registry := &touching{Registry: prometheus.NewRegistry()}
-	proxy.NewMetrics(registry)
-	defer proxy.NewDerived(1, registry).Close()
+	proxymetrics.New(registry)
+	defer derived.New(1, registry).Close()
 	upstream.NewMetrics(registry)
 	for _, c := range registry.collectors {
 		touch(t, c)
