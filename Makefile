@@ -59,7 +59,7 @@ test: lint kubeapi kubectl chart bin/chromium ## lint, then all tests, with the 
 	go test -race -run '^$$' $(PACKAGES) >/dev/null && go test -run '^$$' ./bench/... >/dev/null
 	WATCHPROXY_RACE=1 go test -shuffle=on -timeout 15m -p 3 ./bench/conformance ./bench/...
 	go test -race -shuffle=on -timeout 15m -p 2 $(PACKAGES)
-	go test -shuffle=on -run '^Test(AllocationBudgets|UnreadWatchesHoldLittle|MemoryOfUnknownConnections)$$' ./proxy
+	go test -shuffle=on -run '^Test(AllocationBudgets|EventAllocatesNothing|UnreadWatchesHoldLittle|MemoryOfUnknownConnections)$$' ./proxy ./proxy/read ./proxy/watch
 	cd bench/page && go test -timeout 5m .
 	go test -shuffle=on -timeout 5m -run '^Test(Lists|PageWalks|Gets|Watches|LargeState|Methods|SchemaChange)$$' ./bench/conformance -tiers 2 -plain
 

@@ -18,6 +18,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // asCrowd makes the test's binary be a crowd of clients, in a process of its own: their memory is
@@ -189,7 +191,7 @@ func least() uint64 {
 // crypto/tls takes 7 KiB; of that with HTTP/2, the library takes 14 KiB, and up to 4 KiB more for
 // what it has read and written.
 func TestMemoryOfUnknownConnections(t *testing.T) {
-	if raceEnabled {
+	if cachetest.Race {
 		t.Skip("the race detector takes memory of its own")
 	}
 	const n = 500

@@ -27,7 +27,7 @@ func heapNow() int64 {
 // Watches that are not read hold a piece each, whatever has happened, and how large the events are
 // makes no difference. That is beside what a connection and a stream take, of either end.
 func TestUnreadWatchesHoldLittle(t *testing.T) {
-	if raceEnabled {
+	if cachetest.Race {
 		t.Skip("make test runs it without the race detector")
 	}
 	const (

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 // hotPath is something that is done often, and how many allocations it may make.
@@ -47,7 +49,7 @@ func hotPaths(tb testing.TB) []hotPath {
 
 // Hot paths make no garbage that grows with what they read.
 func TestAllocationBudgets(t *testing.T) {
-	if raceEnabled {
+	if cachetest.Race {
 		t.Skip("make test runs it without the race detector")
 	}
 	for _, path := range hotPaths(t) {

@@ -12,6 +12,9 @@ import (
 
 // An event makes no garbage on its way to a watch.
 func TestEventAllocatesNothing(t *testing.T) {
+	if cachetest.Race {
+		t.Skip("make test runs it without the race detector")
+	}
 	const ahead = 1000
 	c, initial := cachetest.Roomy(t)
 	w, out := New(paramsOf(t, c, initial)), &exchange.ChunkWriter{To: io.Discard}
