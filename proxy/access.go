@@ -8,27 +8,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
+	"github.com/watchproxy/watchproxy/proxy/browser"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// authenticate finds out who sent a request. Without a refusal, req.identity tells.
+// authenticate sets req.Identity, or refuses.
 func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
 	asked := req.AsHTTP(ctx)
 	caller, err := s.options.Load().Access.Authenticate(asked)
 	switch {
 	case errors.Is(err, access.ErrUnavailable):
-		return req.Fail(reviewFailed(), exchange.FromProxy)
+		return req.Fail(exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+			"the upstream apiserver cannot be asked to review the credentials of the request"), exchange.FromProxy)
 	case err != nil:
 		refusal = req.Fail(exchange.Failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"), exchange.FromProxy)
-		refusal.Close = true // its connection counts for nobody
+		refusal.Close = true // its connection counts for no user
 		return refusal
 	}
-	req.Identity = &exchange.Identity{Caller: caller}
-	if !caller.Certificate {
-		return nil
-	}
-	req.Identity.ActsAs = caller.User
-	if !req.Impersonates() {
+	req.Identity = caller
+	if !caller.ActsAsAnother() || !req.Impersonates() {
 		return nil
 	}
 	as, refused := s.options.Load().Access.Impersonate(caller, asked)
@@ -38,14 +36,39 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 		req.Stamp(resp)
 		return resp
 	}
-	req.Identity.ActsAs = as
+	caller.ActsAs = as
 	return nil
 }
 
-// reviewFailed says that a client's credentials could not be reviewed.
-func reviewFailed() metav1.Status {
-	s := exchange.Failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
-		"the upstream apiserver cannot be asked to review the credentials of the request")
-	s.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
-	return s
+// refuseBrowser refuses requests that a web page may have made a browser send. A bearer token
+// exempts.
+func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+	if req.Identity != nil && req.Identity.Token {
+		return nil
+	}
+	reason := browser.ReasonHost
+	if s.hostFits(req) {
+		reason = browser.PageReason(req, rt)
+	}
+	if reason == "" {
+		return nil
+	}
+	s.metrics.Browsers.WithLabelValues("clients", reason).Inc()
+	refusal = req.Fail(browser.ForbiddenPage(reason, browser.OwnOrigin(req.TLS != nil, req.Host)), exchange.FromProxy)
+	browser.Isolate(refusal.Header)
+	refusal.Close = true // its connection counts for no user
+	return refusal
+}
+
+// hostFits tells that no page can have led the request's Host here. A browser cannot reach a Unix
+// socket by itself, but a bridge may stand before it. A certificate fits only its own names.
+func (s *Server) hostFits(req *exchange.Request) bool {
+	o := s.options.Load()
+	switch {
+	case browser.LoopbackHost(req.Host), o.Access != nil && o.TLS != nil:
+		return true
+	case o.AnyHost, o.Access != nil:
+		return !browser.MaybeBrowser(req.Header)
+	}
+	return false
 }

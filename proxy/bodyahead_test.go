@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A large body of a request that waits for a place does not keep the one that has the place from
-// sending its own, on the same connection.
+// Large bodies of waiting requests do not block the body of a request that has a slot, on one
+// connection.
 func TestWaitingBodiesLetOthersPass(t *testing.T) {
 	limits := testLimits()
 	limits.Forwards = 1
@@ -43,12 +43,12 @@ func TestWaitingBodiesLetOthersPass(t *testing.T) {
 	if _, err := io.WriteString(rest, "{"); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the first is upstream", func() bool { return s.places.Taken() == 1 })
+	waitFor(t, "the first is upstream", func() bool { return s.forwardSlots.Taken() == 1 })
 	const crowd = 3
 	for range crowd {
 		go post(strings.NewReader(strings.Repeat("x", 400<<10)))
 	}
-	waitFor(t, "the others wait", func() bool { return s.places.Waiting() == crowd })
+	waitFor(t, "the others wait", func() bool { return s.forwardSlots.Waiting() == crowd })
 	if _, err := io.WriteString(rest, strings.Repeat("x", 200<<10)); err != nil {
 		t.Error(err)
 	}

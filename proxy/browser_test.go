@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/browser"
@@ -53,7 +54,7 @@ const (
 
 // browserCases are requests to a listener without authentication, and why each is refused.
 var browserCases = map[string]struct{ line, rest, reason string }{
-	// Pages of other origins, in new browsers.
+	// Pages of other origins in new browsers.
 	"watch by WebSocket":       {"GET " + watchPath, chrome + evilOrigin + handshake, browser.ReasonOrigin},
 	"WebSocket in Firefox":     {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin + handshake, browser.ReasonSite},
 	"exec by WebSocket":        {"GET " + execPath, chrome + evilOrigin + handshake, browser.ReasonOrigin},
@@ -73,7 +74,7 @@ var browserCases = map[string]struct{ line, rest, reason string }{
 	"EventSource":              {"GET " + watchPath, newChrome + "cross-site\r\n" + evilOrigin, browser.ReasonSite},
 	"preflight":                {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Method: DELETE\r\n", browser.ReasonOrigin},
 	"preflight, local network": {"OPTIONS " + podsPath, chrome + evilOrigin + "Access-Control-Request-Private-Network: true\r\n", browser.ReasonOrigin},
-	// In old ones.
+	// The same in old browsers.
 	"old: fetch":                {"GET " + podsPath, oldSafari + evilOrigin, browser.ReasonOrigin},
 	"old: form":                 {"POST " + podsPath, oldSafari + formBody, browser.ReasonUntold},
 	"old: form of text":         {"POST " + podsPath, oldSafari + textBody, browser.ReasonUntold},
@@ -90,7 +91,7 @@ var browserCases = map[string]struct{ line, rest, reason string }{
 	"PowerShell, untyped":       {"POST " + podsPath, powershell + untypedBody, browser.ReasonUntold},
 	"two types, one of a form":  {"POST " + podsPath, "Content-Type: text/plain\r\n" + jsonBody, browser.ReasonContentType},
 	"form type with more to it": {"POST " + podsPath, "Content-Type: text/plain;application/json\r\n" + untypedBody, browser.ReasonContentType},
-	// Pages that the proxy itself serves, such as those of a proxied service.
+	// The proxy's own pages, such as a proxied service's.
 	"own page: exec":         {"GET " + execPath, chrome + ownPage + handshake, browser.ReasonInteractive},
 	"own page: attach":       {"GET " + podsPath + "/x/attach", chrome + ownPage + handshake, browser.ReasonInteractive},
 	"own page: port-forward": {"GET " + podsPath + "/x/portforward", newChrome + "same-origin\r\n" + ownPage + handshake, browser.ReasonInteractive},
@@ -126,16 +127,16 @@ var browserCases = map[string]struct{ line, rest, reason string }{
 	"Java, watch by WebSocket":   {"GET " + watchPath, "User-Agent: fabric8-kubernetes-client/7.4.0\r\n" + ownPage + handshake, ""},
 	"PowerShell, JSON":           {"POST " + podsPath, powershell + jsonBody, ""},
 	"PowerShell, DELETE":         {"DELETE " + podsPath + "/x", powershell, ""},
-	"nobody, JSON":               {"POST " + podsPath, jsonBody, ""},
-	"nobody, DELETE":             {"DELETE " + podsPath + "/x", zeroBody, ""},
-	"nobody, SPDY":               {"POST " + execPath, spdy + zeroBody, ""},
+	"no agent, JSON":             {"POST " + podsPath, jsonBody, ""},
+	"no agent, DELETE":           {"DELETE " + podsPath + "/x", zeroBody, ""},
+	"no agent, SPDY":             {"POST " + execPath, spdy + zeroBody, ""},
 }
 
-// browserUpstream answers everything, as upgraded if asked to, and counts.
+// browserUpstream answers everything, agrees to upgrades, and counts.
 func browserUpstream(seen *atomic.Int64) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		seen.Add(1)
-		w.Header().Set("Access-Control-Allow-Origin", "*") // the worst upstream
+		w.Header().Set("Access-Control-Allow-Origin", "*") // the worst case
 		if protocol := r.Header.Get("Upgrade"); protocol != "" {
 			c, _, err := http.NewResponseController(w).Hijack()
 			if err != nil {
@@ -181,7 +182,7 @@ func countOf(s *Server, reason string) float64 {
 	return testutil.ToFloat64(s.metrics.Browsers.WithLabelValues("clients", reason))
 }
 
-// rawAsk sends a request as it is, with a Host, and returns the answer's head and body.
+// rawAsk sends a request unchanged, except for HOST, and returns the answer's head and body.
 func rawAsk(t *testing.T, address net.Addr, host, line, rest string) (*http.Response, string) {
 	t.Helper()
 	c, err := net.DialTimeout(address.Network(), address.String(), testWait)
@@ -214,7 +215,7 @@ func TestBrowsersHTTP2(t *testing.T) {
 	var seen atomic.Int64
 	_, address := serveForwards(t, browserUpstream(&seen), testLimits())
 	client := &http.Transport{
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // nothing is secret
+		TLSClientConfig:   insecure(),
 		ForceAttemptHTTP2: true,
 	}
 	defer client.CloseIdleConnections()
@@ -244,7 +245,7 @@ func TestBrowsersHTTP2(t *testing.T) {
 	}
 }
 
-// Only names that no page can have led to the listener are served to what may be a browser.
+// Browsers are served only by names that no page can have pointed to the listener.
 func TestRebinding(t *testing.T) {
 	const name = "evil.example:8001"
 	var seen atomic.Int64
@@ -262,9 +263,9 @@ func TestRebinding(t *testing.T) {
 		{loopback, "LocalHost:8001", chrome, http.StatusAccepted},
 		{loopback, "[::1]:8001", chrome, http.StatusAccepted},
 		{socket, name, curl, http.StatusAccepted},
-		{socket, "%2Frun%2Fproxy.sock", python, http.StatusBadRequest}, // no host at all
+		{socket, "%2Frun%2Fproxy.sock", python, http.StatusBadRequest}, // no host
 		{socket, name, chrome, http.StatusForbidden},
-		{socket, name, "User-Agent: curl\r\nAccept-Language: *\r\n", http.StatusForbidden}, // set by a page
+		{socket, name, "User-Agent: curl\r\nAccept-Language: *\r\n", http.StatusForbidden}, // a page can set that
 		{socket, name, "Origin: http://" + name + "\r\n", http.StatusForbidden},
 		{socket, "localhost", chrome, http.StatusAccepted},
 	} {
@@ -274,11 +275,10 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// Whatever a browser brings by itself counts for nothing in the hands of another origin's page. A
-// bearer token it does not bring by itself.
+// Credentials that a browser adds by itself do not help another origin's page. A bearer token does.
 func TestAmbientCredentials(t *testing.T) {
 	plain := Options{Options: read.Options{Access: &access.Access{}}}
-	over := Options{Options: read.Options{Access: &access.Access{}}, TLS: &tls.Config{}} //nolint:gosec // it is not used
+	over := Options{Options: read.Options{Access: &access.Access{}}, TLS: &tls.Config{}} //nolint:gosec // unused
 	for _, test := range []struct {
 		who     string
 		caller  *access.Caller
@@ -289,11 +289,11 @@ func TestAmbientCredentials(t *testing.T) {
 	}{
 		{"token", &access.Caller{Token: true}, over, "proxy.example", "https://evil.example", false},
 		{"token", &access.Caller{Token: true}, plain, "proxy.example", "https://evil.example", false},
-		{"certificate", &access.Caller{Certificate: true}, over, "proxy.example", "https://evil.example", true},
-		{"certificate", &access.Caller{Certificate: true}, over, "proxy.example", "null", true},
-		{"certificate", &access.Caller{Certificate: true}, over, "proxy.example", "https://proxy.example", false},
-		{"certificate", &access.Caller{Certificate: true}, over, "proxy.example:443", "https://proxy.example", false},
-		{"certificate", &access.Caller{Certificate: true}, over, "proxy.example", "", false},
+		{"certificate", &access.Caller{ActsAs: &user.DefaultInfo{}}, over, "proxy.example", "https://evil.example", true},
+		{"certificate", &access.Caller{ActsAs: &user.DefaultInfo{}}, over, "proxy.example", "null", true},
+		{"certificate", &access.Caller{ActsAs: &user.DefaultInfo{}}, over, "proxy.example", "https://proxy.example", false},
+		{"certificate", &access.Caller{ActsAs: &user.DefaultInfo{}}, over, "proxy.example:443", "https://proxy.example", false},
+		{"certificate", &access.Caller{ActsAs: &user.DefaultInfo{}}, over, "proxy.example", "", false},
 		{"anonymous", &access.Caller{}, over, "proxy.example", "https://evil.example", true},
 		{"anonymous", &access.Caller{}, plain, "evil.example", "", true},
 		{"anonymous", &access.Caller{}, plain, "localhost", "", false},
@@ -301,7 +301,7 @@ func TestAmbientCredentials(t *testing.T) {
 		t.Run(test.who+" "+test.origin, func(t *testing.T) {
 			s := &Server{metrics: metrics.New(prometheus.NewRegistry())}
 			s.options.Store(&test.options)
-			req := &exchange.Request{Method: http.MethodGet, Target: watchPath, Host: test.host, Header: http.Header{"User-Agent": {"Mozilla/5.0"}}, Identity: &exchange.Identity{Caller: test.caller}}
+			req := &exchange.Request{Method: http.MethodGet, Target: watchPath, Host: test.host, Header: http.Header{"User-Agent": {"Mozilla/5.0"}}, Identity: test.caller}
 			if test.options.TLS != nil {
 				req.TLS = &tls.ConnectionState{}
 			}

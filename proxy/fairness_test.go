@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -30,7 +29,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// believing is access that takes bearer tokens for names.
+// believing is an access that takes bearer tokens for user names.
 func believing(t *testing.T) *access.Access {
 	t.Helper()
 	reviewer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,7 +54,7 @@ func believing(t *testing.T) *access.Access {
 func http2To(t *testing.T) *http.Client {
 	t.Helper()
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // nothing is secret
+		TLSClientConfig: insecure(),
 		Protocols:       new(http.Protocols),
 	}
 	transport.Protocols.SetHTTP2(true)
@@ -79,8 +78,8 @@ func askAs(ctx context.Context, client *http.Client, user, method, url, body str
 	return resp.StatusCode, err
 }
 
-// What a controller manager sends at once when it rolls a Deployment waits for its turn upstream: none of it is refused, and
-// others are served meanwhile.
+// A controller manager rolls a Deployment with a burst of writes. They wait for slots and none is
+// refused. Other users are served meanwhile.
 func TestBurstOfWritesIsQueued(t *testing.T) {
 	const burst, forwards = 600, 400
 	gate := make(chan struct{})
@@ -130,10 +129,10 @@ func TestBurstOfWritesIsQueued(t *testing.T) {
 	if n := testutil.ToFloat64(s.metrics.Limited.WithLabelValues("forwards")); n != 0 {
 		t.Errorf("%v are refused", n)
 	}
-	waitFor(t, "nothing is held", func() bool { return s.places.Taken() == 0 })
+	waitFor(t, "nothing is held", func() bool { return s.forwardSlots.Taken() == 0 })
 }
 
-// A client that leaves does not wait for its turn upstream any longer, whether it has sent a body or not.
+// A client that leaves no longer waits for a slot, with or without a body.
 func TestWaitingForwardIsGivenUp(t *testing.T) {
 	limits := testLimits()
 	limits.Forwards = 1
@@ -142,16 +141,16 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 	defer close(gate)
 	first := dialTLS(t, address)
 	send(t, first, "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	waitFor(t, "upstream has the first", func() bool { return s.places.Taken() == 1 })
+	waitFor(t, "upstream has the first", func() bool { return s.forwardSlots.Taken() == 1 })
 	for name, request := range map[string]string{
 		"get":    "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		"create": "POST /api/v1/namespaces/a/pods HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 30000\r\n\r\n" + strings.Repeat("x", 29_000),
 	} {
 		leaver := dialTLS(t, address)
 		send(t, leaver, request)
-		waitFor(t, name+" waits", func() bool { return s.places.Waiting() == 1 })
+		waitFor(t, name+" waits", func() bool { return s.forwardSlots.Waiting() == 1 })
 		_ = leaver.Close()
-		waitFor(t, name+" does not wait any more", func() bool { return s.places.Waiting() == 0 })
+		waitFor(t, name+" does not wait any more", func() bool { return s.forwardSlots.Waiting() == 0 })
 	}
 	client := http2To(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -161,21 +160,21 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 			t.Errorf("answered with %d", code)
 		}
 	})
-	waitFor(t, "a stream waits", func() bool { return s.places.Waiting() == 1 })
+	waitFor(t, "a stream waits", func() bool { return s.forwardSlots.Waiting() == 1 })
 	cancel()
 	asking.Wait()
-	waitFor(t, "it does not wait any more", func() bool { return s.places.Waiting() == 0 })
+	waitFor(t, "it does not wait any more", func() bool { return s.forwardSlots.Waiting() == 0 })
 }
 
-// A request waits for its turn upstream for as long as its client says, and a minute at most. Then, and at once if the
-// memory for those that wait is gone, it is refused.
+// A request waits for a slot for its client's timeout, and a minute at most. Then it is refused, as
+// it is at once if the memory for waiting requests is full.
 func TestPatienceOfForwards(t *testing.T) {
 	for query, want := range map[string]time.Duration{
 		"": time.Minute, "timeout=7s": 7 * time.Second, "timeout=5m": time.Minute, "timeout=x": time.Minute, "timeout=0s": time.Minute,
 		"timeoutSeconds=3": time.Minute, "limit=1&timeout=300ms": 300 * time.Millisecond,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &Server{places: fair.NewQueue(1, 1, 100<<10)}
+			s := &Server{forwardSlots: fair.NewQueue(1, 1, 100<<10)}
 			s.limits.metrics = metrics.New(prometheus.NewRegistry())
 			ask := func() *exchange.Response {
 				req := &exchange.Request{Query: query, Header: http.Header{}, Client: exchange.Nobody{}}
@@ -191,8 +190,8 @@ func TestPatienceOfForwards(t *testing.T) {
 				waited != want || refusal.Close {
 				t.Errorf("%q: %+v after %v, want a refusal after %v", query, refusal, waited, want)
 			}
-			s.places = fair.NewQueue(1, 1, 1<<10)
-			s.places.Try(fair.Claim{User: "other", Size: 1})
+			s.forwardSlots = fair.NewQueue(1, 1, 1<<10)
+			s.forwardSlots.Try(fair.Claim{User: "other", Size: 1})
 			began = time.Now()
 			if refusal := ask(); refusal == nil || time.Since(began) != 0 {
 				t.Errorf("without memory: %+v after %v", refusal, time.Since(began))
@@ -201,8 +200,8 @@ func TestPatienceOfForwards(t *testing.T) {
 	}
 }
 
-// dearSelector takes long, but selects everything.
-func dearSelector() string {
+// expensiveSelector is expensive, and selects everything.
+func expensiveSelector() string {
 	var terms []string
 	for i := range 900 {
 		terms = append(terms, fmt.Sprint("!none", i))
@@ -210,12 +209,12 @@ func dearSelector() string {
 	return strings.Join(terms, ",")
 }
 
-// While dear reads wait for their turn, cheap ones do not; a client that leaves does not wait any longer.
-func TestDearReadsWait(t *testing.T) {
+// Cheap reads pass expensive ones that wait. A client that leaves no longer waits.
+func TestExpensiveReadWait(t *testing.T) {
 	cache, _ := cachetest.ConfigMaps(t, 2000)
 	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{cache}}, http.NotFound, testLimits(), nil)
 	const list = "GET /api/v1/namespaces/a/configmaps%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
-	dear, cheap := fmt.Sprintf(list, "?resourceVersion=0&labelSelector="+dearSelector()), fmt.Sprintf(list, "/c-000001?resourceVersion=0")
+	expensive, cheap := fmt.Sprintf(list, "?resourceVersion=0&labelSelector="+expensiveSelector()), fmt.Sprintf(list, "/c-000001?resourceVersion=0")
 	answer := func(request string) int {
 		c := dialTLS(t, address)
 		defer c.Close()
@@ -229,32 +228,32 @@ func TestDearReadsWait(t *testing.T) {
 		}
 		return resp.StatusCode
 	}
-	if code := answer(dear); code != http.StatusOK {
-		t.Fatalf("dear, alone: %d", code)
+	if code := answer(expensive); code != http.StatusOK {
+		t.Fatalf("expensive, alone: %d", code)
 	}
-	all := s.slots.Capacity
-	if err := s.slots.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
+	all := s.readSlots.Capacity
+	if err := s.readSlots.Take(t.Context(), fair.Claim{User: "holder", Size: all}); err != nil {
 		t.Fatal(err)
 	}
 	leaver, stayer := dialTLS(t, address), make(chan int, 1)
-	send(t, leaver, dear)
-	waitFor(t, "a dear read waits", func() bool { return s.slots.Waiting() == 1 })
+	send(t, leaver, expensive)
+	waitFor(t, "an expensive read waits", func() bool { return s.readSlots.Waiting() == 1 })
 	if code := answer(cheap); code != http.StatusOK {
 		t.Errorf("cheap: %d", code)
 	}
 	_ = leaver.Close()
-	waitFor(t, "who left does not wait", func() bool { return s.slots.Waiting() == 0 })
-	go func() { stayer <- answer(dear) }()
-	waitFor(t, "another one waits", func() bool { return s.slots.Waiting() == 1 })
-	s.slots.Give("holder", all)
+	waitFor(t, "the leaver does not wait", func() bool { return s.readSlots.Waiting() == 0 })
+	go func() { stayer <- answer(expensive) }()
+	waitFor(t, "another one waits", func() bool { return s.readSlots.Waiting() == 1 })
+	s.readSlots.Give("holder", all)
 	if code := <-stayer; code != http.StatusOK {
-		t.Errorf("dear: %d", code)
+		t.Errorf("expensive: %d", code)
 	}
-	waitFor(t, "nothing is held", func() bool { return s.slots.Taken() == 0 })
+	waitFor(t, "nothing is held", func() bool { return s.readSlots.Taken() == 0 })
 }
 
-// An answer that is shared takes its part of the workspace until the last of those who share it has written it. One that is
-// too long to be shared does so as far as it was read.
+// A shared answer holds its part of the workspace until its last reader has written it. So does the
+// beginning of an answer that is too long to share.
 func TestSharedAnswerIsAccounted(t *testing.T) {
 	const sharers = 5
 	for name, test := range map[string]struct {
@@ -268,7 +267,7 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 			s, _ := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
 				<-gate
 				_, _ = w.Write(make([]byte, test.length/2))
-				_ = http.NewResponseController(w).Flush() // so that nobody knows the length
+				_ = http.NewResponseController(w).Flush() // so that no length is known
 				_, _ = w.Write(make([]byte, test.length-test.length/2))
 			}, testLimits())
 			answers := make(chan *exchange.Response, sharers+2)
@@ -315,12 +314,12 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 				_ = one.Close()
 				_ = one.Close()
 			}
-			waitFor(t, "all is given back", func() bool { return s.workspace.Taken() == 0 && s.places.Taken() == 0 })
+			waitFor(t, "all is given back", func() bool { return s.workspace.Taken() == 0 && s.forwardSlots.Taken() == 0 })
 		})
 	}
 }
 
-// Whatever protocol a client speaks, it gets the list that is indented while it is written, whole.
+// A list that is indented while it is written arrives whole over every protocol.
 func TestOneOffListsOverTheWire(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 3000)
 	_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, testLimits(), nil)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Stale reads wait for a place, watches have places of their own, and nobody gives one back twice.
-func TestStalePlaces(t *testing.T) {
+// Stale reads wait for a slot, watches have slots of their own, and no slot is given back twice.
+func TestStaleSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFallbackLimiter(1, 1)
 		list, refusal := s.admit(t.Context(), "list")
@@ -16,7 +16,7 @@ func TestStalePlaces(t *testing.T) {
 		}
 		watch, refusal := s.admit(t.Context(), "watch")
 		if refusal != nil {
-			t.Fatal("a list took the place of a watch")
+			t.Fatal("a list took the slot of a watch")
 		}
 		began := time.Now()
 		if _, refusal := s.admit(t.Context(), "get"); refusal == nil || time.Since(began) != fallbackWait || refusal.Status != 429 {
@@ -24,7 +24,7 @@ func TestStalePlaces(t *testing.T) {
 		}
 		time.AfterFunc(time.Second, list)
 		if again, refusal := s.admit(t.Context(), "get"); refusal != nil {
-			t.Error("refused, and a place became free")
+			t.Error("refused, and a slot became free")
 		} else {
 			again()
 		}
@@ -32,7 +32,7 @@ func TestStalePlaces(t *testing.T) {
 		watch()
 		watch()
 		if len(s.reads)+len(s.watches) != 0 {
-			t.Errorf("%d and %d places are left over", len(s.reads), len(s.watches))
+			t.Errorf("%d and %d slots are left over", len(s.reads), len(s.watches))
 		}
 	})
 }

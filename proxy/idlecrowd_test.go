@@ -22,13 +22,12 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// asCrowd makes the test's binary be a crowd of clients, in a process of its own: their memory is
-// not the server's.
-// Its value is an address, how many they are, "tcp", "tls" or "h2", and what they do.
+// asCrowd makes the test binary a crowd of clients, in another process so that their memory is not
+// the server's. Its value is an address, their number, "tcp", "tls" or "h2", and what they do.
 const asCrowd = "WATCHPROXY_TEST_AS_CROWD"
 
-// runCrowd connects the clients, has each do its part, says so, and waits until its standard
-// input ends.
+// runCrowd connects the clients, lets each do its part, reports it, and waits for the end of its
+// input.
 func runCrowd(order string) error {
 	fields := strings.Fields(order)
 	n, err := strconv.Atoi(fields[1])
@@ -55,16 +54,16 @@ func connectOne(address, over string) (net.Conn, error) {
 		return net.Dial("tcp", address)
 	}
 	protocol := map[string]string{"tls": "http/1.1", "h2": "h2"}[over]
-	return tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}) //nolint:gosec // nothing is secret
+	return tls.Dial("tcp", address, insecure(protocol))
 }
 
-// longPath is refused before anything is known of the client, and the connection goes on.
+// longPath is refused before the client is known, and the connection goes on.
 var longPath = "/" + strings.Repeat("x", 100)
 
-// refused is a request for it.
+// refused is a request for longPath.
 var refused = "GET " + longPath + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-// behaviours are what clients do before they are silent.
+// behaviours are what clients do before they fall silent.
 var behaviours = map[string]func(net.Conn) error{
 	"silent": func(net.Conn) error { return nil },
 	"half": func(c net.Conn) error {
@@ -174,8 +173,7 @@ func startCrowd(t *testing.T, address string, n int, over, behaviour string) (en
 	return end
 }
 
-// least is the least memory in use, heap and stacks, that is seen for a while: stacks shrink with
-// collections.
+// least is the least memory in use for a while, heap and stacks: stacks shrink with collections.
 func least() uint64 {
 	best := ^uint64(0)
 	for range 8 {
@@ -187,9 +185,9 @@ func least() uint64 {
 	return best
 }
 
-// A connection that nobody is known on costs little, whatever it has said. Of the memory with TLS,
-// crypto/tls takes 7 KiB; of that with HTTP/2, the library takes 14 KiB, and up to 4 KiB more for
-// what it has read and written.
+// A connection of an unknown client costs little, whatever it has sent. With TLS, crypto/tls takes
+// 7 KiB of it; with HTTP/2, the library takes 14 KiB, and up to 4 KiB more for what it reads and
+// writes.
 func TestMemoryOfUnknownConnections(t *testing.T) {
 	if cachetest.Race {
 		t.Skip("the race detector takes memory of its own")
@@ -214,13 +212,13 @@ func TestMemoryOfUnknownConnections(t *testing.T) {
 	} {
 		t.Run(test.over+" "+test.behaviour, func(t *testing.T) {
 			s, address := serveStrangers(t, test.over != "tcp", testLimits())
-			startCrowd(t, address.String(), 20, test.over, test.behaviour)() // what the first ones make is kept
+			startCrowd(t, address.String(), 20, test.over, test.behaviour)() // the first ones fill caches
 			waitFor(t, "they have gone", func() bool { return s.listening.Connections() == 0 })
 			before := least()
 			end := startCrowd(t, address.String(), n, test.over, test.behaviour)
 			defer end()
 			waitFor(t, "all are there", func() bool { return s.listening.Connections() == n })
-			each := (max(least(), before) - before) / n // tests before this one may have left what goes now
+			each := (max(least(), before) - before) / n // memory of earlier tests may be freed now
 			t.Logf("%d bytes", each)
 			if each > test.most<<10 {
 				t.Errorf("%d bytes for each connection, want at most %d KiB", each, test.most)

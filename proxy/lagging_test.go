@@ -19,20 +19,20 @@ import (
 func heapNow() int64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // and what pools had
+	runtime.GC() // pools too
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// Watches that are not read hold a piece each, whatever has happened, and how large the events are
-// makes no difference. That is beside what a connection and a stream take, of either end.
+// Unread watches hold one piece each, however many events there are and however large. The
+// connection and the stream take more, at both ends.
 func TestUnreadWatchesHoldLittle(t *testing.T) {
 	if cachetest.Race {
 		t.Skip("make test runs it without the race detector")
 	}
 	const (
 		watches = 100
-		stream  = 48 << 10 // goroutines and buffers of a stream; of HTTP/1 a connection, its client's end included
+		stream  = 48 << 10 // goroutines and buffers of a stream; over HTTP/1 a connection with its client's end
 	)
 	for _, events := range []struct{ n, size int }{{128, 30 << 10}, {40, 1 << 20}} {
 		c, _ := cachetest.Roomy(t)
@@ -52,7 +52,7 @@ func TestUnreadWatchesHoldLittle(t *testing.T) {
 				delivered := c.Stats().Delivered
 				before := heapNow()
 				open(address)
-				// Each has polled until it was blocked: the kernel takes a few pieces of HTTP/1.
+				// Each has polled until it was blocked. The kernel takes a few pieces of HTTP/1.
 				waitFor(t, "all watches have begun", func() bool { return c.Stats().Delivered-delivered >= watches })
 				var held int64
 				for still, was := 0, uint64(0); still < 5; still++ {
@@ -69,8 +69,8 @@ func TestUnreadWatchesHoldLittle(t *testing.T) {
 	}
 }
 
-// The clients of either protocol get each event once and in order, whatever its size, and however
-// they pause.
+// Over both protocols, clients get each event once and in order, whatever its size and their
+// pauses.
 func TestWatchesOfAllSizes(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -3,7 +3,6 @@ package proxy
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -28,8 +27,7 @@ import (
 // lateTarget is a watch from before the history of pageOf's cache.
 const lateTarget = watchTarget + "3"
 
-// lateWorld is a server whose cache knows little of the past. Its client leaves when leave is
-// called.
+// lateWorld is a server whose cache knows little history. Its client leaves by calling leave.
 type lateWorld struct {
 	t       *testing.T
 	s       *Server
@@ -43,12 +41,12 @@ func newLateWorld(t *testing.T) *lateWorld {
 	w := &lateWorld{t: t}
 	c, _ := cachetest.ConfigMaps(t, 10)
 	w.reset()
-	w.s, w.address = serveFeeds(t, oneFeed{&rawFeed{c}, func(ctx context.Context) { (*w.opening.Load())(ctx) }},
+	w.s, w.address = serveFeeds(t, oneFeed{feed: &rawFeed{c}, opening: func(ctx context.Context) { (*w.opening.Load())(ctx) }},
 		func(out http.ResponseWriter, in *http.Request) { (*w.asked.Load())(out, in) }, testLimits(), nil)
 	return w
 }
 
-// reset has upstream's watches last until they are given up.
+// reset makes upstream's watches last until they are given up.
 func (w *lateWorld) reset() {
 	opening := func(context.Context) {}
 	asked := http.HandlerFunc(func(_ http.ResponseWriter, in *http.Request) { <-in.Context().Done() })
@@ -56,7 +54,7 @@ func (w *lateWorld) reset() {
 	w.asked.Store(&asked)
 }
 
-// free tells that nothing is taken.
+// free tells that nothing is held.
 func (w *lateWorld) free() bool {
 	w.s.limits.watches.mu.Lock()
 	defer w.s.limits.watches.mu.Unlock()
@@ -66,7 +64,7 @@ func (w *lateWorld) free() bool {
 func protocolTransport(t *testing.T, protocol string) *http.Transport {
 	t.Helper()
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}, //nolint:gosec // nothing is secret
+		TLSClientConfig: insecure(protocol),
 		Protocols:       new(http.Protocols),
 	}
 	transport.Protocols.SetHTTP1(protocol == "http/1.1")
@@ -75,9 +73,9 @@ func protocolTransport(t *testing.T, protocol string) *http.Transport {
 	return transport
 }
 
-// Whenever the client of a late watch leaves, its place is free afterwards.
-func TestLatePlacesComeBack(t *testing.T) {
-	// Each has the client leave by calling leave, at some moment.
+// Whenever the client of a late watch leaves, its slot becomes free.
+func TestLateSlotsComeBack(t *testing.T) {
+	// Each stage calls leave at another moment.
 	stages := map[string]func(w *lateWorld, leave func()){
 		"at once": func(_ *lateWorld, leave func()) { leave() },
 		"while the cache is asked": func(w *lateWorld, leave func()) {
@@ -123,14 +121,14 @@ func TestLatePlacesComeBack(t *testing.T) {
 					}
 					leave()
 				}
-				waitFor(t, "all places are free", w.free)
+				waitFor(t, "all slots are free", w.free)
 			})
 		}
 	}
 }
 
-// So many are forwarded. The others are told what the apiserver would say, until one has ended.
-func TestLatePlacesAreFew(t *testing.T) {
+// lateMax watches are forwarded. Until one ends, others get the apiserver's error.
+func TestLateSlotsAreFew(t *testing.T) {
 	w := newLateWorld(t)
 	ended := make(chan struct{})
 	asked := http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
@@ -165,19 +163,19 @@ func TestLatePlacesAreFew(t *testing.T) {
 		}
 	}
 	close(ended)
-	waitFor(t, "all places are free", w.free)
+	waitFor(t, "all slots are free", w.free)
 	if line := watch(); !strings.Contains(line, "from upstream") {
 		t.Errorf("then %s", line)
 	}
 }
 
-// panics is a way upstream that has a mistake.
+// panics is a broken round tripper.
 type panics struct{}
 
 // RoundTrip implements http.RoundTripper.
 func (panics) RoundTrip(*http.Request) (*http.Response, error) { panic("a mistake") }
 
-// A panic gives back what the request had taken.
+// A panic gives back everything that its request held.
 func TestPanicGivesBack(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 10)
 	behind := httptest.NewServer(http.NotFoundHandler())
@@ -206,7 +204,7 @@ func TestPanicGivesBack(t *testing.T) {
 			t.Errorf("%s: %d", sent, resp.Status)
 		}
 		s.limits.watches.mu.Lock()
-		taken := s.places.Taken()
+		taken := s.forwardSlots.Taken()
 		if held := fmt.Sprint(s.late.Load(), taken, s.limits.watches.mu.held, s.sharing.Waiting()); held != "0 0 map[] 0" {
 			t.Errorf("after %s: %s", sent, held)
 		}
@@ -217,7 +215,7 @@ func TestPanicGivesBack(t *testing.T) {
 	}
 }
 
-// noConn is the connection of a request that came by none.
+// noConn is the connection of a request without one.
 type noConn struct{}
 
 // RemoteAddr implements Conn.
@@ -273,12 +271,11 @@ func TestForwardEndsWithItsClient(t *testing.T) {
 			if !<-ended {
 				t.Error("upstream's request goes on")
 			}
-			waitFor(t, "the place is free", func() bool { return s.places.Taken() == 0 })
+			waitFor(t, "the slot is free", func() bool { return s.forwardSlots.Taken() == 0 })
 		})
 	}
 }
 
-// watchingClient counts its watchers.
 type watchingClient struct{ watched atomic.Int64 }
 
 // WhenGone implements exchange.Client.

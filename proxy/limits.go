@@ -4,17 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// perUserCounts count what users have open, and forget who has nothing open.
+// perUserCounts count what each user has open.
 type perUserCounts struct {
 	mu struct {
 		sync.Mutex
@@ -22,7 +20,7 @@ type perUserCounts struct {
 	}
 }
 
-// take counts one more unless that would be more than most.
+// take counts one more, up to most.
 func (h *perUserCounts) take(name string, most int) (giveBack func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -42,15 +40,14 @@ func (h *perUserCounts) take(name string, most int) (giveBack func(), ok bool) {
 	}), true
 }
 
-// limiter refuses what is beyond a limit of its client.
+// limiter enforces the limits of clients.
 type limiter struct {
-	limits  func() exchange.Limits
-	metrics *metrics.Metrics
-	// What users have open.
+	limits               func() exchange.Limits
+	metrics              *metrics.Metrics
 	connections, watches perUserCounts
 }
 
-// admit refuses a request that is beyond a limit of its client.
+// admit counts the request's connection for its user, or refuses.
 func (l *limiter) admit(req *exchange.Request) (refusal *exchange.Response) {
 	name := req.User()
 	if req.Conn.Crowded() {
@@ -72,17 +69,15 @@ func (l *limiter) AdmitWatch(req *exchange.Request) (done func(), refusal *excha
 	return done, nil
 }
 
-// tooMany says that a client has enough, and should come back later.
+// tooMany asks a client that exceeds a limit to come back later.
 func (l *limiter) tooMany(req *exchange.Request, limit, message string) *exchange.Response {
 	l.metrics.Limited.WithLabelValues(limit).Inc()
-	st := exchange.Failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message+", please try again later")
-	st.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
-	resp := req.Fail(st, exchange.FromProxy)
+	resp := req.Fail(exchange.TooManyRequests(message), exchange.FromProxy)
 	resp.Close = limit == "connections" || limit == "user_connections"
 	return resp
 }
 
-// GaveUp implements read.Limiter. It answers a request that has waited in vain.
+// GaveUp implements read.Limiter. It answers a request that waited in vain.
 func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response {
 	if errors.Is(err, context.Canceled) {
 		return exchange.ClientGone()
@@ -90,33 +85,89 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 	return l.tooMany(req, limit, message)
 }
 
-// admitForward waits for one of the places upstream, as long as the client has patience: upstream
-// knows the user and queues by itself. A request is refused only if the memory for those that wait
-// is gone. A user has half of the places at most, so that others get through whatever it does.
+// admitForward waits for a slot upstream for as long as the client does: upstream knows the user
+// and has queues of its own. It refuses only if the memory for waiting requests is full. A user
+// gets at most half of the slots.
 func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
 	if lasting(rt) {
-		return s.limits.AdmitWatch(req) // it takes no place, but memory for as long as it lasts
+		return s.limits.AdmitWatch(req) // it takes no slot, but memory while it lasts
 	}
 	user := req.User()
-	w, err := s.places.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held()})
+	w, err := s.forwardSlots.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held()})
 	if w != nil {
 		req.Body.ReadAhead()
 		ctx, stop := req.Attended(ctx)
-		err = s.places.Wait(ctx, w)
+		err = s.forwardSlots.Wait(ctx, w)
 		stop()
 	}
 	if err != nil {
-		return nil, s.limits.GaveUp(req, err, "forwards", "too many requests wait for the upstream apiserver")
+		return nil, s.limits.GaveUp(req, err, "forwards", tooManyForwards)
 	}
-	return sync.OnceFunc(func() { s.places.Give(user, 1) }), nil
+	return sync.OnceFunc(func() { s.forwardSlots.Give(user, 1) }), nil
 }
 
-// lasting tells requests that may go on for as long as they like, for upstream as
-// well: they do not count as in flight. Nor do others that upstream has upgraded.
+// lasting tells requests without a time limit. Upstream does not count them as in flight either,
+// nor upgraded ones.
 func lasting(rt exchange.Route) bool {
 	switch rt.Subresource {
 	case "attach", "exec", "log", "portforward", "proxy":
 		return true
 	}
 	return rt.Verb == "watch"
+}
+
+const (
+	// fallbackReads and fallbackWatches bound the reads that upstream answers at a time while a cache
+	// is not up to date. Such reads come in crowds. Others wait for fallbackWait.
+	fallbackReads   = 64
+	fallbackWatches = 256
+	fallbackWait    = 10 * time.Second
+	// soonerMost bounds the lists that go upstream at a time because it answers sooner. One of
+	// several users gets half.
+	soonerMost = 32
+	// soonerPatience is the least time that upstream gets for such a list before the cache answers.
+	soonerPatience  = 2 * time.Second
+	tooManyForwards = "too many requests wait for the upstream apiserver"
+	// lostPatience is how long a read waits for a lost upstream.
+	lostPatience = 5 * time.Second
+)
+
+// fallbackLimiter bounds the reads that fall back to upstream. A watch holds its slot while it is
+// open.
+type fallbackLimiter struct{ reads, watches chan struct{} }
+
+func newFallbackLimiter(reads, watches int) fallbackLimiter {
+	return fallbackLimiter{make(chan struct{}, reads), make(chan struct{}, watches)}
+}
+
+// admit waits for a slot. Without one the client is asked to come back, as the cache may answer
+// then.
+func (l fallbackLimiter) admit(ctx context.Context, verb string) (leave func(), refusal *exchange.Response) {
+	slots := l.reads
+	if verb == "watch" {
+		slots = l.watches
+	}
+	ctx, cancel := context.WithTimeout(ctx, fallbackWait)
+	defer cancel()
+	select {
+	case slots <- struct{}{}:
+		return sync.OnceFunc(func() { <-slots }), nil
+	case <-ctx.Done():
+		return nil, exchange.StatusResponse(exchange.TooManyRequests(tooManyForwards), exchange.FromProxy)
+	}
+}
+
+// lateMax bounds the forwarded watches from before a cache's history. A cache knows less of the
+// past than upstream, unless such a watch started it. But upstream keeps each forwarded watch for
+// half an hour. Further ones get kube-apiserver's "too old resource version": a new list costs
+// upstream nothing.
+const lateMax = 32
+
+// admitLate takes a slot if one is free.
+func (s *Server) admitLate() (leave func(), ok bool) {
+	if s.late.Add(1) > lateMax {
+		s.late.Add(-1)
+		return nil, false
+	}
+	return func() { s.late.Add(-1) }, true
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// testLimits are what servers in tests have.
+// testLimits are the limits of test servers.
 func testLimits() exchange.Limits {
 	return exchange.Limits{
 		HeaderBytes: 64 << 10, URIBytes: 32 << 10, BodyBytes: 3 << 20,
@@ -18,8 +18,8 @@ func testLimits() exchange.Limits {
 	}
 }
 
-// A user is counted until everything was given back, once each, and forgotten then.
-func TestHoldings(t *testing.T) {
+// A user is counted until everything is given back, once each, and then forgotten.
+func TestPerUserCounts(t *testing.T) {
 	var h perUserCounts
 	first, ok := h.take("a", 2)
 	second, ok2 := h.take("a", 2)
@@ -42,7 +42,7 @@ func TestHoldings(t *testing.T) {
 	}
 }
 
-// A forwarded watch or log counts among its user's watches for as long as it lasts.
+// A forwarded watch or log counts among its user's watches while it lasts.
 func TestLastingForwardsAreCounted(t *testing.T) {
 	limits := testLimits()
 	limits.UserWatches = 1

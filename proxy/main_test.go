@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m,
-		// fasthttp's clock never ends, and its pool of goroutines only after a sleep.
+		// fasthttp's clock never ends, and its goroutine pool ends after a sleep.
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 	)

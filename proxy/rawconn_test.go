@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// rawConn is the server's side of a connection whose client has sent all that it
-// ever sends. Once that is read, the client has gone; but WhenGone, which looks
-// for the client while an answer is awaited, learns that only if it does not stop.
-// So that nothing depends on timing, it is told apart by its name.
+// rawConn is the server's side of a connection whose client has sent everything. After the last
+// byte the client has gone. WhenGone, which looks for the client during an answer, learns that only
+// if it does not stop. It is recognised by its name, so that nothing depends on timing.
 type rawConn struct {
-	piece  int           // the most bytes that one Read gives, 0 for no bound
+	piece  int           // the most bytes of one Read, 0 for no bound
 	closed chan struct{} // closed by Close
 	mu     struct {
 		sync.Mutex
@@ -62,7 +61,7 @@ func (c *rawConn) Read(p []byte) (int, error) {
 	}
 }
 
-// calledBy tells whether a function whose name holds the given one is on the stack.
+// calledBy tells whether a function whose name contains the given one is on the stack.
 func calledBy(name string) bool {
 	var pcs [16]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
@@ -88,7 +87,7 @@ func (c *rawConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// answers is all that was written.
+// answers is everything written.
 func (c *rawConn) answers() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +110,7 @@ func (c *rawConn) Close() error {
 // CloseWrite is that of a TCP connection.
 func (c *rawConn) CloseWrite() error { return nil }
 
-// SetReadDeadline implements net.Conn. A deadline to come never does.
+// SetReadDeadline implements net.Conn. A future deadline never comes.
 func (c *rawConn) SetReadDeadline(at time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +131,7 @@ func (c *rawConn) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0
 // RemoteAddr implements net.Conn.
 func (c *rawConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 2} }
 
-// rawListener accepts the connections that it is given.
+// rawListener accepts given connections.
 type rawListener struct {
 	conns chan net.Conn
 	ended chan struct{}
@@ -164,7 +163,7 @@ func (l *rawListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0,
 
 var errHung = errors.New("the connection is still open")
 
-// serve hands a connection to the listener's server and waits until it is closed.
+// serve gives a connection to the listener's server and waits until it is closed.
 func (l *rawListener) serve(c *rawConn) error {
 	const limit = 20 * time.Second
 	timer := time.NewTimer(limit)

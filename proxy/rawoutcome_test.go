@@ -14,23 +14,24 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
-// heard is a request as an apiserver hears it.
+// heard is a request as an apiserver reads it.
 type heard struct {
 	method, target, path, query string
 	info                        *apirequest.RequestInfo
 	infoErr                     string
 	header                      http.Header
 	body                        string
-	whole                       bool // the body came to its end
+	whole                       bool // the body ended
 }
 
 func hear(r *http.Request) *heard {
 	h := &heard{method: r.Method, target: r.RequestURI, path: r.URL.EscapedPath(), query: r.URL.RawQuery, header: r.Header.Clone()}
-	info, err := exchange.RequestInfos.NewRequestInfo(r)
+	info, err := access.RequestInfos.NewRequestInfo(r)
 	if err != nil {
 		h.infoErr = err.Error()
 	}
@@ -40,12 +41,12 @@ func hear(r *http.Request) *heard {
 	return h
 }
 
-// tellsWho tells the headers by which an apiserver knows who asks.
+// tellsWho tells the headers that identify a user to an apiserver.
 func tellsWho(name string) bool {
 	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, exchange.ImpersonatePrefix)
 }
 
-// endToEnd are the headers that the proxy has to pass on.
+// endToEnd are the headers that the proxy must pass on.
 func (h *heard) endToEnd() http.Header {
 	listed := strings.Split(strings.Join(h.header["Connection"], ","), ",")
 	for i := range listed {
@@ -58,14 +59,14 @@ func (h *heard) endToEnd() http.Header {
 			"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 		}, name), name == "Content-Length":
 		case name == "User-Agent":
-			// net/http sends one, and none rather than an empty one.
+			// net/http sends one, and drops an empty one.
 			if values[0] != "" {
 				kept[name] = values[:1]
 			}
 		case strings.HasPrefix(name, "X-Remote-"):
-			// They are a front proxy's, and an apiserver heeds only one that proves to be it.
+			// Front proxies set them; an apiserver trusts only a known front proxy.
 		case slices.Contains(listed, name) && !tellsWho(name):
-			// What Connection lists ends here (RFC 9110, 7.6.1). Who asks must not.
+			// Headers in Connection end here (RFC 9110, 7.6.1). Identity headers must not.
 		default:
 			kept[name] = values
 		}
@@ -73,22 +74,22 @@ func (h *heard) endToEnd() http.Header {
 	return kept
 }
 
-// outcome is what the proxy made of one request.
+// outcome is what the proxy made of a request.
 type outcome struct {
 	method, target string
 	route          exchange.Route
 	query          string
-	opened         bool   // a cache was asked for
+	opened         bool   // a cache was opened
 	sent           bool   // it was forwarded
-	heard          *heard // by upstream; nil if it was broken off before
+	heard          *heard // by upstream; nil if it was cut before
 }
 
 func (o *outcome) String() string {
 	return fmt.Sprintf("%s %q (asked the cache: %t, forwarded: %t)", o.method, o.target, o.opened, o.sent)
 }
 
-// contradicts tells how the proxy's understanding of a request differs from the
-// apiserver's, which got the same bytes.
+// contradicts tells how the proxy's reading of a request differs from the apiserver's reading of
+// the same bytes.
 func (o *outcome) contradicts(want *heard) error {
 	if o.method != want.method || o.target != want.target {
 		return fmt.Errorf("%v, but the apiserver hears %s %q", o, want.method, want.target)
@@ -107,8 +108,8 @@ func (o *outcome) contradicts(want *heard) error {
 	return nil
 }
 
-// misasks compares what the apiserver would be asked to authorize before a cache
-// answers with what it would authorize itself.
+// misasks compares what the apiserver would authorize itself with the review before a cached
+// answer.
 func (o *outcome) misasks(info *apirequest.RequestInfo) error {
 	if !info.IsResourceRequest {
 		return errors.New("asks a cache for what is no resource to the apiserver")
@@ -129,8 +130,8 @@ func (o *outcome) misasks(info *apirequest.RequestInfo) error {
 	return nil
 }
 
-// attributesText is all that an authorizer sees, but for the API prefix. Of selectors
-// that cannot be read it sees nothing; they are never answered from a cache.
+// attributesText is everything an authorizer sees except for the API prefix. It sees nothing of
+// malformed selectors, which are never answered from a cache.
 func attributesText(a authorizer.Attributes) string {
 	byField, fieldErr := a.GetFieldSelector()
 	byLabel, labelErr := a.GetLabelSelector()
@@ -139,8 +140,7 @@ func attributesText(a authorizer.Attributes) string {
 		a.IsResourceRequest(), a.GetPath(), byField, fieldErr, byLabel, labelErr)
 }
 
-// differs compares what upstream heard from the proxy with what it would have
-// heard from the client itself.
+// differs compares a request from the proxy with the same request from the client itself.
 func (h *heard) differs(want *heard) error {
 	for _, part := range []struct {
 		what      string

@@ -7,11 +7,10 @@ import (
 	"testing"
 )
 
-// Whatever bytes come, the proxy does not fail, and hears no other requests than
-// the apiserver would if it got the same bytes: each one that it forwards arrives
-// as the apiserver would have heard it from the client, and each one for which a
-// cache is asked means to the apiserver what the cache is asked for. It may refuse
-// or break off what the apiserver would have taken.
+// Whatever the bytes, the proxy does not crash, and reads the same requests as the apiserver. A
+// forwarded request arrives as the apiserver would have read it from the client. A cache is asked
+// for what the request means to the apiserver. The proxy may refuse or cut requests that the
+// apiserver would accept.
 func FuzzRawRequest(f *testing.F) {
 	for _, seed := range rawSeeds {
 		f.Add([]byte(strings.ReplaceAll(seed, "\n", "\r\n")), uint8(0))
@@ -42,9 +41,9 @@ func FuzzRawRequest(f *testing.F) {
 	})
 }
 
-// hearsUnspaced tells whether the apiserver would hear the request of the i-th
-// outcome, too, were it not for empty lines in front of it, and then goes on without
-// those. A server may skip them (RFC 9112, 2.2): fasthttp does, net/http does not.
+// hearsUnspaced tells whether the apiserver would also read the i-th request without the empty
+// lines before it, and continues without those. A server may skip them (RFC 9112, 2.2): fasthttp
+// does, net/http does not.
 func (w *parserDiff) hearsUnspaced(tb testing.TB, x *rawExchange, i int) bool {
 	tb.Helper()
 	line := []byte(x.outcomes[i].method + " " + x.outcomes[i].target + " ")

@@ -1,6 +1,6 @@
 package proxy
 
-// rawSeeds are requests whose lines end as they should, in CR LF.
+// rawSeeds are requests; their lines end in CR LF.
 var rawSeeds = []string{
 	"GET /api/v1/pods?resourceVersion=0 HTTP/1.1\nHost: localhost\n\n",
 	"GET /api/v1/namespaces/default/pods/a?resourceVersion=0 HTTP/1.1\nHost: localhost\n\nGET /api/v1/pods?watch=1 HTTP/1.1\nHost: localhost\n\n",
@@ -59,7 +59,7 @@ var rawSeeds = []string{
 	"GET /version HTTP/1.1\nHost: localhost\n\n\nGET /livez HTTP/1.1\nHost: localhost\n\n",
 }
 
-// exactSeeds are sent as they are.
+// exactSeeds are sent unchanged.
 var exactSeeds = []string{
 	"GET /version\r\n",
 	"GET /version HTTP/1.1\nHost: localhost\n\n",

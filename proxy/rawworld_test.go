@@ -26,22 +26,23 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// parserDiff sends the same bytes to a proxy and to a server like kube-apiserver's,
-// one connection at a time, and notes what each of them makes of them.
+// parserDiff sends the same bytes to a proxy and to a server like kube-apiserver, one connection at
+// a time, and records what each reads.
 type parserDiff struct {
+	forwardsAll
 	proxy  *rawListener
 	direct *rawListener
 	feeds  map[schema.GroupVersionResource]*rawFeed
 	mu     struct {
 		sync.Mutex
-		astray   bool // a request went past the numbering
-		run      int  // counts connections; what is late from an earlier one counts no more
+		astray   bool // a request was not numbered
+		run      int  // counts connections; late requests of earlier ones are ignored
 		outcomes []*outcome
 		heard    []*heard
 	}
 }
 
-// numbered names the header by which upstream tells which outcome it is part of.
+// numbered is the header that tells upstream the number of the outcome.
 const numbered = "X-Raw-Request-Number"
 
 func newParserDiff(tb testing.TB) *parserDiff {
@@ -90,7 +91,7 @@ func newParserDiff(tb testing.TB) *parserDiff {
 	return w
 }
 
-// noting notes requests that the proxy has read, whether it takes them for requests or not.
+// noting records every request that the proxy reads, refused ones included.
 type noting struct {
 	*Server
 	w    *parserDiff
@@ -112,7 +113,7 @@ func (n *noting) Answered(req *exchange.Request, rt exchange.Route, resp *exchan
 	n.Server.Answered(req, rt, resp, took)
 }
 
-// begin notes a request that the proxy has read.
+// begin records a request that the proxy has read.
 func (w *parserDiff) begin(req *exchange.Request) {
 	o := &outcome{method: req.Method, target: req.Target, query: req.Query, route: exchange.ParseRoute(req.Method, req.Path)}
 	if o.route.Resource && o.route.Verb == "list" && exchange.IsWatch(req.Query) {
@@ -123,7 +124,7 @@ func (w *parserDiff) begin(req *exchange.Request) {
 	w.mu.outcomes = append(w.mu.outcomes, o)
 }
 
-// numbering notes requests that are forwarded, and numbers them.
+// numbering records forwarded requests and numbers them.
 type numbering struct {
 	*parserDiff
 	http.RoundTripper
@@ -155,7 +156,7 @@ func (w *parserDiff) upstream(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// apiserver is the one that the client talks to itself.
+// apiserver is the server that the client talks to directly.
 func (w *parserDiff) apiserver(_ http.ResponseWriter, r *http.Request) {
 	h := hear(r)
 	w.mu.Lock()
@@ -163,7 +164,7 @@ func (w *parserDiff) apiserver(_ http.ResponseWriter, r *http.Request) {
 	w.mu.heard = append(w.mu.heard, h)
 }
 
-// rawExchange is what became of the same bytes on two connections.
+// rawExchange is the result of the same bytes on two connections.
 type rawExchange struct {
 	raw      []byte
 	outcomes []*outcome
@@ -171,7 +172,7 @@ type rawExchange struct {
 	answers  []byte
 }
 
-// send sends bytes to both. The proxy gets them in pieces, 0 for all at once.
+// send sends bytes to both. The proxy gets them in pieces; 0 for all at once.
 func (w *parserDiff) send(tb testing.TB, raw []byte, piece int) rawExchange {
 	tb.Helper()
 	w.mu.Lock()
@@ -209,16 +210,8 @@ func (w *parserDiff) hearDirect(tb testing.TB, raw []byte) []*heard {
 	return w.mu.heard
 }
 
-// Joins implements Feeds.
-func (w *parserDiff) Joins(schema.GroupVersionResource, object.Encoding, func() bool) bool {
-	return false
-}
-
 // Caches implements Feeds.
 func (w *parserDiff) Caches(schema.GroupVersionResource) bool { return true }
-
-// Lost implements Feeds.
-func (w *parserDiff) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Open implements Feeds.
 func (w *parserDiff) Open(_ context.Context, gvr schema.GroupVersionResource, _ object.Encoding, _ uint64) (read.Feed, error) {
@@ -231,7 +224,7 @@ func (w *parserDiff) Open(_ context.Context, gvr schema.GroupVersionResource, _ 
 	return nil, read.Beyond
 }
 
-// rawFeed is a cache that does not change.
+// rawFeed has a cache that does not change.
 type rawFeed struct{ cache *watchcache.Cache }
 
 // Cache implements Feed.
@@ -265,7 +258,7 @@ func (f *rawFeed) Answered(watchcache.Scope, time.Duration, bool) {}
 
 func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 	tb.Helper()
-	const rv = 1 << 62 // later than any that is likely to be asked for: nobody waits
+	const rv = 1 << 62 // later than any likely resourceVersion, so that no read waits
 	feeds := map[schema.GroupVersionResource]*rawFeed{}
 	for _, resource := range []object.Resource{
 		{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", ListKind: "PodList", Namespaced: true},
@@ -287,8 +280,7 @@ func rawFeeds(tb testing.TB) map[schema.GroupVersionResource]*rawFeed {
 	return feeds
 }
 
-// forwarderTo forwards to one server.
-// forwarderTo returns a forwarder whose ways upstream are wrapped, unless wrap is nil.
+// forwarderTo returns a forwarder to one server. Wrap, if not nil, wraps its round trippers.
 func forwarderTo(config *rest.Config, wrap func(http.RoundTripper) http.RoundTripper) (*forward.Forwarder, error) {
 	return forward.New(config, func(adapt forward.Adaptation) (http.RoundTripper, error) {
 		way, err := rest.TransportFor(adapt(config))

@@ -25,25 +25,23 @@ import (
 // Options are a server's settings.
 type Options struct {
 	read.Options
-	// Drain is the time over which open watches are ended at shutdown.
+	// Drain is the time over which open watches end at shutdown.
 	Drain time.Duration
-	// Stall is how long a client may leave a watch unread before it is cut.
+	// Stall is how long a client may leave a watch unread before its connection is cut.
 	Stall time.Duration
-	// TLS is nil for plain HTTP. Its clients choose between the protocols in it,
-	// HTTP/1.1 and HTTP/2.
+	// TLS is nil for plain HTTP. It offers HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
-	// AnyHost serves requests whatever Host they name, unless a browser may have sent them: the
-	// listener is a Unix socket.
+	// AnyHost serves any Host, as on a Unix socket, unless a browser may have sent the request.
 	AnyHost bool
 	// Limits bound what clients may take.
 	Limits exchange.Limits
 	// AccessLog is the probability, from 0 to 1, that a request is logged.
 	AccessLog float64
-	// Workspace bounds the memory of answers that are made for one request each and of requests
-	// that wait for their turn, in bytes; 0 is 128 MiB. An answer that does not fit is forwarded.
+	// Workspace bounds the memory of one-off answers and of waiting requests, in bytes; 0 is
+	// 128 MiB. An answer that does not fit is forwarded.
 	Workspace int64
-	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes
-	// its connection take no further ones, so that clients spread over replicas.
+	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 is the last on its
+	// connection. So clients spread over replicas.
 	GoawayChance float64
 }
 
@@ -57,7 +55,7 @@ type Server struct {
 	metrics  *metrics.Metrics
 	log      *zap.Logger
 
-	ctx       context.Context // ends when what is still open is cut
+	ctx       context.Context // ends when open requests are cut
 	cut       context.CancelFunc
 	draining  context.Context // ends when the server begins to drain
 	drain     context.CancelFunc
@@ -65,13 +63,13 @@ type Server struct {
 	sharing   *forward.Sharing
 	listening *listen.Server
 	fallbacks fallbackLimiter
-	// workspace is for answers that are made for one request each.
+	// workspace holds one-off answers.
 	workspace *fair.Workspace
 	limits    limiter
 	reader    *read.Reader
-	// places are for forwarded requests, slots for dear reads from the cache.
-	places, slots *fair.Queue
-	sooner        *fair.Queue // places of lists that upstream answers sooner
+	// forwardSlots are for forwarded requests, readSlots for expensive reads from the cache.
+	forwardSlots, readSlots *fair.Queue
+	soonerSlots             *fair.Queue // for lists that upstream answers sooner
 }
 
 // NewServer returns a server; Serve runs it.
@@ -81,11 +79,11 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	s.fallbacks = newFallbackLimiter(fallbackReads, fallbackWatches)
 	s.draining, s.drain = context.WithCancel(s.ctx)
-	s.share(&options)
+	s.divide(&options)
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
 	s.sharing = &forward.Sharing{Send: s.forward, Workspace: s.workspace, Serving: s.ctx, Shared: metrics.Shared.Inc}
 	s.reader = read.New(read.Config{
-		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.slots, Limits: &s.limits,
+		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.readSlots, Limits: &s.limits,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
 	})
 	var err error
@@ -93,10 +91,10 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	return s, err
 }
 
-// listen returns what listens for a handler.
+// listen returns the listening server of a handler.
 func (s *Server) listen(h listen.Handler) (*listen.Server, error) {
 	return listen.New(listen.Config{
-		Handler: h, Slots: s.slots, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.drain,
+		Handler: h, Slots: s.readSlots, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.drain,
 		Options: func() listen.Options {
 			o := s.options.Load()
 			return listen.Options{Limits: o.Limits, TLS: o.TLS, Drain: o.Drain, Stall: o.Stall, GoawayChance: o.GoawayChance}
@@ -104,24 +102,25 @@ func (s *Server) listen(h listen.Handler) (*listen.Server, error) {
 	})
 }
 
-// share divides what users share. Without authentication all clients are one user, who may have
-// everything. What waits may take a quarter of the memory of the workspace beside it.
-func (s *Server) share(options *Options) {
+// divide sets up the shares of users. Without authentication all clients are one user, and may
+// have everything. Waiting requests may take a quarter of the workspace's memory beside it.
+func (s *Server) divide(options *Options) {
 	const waitingForwards, waitingReads = 8, 16 // parts of the memory
 	memory, users := cmp.Or(options.Workspace, workspaceSize), int64(1)
 	if options.Access != nil {
 		users = 2
 	}
 	forwards, reads := memory/waitingForwards, memory/waitingReads
-	s.sooner = fair.NewQueue(soonerMost, soonerMost/users, 0)
-	s.places = fair.NewQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
-	s.slots = fair.NewSlots(reads)
+	s.soonerSlots = fair.NewQueue(soonerMost, soonerMost/users, 0)
+	s.forwardSlots = fair.NewQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
+	s.readSlots = fair.NewSlots(reads)
 	s.workspace = fair.NewWorkspace(memory, memory/users, reads)
-	s.workspace.CollectAfter(options.Workspace / 2) // without a budget there may be any amount
+	s.workspace.CollectAfter(options.Workspace / 2) // without a budget, memory has no bound
 }
 
-// SetOptions changes what can be changed while the server runs: all but TLS, Access, AnyHost, Stall, Workspace and of
-// the limits HeaderBytes, Read, Idle and Forwards. What is open goes on as it was.
+// SetOptions changes the running server's options, except for TLS, Access, AnyHost, Stall,
+// Workspace and, of the limits, HeaderBytes, Read, Idle and Forwards. Open requests keep the old
+// ones.
 func (s *Server) SetOptions(o Options) {
 	now := *s.options.Load()
 	o.TLS, o.Access, o.AnyHost, o.Stall, o.Workspace = now.TLS, now.Access, now.AnyHost, now.Stall, now.Workspace
@@ -129,12 +128,12 @@ func (s *Server) SetOptions(o Options) {
 	s.options.Store(&o)
 }
 
-// Serve serves l until ctx ends, then closes it and drains: no new connections, watches ended over the
-// drain time, what is in flight finished, the rest cut.
+// Serve serves l until ctx ends, then closes it and drains: watches end over the drain time,
+// requests in flight finish, the rest is cut.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.listening.Serve(ctx, l) }
 
-// Handle implements listen.Handler. It turns a panic into an error response: one broken request must
-// not end a thousand watches.
+// Handle implements listen.Handler. It turns a panic into an error response, so that one broken
+// request does not end a thousand watches.
 func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) (resp *exchange.Response) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -145,17 +144,17 @@ func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange
 	return s.handle(ctx, req, rt)
 }
 
-// handle is the walk that every request takes.
+// handle is the walk of every request.
 func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
 	if rt.Resource && rt.Verb == "list" && exchange.IsWatch(req.Query) {
 		rt.Verb = "watch"
 	}
-	if refusal := s.enter(ctx, req, rt); refusal != nil {
+	if refusal := s.refuse(ctx, req, rt); refusal != nil {
 		return refusal
 	}
 	v := s.reader.Answer(ctx, req, *rt, false)
 	if v.Reason == read.Sooner {
-		if resp, ok := s.leave(ctx, req, *rt, v.Timed); ok {
+		if resp, ok := s.forwardSooner(ctx, req, *rt, v.Timed); ok {
 			return resp
 		}
 		v = s.reader.Answer(ctx, req, *rt, true)
@@ -168,7 +167,7 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	}
 	t, done := &forward.Trip{Takes: v.Timed.Takes()}, func() {}
 	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {
-		t.Patience = lostPatience // whatever the reason to forward it
+		t.Patience = lostPatience // for any reason to forward it
 	}
 	switch {
 	case v.Reason.Stale():
@@ -185,18 +184,18 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	return s.timedForward(ctx, req, *rt, t, v.Timed, done)
 }
 
-// leave forwards a list that upstream answers sooner. It is false if upstream has enough to answer
-// already, or does not answer soon: then the cache will.
-func (s *Server) leave(ctx context.Context, req *exchange.Request, rt exchange.Route, timed *read.Timed) (resp *exchange.Response, ok bool) {
-	place := fair.Claim{User: req.User(), Size: 1, Cost: 1}
-	if !s.places.Try(place) {
+// forwardSooner forwards a list that upstream answers sooner. It is false if upstream is busy or
+// takes too long; then the cache answers.
+func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt exchange.Route, timed *read.Timed) (resp *exchange.Response, ok bool) {
+	slot := fair.Claim{User: req.User(), Size: 1, Cost: 1}
+	if !s.forwardSlots.Try(slot) {
 		return nil, false // it would wait
 	}
-	s.places.Give(place.User, place.Size)
-	if !s.sooner.Try(place) {
+	s.forwardSlots.Give(slot.User, slot.Size)
+	if !s.soonerSlots.Try(slot) {
 		return nil, false
 	}
-	defer s.sooner.Give(place.User, place.Size) // upstream has done its work, or most of it
+	defer s.soonerSlots.Give(slot.User, slot.Size) // upstream has done most of its work
 	t := &forward.Trip{Takes: timed.Takes()}
 	t.Patience = max(soonerPatience, 10*t.Takes)
 	resp = s.timedForward(ctx, req, rt, t, timed, func() {})
@@ -207,8 +206,8 @@ func (s *Server) leave(ctx context.Context, req *exchange.Request, rt exchange.R
 	return resp, true
 }
 
-// timedForward forwards a request. If the cache could have answered it, its feed learns how long
-// upstream took.
+// timedForward forwards a request. A feed that could have answered it learns how long upstream
+// took.
 func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Trip, timed *read.Timed, done func()) *exchange.Response {
 	resp := s.sharing.Forward(ctx, req, rt, t, forward.OnceBoth(s.metrics.ForwardBegan(rt.Verb), done))
 	if timed != nil && !t.Sent.IsZero() && resp.Source == exchange.FromUpstream && ctx.Err() == nil {
@@ -222,8 +221,8 @@ func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exc
 	return resp
 }
 
-// enter refuses requests that are answered to nobody, or not to who sent them.
-func (s *Server) enter(ctx context.Context, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
+// refuse makes the early rejects: size, sender, host, limits.
+func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
 	if most := s.options.Load().Limits.URIBytes; len(req.Target) > most {
 		return req.Fail(exchange.URITooLong(most), exchange.FromProxy)
 	}
@@ -241,8 +240,8 @@ func (s *Server) enter(ctx context.Context, req *exchange.Request, rt *exchange.
 	return s.limits.admit(req)
 }
 
-// forward sends a request upstream. Done is called once, when it is through. A
-// watch ends with the drain time as those from the cache do.
+// forward sends a request upstream. Done is called once, at its end. A watch ends within the drain
+// time, like those from the cache.
 func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Trip, done func()) *exchange.Response {
 	if rt.Subresource != "proxy" && req.Body != nil {
 		most := s.options.Load().Limits.BodyBytes
@@ -261,7 +260,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	if rt.Verb != "watch" {
 		resp := s.forwards.Send(ctx, nil, req, t, done)
 		if resp.Lasts = lasting(rt); resp.Tunnel != nil && !resp.Lasts {
-			admitted() // it may last, though nobody could know
+			admitted() // it is an upgrade, and may last
 		}
 		return resp
 	}
@@ -275,21 +274,29 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	return resp
 }
 
-// drainShare is how long into the drain time one watch goes on. They are spread
-// over it, so that not all clients reconnect at once.
+// drainShare is when in the drain a watch ends. Watches are spread over the drain time, so that
+// clients do not reconnect all at once.
 func (s *Server) drainShare() time.Duration { return rand.N(s.options.Load().Drain + 1) }
 
-// lateMax is how many watches from before a cache's history are forwarded at a time. A cache knows less
-// of the past than upstream does, unless such a watch started it. But upstream keeps each forwarded
-// watch for half an hour. So further ones are told, as kube-apiserver would, that their
-// resourceVersion is too old: to list again costs upstream nothing.
-const lateMax = 32
-
-// admitLate takes a place if there is one.
-func (s *Server) admitLate() (leave func(), ok bool) {
-	if s.late.Add(1) > lateMax {
-		s.late.Add(-1)
-		return nil, false
+// Answered implements listen.Handler. It counts a request whose answer is about to be written, and
+// logs a sample. It logs no queries: they may hold secrets.
+func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
+	s.metrics.Request(rt, resp, took)
+	sampling := s.options.Load().AccessLog
+	if sampling == 0 || rand.Float64() >= sampling {
+		return
 	}
-	return func() { s.late.Add(-1) }, true
+	s.log.Info("request",
+		zap.String("verb", rt.Verb), zap.String("path", short(req.Path)), zap.Int("code", resp.Status), zap.String("source", string(resp.Source)),
+		zap.Duration("latency", took), zap.String("user", short(req.User())),
+		zap.String("userAgent", short(req.Header.Get("User-Agent"))), zap.String("auditID", short(resp.Header.Get("Audit-Id"))))
+}
+
+// short cuts a client's text for the log.
+func short(s string) string {
+	const most = 512
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// readsBodies is an upstream that answers a request when it has read its body.
+// readsBodies is an upstream that answers a request after its body.
 type readsBodies struct{}
 
 // RoundTrip implements http.RoundTripper.
@@ -42,7 +42,7 @@ func (readsBodies) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("x")), ContentLength: 1, Request: r}, nil
 }
 
-// slowClient is a client in a bubble, whose server has pipes for connections.
+// slowClient is a client in a bubble. The server's connections are pipes.
 type slowClient struct {
 	net.Conn
 	t      *testing.T
@@ -57,7 +57,7 @@ func (c *slowClient) send(text string) {
 	}
 }
 
-// drip sends a byte a second until that fails.
+// drip sends a byte a second until a write fails.
 func (c *slowClient) drip(text string) {
 	for i := range len(text) {
 		if _, err := io.WriteString(c, text[i:i+1]); err != nil {
@@ -87,10 +87,10 @@ func (c *slowClient) greet(settings ...http2.Setting) {
 	}
 }
 
-// pong answers a PING if the client does so.
+// pong answers PINGs if the client does.
 func (c *slowClient) pong(f http2.Frame) {
 	if ping, ok := f.(*http2.PingFrame); ok && c.pings && !ping.IsAck() {
-		_ = http2.NewFramer(c, nil).WritePing(true, ping.Data) // if that fails, so does the next read
+		_ = http2.NewFramer(c, nil).WritePing(true, ping.Data) // the next read fails too
 	}
 }
 
@@ -113,13 +113,13 @@ func (c *slowClient) ended() {
 	}
 }
 
-// slowClients are clients that take their time, and when the server has had enough of them.
-// They are read from when they have begun.
+// slowClients are slow in different ways. Each has the time after which the server cuts it. The
+// test reads from them once they have begun.
 var slowClients = map[string]struct {
 	over  string // tcp, handshake: TLS before its handshake, tls, h2
 	begin func(c *slowClient)
 	then  func(c *slowClient) // meanwhile; nil for nothing
-	pings bool                // are answered
+	pings bool                // PINGs are answered
 	want  time.Duration
 }{
 	"tcp: silent":             {over: "tcp", want: 30 * time.Second},
@@ -201,7 +201,7 @@ func (c *slowClient) open(p http2.HeadersFrameParam, method, path string, more .
 	encoder := hpack.NewEncoder(&block)
 	fields := append([]string{":method", method, ":scheme", "https", ":authority", "localhost", ":path", path}, more...)
 	for pair := range slices.Chunk(fields, 2) {
-		_ = encoder.WriteField(hpack.HeaderField{Name: pair[0], Value: pair[1]}) // to memory
+		_ = encoder.WriteField(hpack.HeaderField{Name: pair[0], Value: pair[1]}) // memory cannot fail
 	}
 	p.StreamID, p.BlockFragment = 1, block.Bytes()
 	if err := c.frames.WriteHeaders(p); err != nil {
@@ -209,11 +209,10 @@ func (c *slowClient) open(p http2.HeadersFrameParam, method, path string, more .
 	}
 }
 
-// Whatever a client is slow with has a deadline: from its first byte to its last, and not for
-// each piece.
+// Everything slow has a deadline from its first byte to its last, not for each piece.
 func TestSlowClientsAreCut(t *testing.T) {
 	certificates := selfSigned(t)
-	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // starts a clock that never ends, which no bubble may have
+	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // starts an endless clock outside of the bubble
 	for name, slow := range slowClients {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -240,7 +239,7 @@ func TestSlowClientsAreCut(t *testing.T) {
 	}
 }
 
-// serveBubble runs a server in a bubble, to which dial connects.
+// serveBubble runs a server in a bubble. Dial connects to it.
 func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Server, dial func(over string) *slowClient, end func()) {
 	t.Helper()
 	forwards, err := forwarderTo(&rest.Config{Host: "http://127.0.0.1:1"}, func(http.RoundTripper) http.RoundTripper { return readsBodies{} })
@@ -270,7 +269,7 @@ func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Serve
 		if protocol == "" {
 			return &slowClient{Conn: client, t: t}
 		}
-		c := tls.Client(client, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}) //nolint:gosec // nothing is secret
+		c := tls.Client(client, insecure(protocol))
 		if err := c.Handshake(); err != nil {
 			t.Fatal(err)
 		}
@@ -287,8 +286,7 @@ func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Serve
 	}
 }
 
-// Streams of unknown clients do not stay, and few of them do until their deadline, however many
-// there are.
+// Streams of unknown clients end, and few last until their deadline, however many there are.
 func TestStrangersAreBounded(t *testing.T) {
 	certificates := selfSigned(t)
 	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // as above

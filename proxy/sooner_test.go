@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -16,13 +15,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/proxy/read"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// rivalFeed is one that upstream may answer sooner than.
+// rivalFeed is a feed that upstream may beat.
 type rivalFeed struct {
 	*rawFeed
 	leaves, late, hangs atomic.Bool
@@ -70,22 +68,11 @@ func (f *rivalFeed) told() []string {
 	return told
 }
 
-// rivalFeeds are a feed in JSON.
+// rivalFeeds have one feed in JSON.
 type rivalFeeds struct {
-	feed  *rivalFeed
+	oneFeed
 	joins map[object.Encoding]bool
 }
-
-// Open implements Feeds.
-func (f rivalFeeds) Open(context.Context, schema.GroupVersionResource, object.Encoding, uint64) (read.Feed, error) {
-	return f.feed, nil
-}
-
-// Lost implements Feeds.
-func (rivalFeeds) Lost(schema.GroupVersionResource) time.Duration { return 0 }
-
-// Caches implements Feeds.
-func (rivalFeeds) Caches(schema.GroupVersionResource) bool { return true }
 
 // Joins implements Feeds.
 func (f rivalFeeds) Joins(_ schema.GroupVersionResource, e object.Encoding, _ func() bool) bool {
@@ -94,18 +81,19 @@ func (f rivalFeeds) Joins(_ schema.GroupVersionResource, e object.Encoding, _ fu
 
 const rivalObjects = 10
 
-// rival is a server with such a feed, and a client of it.
+// rival is a server with a rivalFeed, and its client.
 func rival(t *testing.T, upstream http.HandlerFunc, joins ...object.Encoding) (*rivalFeed, *Server, func(path, accept string) *http.Response) {
 	t.Helper()
 	c, _ := cachetest.ConfigMaps(t, rivalObjects)
-	feeds := rivalFeeds{&rivalFeed{rawFeed: &rawFeed{c}}, map[object.Encoding]bool{}}
+	feed := &rivalFeed{rawFeed: &rawFeed{c}}
+	feeds := rivalFeeds{oneFeed{feed: feed}, map[object.Encoding]bool{}}
 	for _, e := range joins {
 		feeds.joins[e] = true
 	}
 	s, address := serveFeeds(t, feeds, upstream, testLimits(), nil)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableCompression: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: insecure(), DisableCompression: true}}
 	t.Cleanup(client.CloseIdleConnections)
-	return feeds.feed, s, func(path, accept string) *http.Response {
+	return feed, s, func(path, accept string) *http.Response {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
@@ -124,8 +112,8 @@ const (
 	anyJSON   = "application/json"
 )
 
-// A feed is told how long upstream took for what it left to it or came too late for, however long the client takes to read it,
-// and what upstream failed to answer.
+// A feed learns how long upstream took for a list that the feed left to it or was late for, and
+// which lists upstream failed to answer. The client's reading time does not count.
 func TestFeedsAreToldOfAnswers(t *testing.T) {
 	var size, code atomic.Int64
 	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -167,8 +155,8 @@ func TestFeedsAreToldOfAnswers(t *testing.T) {
 	}
 }
 
-// Upstream gets no more at a time of what it answers sooner than there are places. The cache answers the others.
-func TestFewAreLeftAtATime(t *testing.T) {
+// Upstream gets at most soonerMost lists at a time. The cache answers the others.
+func TestFewListsGoSooner(t *testing.T) {
 	answer := make(chan struct{})
 	var asked atomic.Int64
 	feed, s, get := rival(t, func(http.ResponseWriter, *http.Request) {
@@ -195,12 +183,13 @@ func TestFewAreLeftAtATime(t *testing.T) {
 	}
 	close(answer)
 	all.Wait()
-	waitFor(t, "all places are free", func() bool {
-		return s.sooner.Taken() == 0
+	waitFor(t, "all slots are free", func() bool {
+		return s.soonerSlots.Taken() == 0
 	})
 }
 
-// A get that joins is answered in the form that the apiserver would choose, or by it.
+// A get that joins a freshness run is answered in the form that the apiserver would choose, or
+// upstream.
 func TestGetsJoinInTheirForm(t *testing.T) {
 	const protobuf = "application/vnd.kubernetes.protobuf"
 	for _, test := range []struct {
@@ -224,7 +213,8 @@ func TestGetsJoinInTheirForm(t *testing.T) {
 	}
 }
 
-// Only reads of the most recent state are answered with an older one, and say so, also when that has not got what is asked for.
+// Only reads of the most recent state get an older one, with its age, even if the object is not in
+// it.
 func TestAgeIsTold(t *testing.T) {
 	feed, _, get := rival(t, func(http.ResponseWriter, *http.Request) {}, object.JSON)
 	feed.age.Store(int64(1500 * time.Millisecond))
@@ -240,7 +230,7 @@ func TestAgeIsTold(t *testing.T) {
 	}
 }
 
-// A get that joins others in vain is forwarded soon: it waits for no more than a probe or two.
+// A get that joins in vain is forwarded soon: it waits for a probe or two.
 func TestGetsDoNotWaitForLong(t *testing.T) {
 	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, object.JSON)
 	feed.hangs.Store(true)
@@ -252,7 +242,8 @@ func TestGetsDoNotWaitForLong(t *testing.T) {
 	}
 }
 
-// Where upstream says nothing any more, the cache answers what was left to it, and its feed is told.
+// If upstream falls silent, the cache answers the lists that were left to upstream, and its feed
+// learns it.
 func TestCacheAnswersForSilentUpstream(t *testing.T) {
 	answer := make(chan struct{})
 	feed, _, get := rival(t, func(_ http.ResponseWriter, r *http.Request) {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"testing"
-	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -17,23 +16,16 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// oneFeed are the feeds of a server that caches one resource. Opening, if there is one, is
-// called each time that it is asked for.
+// oneFeed are the feeds of a server that caches one resource. Opening, if set, is called at each
+// Open.
 type oneFeed struct {
-	feed    *rawFeed
+	forwardsAll
+	feed    read.Feed
 	opening func(context.Context)
-}
-
-// Joins implements Feeds.
-func (oneFeed) Joins(schema.GroupVersionResource, object.Encoding, func() bool) bool {
-	return false
 }
 
 // Caches implements Feeds.
 func (oneFeed) Caches(schema.GroupVersionResource) bool { return true }
-
-// Lost implements Feeds.
-func (oneFeed) Lost(schema.GroupVersionResource) time.Duration { return 0 }
 
 // Open implements Feeds.
 func (f oneFeed) Open(ctx context.Context, _ schema.GroupVersionResource, _ object.Encoding, _ uint64) (read.Feed, error) {
@@ -45,10 +37,10 @@ func (f oneFeed) Open(ctx context.Context, _ schema.GroupVersionResource, _ obje
 
 const watchTarget = "/api/v1/namespaces/a/configmaps?watch=1&resourceVersion="
 
-// unreadHTTP2 opens watches on one connection whose client takes no data at all.
+// unreadHTTP2 opens watches on one connection whose client takes no data.
 func unreadHTTP2(t *testing.T, address net.Addr, n int, target string) {
 	t.Helper()
-	c, err := tls.Dial(address.Network(), address.String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	c, err := tls.Dial(address.Network(), address.String(), insecure("h2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +66,7 @@ func unreadHTTP2(t *testing.T, address net.Addr, n int, target string) {
 	}
 }
 
-// unreadHTTP1 opens a watch on a connection of its own, of which the client reads nothing.
+// unreadHTTP1 opens a watch on its own connection. The client reads nothing.
 func unreadHTTP1(t *testing.T, address net.Addr, target string) {
 	t.Helper()
 	c, err := net.Dial(address.Network(), address.String())
@@ -85,5 +77,5 @@ func unreadHTTP1(t *testing.T, address net.Addr, target string) {
 	if err := c.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
 		t.Fatal(err)
 	}
-	send(t, tls.Client(c, &tls.Config{InsecureSkipVerify: true}), "GET "+target+" HTTP/1.1\r\nHost: localhost\r\n\r\n") //nolint:gosec // nothing is secret
+	send(t, tls.Client(c, insecure()), "GET "+target+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
 }

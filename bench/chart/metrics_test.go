@@ -183,8 +183,8 @@ func dashboardQueries(t *testing.T) map[string]string {
 	return queries
 }
 
-// metrics are all that the proxy can serve, by name: those of a proxy that has served clients, and those which that one
-// has not counted yet.
+// metrics are all that the proxy can serve, by name: those of a proxy that has served clients, and those
+// without a count yet.
 func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	registry := &touching{Registry: prometheus.NewRegistry()}

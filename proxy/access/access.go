@@ -8,18 +8,22 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
 
 var (
-	// ErrUnauthenticated says that a client brings no credentials, or none that hold.
+	// ErrUnauthenticated says that a client has no valid credentials.
 	ErrUnauthenticated = errors.New("not authenticated")
 	// ErrUnavailable says that upstream could not be asked.
 	ErrUnavailable = errors.New("upstream cannot be asked for a review")
@@ -29,8 +33,7 @@ var (
 type Options struct {
 	// Anonymous takes clients without credentials for system:anonymous.
 	Anonymous bool
-	// TokenTTL is how long the review of a token holds. One that said no holds for
-	// refusedTTL at most.
+	// TokenTTL is how long the review of a token holds. A refusal holds for refusedTTL at most.
 	TokenTTL time.Duration
 	// AllowTTL and DenyTTL are how long a review of access holds.
 	AllowTTL, DenyTTL time.Duration
@@ -38,27 +41,30 @@ type Options struct {
 
 // Access authenticates and authorizes clients.
 type Access struct {
-	certificates authenticator.Request // nil if none are accepted
+	certificates authenticator.Request // nil if certificates are not accepted
 	tokens       authenticator.Request
-	anonymous    authenticator.Request // nil if nobody is
+	anonymous    authenticator.Request // nil if anonymous clients are not accepted
 	decisions    *decisions
-	filter       http.Handler // the impersonation of callers with certificates
+	filter       http.Handler // impersonation by callers with certificates
 }
 
-// New returns an Access that asks the apiserver of a client configuration, as the
-// identity in it. Without a client authority, certificates are not accepted.
+// New returns an Access that asks upstream as the identity of a client configuration. Without a
+// client authority, certificates are not accepted.
 func New(config *rest.Config, clientCA *ClientCA, options Options, registry prometheus.Registerer) (*Access, error) {
 	metrics := newMetrics(registry)
 	config = rest.CopyConfig(config)
-	config.QPS = -1 // reviews have bounds of their own
+	config.QPS = -1 // reviews have their own bounds
 	config.Wrap(func(way http.RoundTripper) http.RoundTripper { return &counted{way, metrics.total} })
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client for reviews: %w", err)
 	}
-	review, err := newTokenReview(client.AuthenticationV1())
+	review, err := webhook.NewFromInterface(client.AuthenticationV1(), nil, *retries(), reviewTimeout, webhook.AuthenticatorMetrics{
+		RecordRequestTotal:   authenticatorfactory.RecordRequestTotal,
+		RecordRequestLatency: authenticatorfactory.RecordRequestLatency,
+	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("token reviews: %w", err)
 	}
 	a := &Access{
 		tokens:    newTokens(review, options.TokenTTL, metrics).requests(),
@@ -74,14 +80,14 @@ func New(config *rest.Config, clientCA *ClientCA, options Options, registry prom
 	return a, nil
 }
 
-// retries is how a review is tried again that upstream did not answer.
+// retries is the back-off for reviews that upstream did not answer.
 func retries() *wait.Backoff {
 	const first, factor, jitter, steps = 200 * time.Millisecond, 1.5, 0.2, 3
 	return &wait.Backoff{Duration: first, Factor: factor, Jitter: jitter, Steps: steps}
 }
 
-// Authorize implements authorizer.Authorizer. A decision other than
-// authorizer.DecisionAllow comes with an error if upstream could not be asked.
+// Authorize implements authorizer.Authorizer. If upstream could not be asked, there is an error,
+// and the decision is not authorizer.DecisionAllow.
 func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	found, err := a.decisions.decide(ctx, attributes)
 	if err != nil {
@@ -90,12 +96,11 @@ func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes
 	return found.Decision, found.reason, nil
 }
 
-// Allows tells, without asking upstream, whether it is known that a request is allowed.
+// Allows tells whether a request is known to be allowed, without asking upstream.
 func (a *Access) Allows(attributes authorizer.Attributes) bool { return a.decisions.allows(attributes) }
 
-// Authenticate tells who sent a request, in kube-apiserver's order: by certificate,
-// by token, as nobody. The request is not changed. The error is ErrUnauthenticated or
-// ErrUnavailable.
+// Authenticate tells who sent a request, in kube-apiserver's order: certificate, token, anonymous.
+// It does not change the request. The error is ErrUnauthenticated or ErrUnavailable.
 func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 	var refused error
 	if a.certificates != nil {
@@ -106,7 +111,7 @@ func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 		refused = err
 	}
 	asked := req.WithContext(withAddress(req))
-	asked.Header = req.Header.Clone() // authenticators take out the credentials that hold
+	asked.Header = req.Header.Clone() // authenticators delete valid credentials
 	resp, ok, err := a.tokens.AuthenticateRequest(asked)
 	switch {
 	case ok:
@@ -124,4 +129,28 @@ func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnauthenticated, refused)
 	}
 	return nil, ErrUnauthenticated
+}
+
+// CheckRights returns an error if the identity of a client configuration may not create the reviews
+// that every client needs.
+func CheckRights(ctx context.Context, config *rest.Config) error {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("client for reviews: %w", err)
+	}
+	for _, needed := range []authorizationv1.ResourceAttributes{
+		{Verb: "create", Group: "authentication.k8s.io", Version: "v1", Resource: "tokenreviews"},
+		{Verb: "create", Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"},
+	} {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &needed}}
+		review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("ask for the right to create %s: %w", needed.Resource, err)
+		}
+		if !review.Status.Allowed {
+			return fmt.Errorf("the proxy may not create %s.%s, without which clients cannot be authenticated: bind its user to the ClusterRole system:auth-delegator",
+				needed.Resource, needed.Group)
+		}
+	}
+	return nil
 }

@@ -23,14 +23,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// judge answers reviews: tokens that begin with "good" are a user's of that name, and
-// users who are called good may do everything.
+// judge answers reviews. A token that begins with "good" belongs to the user of that name. The user
+// "good" may do everything.
 type judge struct {
 	tokens, accesses atomic.Int64
-	posted           atomic.Int64  // bytes of reviews of access
+	posted           atomic.Int64  // bytes of access reviews
 	reason           string        // of refusals
-	broken           atomic.Int64  // the status code to fail with, if any
-	hold             chan struct{} // answers wait for it to be closed
+	broken           atomic.Int64  // the status code of failures; 0 for none
+	hold             chan struct{} // answers wait until it is closed
 }
 
 func (j *judge) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -104,7 +104,7 @@ func reading(name string) authorizer.Attributes {
 	return &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name}, Verb: "list", APIVersion: "v1", Resource: "pods", ResourceRequest: true}
 }
 
-// A crowd with the same question asks once, and the outcome is remembered, good or bad.
+// Equal questions of a crowd are asked once, and the outcome is remembered, good or bad.
 func TestReviewsAreShared(t *testing.T) {
 	a, j := newTrial(t, Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
 	const crowd = 50
@@ -133,7 +133,7 @@ func TestReviewsAreShared(t *testing.T) {
 	}
 }
 
-// Whatever goes wrong with a review, nobody is let in, and it is not called a no.
+// A failed review lets no client in, and does not count as a refusal.
 func TestFailedReviews(t *testing.T) {
 	for _, code := range []int64{http.StatusForbidden, http.StatusNotFound, http.StatusConflict} {
 		a, j := newTrial(t, Options{Anonymous: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
@@ -155,7 +155,7 @@ func TestFailedReviews(t *testing.T) {
 	}
 }
 
-// Nobody is anonymous unless that is enabled, nor is somebody with credentials that do not hold.
+// A client is anonymous only if that is enabled, and not with invalid credentials.
 func TestAnonymous(t *testing.T) {
 	for _, enabled := range []bool{false, true} {
 		a, j := newTrial(t, Options{Anonymous: enabled, TokenTTL: time.Minute})

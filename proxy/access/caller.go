@@ -14,30 +14,37 @@ import (
 // Caller is who sent a request.
 type Caller struct {
 	User user.Info
-	// Certificate tells that the user has proved it by one. Upstream has not seen it.
-	Certificate bool
-	// Token tells that the user has proved it by a bearer token. No browser adds one by itself.
+	// Token tells that the user has proved itself by a bearer token. No browser adds one by itself.
 	Token bool
-	// key tells credentials apart that upstream could tell apart. It does not reveal
-	// them.
+	// ActsAs is whom the proxy impersonates upstream: the owner of a certificate, or a user whom the
+	// owner impersonates. It is nil for clients whose own credentials are forwarded.
+	ActsAs user.Info
+	// key differs for credentials that upstream could tell apart. It does not reveal them.
 	key string
 }
 
-// Key is the same for requests with the same credentials only.
-func (c *Caller) Key() string { return c.key }
-
-func certificateCaller(u user.Info, proof *x509.Certificate) *Caller {
-	return &Caller{User: u, Certificate: true, key: digest("certificate", string(proof.Raw))}
+// Key is equal for equal credentials only.
+func (c *Caller) Key() string {
+	if c == nil {
+		return ""
+	}
+	return c.key
 }
 
-// tokenCaller is known by all headers that could hold a token: which of them was
-// taken is not told.
+// ActsAsAnother tells whether the proxy has to impersonate a user.
+func (c *Caller) ActsAsAnother() bool { return c != nil && c.ActsAs != nil }
+
+func certificateCaller(u user.Info, proof *x509.Certificate) *Caller {
+	return &Caller{User: u, ActsAs: u, key: digest("certificate", string(proof.Raw))}
+}
+
+// tokenCaller is known by all headers that could hold a token. The authenticators do not tell which
+// one they took.
 func tokenCaller(u user.Info, header http.Header) *Caller {
 	return &Caller{User: u, Token: true, key: credentials("token", header)}
 }
 
-// anonymousCaller is known by them, too: they hold nothing that is understood here, but
-// upstream may understand more.
+// anonymousCaller is known by the same headers: upstream may understand more in them.
 func anonymousCaller(u user.Info, header http.Header) *Caller {
 	return &Caller{User: u, key: credentials("anonymous", header)}
 }
@@ -53,15 +60,14 @@ func credentials(kind string, header http.Header) string {
 func digest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
-		_, _ = h.Write([]byte(p)) // to memory
+		_, _ = h.Write([]byte(p)) // memory cannot fail
 		_, _ = h.Write([]byte{0})
 	}
 	return string(h.Sum(nil))
 }
 
-// Impersonating is a way upstream on which requests act as a user. They must not
-// bring Impersonate headers or credentials of their own. It is false for a user that
-// would not arrive as who it is.
+// Impersonating returns a round tripper whose requests act as a user. The requests must not have
+// Impersonate headers or credentials. It is false for a user whom headers cannot name.
 func Impersonating(u user.Info, way http.RoundTripper) (http.RoundTripper, bool) {
 	values := append([]string{u.GetName()}, u.GetGroups()...)
 	if uid := u.GetUID(); uid != "" {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// Whoever is impersonated arrives as who it is, or does not arrive.
+// An impersonated user arrives unchanged, or not at all.
 func TestImpersonating(t *testing.T) {
 	got := make(chan http.Header, 1)
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { got <- req.Header }))

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -22,8 +23,7 @@ const (
 	caKey       = "client-ca-file"
 )
 
-// ClientCA is who vouches for client certificates. It follows its source: Run has to
-// run for that.
+// ClientCA has the authorities of client certificates. Run follows their source.
 type ClientCA struct {
 	content interface {
 		dynamiccertificates.CAContentProvider
@@ -40,8 +40,8 @@ func ClientCAFromFile(file string) (*ClientCA, error) {
 	return &ClientCA{content}, nil
 }
 
-// ClientCAFromCluster takes the apiserver's own authorities. It is nil, and a log line
-// says why, if they cannot be read: certificates are not accepted then.
+// ClientCAFromCluster uses the apiserver's own authorities. If it cannot read them, it logs the
+// reason and returns nil: certificates are not accepted.
 func ClientCAFromCluster(ctx context.Context, config *rest.Config, log *zap.Logger) (*ClientCA, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -68,8 +68,8 @@ func ClientCAFromCluster(ctx context.Context, config *rest.Config, log *zap.Logg
 	return &ClientCA{content}, nil
 }
 
-// Certificates is what the listener speaks TLS with: a certificate and, if clients may
-// have some, their authorities. It follows its files while it runs.
+// Certificates are the listener's certificate and, if clients may have certificates, their
+// authorities. Run follows the files.
 type Certificates struct {
 	pair       *dynamiccertificates.DynamicCertKeyPairContent
 	ca         *ClientCA
@@ -85,12 +85,12 @@ func NewCertificates(certFile, privateKeyFile string, ca *ClientCA) (*Certificat
 	c := &Certificates{pair: pair, ca: ca}
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-		DynamicRecordSizingDisabled: true, // the first 128 KiB of a connection would be a hundred system calls
+		DynamicRecordSizingDisabled: true, // it would make a hundred system calls of a connection's first 128 KiB
 	}
 	var clients dynamiccertificates.CAContentProvider
 	if ca != nil {
-		// Who brings none may bring a token; who brings one that does not hold is told
-		// so by an answer instead of an alert.
+		// A client without a certificate may have a token. A client with an invalid one gets an
+		// answer instead of an alert.
 		base.ClientAuth = tls.RequestClientCert
 		clients = ca.content
 	}
@@ -124,16 +124,12 @@ func (ca *ClientCA) Run(ctx context.Context) { ca.content.Run(ctx, 1) }
 // Wait returns when there are authorities, or ctx ends.
 func (ca *ClientCA) Wait(ctx context.Context) error {
 	const pause = 20 * time.Millisecond
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for {
-		if _, ok := ca.content.VerifyOptions(); ok {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("client authorities: %w", ctx.Err())
-		}
+	err := wait.PollUntilContextCancel(ctx, pause, true, func(context.Context) (bool, error) {
+		_, ok := ca.content.VerifyOptions()
+		return ok, nil
+	})
+	if err != nil {
+		return fmt.Errorf("client authorities: %w", err)
 	}
+	return nil
 }

@@ -15,16 +15,15 @@ import (
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 )
 
-// decisionsMax bounds what is remembered of decisions, in bytes.
+// decisionsMax bounds remembered decisions, in bytes.
 const decisionsMax = 16 << 20
 
-// decisions are upstream's on who may read what.
+// decisions are upstream's decisions on who may read what.
 type decisions struct {
 	client  authorizationclient.SubjectAccessReviewInterface
 	options Options
 	known   *outcomes[decision]
 	reviews *reviews[decision]
-	metrics *metrics
 }
 
 type decision struct {
@@ -34,19 +33,17 @@ type decision struct {
 
 func newDecisions(client authorizationclient.AuthorizationV1Interface, options Options, m *metrics) *decisions {
 	d := &decisions{
-		client: client.SubjectAccessReviews(), options: options, metrics: m,
-		known: newOutcomes[decision](decisionsMax), reviews: newReviews[decision](accessResource, m),
+		client: client.SubjectAccessReviews(), options: options,
+		known: newOutcomes[decision](decisionsMax), reviews: newReviews[decision]("subjectaccessreviews", m),
 	}
 	m.show("access", d.known.held)
 	return d
 }
 
-const accessResource = "subjectaccessreviews"
-
-// decide finds out what upstream decides, or has just decided.
+// decide returns upstream's decision, which may be remembered.
 func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes) (decision, error) {
 	spec := specOf(attributes)
-	encoded, err := spec.Marshal() // unambiguous: each string is preceded by its length
+	encoded, err := spec.Marshal() // unambiguous: each string has its length
 	if err != nil {
 		return decision{}, err
 	}
@@ -63,22 +60,13 @@ func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes
 		d.known.put(spec.User, k, found, len(found.reason), ttl)
 		return found, nil
 	}
-	if found, ok := d.known.get(k); ok {
-		d.metrics.hits.WithLabelValues(accessResource).Inc()
-		if d.known.due(k) {
-			d.reviews.begin(spec.User, k, len(encoded), review)
-		}
-		return found, nil
-	}
-	return d.reviews.ask(ctx, spec.User, k, len(encoded), func(ctx context.Context) (decision, error) {
-		if found, ok := d.known.get(k); ok {
-			return found, nil // since the question above
-		}
-		return review(ctx)
+	return d.reviews.answer(ctx, question[decision]{
+		of: spec.User, key: k, bytes: len(encoded), due: d.known.due, review: review,
+		known: func() (decision, bool) { return d.known.get(k) },
 	})
 }
 
-// allows tells whether upstream has just allowed it.
+// allows tells whether upstream is known to allow a request.
 func (d *decisions) allows(attributes authorizer.Attributes) bool {
 	encoded, err := specOf(attributes).Marshal()
 	if err != nil {
@@ -88,7 +76,6 @@ func (d *decisions) allows(attributes authorizer.Attributes) bool {
 	return ok && found.Decision == authorizer.DecisionAllow
 }
 
-// review asks upstream.
 func (d *decisions) review(ctx context.Context, spec *authorizationv1.SubjectAccessReviewSpec) (decision, error) {
 	var status authorizationv1.SubjectAccessReviewStatus
 	err := persist(ctx, func() error {
@@ -111,11 +98,9 @@ func (d *decisions) review(ctx context.Context, spec *authorizationv1.SubjectAcc
 	return decision{authorizer.DecisionNoOpinion, status.Reason}, nil
 }
 
-// specOf is the question that attributes pose.
-//
-// Selectors are written as in a query: kube-apiserver reads them as it reads those of a
-// request, so that its authorizers see what they would see if the request came to it.
-// Written as requirements they would be ten times as long, and lack some operators.
+// specOf is the review of attributes. It writes selectors as in a query: kube-apiserver reads them
+// like a request's, so its authorizers see the same. As requirements they would be ten times as
+// long, and lack some operators.
 func specOf(a authorizer.Attributes) *authorizationv1.SubjectAccessReviewSpec {
 	spec := &authorizationv1.SubjectAccessReviewSpec{}
 	if u := a.GetUser(); u != nil {
@@ -145,8 +130,8 @@ func specOf(a authorizer.Attributes) *authorizationv1.SubjectAccessReviewSpec {
 	return spec
 }
 
-// fieldsOf writes a field selector. Selectors only narrow a question, so what could not be
-// read of one is left out.
+// fieldsOf writes a field selector. It leaves out what it cannot read: selectors only narrow a
+// request.
 func fieldsOf(a authorizer.Attributes) string {
 	requirements, _ := a.GetFieldSelector()
 	var all []fields.Selector
@@ -161,7 +146,6 @@ func fieldsOf(a authorizer.Attributes) string {
 	return fields.AndSelectors(all...).String()
 }
 
-// labelsOf writes a label selector.
 func labelsOf(a authorizer.Attributes) string {
 	requirements, _ := a.GetLabelSelector()
 	var all strings.Builder

@@ -33,8 +33,7 @@ func selecting(t *testing.T, name, labelSelector, fieldSelector string) *authori
 	return a
 }
 
-// Whatever a client selects by, upstream reads it in the review as it would read it in
-// the request.
+// Upstream reads every selector in a review as it would read it in the request.
 func TestSelectorsArriveAsTheyWere(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -62,7 +61,7 @@ func TestSelectorsArriveAsTheyWere(t *testing.T) {
 			f = fieldTerms[i]
 		}
 		if _, err := labels.Parse(l); err != nil {
-			continue // it is forwarded
+			continue // such a request is forwarded
 		}
 		if _, err := fields.ParseSelector(f); err != nil {
 			continue
@@ -83,20 +82,20 @@ func TestSelectorsArriveAsTheyWere(t *testing.T) {
 		if !reflect.DeepEqual(sorted(got.FieldSelectorRequirements), sorted(asked.FieldSelectorRequirements)) {
 			t.Fatalf("seed %d: fields %q are written %q", seed, f, rawFields)
 		}
-		const slack = 4 // of a term: "in(" is written "in ("
+		const slack = 4 // for each term: "in(" is written "in ("
 		if len(rawLabels) > len(l)+slack*3 || len(rawFields) > len(f) {
 			t.Fatalf("%q %q became %q %q", l, f, rawLabels, rawFields)
 		}
 	}
 }
 
-// sorted are requirements in an order of their own: all of them have to hold.
+// sorted puts requirements in a fixed order: all of them have to hold.
 func sorted[R any](requirements []R) []R {
 	slices.SortFunc(requirements, func(a, b R) int { return strings.Compare(fmt.Sprintf("%#v", a), fmt.Sprintf("%#v", b)) })
 	return requirements
 }
 
-// Two questions are one only if they are the same.
+// Only equal questions are one question.
 func TestQuestionsAreToldApart(t *testing.T) {
 	base := func() *authorizer.AttributesRecord {
 		return &authorizer.AttributesRecord{
@@ -147,8 +146,8 @@ func TestQuestionsAreToldApart(t *testing.T) {
 	}
 }
 
-// A client that is refused list after list, each with another large selector, has next to
-// nothing kept, and upstream is asked no more than the client has sent.
+// A client that is refused list after list, each with another large selector, fills next to no
+// memory. It costs upstream no more than it has sent.
 func TestDecisionsTakeLittle(t *testing.T) {
 	a, j := newTrial(t, Options{AllowTTL: time.Hour, DenyTTL: time.Hour})
 	j.reason = "no role binding"
@@ -171,7 +170,7 @@ func TestDecisionsTakeLittle(t *testing.T) {
 	if count != lists || bytes > lists*(outcomeCost+len(j.reason))+holderCost {
 		t.Errorf("%d outcomes take %d bytes", count, bytes)
 	}
-	const allowance = 4 << 20 // connections and buffers
+	const allowance = 4 << 20 // for connections and buffers
 	if after > before+allowance {
 		t.Errorf("the heap went from %d to %d KiB", before>>10, after>>10)
 	}
@@ -181,11 +180,11 @@ func TestDecisionsTakeLittle(t *testing.T) {
 	runtime.KeepAlive(a)
 }
 
-// liveHeap is what the heap holds, in bytes.
+// liveHeap is the size of live objects, in bytes.
 func liveHeap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // pools are emptied by the second
+	runtime.GC() // the second run frees pools
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }

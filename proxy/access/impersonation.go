@@ -1,7 +1,6 @@
 package access
 
 import (
-	"bytes"
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -12,14 +11,14 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// requestInfos reads paths as kube-apiserver does.
-var requestInfos = request.RequestInfoFactory{
+// RequestInfos reads paths as kube-apiserver does.
+var RequestInfos = request.RequestInfoFactory{
 	APIPrefixes:          sets.NewString("api", "apis"),
 	GrouplessAPIPrefixes: sets.NewString("api"),
 }
 
-// newImpersonation is the apiserver's filter in front of a handler that notes as
-// whom the request may act.
+// newImpersonation is the apiserver's filter in front of a handler that notes the impersonated
+// user.
 func newImpersonation(a authorizer.Authorizer) http.Handler {
 	note := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.(*verdict).user, _ = request.UserFrom(req.Context())
@@ -27,24 +26,23 @@ func newImpersonation(a authorizer.Authorizer) http.Handler {
 	return impersonation.WithConstrainedImpersonation(note, a, scheme.Codecs)
 }
 
-// Refusal is an answer to a request that may not act as whom it names.
+// Refusal is the answer to a request that may not impersonate.
 type Refusal struct {
 	Code   int
 	Header http.Header
 	Body   []byte
 }
 
-// Impersonate tells as whom a caller's request acts: the caller, or whom its
-// Impersonate headers name if the caller may act so. Else there is a refusal, worded
-// as the apiserver's.
+// Impersonate returns the user that a caller's request acts as: the caller, or the user in its
+// Impersonate headers if that is allowed. A refusal is worded as the apiserver's.
 func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Refusal) {
-	info, err := requestInfos.NewRequestInfo(req)
+	info, err := RequestInfos.NewRequestInfo(req)
 	if err != nil {
 		return nil, &Refusal{Code: http.StatusBadRequest, Header: http.Header{}, Body: []byte(err.Error() + "\n")}
 	}
 	ctx := request.WithRequestInfo(request.WithUser(req.Context(), caller.User), info)
 	asked := req.WithContext(ctx)
-	asked.Header = req.Header.Clone() // the filter takes out what it understood
+	asked.Header = req.Header.Clone() // the filter deletes what it understood
 	v := &verdict{Refusal: Refusal{Code: http.StatusOK, Header: http.Header{}}}
 	a.filter.ServeHTTP(v, asked)
 	if v.user == nil {
@@ -53,11 +51,10 @@ func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Ref
 	return v.user, nil
 }
 
-// verdict is what the filter makes of a request.
+// verdict is the filter's result.
 type verdict struct {
 	Refusal
 	user user.Info
-	body bytes.Buffer
 }
 
 // Header implements http.ResponseWriter.
@@ -68,7 +65,6 @@ func (v *verdict) WriteHeader(code int) { v.Code = code }
 
 // Write implements http.ResponseWriter.
 func (v *verdict) Write(p []byte) (int, error) {
-	n, err := v.body.Write(p)
-	v.Body = v.body.Bytes()
-	return n, err
+	v.Body = append(v.Body, p...)
+	return len(p), nil
 }

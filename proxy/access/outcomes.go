@@ -8,29 +8,26 @@ import (
 	"time"
 )
 
-// key is the digest of a question that upstream was asked.
+// key is the digest of a question to upstream.
 type key [sha256.Size]byte
 
 const (
-	// outcomeCost and holderCost are what an outcome and a holder take besides what is in
-	// them, in bytes, with some reserve: TestOutcomesAreBounded compares them with the heap.
+	// outcomeCost and holderCost are the fixed costs of an outcome and a holder, in bytes, with some
+	// reserve: TestOutcomesAreBounded compares them with the heap.
 	outcomeCost, holderCost = 360, 320
-	// outcomeShare is the part of the bound that a single outcome may take at most.
+	// outcomeShare is the part of the bound that one outcome may take.
 	outcomeShare = 64
-	// renewShare is the last part of an outcome's time, in which it is asked for again if somebody
-	// needs it.
+	// renewShare is the last part of an outcome's time, in which the next use renews it.
 	renewShare = 4
-	// sweepPause is how long an outcome is kept beyond its time at most.
+	// sweepPause bounds how long an expired outcome is kept.
 	sweepPause = 10 * time.Second
 )
 
-// outcomes remembers what reviews have found, for a while and within a bound in bytes.
-// Each outcome belongs to the one who asked first. If there are too many, the one who
-// has most of them loses those that it has not used for longest. So a client that asks
-// more and more new questions pushes out its own outcomes and nobody else's.
+// outcomes remembers the results of reviews, for a while and within a bound in bytes. Each outcome
+// belongs to the client that asked first. Over the bound, the largest holder loses its least
+// recently used outcomes. So a client with ever new questions evicts only its own outcomes.
 //
-// It holds digests of the questions only: they contain tokens, and are as long as
-// clients like.
+// It keeps digests of questions, since questions contain tokens and have any length.
 type outcomes[V any] struct {
 	most int
 
@@ -38,9 +35,9 @@ type outcomes[V any] struct {
 		sync.Mutex
 		bytes    int
 		found    map[key]*outcome[V]
-		holders  map[key]*holder[V] // by the digest of their name
+		holders  map[key]*holder[V] // by the digest of the name
 		largest  holders[V]
-		sweeping bool // a sweep is to come
+		sweeping bool // a sweep is scheduled
 	}
 }
 
@@ -49,16 +46,16 @@ type outcome[V any] struct {
 	value  V
 	bytes  int
 	until  time.Time
-	renew  time.Time // when to ask again; zero if somebody has
+	renew  time.Time // when to ask again; zero once asked
 	holder *holder[V]
-	place  *list.Element // in the list of its holder
+	place  *list.Element // in its holder's list
 }
 
-// holder is somebody who has asked.
+// holder is a client with outcomes.
 type holder[V any] struct {
 	name   key
 	bytes  int
-	recent list.List // of *outcome[V], the last used first
+	recent list.List // of *outcome[V], most recently used first
 	index  int       // in the heap
 }
 
@@ -68,7 +65,7 @@ func newOutcomes[V any](most int) *outcomes[V] {
 	return o
 }
 
-// get returns what was found, if that still holds.
+// get returns an outcome that still holds.
 func (o *outcomes[V]) get(k key) (value V, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -80,7 +77,7 @@ func (o *outcomes[V]) get(k key) (value V, ok bool) {
 	return found.value, true
 }
 
-// due tells, once for each outcome, that it is time to ask again: so nobody has to wait when its time
+// due tells, once for each outcome, that it is time to renew it. So no client waits when its time
 // is over.
 func (o *outcomes[V]) due(k key) bool {
 	o.mu.Lock()
@@ -93,8 +90,7 @@ func (o *outcomes[V]) due(k key) bool {
 	return true
 }
 
-// put remembers an outcome that takes bytes. What does not hold for any time, or would
-// take too large a part of the whole, is not remembered.
+// put remembers an outcome of a size in bytes, unless its TTL is 0 or it is too large.
 func (o *outcomes[V]) put(of string, k key, value V, bytes int, ttl time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -148,7 +144,6 @@ func (o *outcomes[V]) dropLocked(old *outcome[V]) {
 	}
 }
 
-// drop forgets an outcome.
 func (o *outcomes[V]) drop(k key) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -157,7 +152,7 @@ func (o *outcomes[V]) drop(k key) {
 	}
 }
 
-// sweep drops what has expired, again and again while there is anything left.
+// sweep drops expired outcomes, and runs again while any are left.
 func (o *outcomes[V]) sweep() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -171,18 +166,18 @@ func (o *outcomes[V]) sweep() {
 		time.AfterFunc(sweepPause, o.sweep)
 		return
 	}
-	// Maps do not shrink by themselves.
+	// Maps do not shrink.
 	o.mu.found, o.mu.holders, o.mu.largest = map[key]*outcome[V]{}, map[key]*holder[V]{}, nil
 }
 
-// held is how many outcomes there are and what they take.
+// held counts outcomes and their bytes.
 func (o *outcomes[V]) held() (count, bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.mu.found), o.mu.bytes
 }
 
-// holders is a heap, the one who has most first.
+// holders is a heap, largest first.
 type holders[V any] []*holder[V]
 
 // Len implements heap.Interface.

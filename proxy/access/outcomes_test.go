@@ -12,8 +12,8 @@ import (
 
 func keyOf(parts ...any) key { return sha256.Sum256([]byte(fmt.Sprint(parts...))) }
 
-// However much clients have remembered, it takes no more than the bound, by the account
-// and by the heap. One who asks for more loses its own, and others keep theirs.
+// Whatever clients have remembered, it stays within the bound, by the account and by the heap. A
+// client that asks for more loses its own outcomes; others keep theirs.
 func TestOutcomesAreBounded(t *testing.T) {
 	const most, modest, each = 4 << 20, 20, 50
 	before := liveHeap()
@@ -27,7 +27,7 @@ func TestOutcomesAreBounded(t *testing.T) {
 	for i := range 3 * most / outcomeCost {
 		o.put("greedy", keyOf("greedy", i), strings.Clone(reason), len(reason), time.Hour)
 		if i%7 == 0 {
-			o.get(keyOf("greedy", 0)) // it is used
+			o.get(keyOf("greedy", 0)) // a recent use
 		}
 		if _, bytes := o.held(); bytes > most {
 			t.Fatalf("%d bytes are held", bytes)
@@ -55,7 +55,7 @@ func TestOutcomesAreBounded(t *testing.T) {
 	}
 }
 
-// An outcome holds for its time, and what it took is given back soon after.
+// An outcome holds for its time, and its memory is given back soon after.
 func TestOutcomesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOutcomes[int](1 << 20)
@@ -86,7 +86,7 @@ func TestOutcomesExpire(t *testing.T) {
 	})
 }
 
-// The account is right whatever happens.
+// The account is right after every operation.
 func TestOutcomesAccount(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1))

@@ -13,9 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// A user that asks often waits for the first review only. The next one is asked for before the first
-// has expired, and counts as soon as it is there. If upstream does not answer, the first one holds
-// until it expires.
+// A busy user waits only for the first review. The next one begins before the first expires, and
+// counts as soon as it ends. If upstream does not answer, the first one holds until it expires.
 func TestOutcomesAreRenewed(t *testing.T) {
 	const ttl = time.Minute
 	refused := errors.New("revoked")
@@ -43,7 +42,7 @@ func TestOutcomesAreRenewed(t *testing.T) {
 					t.Errorf("%d reviews, long before the time is over", asked)
 				}
 				time.Sleep(ttl / 10)
-				for range 3 { // nobody waits
+				for range 3 { // no client waits
 					ask(true)
 				}
 				if asked != 2 {
@@ -52,7 +51,7 @@ func TestOutcomesAreRenewed(t *testing.T) {
 				answer <- second
 				synctest.Wait()
 				ask(!errors.Is(second, refused))
-				time.Sleep(ttl * 3 / 10) // since the first
+				time.Sleep(ttl * 3 / 10) // since the first review
 				switch {
 				case second == nil:
 					ask(true)
@@ -70,7 +69,7 @@ func TestOutcomesAreRenewed(t *testing.T) {
 	}
 }
 
-// An outcome that is not remembered still ends the one before.
+// An outcome that is not remembered still removes the one before.
 func TestWhatIsNotRememberedReplaces(t *testing.T) {
 	o := newOutcomes[int](1 << 20)
 	o.put("a", keyOf("k"), 1, 0, time.Hour)

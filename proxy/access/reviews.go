@@ -16,68 +16,88 @@ import (
 )
 
 const (
-	// reviewsMax is how many reviews of tokens, and of access, upstream has at a time.
+	// reviewsMax bounds the reviews upstream at a time, of tokens and of access each.
 	reviewsMax = 50
-	// waitingMax bounds the reviews that wait for upstream, in bytes; waitCost is what one of them
-	// takes beside its question.
+	// waitingMax bounds the reviews that wait, in bytes; waitCost is the fixed cost of each.
 	waitingMax = 32 << 20
 	waitCost   = 4 << 10
-	// reviewTimeout bounds a review with all its attempts, its wait for a place included.
+	// reviewTimeout bounds a review with its wait and all its attempts.
 	reviewTimeout = 10 * time.Second
 	// reviewMax bounds the answer to a review, in bytes.
 	reviewMax = 1 << 20
 )
 
-// reviews asks upstream questions of one kind. The same question of several clients at a
-// time is asked once: all clients come back at once after an outage, and many of them
-// are the same service account.
+// reviews asks upstream questions of one kind, and equal questions once. After an outage all
+// clients come back at once, and many are the same service account.
 type reviews[V any] struct {
-	places  *fair.Queue // upstream
+	slots   *fair.Queue // upstream
 	flights singleflight.Group
 	seconds prometheus.Observer
 	refused prometheus.Counter
+	hits    prometheus.Counter
 }
 
 func newReviews[V any](resource string, m *metrics) *reviews[V] {
 	return &reviews[V]{
-		places:  fair.NewQueue(reviewsMax, reviewsMax/2, waitingMax),
-		seconds: m.seconds.WithLabelValues(resource), refused: m.refused.WithLabelValues(resource),
+		slots:   fair.NewQueue(reviewsMax, reviewsMax/2, waitingMax),
+		seconds: m.seconds.WithLabelValues(resource), refused: m.refused.WithLabelValues(resource), hits: m.hits.WithLabelValues(resource),
 	}
 }
 
-// ask waits for its turn and for the answer to a question, which takes bytes, and tries
-// again where that may help. It goes on if the one who began it leaves.
-func (r *reviews[V]) ask(ctx context.Context, of string, k key, bytes int, review func(context.Context) (V, error)) (value V, err error) {
+// question is what a client asks upstream through a review.
+type question[V any] struct {
+	of     string // the asking client
+	key    key
+	bytes  int // its size
+	known  func() (V, bool)
+	due    func(key) bool
+	review func(ctx context.Context) (V, error)
+}
+
+// answer returns a remembered answer, or waits for its turn and asks. A review goes on if the
+// client that began it leaves. An answer near the end of its time is renewed.
+func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err error) {
+	if found, ok := q.known(); ok {
+		r.hits.Inc()
+		if q.due(q.key) {
+			r.begin(q.of, q.key, q.bytes, q.review)
+		}
+		return found, nil
+	}
 	select {
-	case a := <-r.begin(of, k, bytes, review):
+	case a := <-r.begin(q.of, q.key, q.bytes, func(ctx context.Context) (V, error) {
+		if found, ok := q.known(); ok {
+			return found, nil // another review has just found it
+		}
+		return q.review(ctx)
+	}):
 		return a.Val.(V), a.Err
 	case <-ctx.Done():
 		return value, ctx.Err()
 	}
 }
 
-// begin is ask for somebody who need not wait.
+// begin asks without waiting for the answer.
 func (r *reviews[V]) begin(of string, k key, bytes int, review func(context.Context) (V, error)) <-chan singleflight.Result {
 	return r.flights.DoChan(string(k[:]), func() (any, error) {
 		began := time.Now()
 		defer func() { r.seconds.Observe(time.Since(began).Seconds()) }()
 		ctx, cancel := context.WithTimeout(context.Background(), reviewTimeout)
 		defer cancel()
-		if err := r.places.Take(ctx, fair.Claim{User: of, Size: 1, Cost: 1, Held: int64(bytes) + waitCost}); err != nil {
+		if err := r.slots.Take(ctx, fair.Claim{User: of, Size: 1, Cost: 1, Held: int64(bytes) + waitCost}); err != nil {
 			r.refused.Inc()
-			return *new(V), fmt.Errorf("wait for one of %d places: %w", reviewsMax, err)
+			return *new(V), fmt.Errorf("wait for one of %d slots: %w", reviewsMax, err)
 		}
-		defer r.places.Give(of, 1)
+		defer r.slots.Give(of, 1)
 		return review(ctx)
 	})
 }
 
-// persist tries again what upstream did not answer.
+// persist retries reviews that upstream did not answer.
 func persist(ctx context.Context, ask func() error) error {
 	return webhook.WithExponentialBackoff(ctx, *retries(), ask, webhook.DefaultShouldRetry)
 }
 
-// metrics are those of all reviews.
 type metrics struct {
 	total    *prometheus.CounterVec
 	refused  *prometheus.CounterVec
@@ -91,42 +111,42 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 		registry: registry,
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_reviews_total",
-			Help: "Reviews of tokens and of access that upstream was asked for, by resource and status code (0: no answer).",
+			Help: "Reviews of tokens and of access sent upstream, by resource and status code (0: no answer).",
 		}, []string{"resource", "code"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_reviews_refused_total",
-			Help: "Reviews that upstream was not asked for, by resource: too many waited, or it was not their turn in time.",
+			Help: "Reviews not sent upstream, by resource: too many waited, or their turn did not come in time.",
 		}, []string{"resource"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "watchproxy_review_duration_seconds",
-			Help:    "Seconds that reviews took, the wait for their turn included.",
+			Help:    "Seconds that reviews took, including the wait for their turn.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 7),
 		}, []string{"resource"}),
 		hits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_review_cache_hits_total",
-			Help: "Questions about tokens and access that needed no review, by resource.",
+			Help: "Questions about tokens and access answered from memory, by resource.",
 		}, []string{"resource"}),
 	}
 	registry.MustRegister(m.total, m.refused, m.seconds, m.hits)
 	return m
 }
 
-// show registers the size of what is remembered.
+// show registers the size of remembered outcomes.
 func (m *metrics) show(of string, held func() (count, bytes int)) {
 	labels := prometheus.Labels{"outcome": of}
 	m.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "watchproxy_review_cache_entries", ConstLabels: labels,
-			Help: "Outcomes of reviews that are remembered: token, token-refused or access.",
+			Help: "Remembered outcomes of reviews: token, token-refused or access.",
 		}, func() float64 { n, _ := held(); return float64(n) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "watchproxy_review_cache_bytes", ConstLabels: labels,
-			Help: "Bytes that they take.",
+			Help: "Bytes of remembered outcomes of reviews.",
 		}, func() float64 { _, n := held(); return float64(n) }),
 	)
 }
 
-// counted is the way of reviews upstream.
+// counted is the round tripper of reviews.
 type counted struct {
 	way   http.RoundTripper
 	total *prometheus.CounterVec

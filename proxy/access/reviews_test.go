@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A client that floods upstream with questions has half of the places, and leaves the next place to
-// another client that asks. When too many bytes wait, the flood's own questions are refused.
+// A client that floods upstream with questions has half of the slots, and leaves the next one to
+// another client. When too many bytes wait, the flood's own questions are refused.
 func TestFloodOfReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = time.Second
@@ -31,8 +31,8 @@ func TestFloodOfReviews(t *testing.T) {
 			flood[i] = asks("greedy", i, waitingMax/64)
 		}
 		synctest.Wait()
-		if n := r.places.Taken(); n != reviewsMax/2 {
-			t.Errorf("a client has %d of %d places", n, reviewsMax)
+		if n := r.slots.Taken(); n != reviewsMax/2 {
+			t.Errorf("a client has %d of %d slots", n, reviewsMax)
 		}
 		began := time.Now()
 		if err := <-asks("modest", 0, waitingMax/2); err != nil || time.Since(began) > takes {

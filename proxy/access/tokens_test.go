@@ -15,8 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// However many tokens clients make up, what is remembered of them is bounded, and it does
-// not push out what is remembered of good ones.
+// Remembered made-up tokens are bounded, and do not evict good ones.
 func TestTokensAreBounded(t *testing.T) {
 	var asked atomic.Int64
 	review := authenticator.TokenFunc(func(_ context.Context, token string) (*authenticator.Response, bool, error) {
@@ -65,9 +64,9 @@ func TestTokensAreBounded(t *testing.T) {
 	runtime.KeepAlive(tokens)
 }
 
-// One address that sends one made-up token after another does not keep others from
-// having theirs reviewed, whatever upstream does with the made-up ones.
-func TestMadeUpTokensHoldUpNobody(t *testing.T) {
+// An address that sends made-up tokens does not block the reviews of others, whatever upstream
+// answers.
+func TestMadeUpTokensBlockNoOther(t *testing.T) {
 	a, j := newTrial(t, Options{TokenTTL: time.Minute})
 	ctx, cancel := context.WithCancel(t.Context())
 	const flood = 5 * reviewsMax

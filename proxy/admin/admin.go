@@ -2,6 +2,7 @@
 package admin
 
 import (
+	"embed"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -17,27 +18,25 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Admin answers operators and probes: /metrics, /livez, /readyz, /status, and a page
-// that shows the latter at /. It shows names of resources and figures, and no other data of the cluster.
+// Admin serves /metrics, /livez, /readyz, /status, and at / a page that shows the status. Of the
+// cluster it shows only names of resources and figures.
 type Admin struct {
 	ready   atomic.Bool
-	status  func() (any, error)
 	mux     *http.ServeMux
 	metrics *metrics.Metrics
 }
 
 const (
 	adminHeaderTimeout = 10 * time.Second
-	// adminWriteTimeout bounds an answer: profiles take as long as they are asked for, up to that.
+	// adminWriteTimeout bounds an answer; a profile takes the time in its request.
 	adminWriteTimeout = 2 * time.Minute
 	profiles          = "/debug/pprof/"
 )
 
-// New returns the admin handler, which counts what it refuses in metrics. All that was
-// gathered is shown at /metrics, status as JSON at /status, and Go's profiles at /debug/pprof if
-// profiling is asked for.
+// New returns the admin handler, which counts refusals in metrics. It serves the gathered metrics,
+// status as JSON and, with profiling, Go's profiles.
 func New(gathered prometheus.Gatherer, metrics *metrics.Metrics, status func() (any, error), profiling bool) *Admin {
-	a := &Admin{status: status, mux: http.NewServeMux(), metrics: metrics}
+	a := &Admin{mux: http.NewServeMux(), metrics: metrics}
 	a.mux.Handle("GET /metrics", promhttp.HandlerFor(gathered, promhttp.HandlerOpts{}))
 	a.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { ok(w) })
 	a.mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -48,7 +47,7 @@ func New(gathered prometheus.Gatherer, metrics *metrics.Metrics, status func() (
 		ok(w)
 	})
 	a.mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		s, err := a.status()
+		s, err := status()
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -72,13 +71,12 @@ func ok(w http.ResponseWriter) { _, _ = w.Write([]byte("ok\n")) }
 // SetReady says whether new clients should be sent here.
 func (a *Admin) SetReady(ready bool) { a.ready.Store(ready) }
 
-// Server returns an HTTP server of the admin endpoints, to be served and shut
-// down by the caller.
+// Server returns an HTTP server of the admin endpoints. The caller runs it.
 func (a *Admin) Server() *http.Server {
 	return &http.Server{Handler: http.HandlerFunc(a.serve), ReadHeaderTimeout: adminHeaderTimeout, WriteTimeout: adminWriteTimeout}
 }
 
-// serve refuses what a web page may have made a browser send.
+// serve refuses requests that a web page may have made a browser send.
 func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 	browser.Isolate(w.Header())
 	if reason := adminReason(r); reason != "" {
@@ -89,9 +87,10 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 	a.mux.ServeHTTP(w, r)
 }
 
-// adminReason tells why a request may be the work of a page that must not send it, or nothing.
-// Addresses are safe, as no page can lead them elsewhere. Names serve tools in a cluster, where
-// nobody knows all names of a Service: not browsers, not on loopback, and not for profiles.
+// adminReason tells why a page that must not send a request may have sent it. It is "" if none may
+// have. Addresses are safe, as no page can point them elsewhere. Tools in a cluster use names, as a
+// Service's, which the proxy cannot know. So names are refused for browsers, on loopback, and for
+// profiles.
 func adminReason(r *http.Request) string {
 	h, profile := r.Header, strings.HasPrefix(r.URL.Path, profiles)
 	named := !browser.LoopbackHost(r.Host) && !browser.AddressHost(r.Host)
@@ -99,14 +98,14 @@ func adminReason(r *http.Request) string {
 	case named && (profile || byLoopback(r) || browser.MaybeBrowser(h)):
 		return browser.ReasonHost
 	case r.URL.Path == "/" && h.Get("Sec-Fetch-Dest") == "document" && h["Origin"] == nil:
-		return "" // a link to the page, from wherever
+		return "" // a link to the page
 	case profile && browser.FromBrowser(h) && h["Sec-Fetch-Site"] == nil:
-		return browser.ReasonUntold // a profile costs processor time, seen or not
+		return browser.ReasonUntold // a profile costs processor time, even unread
 	}
 	return browser.Foreign(h, r.TLS != nil, r.Host)
 }
 
-// byLoopback tells that a request came to a loopback address, as a port-forward's does.
+// byLoopback tells a request to a loopback address, as through a port-forward.
 func byLoopback(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return !ok || local.IP.IsLoopback()
@@ -118,4 +117,24 @@ var adminRefusals = map[string]string{
 	browser.ReasonSite:   "403: a page of another site sent this request, says Sec-Fetch-Site: type the address into the browser",
 	browser.ReasonOrigin: "403: a page of another origin sent this request, says Origin: a client other than a browser should leave Origin out",
 	browser.ReasonUntold: "403: an old browser may have sent this request for any page: use a newer one, or a User-Agent without Mozilla",
+}
+
+// page holds all files of the status page.
+//
+//go:embed page
+var page embed.FS
+
+// servePage serves the page at the root. It may load only its own files, and no page may frame it.
+func servePage(mux *http.ServeMux) {
+	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
+		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	for path, file := range map[string]string{"/{$}": "index.html", "/page.css": "page.css", "/page.js": "page.js"} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			h := w.Header()
+			h.Set("Content-Security-Policy", policy)
+			h.Set("Referrer-Policy", "no-referrer")
+			h.Set("Cache-Control", "no-cache")
+			http.ServeFileFS(w, r, page, "page/"+file)
+		})
+	}
 }

@@ -1,4 +1,21 @@
 // Package browser tells which requests a web page may have made a browser send.
+//
+// A page in a browser must not act as the browser's user. Without a bearer token, a client is let
+// in by its place in the network or by a certificate, and a browser brings both for any page. Pages
+// of other origins can send, without the server's consent:
+//
+//   - WebSockets, whose answers they can read; every browser sends Origin with them;
+//   - GET and HEAD for images, scripts, frames and links, without Origin; no answer can be read;
+//   - POST from forms, beacons and no-cors fetches, with a form's Content-Type or none; no answer can
+//     be read; old browsers send some without Origin;
+//   - other requests only after a preflight, an OPTIONS with Origin, which is refused here.
+//
+// Browsers since 2020 (Safari since 2023) send Sec-Fetch-Site with all of these except WebSockets.
+// No script can set it or Origin. A page that rebinds its own name in the DNS to this address looks
+// same-origin to the browser; only Host betrays it.
+//
+// Callers with a bearer token are exempt, as no browser adds one by itself. Anonymous callers are
+// not: they have a place in the network that the page's author may not have.
 package browser
 
 import (
@@ -15,34 +32,18 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// A page in a browser must not act as the browser's user. Without a bearer token, what lets a
-// client in is its place in the network or a certificate, and a browser brings both for any page.
-// Pages of other origins can send, without the server's consent:
-//
-//   - WebSockets, whose answers they read; browsers of any age send Origin with them;
-//   - GET and HEAD for images, scripts, frames and links, unread; without Origin;
-//   - POST from forms, beacons and no-cors fetches, unread; with a Content-Type that a form can
-//     have or none; old browsers send no Origin with some of them;
-//   - anything else only after a preflight, an OPTIONS with Origin, which is refused here.
-//
-// Browsers since 2020 (Safari since 2023) send Sec-Fetch-Site with all of these but WebSockets.
-// No script can set it or Origin. A page that has rebound its own name in the DNS to this address
-// is same-origin in the browser's eyes; only Host betrays it.
-//
-// Callers with a bearer token are exempt: no browser adds one by itself. Anonymous callers are
-// not: they have the place in the network, which the page's author may not have.
-
-// The values of the label reason of watchproxy_browser_refusals_total.
+// Values of the label reason of watchproxy_browser_refusals_total.
 const (
-	ReasonHost        = "host"         // a page may have led the name here
+	ReasonHost        = "host"         // a page may have pointed the name here
 	ReasonSite        = "site"         // another site's page, says Sec-Fetch-Site
 	ReasonOrigin      = "origin"       // another origin's page, says Origin
-	ReasonUntold      = "untold"       // an old browser does not tell the page
-	ReasonContentType = "content_type" // a form can have sent it
-	ReasonInteractive = "interactive"  // exec and the like are not for browsers
+	ReasonUntold      = "untold"       // an old browser does not name the page
+	ReasonContentType = "content_type" // a form may have sent it
+	ReasonInteractive = "interactive"  // browsers may not exec and the like
 )
 
-// PageReason tells why a request may be the work of a page that must not send it, or nothing.
+// PageReason tells why a page that must not send a request may have sent it. It is "" if none may
+// have.
 func PageReason(req *exchange.Request, rt *exchange.Route) string {
 	h := req.Header
 	if reason := Foreign(h, req.TLS != nil, req.Host); reason != "" {
@@ -53,17 +54,17 @@ func PageReason(req *exchange.Request, rt *exchange.Route) string {
 		told    = h["Sec-Fetch-Site"] != nil || h["Origin"] != nil
 		proxied = rt.Subresource == "proxy"
 		simple  = formType(h)
-		unsafe  = !safe(req.Method)
+		unsafe  = req.Method != http.MethodGet && req.Method != http.MethodHead && req.Method != http.MethodOptions
 	)
 	switch {
 	case browser && interactive(req, rt):
 		return ReasonInteractive
-	case browser && !told && proxied && !unsafe: // even a GET may have effects there
+	case browser && !told && proxied && !unsafe: // even a GET may change something there
 		return ReasonUntold
 	case browser && !told && simple && req.Method == http.MethodPost:
 		return ReasonUntold
 	case unsafe && simple && (req.Body != nil || h["Content-Type"] != nil):
-		// A proxied service judges the forms of its own pages.
+		// A proxied service judges its own pages' forms.
 		if told && proxied || !browser && h.Get("User-Agent") != "" {
 			return ""
 		}
@@ -72,9 +73,8 @@ func PageReason(req *exchange.Request, rt *exchange.Route) string {
 	return ""
 }
 
-// Foreign tells by which header a browser says that a page of another origin sent the request. A
-// tool that passes its own page's requests on brings that page's Origin, and Sec-Fetch-Site
-// vouches for it.
+// Foreign tells which header shows a page of another origin. A tool may pass on its own page's
+// requests: they have that page's Origin, and Sec-Fetch-Site vouches for it.
 func Foreign(h http.Header, secure bool, host string) (reason string) {
 	sites := h["Sec-Fetch-Site"]
 	for _, site := range sites {
@@ -83,14 +83,14 @@ func Foreign(h http.Header, secure bool, host string) (reason string) {
 		}
 	}
 	for _, origin := range h["Origin"] {
-		if !slices.Contains(sites, "same-origin") && !sameOrigin(origin, secure, host) {
+		if !slices.Contains(sites, "same-origin") && (host == "" || !strings.EqualFold(origin, OwnOrigin(secure, host))) {
 			return ReasonOrigin
 		}
 	}
 	return ""
 }
 
-// OwnOrigin is the origin of pages that the request's address serves.
+// OwnOrigin is the origin of pages at the request's address.
 func OwnOrigin(secure bool, host string) string {
 	if secure {
 		return "https://" + strings.TrimSuffix(host, ":443")
@@ -98,17 +98,8 @@ func OwnOrigin(secure bool, host string) string {
 	return "http://" + strings.TrimSuffix(host, ":80")
 }
 
-func sameOrigin(origin string, secure bool, host string) bool {
-	return host != "" && strings.EqualFold(origin, OwnOrigin(secure, host))
-}
-
-// safe tells methods that should change nothing.
-func safe(method string) bool {
-	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
-}
-
-// formType tells that a request has no Content-Type or one that needs no preflight (WHATWG Fetch,
-// CORS-safelisted request-header).
+// formType tells a Content-Type that needs no preflight (WHATWG Fetch, CORS-safelisted
+// request-header), or none.
 func formType(h http.Header) bool {
 	for _, value := range h["Content-Type"] {
 		essence, _, _ := strings.Cut(value, ";")
@@ -120,8 +111,8 @@ func formType(h http.Header) bool {
 	return h["Content-Type"] == nil
 }
 
-// FromBrowser tells that a browser sent the request, as far as a page of another origin cannot
-// hide it. Node's fetch sends Sec-Fetch-Mode and takes any language.
+// FromBrowser tells a browser's request by what a page of another origin cannot hide. Node's fetch
+// sends Sec-Fetch-Mode and accepts any language.
 func FromBrowser(h http.Header) bool {
 	if h["Sec-Fetch-Site"] != nil || h["Sec-Fetch-Dest"] != nil || h["Sec-Fetch-User"] != nil {
 		return true
@@ -139,16 +130,16 @@ func FromBrowser(h http.Header) bool {
 	return false
 }
 
-// MaybeBrowser tells that a browser may have sent the request, even for a page that takes itself
-// for same-origin: in some browsers it can set the User-Agent, but it cannot leave the language out.
+// MaybeBrowser also tells a request by a page that looks same-origin. Such a page can set the
+// User-Agent in some browsers, but cannot remove the language.
 func MaybeBrowser(h http.Header) bool {
 	return FromBrowser(h) || h["Accept-Language"] != nil || h["Origin"] != nil || h["Referer"] != nil ||
 		h["Cookie"] != nil || h["Sec-Fetch-Mode"] != nil
 }
 
-// interactive tells requests that give a hold of a container or node, which browsers must not
-// have, whichever page asks: exec, attach, port-forward, other upgrades, the kubelet's own API.
-// A proxied service's page has the proxy's origin.
+// interactive tells requests that control a container or node: exec, attach, port-forward, other
+// upgrades, the kubelet's own API. No page may send them, as a proxied service's page has the
+// proxy's origin.
 func interactive(req *exchange.Request, rt *exchange.Route) bool {
 	switch rt.Subresource {
 	case "attach", "exec", "portforward":
@@ -159,14 +150,14 @@ func interactive(req *exchange.Request, rt *exchange.Route) bool {
 	return rt.Verb != "watch" && req.WantsUpgrade()
 }
 
-// Isolate keeps an answer from pages of other origins, also in browsers' other ways.
+// Isolate keeps pages of other origins from using an answer.
 func Isolate(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("X-Frame-Options", "DENY")
 }
 
-// hostname is a Host header without its port.
+// hostname is Host without its port.
 func hostname(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -174,7 +165,7 @@ func hostname(host string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 }
 
-// LoopbackHost tells whether a Host header names this machine to itself.
+// LoopbackHost tells whether Host is a loopback name or address.
 func LoopbackHost(host string) bool {
 	name := hostname(host)
 	if ip := net.ParseIP(name); ip != nil {
@@ -183,13 +174,13 @@ func LoopbackHost(host string) bool {
 	return name == "" || strings.EqualFold(name, "localhost")
 }
 
-// AddressHost tells whether a Host header is an address: no page can have led it elsewhere.
+// AddressHost tells whether Host is an address, which no page can point elsewhere.
 func AddressHost(host string) bool {
 	_, err := netip.ParseAddr(hostname(host))
 	return err == nil
 }
 
-// PageRefusals tell what to do about each reason to refuse what a web page may have sent.
+// PageRefusals tell what to do about each reason.
 var PageRefusals = map[string]string{
 	ReasonHost:        "%s is not a loopback name, and a web page can have led it here: name localhost, 127.0.0.0/8 or [::1]",
 	ReasonSite:        "a page of another site sent this request to %s, says Sec-Fetch-Site: type the address into the browser, or use another client",
@@ -199,7 +190,7 @@ var PageRefusals = map[string]string{
 	ReasonInteractive: "browsers may not exec, attach, forward ports or reach kubelets through %s: use kubectl, or a bearer token where clients are authenticated",
 }
 
-// ForbiddenPage refuses a request to an origin that a web page may have made a browser send.
+// ForbiddenPage refuses a request that a web page may have made a browser send.
 func ForbiddenPage(reason, to string) metav1.Status {
 	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(PageRefusals[reason], strconv.Quote(to)))
 }

@@ -7,32 +7,29 @@ import (
 	"time"
 )
 
-// Body is a request's body. It knows whether it was read to its end: if not,
-// the connection is of no further use, as fasthttp would take the rest of the
-// body for the next request.
+// Body is a request's body. If it is not read to its end, its connection must close: fasthttp would
+// take the rest for the next request.
 type Body struct {
 	From   io.Reader
-	Cut    *atomic.Bool // the client has ended the connection; nil if that shows in from
+	Cut    *atomic.Bool // the client has ended the connection; nil if From tells
 	Length int64        // in bytes, -1 if unknown
 	read   int64
 	Ended  atomic.Bool
-	broken atomic.Pointer[error] // what the client sent is no body
-	Most   int64                 // how long it may be, in bytes; 0 for any length
+	broken atomic.Pointer[error] // the client's body is malformed or too long
+	Most   int64                 // its largest length, in bytes; 0 for any
 	Extend func()                // called before each read; nil for nothing
-	began  time.Time             // when it was read first
-	// suspend takes the deadline of reads back. It is nil over HTTP/1, where fasthttp has read
-	// ahead.
+	began  time.Time             // the first read
+	// Suspend removes the deadline of reads. It is nil over HTTP/1, as fasthttp has read ahead.
 	Suspend func()
-	ahead   []byte // was read before anybody wanted it
-	after   error  // what came of the last of those reads
+	ahead   []byte // from ReadAhead
+	after   error  // the last error of ReadAhead
 }
 
-// BodyAhead is how much of a body is read before the request is forwarded, in bytes; the rest is
-// streamed.
+// BodyAhead is how much of a body is read before the request is forwarded, in bytes.
 const BodyAhead = 64 << 10
 
-// ReadAhead reads the beginning of a body over HTTP/2, while its request waits. All bodies
-// of a connection share one window: what is not read of this one would hold up the others.
+// ReadAhead reads the beginning of a body over HTTP/2 while its request waits. All bodies of a
+// connection share one window, so an unread body would block the others.
 func (b *Body) ReadAhead() {
 	if b == nil || b.Suspend == nil {
 		return
@@ -44,14 +41,14 @@ func (b *Body) ReadAhead() {
 		b.ahead = append(b.ahead, piece[:n]...)
 	}
 	b.Suspend()
-	b.began = time.Time{} // the time that it waits is not the client's
+	b.began = time.Time{} // the client does not answer for the wait
 }
 
-// leastRate is how fast a client has to send a body that has a bound, in bytes a second. Each
-// KiB gets it another second; a body without a bound may trickle, as one to a pod may.
+// leastRate is how fast a client has to send a bounded body, in bytes a second: each KiB adds a
+// second. An unbounded body, as one to a pod, may trickle.
 const leastRate = 1 << 10
 
-// Deadline is until when more of a body has to come, if a pause may be so long.
+// Deadline is when more of a body has to be here, if the client may pause for so long.
 func (b *Body) Deadline(pause time.Duration) time.Time {
 	now := time.Now()
 	if b.began.IsZero() {
@@ -70,7 +67,7 @@ func (b *Body) Deadline(pause time.Duration) time.Time {
 // ErrBodyTooLarge says that a body is longer than it may be.
 var ErrBodyTooLarge = errors.New("request body is too large")
 
-// Failure tells what is wrong with a body, as far as it was read.
+// Failure tells what is wrong with the part of a body that was read.
 func (b *Body) Failure() error {
 	if b == nil || b.broken.Load() == nil {
 		return nil
@@ -103,7 +100,7 @@ func (b *Body) readMore(p []byte) (int, error) {
 		return n, err
 	}
 	if b.Length < 0 && errors.Is(err, io.EOF) && b.Cut != nil && b.Cut.Load() {
-		// fasthttp takes the client's end between two chunks for the last chunk.
+		// fasthttp takes the connection's end between two chunks for the last chunk.
 		err = io.ErrUnexpectedEOF
 	}
 	switch {

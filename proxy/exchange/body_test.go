@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A client that ends between two chunks has not ended its body.
+// A body whose client ends between two chunks is not complete.
 func TestBodyCutBetweenChunksIsNotComplete(t *testing.T) {
 	for cut, want := range map[bool]error{false: nil, true: io.ErrUnexpectedEOF} {
 		var ended atomic.Bool

@@ -7,27 +7,26 @@ import (
 	"sync"
 )
 
-// ChunkWriter collects the frames of a stream and writes them as HTTP/1.1
-// chunks: whatever is pending goes out in one write, unless it is large.
+// ChunkWriter collects the frames of a stream and writes them as HTTP/1.1 chunks. It writes pending
+// frames at once, unless they are large.
 //
-// An idle stream holds no buffer. One whose client does not read holds a piece: so much is
-// handed to the writer at a time, and until it has gone nothing more is collected.
+// An idle stream holds no buffer. A stream whose client does not read holds one piece. The next
+// piece is collected when the writer has sent it.
 type ChunkWriter struct {
 	To       io.Writer
-	Settle   func() error // waits for what w has kept to be sent; nil if w keeps nothing
+	Settle   func() error // waits until To has sent what it keeps; nil if it keeps nothing
 	Unframed bool         // no chunks, for HTTP/1.0
-	Buf      []byte       // nil, or room for a chunk header followed by what is pending
+	Buf      []byte       // nil, or room for a chunk header, then pending frames
 	pooled   *[]byte
-	broken   error // of a write that may have written a part
+	broken   error // the error of a write, which may be partial
 }
 
 const (
-	chunkHeader = 10 // room for the length in hexadecimal and CRLF
-	// PieceSize is how much is written at a time, and collected before it is, in bytes. An
-	// event that is larger is written by itself.
+	chunkHeader = 10 // the length in hexadecimal and CRLF
+	// PieceSize is how much is collected and written at a time, in bytes. A larger event is written
+	// by itself.
 	PieceSize = 64 << 10
-	// ChunkKeep is how large a buffer may be to be used again, in bytes: that of a piece, as
-	// append makes it.
+	// ChunkKeep is the largest buffer that is used again, in bytes: append makes a piece that large.
 	ChunkKeep = 96 << 10
 )
 
@@ -42,7 +41,7 @@ func (c *ChunkWriter) Pending() *[]byte {
 	return &c.Buf
 }
 
-// MakeRoom writes what is pending if a frame of size bytes behind it would be too much.
+// MakeRoom writes pending frames if a frame of size bytes would not fit behind them.
 func (c *ChunkWriter) MakeRoom(size int) error {
 	if len(c.Buf)+size <= PieceSize {
 		return nil
@@ -50,7 +49,7 @@ func (c *ChunkWriter) MakeRoom(size int) error {
 	return c.Flush()
 }
 
-// Flush writes what is pending as one chunk.
+// Flush writes pending frames as one chunk.
 func (c *ChunkWriter) Flush() error {
 	if len(c.Buf) <= chunkHeader {
 		return nil
@@ -58,7 +57,7 @@ func (c *ChunkWriter) Flush() error {
 	return c.Write(c.Chunk())
 }
 
-// FlushWith writes what is pending, body and tail as one chunk, without a copy of body.
+// FlushWith writes pending frames, body and tail as one chunk. It does not copy body.
 func (c *ChunkWriter) FlushWith(body, tail []byte) error {
 	size := len(c.Buf) - chunkHeader + len(body) + len(tail)
 	if !c.Unframed {
@@ -73,7 +72,7 @@ func (c *ChunkWriter) FlushWith(body, tail []byte) error {
 	return c.Send(tail)
 }
 
-// Chunk makes a chunk of what is pending.
+// Chunk returns pending frames as a chunk.
 func (c *ChunkWriter) Chunk() []byte {
 	size := len(c.Buf) - chunkHeader
 	if !c.Unframed {
@@ -82,7 +81,7 @@ func (c *ChunkWriter) Chunk() []byte {
 	return c.headed(size)
 }
 
-// headed is what is pending behind the head of a chunk of size bytes.
+// headed returns pending frames behind the head of a chunk of size bytes.
 func (c *ChunkWriter) headed(size int) []byte {
 	if c.Unframed {
 		return c.Buf[chunkHeader:]
@@ -94,7 +93,7 @@ func (c *ChunkWriter) headed(size int) []byte {
 	return c.Buf[start:]
 }
 
-// Write writes what is pending, as a chunk or the beginning of one, and then nothing is.
+// Write writes pending frames as a chunk or its beginning.
 func (c *ChunkWriter) Write(chunk []byte) error {
 	if err := c.Send(chunk); err != nil {
 		c.Buf, c.pooled = nil, nil // HTTP/2 may still hold it
@@ -122,7 +121,6 @@ func (c *ChunkWriter) Send(p []byte) error {
 	}
 }
 
-// release gives the buffer back.
 func (c *ChunkWriter) release() {
 	if cap(c.Buf) <= ChunkKeep {
 		*c.pooled = c.Buf[:0]
@@ -131,7 +129,7 @@ func (c *ChunkWriter) release() {
 	c.Buf, c.pooled = nil, nil
 }
 
-// End writes the chunk that ends the body, unless it would stand amid another one.
+// End writes the last chunk, unless a chunk was cut off.
 func (c *ChunkWriter) End() error {
 	if c.Unframed || c.broken != nil {
 		return c.broken

@@ -34,7 +34,7 @@ func TestChunksReadBackWhatWasWritten(t *testing.T) {
 			t.Error("an idle stream holds a buffer")
 		}
 	}
-	if want := 4 + 2 + 5 + 1; w.writes != want { // a piece does not hold its own chunk's head
+	if want := 4 + 2 + 5 + 1; w.writes != want { // a piece does not include its chunk's head
 		t.Errorf("%d writes, want %d: one a flush, or a piece", w.writes, want)
 	}
 	if err := out.End(); err != nil {

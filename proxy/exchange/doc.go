@@ -1,5 +1,5 @@
-// Package exchange has what a request and its answer are to handlers, whatever protocol they came by.
-// These are plain types. They hold no reference to a server's buffers and know no transport.
+// Package exchange defines requests and answers for handlers, independent of protocols. These are
+// plain types. They hold no reference to a server's buffers and know no transport.
 //
 //	Request    what a client asks, who it is, and its connection
 //	Body       a request's body, which knows whether it was read to its end

@@ -3,18 +3,20 @@ package exchange
 import (
 	"context"
 	"crypto/tls"
-	"iter"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// Request is what handlers see of a client's request. It holds no reference to
-// the server's buffers and outlives the handler.
+// Request is a client's request. It holds no reference to the server's buffers and outlives the
+// handler.
 type Request struct {
 	Method string
 	Target string // as the client sent it: path and query
@@ -24,31 +26,40 @@ type Request struct {
 	Header http.Header
 	Body   *Body // nil if there is none
 	Client Client
-	Conn   Conn                 // that the request came by
-	from   string               // the address of its client, when conn is not kept
+	Conn   Conn                 // the request's connection
+	from   string               // the client's address, if Conn is not kept
 	TLS    *tls.ConnectionState // nil without TLS
-	// identity is who the request acts as; nil without authentication.
-	Identity *Identity
+	// Identity is who the request acts as. Without authentication it is nil: the request acts as
+	// the proxy.
+	Identity *access.Caller
 }
 
-// Conn is the connection that a request came by.
+// Conn is the connection of a request.
 type Conn interface {
 	RemoteAddr() net.Addr
-	// Crowded tells that more connections are open than should be.
+	// Crowded tells that too many connections are open.
 	Crowded() bool
-	// HoldAs counts the connection for a user, unless take says that the user has enough.
+	// HoldAs counts the connection for a user, unless take refuses.
 	HoldAs(user string, take func() (giveBack func(), ok bool)) bool
 }
 
 // Client is the sender of a request.
 type Client interface {
-	// WhenGone calls gone once if the client leaves. The returned function
-	// stops that and must be called before the connection is read again.
+	// WhenGone calls gone once if the client leaves. Stop ends that. It must be called before the
+	// connection is read again.
 	WhenGone(gone context.CancelFunc) (stop func())
-	// Interrupt makes a read of the request body fail; the connection is
-	// of no use afterwards.
+	// Interrupt makes a read of the request body fail. The connection cannot be used afterwards.
 	Interrupt()
 }
+
+// Nobody is a client that never leaves.
+type Nobody struct{}
+
+// WhenGone implements Client.
+func (Nobody) WhenGone(context.CancelFunc) (stop func()) { return func() {} }
+
+// Interrupt implements Client.
+func (Nobody) Interrupt() {}
 
 // SplitTarget sets path and query.
 func (r *Request) SplitTarget() { r.Path, r.Query, _ = strings.Cut(r.Target, "?") }
@@ -56,50 +67,31 @@ func (r *Request) SplitTarget() { r.Path, r.Query, _ = strings.Cut(r.Target, "?"
 // Pretty tells whether upstream would indent the answer.
 func (r *Request) Pretty() bool { return wire.Pretty(r.Query, r.Header.Get("User-Agent")) }
 
-// connectionTokens are what the Connection headers name.
-func (r *Request) connectionTokens() iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, v := range r.Header.Values("Connection") {
-			for token := range strings.SplitSeq(v, ",") {
-				if !yield(strings.TrimSpace(token)) {
-					return
-				}
+// HidesIdentity tells whether the client declares an identity header hop-by-hop. A proxy would have
+// to drop it, and upstream would take the request for another user's.
+func (r *Request) HidesIdentity() bool {
+	for _, v := range r.Header.Values("Connection") {
+		for token := range strings.SplitSeq(v, ",") {
+			if isIdentity(http.CanonicalHeaderKey(strings.TrimSpace(token))) {
+				return true
 			}
 		}
 	}
-}
-
-// HidesIdentity tells whether the client declares a header hop-by-hop that tells who
-// it is or as whom it acts. A proxy would have to leave it out, and the request would
-// arrive as somebody else's.
-func (r *Request) HidesIdentity() bool {
-	for token := range r.connectionTokens() {
-		name := http.CanonicalHeaderKey(token)
-		if name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, ImpersonatePrefix) {
-			return true
-		}
-	}
 	return false
 }
 
-// WantsUpgrade tells whether the client asks to leave HTTP, as exec, attach
-// and port-forward do.
+// isIdentity tells headers that tell who sent a request, or for whom.
+func isIdentity(name string) bool {
+	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, ImpersonatePrefix)
+}
+
+// WantsUpgrade tells whether the client asks to leave HTTP, as for exec, attach and port-forward.
 func (r *Request) WantsUpgrade() bool {
-	return r.Header.Get("Upgrade") != "" && r.connectionNames("upgrade")
+	return r.Header.Get("Upgrade") != "" && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
 
-// connectionNames tells whether a Connection header names an option.
-func (r *Request) connectionNames(option string) bool {
-	for token := range r.connectionTokens() {
-		if strings.EqualFold(token, option) {
-			return true
-		}
-	}
-	return false
-}
-
-// EndsConnection tells that upstream would read no further request from the connection:
-// net/http takes spaces for commas here.
+// EndsConnection tells that upstream would close the connection after the request. Net/http takes
+// spaces for commas here.
 func (r *Request) EndsConnection() bool {
 	for _, value := range r.Header.Values("Connection") {
 		for _, token := range strings.FieldsFunc(value, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' }) {
@@ -111,17 +103,16 @@ func (r *Request) EndsConnection() bool {
 	return false
 }
 
-// bearerProtocol is how a browser brings a bearer token to a WebSocket.
+// bearerProtocol begins the WebSocket protocol by which browsers send a bearer token.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
-// Identified tells whether the client brings credentials of its own.
+// Identified tells whether the client brings credentials.
 func (r *Request) Identified() bool {
 	return r.Header.Get("Authorization") != "" ||
 		strings.Contains(strings.Join(r.Header.Values("Sec-Websocket-Protocol"), ","), bearerProtocol)
 }
 
-// Slim is what has to be kept of a request whose answer lasts: who sent it, and how to
-// find that out again.
+// Slim is the part of a request that an open watch needs: who sent it, and the credentials.
 func (r *Request) Slim() *Request {
 	if r.Identity == nil {
 		return &Request{}
@@ -131,17 +122,22 @@ func (r *Request) Slim() *Request {
 		Identity: r.Identity, Header: http.Header{},
 	}
 	for name, values := range r.Header {
-		if name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, ImpersonatePrefix) {
+		if isIdentity(name) {
 			kept.Header[name] = values
 		}
 	}
 	return kept
 }
 
-// User is the user that limits are counted by, "" without authentication.
-func (r *Request) User() string { return r.Identity.name() }
+// User is the user for limits, "" without authentication.
+func (r *Request) User() string {
+	if r.Identity == nil {
+		return ""
+	}
+	return r.Identity.User.GetName()
+}
 
-// address is where the request came from, "" if nobody can tell.
+// address is the client's address, "" if unknown.
 func (r *Request) address() string {
 	if r.Conn == nil {
 		return r.from
@@ -149,10 +145,10 @@ func (r *Request) address() string {
 	return r.Conn.RemoteAddr().String()
 }
 
-// ImpersonatePrefix begins the names of headers that ask to act as somebody else.
+// ImpersonatePrefix begins the names of headers that ask to act as another user.
 const ImpersonatePrefix = "Impersonate-"
 
-// Impersonates tells whether the client asks to act as somebody else.
+// Impersonates tells whether the client asks to act as another user.
 func (r *Request) Impersonates() bool {
 	for name := range r.Header {
 		if strings.HasPrefix(name, ImpersonatePrefix) {
@@ -162,7 +158,7 @@ func (r *Request) Impersonates() bool {
 	return false
 }
 
-// AsHTTP is a request as the access package reads it. Its body is not there.
+// AsHTTP is the request without its body, for package access.
 func (r *Request) AsHTTP(ctx context.Context) *http.Request {
 	u, err := url.ParseRequestURI(r.Target)
 	if err != nil {
@@ -172,15 +168,15 @@ func (r *Request) AsHTTP(ctx context.Context) *http.Request {
 	return asked.WithContext(ctx)
 }
 
-// AheadMax bounds how much is read ahead of a client that does not wait for its answers, in bytes.
+// AheadMax bounds how much is read ahead of pipelined requests, in bytes.
 const AheadMax = 64 << 10
 
-// Attended returns a context that ends when the client leaves or its patience does. Stop must be
-// called before the client's connection is read again.
+// Attended returns a context that ends when the client leaves or its timeout is over. Stop must be
+// called before the connection is read again.
 func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithTimeout(ctx, r.waits())
 	if r.Client == nil || r.Body != nil && (r.Body.Length < 0 || r.Body.Length >= AheadMax) {
-		return ctx, cancel // what is read ahead of the handler is bounded
+		return ctx, cancel // a watched connection is read ahead, within AheadMax
 	}
 	unwatch := r.Client.WhenGone(cancel)
 	return ctx, func() {
@@ -189,11 +185,10 @@ func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func())
 	}
 }
 
-// waits is how long a request waits for its turn: requestWait, or less if the client gives up
-// before.
+// waits is how long a request waits for its turn: requestWait, or the client's shorter timeout.
 func (r *Request) waits() time.Duration {
 	if strings.Contains(r.Query, "timeout=") {
-		values, _ := url.ParseQuery(r.Query) // what can be read of it
+		values, _ := url.ParseQuery(r.Query) // whatever is readable
 		if bound, err := time.ParseDuration(values.Get("timeout")); err == nil && bound > 0 {
 			return min(bound, requestWait)
 		}
@@ -201,8 +196,8 @@ func (r *Request) waits() time.Duration {
 	return requestWait
 }
 
-// Held is about how much memory a request takes while it waits, in bytes: its goroutine, what it
-// was read into, its headers twice (as they came and as strings), and what is there of its body.
+// Held is about how much memory a waiting request takes, in bytes: its goroutine, its raw input,
+// its headers twice (as bytes and as strings), and the beginning of its body.
 func (r *Request) Held() int64 {
 	const fixed, each = 8 << 10, 64
 	held := len(r.Target)
@@ -223,6 +218,5 @@ func (r *Request) Held() int64 {
 	return int64(held)
 }
 
-// requestWait is how long a request waits for its turn at most: kube-apiserver gives a request up
-// after that long.
+// requestWait bounds the wait for a turn: kube-apiserver gives up after that time, too.
 const requestWait = time.Minute

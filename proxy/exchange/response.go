@@ -11,14 +11,12 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
-// Response is what a handler answers. At most one of the bodies is set.
+// Response is a handler's answer. At most one of its bodies is set.
 type Response struct {
 	Status int
-	// told is the status that metrics have instead, if it is in the body: that of a watch
-	// which is accepted and consists of an ERROR.
+	// Told is the status for metrics if the body has it: a watch of one ERROR is accepted with 200.
 	Told   int
 	Header http.Header
-	// source is where the answer came from, for the metrics.
 	Source Source
 
 	Bytes  []byte        // a small body
@@ -27,11 +25,11 @@ type Response struct {
 	Length int64         // of list and reader
 	Stream Stream        // an endless body
 	Tunnel Tunnel        // what follows the header, instead of HTTP
-	Lasts  bool          // the body may take as long as it likes
-	Shares *fair.Shares  // of the workspace, if bytes takes some; nil for none
-	Turns  fair.Turns    // which the writes of list take; nil for none
-	Close  bool          // the connection is of no further use
-	// room is what the list takes until it was written, or never will be; nil for none.
+	Lasts  bool          // the body has no time limit
+	Shares *fair.Shares  // the part of the workspace that Bytes takes; nil for none
+	Turns  fair.Turns    // taken by the writes of List; nil for none
+	Close  bool          // the connection must close
+	// Room is the part of the workspace that List takes until CloseList; nil for none.
 	Room *fair.Room
 }
 
@@ -40,19 +38,19 @@ func NewResponse(status int, from Source) *Response {
 	return &Response{Status: status, Header: http.Header{}, Source: from}
 }
 
-// Stream is an endless body. Either of its methods is called, once.
+// Stream is an endless body. One of its methods is called, once.
 type Stream interface {
-	// Run writes it in the caller's goroutine, until it ends or ctx does, as the client has left.
+	// Run writes it in the caller's goroutine, until it ends or the client has left, which ends ctx.
 	Run(ctx context.Context, out *ChunkWriter)
-	// Abandon is called if the connection is lost before it can begin.
+	// Abandon is called instead if the connection is lost.
 	Abandon()
 }
 
-// Tunnel joins a client with upstream after both left HTTP. Either of its methods is called, once.
+// Tunnel joins a client with upstream after both left HTTP. One of its methods is called, once.
 type Tunnel interface {
-	// Join takes the connection over. What was read ahead of it is in buffered.
+	// Join takes the connection over. Buffered holds what was read ahead.
 	Join(client net.Conn, buffered io.Reader)
-	// Abandon is called if the connection is lost before.
+	// Abandon is called instead if the connection is lost.
 	Abandon()
 }
 
@@ -66,7 +64,7 @@ const (
 	FromProxy    Source = "proxy" // refused or failed here
 )
 
-// LetGo takes so many off those who still hold the response's part of the workspace.
+// LetGo subtracts n from the holders of the response's part of the workspace.
 func (r *Response) LetGo(n int) {
 	if r != nil {
 		r.Shares.LetGo(n)
@@ -78,14 +76,14 @@ func (r *Response) WriteList(w io.Writer) (int64, error) {
 	return fair.WriteLong(w, r.List, r.Length, r.Turns, r.Room)
 }
 
-// CloseList is called when a list was written, or never will be.
+// CloseList is called after a list was written or given up.
 func (r *Response) CloseList() {
 	if r.Room != nil {
 		r.Room.GiveBack()
 	}
 }
 
-// Stamp sets the headers that each of kube-apiserver's answers has.
+// Stamp sets the headers of all of kube-apiserver's answers.
 func (r *Request) Stamp(resp *Response) {
 	resp.Header.Set("Cache-Control", "no-cache, private")
 	resp.Header.Set("Audit-Id", r.AuditID())

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
 func TestParseRoute(t *testing.T) {
@@ -49,8 +51,7 @@ func TestParseRoute(t *testing.T) {
 	}
 }
 
-// Whatever the path: no panic, and what is plain means to kube-apiserver what it means
-// here.
+// No path makes it panic, and a plain path means the same to kube-apiserver.
 func FuzzParseRoute(f *testing.F) {
 	for _, path := range []string{
 		"", "/", "/api/v1/watch", "/api/v1/watch/namespaces", "/apis/a/b/namespaces/c/d/e/f", "/api//pods", "/api/v1/namespaces//pods",
@@ -71,7 +72,7 @@ func FuzzParseRoute(f *testing.F) {
 		if err != nil || u.RawQuery != "" || u.ForceQuery {
 			return // no request has such a path
 		}
-		info, err := RequestInfos.NewRequestInfo(&http.Request{Method: method, URL: u})
+		info, err := access.RequestInfos.NewRequestInfo(&http.Request{Method: method, URL: u})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +81,7 @@ func FuzzParseRoute(f *testing.F) {
 			Namespace: info.Namespace, Name: info.Name, Subresource: info.Subresource, Verb: info.Verb, Resource: info.IsResourceRequest, Plain: true,
 		}
 		if rt.Verb == "options" || rt.Verb == "other" {
-			theirs.Verb = rt.Verb // RequestInfo has no name for it; nothing of it is answered from a cache
+			theirs.Verb = rt.Verb // RequestInfo does not name it, and no such request is answered from a cache
 		}
 		if rt != theirs {
 			t.Errorf("%s %q:\n got %+v\nwant %+v", method, path, rt, theirs)
@@ -88,7 +89,7 @@ func FuzzParseRoute(f *testing.F) {
 	})
 }
 
-// A watch is one to upstream, too, if the rest of its query cannot be read.
+// A watch with an unreadable rest of the query is a watch, as it is upstream.
 func TestMalformedWatch(t *testing.T) {
 	for query, want := range map[string]bool{
 		"watch=1": true, "watch=1&x=%zz": true, "x=a;b&watch=true": true, "watch": true, "watch=false&x=%zz": false, "x=%zz": false, "watch=%zz": false,

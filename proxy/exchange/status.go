@@ -5,48 +5,51 @@ import (
 	"net/http"
 	"strconv"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// This file maps what can go wrong to the Status that kube-apiserver sends.
+// This file maps errors to the Status that kube-apiserver sends.
+
+var typeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 
 // Failure is the Status of a failed request.
 func Failure(code int, reason metav1.StatusReason, message string) metav1.Status {
-	return metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status:   metav1.StatusFailure, Reason: reason, Message: message, Code: int32(code),
-	}
+	return metav1.Status{TypeMeta: typeMeta, Status: metav1.StatusFailure, Reason: reason, Message: message, Code: int32(code)}
 }
 
-// NotFound says that an object is not there.
-func NotFound(rt Route) metav1.Status {
-	resource := rt.GVR.GroupResource()
-	s := Failure(http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("%s %q not found", resource, rt.Name))
-	s.Details = &metav1.StatusDetails{Name: rt.Name, Group: resource.Group, Kind: resource.Resource}
-	return s
-}
-
-// ClientGone is for a client that has left. It is shown to nobody.
-func ClientGone() *Response {
-	return StatusResponse(Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the client has left"), FromProxy)
-}
-
-// TooManyRequests says that more wait for upstream than may.
-func TooManyRequests() metav1.Status {
-	s := Failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests,
-		"too many requests wait for the upstream apiserver, please try again later")
+// RetryLater asks the client to come back in a second.
+func RetryLater(code int, reason metav1.StatusReason, message string) metav1.Status {
+	s := Failure(code, reason, message)
 	s.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	return s
 }
 
-// BadRequest says that a request is malformed.
+// StatusOf is the Status of an API error.
+func StatusOf(err *apierrors.StatusError) metav1.Status {
+	s := err.ErrStatus
+	s.TypeMeta = typeMeta
+	return s
+}
+
+// ClientGone is for a client that has left. No client sees it.
+func ClientGone() *Response {
+	return StatusResponse(Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the client has left"), FromProxy)
+}
+
+// TooManyRequests refuses a request beyond a limit.
+func TooManyRequests(message string) metav1.Status {
+	return RetryLater(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message+", please try again later")
+}
+
+// BadRequest refuses a malformed request.
 func BadRequest(message string) metav1.Status {
 	return Failure(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
 }
 
-// URITooLong says that a path and query are longer than is accepted.
+// URITooLong refuses a path and query that are too long.
 func URITooLong(most int) metav1.Status {
 	return Failure(http.StatusRequestURITooLong, metav1.StatusReasonUnknown, fmt.Sprintf("request URI too long: limit is %d bytes", most))
 }
@@ -57,7 +60,7 @@ func BodyTooLarge(most int64) metav1.Status {
 		fmt.Sprintf("Request entity too large: limit is %d", most))
 }
 
-// Fail answers with a Status, in the form that the client takes for one.
+// Fail answers with a Status, in the form that the client accepts.
 func (r *Request) Fail(s metav1.Status, from Source) *Response {
 	resp := StatusResponse(s, from)
 	body, contentType := wire.NegotiateError(r.Header.Get("Accept"), r.Pretty()).Status(&s)
@@ -67,7 +70,7 @@ func (r *Request) Fail(s metav1.Status, from Source) *Response {
 	return resp
 }
 
-// StatusResponse is a Status as a response.
+// StatusResponse answers with a Status in JSON.
 func StatusResponse(s metav1.Status, from Source) *Response {
 	r := NewResponse(int(s.Code), from)
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {
@@ -79,8 +82,7 @@ func StatusResponse(s metav1.Status, from Source) *Response {
 	return r
 }
 
-// NoRequest refuses what upstream might not take for a request at all, nor what follows
-// it on the same connection.
+// NoRequest refuses what upstream might not take for a request, and ends its connection.
 func NoRequest(status metav1.Status) *Response {
 	resp := StatusResponse(status, FromProxy)
 	resp.Close = true

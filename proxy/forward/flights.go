@@ -8,48 +8,46 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// flights lets forwarded gets and lists that are the same in every respect that
-// upstream could see share one answer.
+// flights lets forwarded gets and lists share an answer if upstream could not tell them apart. A
+// flight is one request upstream; a fleet is the flights of equal requests.
 //
-// Only a request that is sent after a reader came may answer it, for what was
-// written before it came has to be seen. So a reader that comes while one is under way
-// waits for the next one, which all of them share: upstream sees one at a time. To wait for
-// two takes twice as long as without us. So where it is known how long upstream takes, the next
-// begins after a part of that; then upstream sees a few at a time.
+// A reader must see every write from before it came, so only a flight that begins later may answer
+// it. A reader that comes during a flight waits for the next one, which all waiting readers share:
+// upstream sees one at a time. The wait for two flights takes twice the time of a direct request.
+// So if the time of a flight is known, the next begins after a part of it, and upstream sees a few
+// at a time.
 type flights struct {
 	mu struct {
 		sync.Mutex
-		fleets map[string]*fleet // of each key that something is under way for
+		fleets map[string]*fleet // by key, while any flight is under way
 	}
 }
 
-// fleet are the flights of a key.
 type fleet struct {
-	up    int           // how many are under way, whose answers have not come
-	sent  time.Time     // when the last of them was
-	pause time.Duration // after which the next may begin though others are under way; 0 for never
-	timed bool          // a timer is set for that
-	next  *flight       // gathers who comes after it was sent; nil if nobody has
+	up    int           // flights under way
+	sent  time.Time     // the start of the last one
+	pause time.Duration // from one start to the next while flights are under way; 0 to wait for their end
+	timed bool          // a timer is set for the pause
+	next  *flight       // for readers since the last start; nil without any
 }
 
-// flight is one request upstream.
 type flight struct {
-	lead    chan struct{}      // gives one of those who wait the lead
+	lead    chan struct{}      // gives one waiting reader the lead
 	landed  chan struct{}      // closed when answer is set
 	answer  *exchange.Response // nil if it cannot be shared
-	waiting int                // how many wait for it, whoever leads it included if he waited; guarded by flights.mu
+	waiting int                // readers that wait, the leader included if it waited; guarded by flights.mu
 }
 
-// fleetMost is how many flights of a key are under way at most, if the next need not wait. FleetPart
-// is the part of their time after which the next begins.
+// fleetMost bounds the flights of a fleet under way. With a known time, the next begins after one
+// fleetPart of it.
 const fleetMost, fleetPart = 8, 10
 
 func newFlight() *flight {
 	return &flight{lead: make(chan struct{}, 1), landed: make(chan struct{})}
 }
 
-// join returns the flight that may answer a request that came just now, and
-// whether the caller has to fly it. Upstream takes so long for it, or 0 if that is not known.
+// join returns the flight that may answer a new request, and whether the caller leads it. Upstream
+// takes so long for one, 0 if unknown.
 func (fs *flights) join(key string, takes time.Duration) (f *flight, leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -77,7 +75,7 @@ func (fs *flights) join(key string, takes time.Duration) (f *flight, leads bool)
 	return f, false
 }
 
-// gathers tells whether anybody waits for the next flight.
+// gathers tells whether readers wait for the next flight.
 func (of *fleet) gathers() bool { return of.next != nil && of.next.waiting > 0 }
 
 // ready tells whether a flight may begin.
@@ -90,7 +88,7 @@ func (of *fleet) begin() {
 	of.sent = time.Now()
 }
 
-// proceedLocked lets the next flight begin, if anybody waits for it and it is time, or sees to it that it will when it is.
+// proceedLocked begins the next flight if readers wait for it, now or when the pause is over.
 func (fs *flights) proceedLocked(of *fleet) {
 	switch {
 	case !of.gathers():
@@ -109,7 +107,7 @@ func (fs *flights) proceedLocked(of *fleet) {
 	}
 }
 
-// waiting is how many wait for the next flight of any key.
+// waiting counts the readers that wait for a next flight.
 func (fs *flights) waiting() (n int) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -121,7 +119,7 @@ func (fs *flights) waiting() (n int) {
 	return n
 }
 
-// land hands out a flight's answer and lets the next one begin.
+// land hands out a flight's answer and may begin the next flight.
 func (fs *flights) land(key string, f *flight, answer *exchange.Response) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -131,7 +129,7 @@ func (fs *flights) land(key string, f *flight, answer *exchange.Response) {
 	fs.endLocked(key)
 }
 
-// endLocked takes one out of those that are under way.
+// endLocked counts a flight as over.
 func (fs *flights) endLocked(key string) {
 	of := fs.mu.fleets[key]
 	of.up--
@@ -141,8 +139,7 @@ func (fs *flights) endLocked(key string) {
 	}
 }
 
-// leave takes somebody out of those who wait. If the lead was given to nobody but him,
-// the flight does not take place.
+// leave removes a waiting reader. A flight without readers does not begin.
 func (fs *flights) leave(key string, f *flight) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -157,18 +154,16 @@ func (fs *flights) leave(key string, f *flight) {
 	}
 }
 
-// crowd tells whether others share a flight. Nobody can join it any more.
+// crowd tells whether readers share a flight. No further reader can join it.
 func (fs *flights) crowd(f *flight) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return f.waiting > 1
 }
 
-// share returns the answer to a request that came just now: by flying it, or by
-// waiting for another one who does. A nil answer means that it cannot be shared
-// and the caller has to ask alone. Fly is told whether others wait, and says
-// whether they may have the answer, too. If ctx ends while the caller waits, nobody
-// wants an answer, and there is none.
+// share returns the answer to a new request: from the caller's own flight or from another one. A
+// nil answer cannot be shared, and the caller asks alone. Fly is told whether readers wait, and
+// says whether they may have its answer. If ctx ends while the caller waits, there is no answer.
 func (fs *flights) share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (answer *exchange.Response, ok bool)) (answer *exchange.Response, flew bool) {
 	f, leads := fs.join(key, takes)
 	if !leads {

@@ -20,27 +20,26 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Forwarder sends requests upstream as they are and streams the answers back.
-// A request that brings its own identity keeps it and gets none of the proxy's;
-// any other is sent as the proxy.
+// Forwarder sends requests upstream as they are and streams the answers back. A request keeps its
+// own identity; one without an identity gets the proxy's.
 type Forwarder struct {
 	base *url.URL
-	// actsAs tells that the proxy's own identity is an impersonated one: a
-	// client's Impersonate headers would be merged with ours.
+	// actsAs tells that the proxy itself impersonates. A client's Impersonate headers would be merged
+	// with the proxy's.
 	actsAs    bool
 	own       transports
 	anonymous transports
 }
 
-// transports are two ways to the same upstream: HTTP/2 where it is spoken, and
-// HTTP/1.1 for upgrades, which HTTP/2 does not have.
+// transports lead to one upstream: over HTTP/2 where it is spoken, and over HTTP/1.1 for upgrades,
+// which HTTP/2 lacks.
 type transports struct{ plain, upgrade http.RoundTripper }
 
-// Adaptation makes a client configuration one for a particular use, as a copy.
+// Adaptation copies a client configuration and changes the copy for a purpose.
 type Adaptation func(*rest.Config) *rest.Config
 
-// New returns a forwarder to the server of a client configuration. The ways there are made by
-// transport, so that there can be several servers; each of their configurations has to be adapted alike.
+// New returns a forwarder to the server of a client configuration. Transport makes a round tripper,
+// which may have several servers; it adapts each server's configuration.
 func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, error)) (*Forwarder, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
@@ -57,7 +56,7 @@ func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, err
 func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTripper, error)) (t transports, err error) {
 	asIs := func(config *rest.Config) *rest.Config {
 		config = identity(config)
-		config.DisableCompression = true // bodies pass as they are
+		config.DisableCompression = true // bodies pass unchanged
 		return config
 	}
 	if t.plain, err = transport(asIs); err != nil {
@@ -71,9 +70,9 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 	return t, err
 }
 
-// Send sends a request upstream. When the client leaves, the upstream
-// request ends. When over ends, which is nil for never, the response does, as if
-// upstream had ended it. Done is called once, when both sides are through.
+// Send sends a request upstream. The request ends when the client leaves. When over ends, the
+// response ends as if upstream had ended it; nil never does. Done is called once, when both sides
+// are through.
 func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Trip, done func()) *exchange.Response {
 	ctx, cancel := context.WithCancel(ctx)
 	x := &roundTrip{Request: req, cancel: OnceBoth(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
@@ -87,7 +86,7 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 	}
 	if f.actsAs && (req.Impersonates() && req.Identity == nil || req.Identity.ActsAsAnother()) {
 		x.cancel()
-		return req.Fail(forbiddenImpersonation(), exchange.FromProxy)
+		return req.Fail(forbidden("the proxy's own identity is an impersonated one, so Impersonate headers are not accepted"), exchange.FromProxy)
 	}
 	out, err := x.outgoing(ctx, f.base)
 	if err != nil {
@@ -97,7 +96,7 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 	way, ok := f.way(req)
 	if !ok {
 		x.cancel()
-		return req.Fail(unspeakable(), exchange.FromProxy)
+		return req.Fail(forbidden("the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values"), exchange.FromProxy)
 	}
 	if x.Body == nil {
 		close(x.bodyDone)
@@ -105,7 +104,7 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 	}
 	asked := false
 	defer func() {
-		if !asked { // a panic: nobody is going to close an answer
+		if !asked { // a panic: no caller will close the answer
 			_ = out.Body.Close()
 			x.finish()
 		}
@@ -114,8 +113,8 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 	in, err := t.within(cancel, func() (*http.Response, error) { return way.RoundTrip(out) })
 	asked = true
 	if err != nil {
-		broken := x.Body.Failure() // before we interrupt it ourselves
-		_ = out.Body.Close()       // not every transport does
+		broken := x.Body.Failure() // before the proxy interrupts the body itself
+		_ = out.Body.Close()       // some transports do not
 		x.finish()
 		if errors.Is(broken, exchange.ErrBodyTooLarge) {
 			return req.Fail(exchange.BodyTooLarge(x.Body.Most), exchange.FromProxy)
@@ -136,14 +135,14 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 	return resp
 }
 
-// Trip is how a request goes upstream.
+// Trip is a request's way upstream.
 type Trip struct {
-	Patience time.Duration // how long upstream may take to begin its answer; 0 for as long as it likes
-	Takes    time.Duration // how long it takes as a rule; 0 if that is not known
-	Sent     time.Time     // zero if it was not, or by another one's request
+	Patience time.Duration // how long upstream may take to begin its answer; 0 for any time
+	Takes    time.Duration // how long upstream usually takes; 0 if unknown
+	Sent     time.Time     // zero if it was not sent, or another request was
 }
 
-// Since is how long ago it was sent, 0 if it was not.
+// Since is the time since it was sent, 0 if it was not.
 func (t *Trip) Since() time.Duration {
 	if t.Sent.IsZero() {
 		return 0
@@ -151,22 +150,21 @@ func (t *Trip) Since() time.Duration {
 	return time.Since(t.Sent)
 }
 
-// within gives an answer up that does not begin before the patience with it is over.
+// within gives up an answer that does not begin within the trip's patience.
 func (t *Trip) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {
 	if t.Patience == 0 {
 		return ask()
 	}
 	late := time.AfterFunc(t.Patience, cancel)
 	in, err := ask()
-	if !late.Stop() && err == nil { // it is cut already
+	if !late.Stop() && err == nil { // the answer is cut already
 		return nil, errors.Join(context.Canceled, in.Body.Close())
 	}
 	return in, err
 }
 
-// way is how a request goes upstream: as the proxy; as somebody whom the proxy
-// impersonates; or with the client's own credentials and none of the proxy's. It is
-// false if the one to impersonate cannot be named upstream.
+// way chooses how a request goes upstream: as the proxy, as a user whom the proxy impersonates, or
+// with the client's own credentials only. It is false if upstream cannot be told the user's name.
 func (f *Forwarder) way(req *exchange.Request) (http.RoundTripper, bool) {
 	ts := f.own
 	if req.Identity == nil && req.Identified() || req.Identity != nil && !req.Identity.ActsAsAnother() {
@@ -190,20 +188,19 @@ func OnceBoth(first, second func()) func() {
 	})
 }
 
-// exchange is one forwarded request until its response has been written. It
-// reads as the response's body; Close ends both sides.
+// roundTrip is one forwarded request until its response has been written. It reads as the
+// response's body; Close ends both sides.
 type roundTrip struct {
 	*exchange.Request
 	cancel    context.CancelFunc
 	upstream  io.ReadCloser
-	bodyDone  chan struct{} // closed when upstream's transport has let go of the request body
+	bodyDone  chan struct{} // closed when upstream's transport has let go of the body
 	mu        sync.Mutex
 	stopWatch func()
 	finished  bool
 	over      atomic.Bool // the response ends as if upstream had ended it
 }
 
-// outgoing makes the upstream request.
 func (x *roundTrip) outgoing(ctx context.Context, base *url.URL) (*http.Request, error) {
 	target, err := url.ParseRequestURI(x.Target)
 	if err != nil || !strings.HasPrefix(x.Target, "/") {
@@ -224,10 +221,10 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL) (*http.Request,
 	if err != nil {
 		return nil, err
 	}
-	out.URL = &u // as the client wrote it: a second parse would cut it at a #
+	out.URL = &u // another parse would cut it at a #
 	copyHeader(out.Header, x.Header)
 	if x.Identity.ActsAsAnother() {
-		dropCredentials(out.Header) // or they would be taken for the proxy's
+		dropCredentials(out.Header) // upstream would take them for the proxy's
 	}
 	if x.Body != nil {
 		out.ContentLength = x.Body.Length
@@ -242,8 +239,8 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL) (*http.Request,
 	return out, nil
 }
 
-// watchClient ends the exchange when the client leaves. It must not be called
-// before the request body has been read.
+// watchClient ends the request when the client leaves. It must not be called before the request
+// body has been read.
 func (x *roundTrip) watchClient() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -252,8 +249,7 @@ func (x *roundTrip) watchClient() {
 	}
 }
 
-// finish lets go of both sides. It returns when nobody reads the client's
-// connection any more.
+// finish lets go of both sides. It returns when the client's connection is read no more.
 func (x *roundTrip) finish() {
 	x.cancel()
 	x.mu.Lock()
@@ -264,7 +260,7 @@ func (x *roundTrip) finish() {
 	select {
 	case <-x.bodyDone:
 	default:
-		// Upstream answered before it had read the whole request, unless only the transport has still to notice the end.
+		// Upstream answered before it read the whole request, or the transport has yet to see the end.
 		if x.Body == nil || !x.Body.Ended.Load() {
 			x.Client.Interrupt()
 		}
@@ -291,9 +287,9 @@ func (x *roundTrip) Close() error {
 	return err
 }
 
-// requestBody is a client's body as upstream's transport reads it, possibly in
-// a goroutine of its own and after the response has begun. The transport may
-// close it while it reads; bodyDone is closed when it does not read any more.
+// requestBody is a client's body for upstream's transport. The transport may read it in another
+// goroutine, after the response has begun, and may close it during a read. bodyDone is closed after
+// the last read.
 type requestBody struct {
 	*roundTrip
 	reading sync.Mutex // held by Read
@@ -307,7 +303,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	defer b.reading.Unlock()
 	switch {
 	case b.ended:
-		return 0, io.EOF // who knows the length looks whether more comes
+		return 0, io.EOF // a reader that knows the length checks for more
 	case b.closed:
 		return 0, io.ErrClosedPipe
 	}
@@ -324,7 +320,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (b *requestBody) Close() error {
 	if !b.Body.Ended.Load() {
-		b.Client.Interrupt() // or the client could hold up a read in progress
+		b.Client.Interrupt() // the client could hold up a read in progress
 	}
 	b.reading.Lock()
 	defer b.reading.Unlock()
@@ -339,14 +335,14 @@ func (b *requestBody) closeLocked() {
 	}
 }
 
-// hopByHop headers belong to one connection (RFC 9110, 7.6.1). X-Remote headers do not
-// pass either: by them a front proxy tells an apiserver who its client is.
+// hopByHop headers belong to one connection (RFC 9110, 7.6.1). X-Remote headers do not pass either:
+// a front proxy names its client to an apiserver by them.
 var hopByHop = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection",
 	"Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
-// dropCredentials takes out whatever tells who sent a request.
+// dropCredentials deletes the headers that tell who sent a request.
 func dropCredentials(header http.Header) {
 	header.Del("Authorization")
 	for name := range header {
@@ -356,7 +352,7 @@ func dropCredentials(header http.Header) {
 	}
 }
 
-// copyHeader copies what is meant for the other end.
+// copyHeader copies the end-to-end headers.
 func copyHeader(to, from http.Header) {
 	drop := slices.Clone(hopByHop)
 	for _, v := range from.Values("Connection") {
@@ -372,25 +368,15 @@ func copyHeader(to, from http.Header) {
 	}
 }
 
-// forbiddenImpersonation refuses to mix a client's impersonation with ours.
-func forbiddenImpersonation() metav1.Status {
-	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden,
-		"the proxy's own identity is an impersonated one, so Impersonate headers are not accepted")
+func forbidden(message string) metav1.Status {
+	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
 
-// unspeakable refuses to name a user upstream that would not arrive as who it is.
-func unspeakable() metav1.Status {
-	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden,
-		"the name, uid, groups or extra of the user cannot be passed on: they are empty, have spaces around them or are no header values")
-}
-
-// unreachable says that a request could not be forwarded.
+// unreachable tells that a request could not be forwarded.
 func unreachable(err error) metav1.Status {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {
 		return exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the upstream apiserver did not answer in time")
 	}
-	s := exchange.Failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the upstream apiserver cannot be reached")
-	s.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
-	return s
+	return exchange.RetryLater(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the upstream apiserver cannot be reached")
 }

@@ -26,8 +26,8 @@ func (c *watchedClient) WhenGone(context.CancelFunc) (stop func()) {
 
 func (c *watchedClient) Interrupt() { c.interrupted.Add(1) }
 
-// A fully sent request is not interrupted, even if the transport has not seen its end yet:
-// that would make the client's connection unusable.
+// A fully sent request is not interrupted, even if the transport has not seen its end yet.
+// Otherwise the client's connection could not be used again.
 func TestFullySentRequestIsNotInterrupted(t *testing.T) {
 	for all, want := range map[bool]int64{true: 0, false: 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestFullySentRequestIsNotInterrupted(t *testing.T) {
 	}
 }
 
-// A request that is not sent upstream leaves its client's connection alone.
+// A request that is not sent does not touch its client's connection.
 func TestUnsentRequestIsNotWatched(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
@@ -56,7 +56,7 @@ func TestUnsentRequestIsNotWatched(t *testing.T) {
 	client := &watchedClient{}
 	resp := f.Send(t.Context(), nil, &exchange.Request{
 		Method: http.MethodGet, Target: "/api", Header: http.Header{}, Client: client,
-		Identity: &exchange.Identity{Caller: &access.Caller{}, ActsAs: &user.DefaultInfo{Name: "a\nb"}},
+		Identity: &access.Caller{ActsAs: &user.DefaultInfo{Name: "a\nb"}},
 	}, &Trip{}, func() {})
 	if resp.Source != exchange.FromProxy || client.began.Load() != 0 {
 		t.Errorf("answer %d from %s, the client was watched %d times", resp.Status, resp.Source, client.began.Load())

@@ -15,41 +15,40 @@ import (
 )
 
 const (
-	// shareMax bounds an answer that is shared, in bytes: longer ones are streamed
-	// to the one who asked first, and the others ask for themselves.
+	// shareMax bounds a shared answer, in bytes. A longer one is streamed to its first reader, and the
+	// others ask for themselves.
 	shareMax = 4 << 20
-	// shareWait bounds how long others wait for such an answer: kube-apiserver
-	// itself gives up after a minute.
+	// shareWait bounds the wait for such an answer: kube-apiserver gives up after a minute.
 	shareWait = time.Minute
 )
 
-// Sharing forwards reads, those that are the same together.
+// Sharing forwards requests. Equal reads share an answer.
 type Sharing struct {
-	// Send sends a request upstream. Done is called once, when it is through.
+	// Send sends a request upstream. Done is called once, at its end.
 	Send func(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response
-	// Workspace has the memory for answers that are shared.
+	// Workspace has the memory for shared answers.
 	Workspace *fair.Workspace
-	// Serving ends when nobody is served any more.
+	// Serving ends when the server does.
 	Serving context.Context //nolint:containedctx // it is the server's
-	// Shared counts an answer to a request that upstream never saw.
+	// Shared counts a request that upstream never saw.
 	Shared func()
 
 	flights flights
 }
 
-// Forward forwards a request. A short answer is read to its end.
+// Forward forwards a request. It reads a short answer to its end.
 func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response {
 	resp := s.share(ctx, req, rt, t, done)
 	if rt.Plain && rt.Resource && !resp.Lasts && kubernetesOwn(rt.GVR.Group) {
-		resp.Gather(req.Method)
+		resp.BufferSmall(req.Method)
 	}
 	return resp
 }
 
-// Waiting is how many requests wait for another one's answer or for their turn to ask.
+// Waiting counts the requests that wait for another one's answer or for their turn.
 func (s *Sharing) Waiting() int { return s.flights.waiting() }
 
-// share forwards a read, together with others if they are the same.
+// share forwards a request, together with equal reads.
 func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response {
 	key, ok := shareKey(req, rt)
 	if !ok {
@@ -61,17 +60,17 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 			return s.Send(ctx, req, rt, t, done), false
 		}
 		all := *req
-		all.Client = exchange.Nobody{} // the others still wait when this one leaves
+		all.Client = exchange.Nobody{} // readers still wait if this one leaves
 		bounded, cancel := context.WithCancel(s.Serving)
 		late := time.AfterFunc(shareWait, cancel)
 		resp := s.Send(bounded, &all, rt, t, OnceBoth(done, cancel))
 		common = s.buffer(bounded, req, resp)
-		late.Stop() // what is too long to be shared may take its time
+		late.Stop() // a longer answer may take its time
 		return resp, common
 	})
 	switch {
 	case !flew && ctx.Err() != nil:
-		resp.LetGo(1) // it may have landed all the same
+		resp.LetGo(1) // the answer may have come all the same
 		done()
 		return exchange.ClientGone()
 	case !flew && resp == nil:
@@ -86,15 +85,15 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 	return resp
 }
 
-// shareWork is how many times its length an answer takes while it is read: the buffer grows by
-// doubling, and is copied.
+// shareWork is the peak memory to read an answer, as a multiple of its length: the buffer doubles,
+// and is copied.
 const shareWork = 3
 
-// buffer reads an answer that others share, if the workspace has room for it. Short ones take none
-// once they were read, like those that nobody shares.
+// buffer reads an answer that readers share, if the workspace has room. A short answer takes room
+// only while it is read.
 func (s *Sharing) buffer(ctx context.Context, req *exchange.Request, resp *exchange.Response) (whole bool) {
 	user := req.User()
-	for _, most := range []int64{exchange.GatherMax, shareMax} {
+	for _, most := range []int64{exchange.SmallBody, shareMax} {
 		if s.Workspace.Take(ctx, fair.Claim{User: user, Size: shareWork * most, Held: req.Held()}) != nil {
 			return false
 		}
@@ -102,7 +101,7 @@ func (s *Sharing) buffer(ctx context.Context, req *exchange.Request, resp *excha
 		kept := int64(0)
 		free := sync.OnceFunc(func() { s.Workspace.Give(user, kept) })
 		switch {
-		case most == exchange.GatherMax:
+		case most == exchange.SmallBody:
 		case whole:
 			kept = int64(len(resp.Bytes))
 			resp.Shares = s.Workspace.Shared(free)
@@ -110,7 +109,7 @@ func (s *Sharing) buffer(ctx context.Context, req *exchange.Request, resp *excha
 			kept = most
 			resp.Reader = freeing{resp.Reader, free}
 		}
-		if most > exchange.GatherMax {
+		if most > exchange.SmallBody {
 			s.Workspace.Discard((shareWork - 1) * int64(len(resp.Bytes)))
 		}
 		s.Workspace.Give(user, shareWork*most-kept)
@@ -121,7 +120,7 @@ func (s *Sharing) buffer(ctx context.Context, req *exchange.Request, resp *excha
 	return false
 }
 
-// freeing is a body that takes some of the workspace.
+// freeing is a body that takes room in the workspace.
 type freeing struct {
 	io.ReadCloser
 	free func()
@@ -133,13 +132,13 @@ func (f freeing) Close() error {
 	return f.ReadCloser.Close()
 }
 
-// kubernetesOwn tells API groups that kube-apiserver serves itself: an answer is there as a whole. What others serve may
-// be a stream without looking like one.
+// kubernetesOwn tells the API groups of kube-apiserver itself, whose answers are complete. An
+// answer of others may be a stream that does not look like one.
 func kubernetesOwn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
-// shared is the answer for one of those who share it.
+// shared is one reader's copy of a shared answer.
 func shared(r *exchange.Response, req *exchange.Request) *exchange.Response {
 	one := *r
 	one.Header = r.Header.Clone()
@@ -154,15 +153,14 @@ func shared(r *exchange.Response, req *exchange.Request) *exchange.Response {
 	return &one
 }
 
-// plainHeaders are request headers that either do not show in the answer to a
-// read or are part of the key.
+// plainHeaders are request headers that do not change the answer to a read or are part of the key.
 var plainHeaders = []string{
 	"Accept", "Accept-Encoding", "Accept-Language", "Audit-Id", "Cache-Control", "Connection", "Content-Type", "Host",
 	"Kubectl-Command", "Kubectl-Session", "Traceparent", "Tracestate", "User-Agent",
 }
 
-// shareKey tells reads that upstream answers alike: those with the same credentials.
-// Without authentication, who brings some is answered alone.
+// shareKey is equal for reads that upstream answers alike, which includes equal credentials.
+// Without authentication, a request with credentials is not shared.
 func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
 	if req.Method != http.MethodGet || !rt.Resource || !rt.Plain || rt.Verb != "get" && rt.Verb != "list" ||
 		req.Body != nil || req.WantsUpgrade() || req.Identity == nil && req.Identified() || req.Impersonates() {

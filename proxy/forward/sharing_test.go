@@ -18,8 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
-// A shared answer was asked for after all came that share it. Upstream sees one request at a time, or a few where it is
-// known how long each takes.
+// A shared answer is to a request that was sent after all its readers came. Upstream sees one
+// request at a time, or a few if their time is known.
 func TestSharedAnswersAreConsistent(t *testing.T) {
 	t.Run("one at a time", func(t *testing.T) { testShared(t, 0, 1, 1000/10+2) })
 	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, fleetMost, 1000*fleetPart/10+2) })
@@ -46,7 +46,7 @@ func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
 			readers.Go(func() {
 				time.Sleep(wait)
 				came := time.Now()
-				before := written.Add(1) // a write that was acknowledged just now
+				before := written.Add(1) // a write that was just acknowledged
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				answer, flew := fs.share(ctx, "key", takes, func(bool) (*exchange.Response, bool) {
@@ -63,7 +63,7 @@ func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
 					if flew {
 						t.Error("flew, and has no answer")
 					}
-					return // asks alone
+					return // it asks alone
 				}
 				if took := time.Since(came); takes > 0 && !flew && took > takes+takes/2 {
 					t.Errorf("an answer took %s, upstream %s", took, takes)
@@ -83,7 +83,7 @@ func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
 	})
 }
 
-// Some answers that take much longer than is known do not let more be under way.
+// Answers that take much longer than expected do not let more flights begin.
 func testSlowFlights(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -116,7 +116,7 @@ func testSlowFlights(t *testing.T) {
 	})
 }
 
-// Nobody waits for a flight that hangs longer than until the next may begin, whatever is known of how long they take when.
+// No reader waits for a hanging flight after the next may begin, whatever time is expected.
 func testHungFlight(t *testing.T) {
 	for _, known := range [][]int{{10, 10, 10}, {10, 20, 10}, {0, 10, 10}, {10, 0, 20}, {0, 0, 10}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -203,7 +203,7 @@ func TestShareKey(t *testing.T) {
 		"another encoding":      func(r *exchange.Request) { r.Header.Set("Accept-Encoding", "gzip") },
 		"indented":              func(r *exchange.Request) { r.Header.Set("User-Agent", "curl/8") },
 		"an identity":           func(r *exchange.Request) { r.Header.Set("Authorization", "Bearer x") },
-		"somebody else":         func(r *exchange.Request) { r.Header.Set("Impersonate-User", "x") },
+		"another user":          func(r *exchange.Request) { r.Header.Set("Impersonate-User", "x") },
 		"a header unknown here": func(r *exchange.Request) { r.Header.Set("X-Remote-User", "x") },
 		"two forms":             func(r *exchange.Request) { r.Header["Accept"] = []string{"application/yaml", "application/json"} },
 		"a hidden form":         func(r *exchange.Request) { r.Header.Set("Connection", "accept") },
@@ -228,8 +228,8 @@ func TestShareKey(t *testing.T) {
 	}
 }
 
-// Who leaves while he waits is not waited for, and if all leave nothing is asked for them.
-func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
+// Clients that leave are not waited for. If all leave, nothing is asked.
+func TestLeaversAreNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fs flights
 		var flown atomic.Int64
@@ -247,7 +247,7 @@ func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
 		for range 20 {
 			left.Go(func() {
 				if answer, flew := fs.share(ctx, "key", 0, func(bool) (*exchange.Response, bool) { flown.Add(1); return nil, false }); answer != nil || flew {
-					t.Error("somebody who left has flown")
+					t.Error("a reader that left has flown")
 				}
 			})
 		}
@@ -261,7 +261,7 @@ func TestWhoLeavesIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// An answer that lands as a client leaves gives that client's share of the memory back.
+// An answer that lands while a client leaves gives back that client's share of the memory.
 func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 	s := &Sharing{}
 	req := &exchange.Request{Method: http.MethodGet, Target: "/api/v1/pods", Path: "/api/v1/pods", Header: http.Header{}}
@@ -272,7 +272,7 @@ func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 	}
 	left, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 100 { // either may be noticed first
+	for range 100 { // either event may come first
 		freed := false
 		answer := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
 		answer.Bytes = []byte("x")

@@ -9,8 +9,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// tunnel joins the client's connection with upstream's after both left HTTP, as
-// exec, attach and port-forward do (SPDY or WebSocket).
+// tunnel joins the client's connection with upstream's after both left HTTP, for exec, attach and
+// port-forward (SPDY or WebSocket).
 func (x *roundTrip) tunnel(in *http.Response) *exchange.Response {
 	upstream, ok := in.Body.(io.ReadWriteCloser)
 	if !ok {
@@ -21,7 +21,7 @@ func (x *roundTrip) tunnel(in *http.Response) *exchange.Response {
 	resp.Header.Set("Connection", "Upgrade")
 	resp.Header.Set("Upgrade", in.Header.Get("Upgrade"))
 	resp.Tunnel = &tunnel{x, upstream}
-	// From here on the tunnel itself reads the client.
+	// From here on the tunnel reads the client.
 	x.mu.Lock()
 	x.finished = true
 	stop := x.stopWatch
@@ -30,7 +30,7 @@ func (x *roundTrip) tunnel(in *http.Response) *exchange.Response {
 	return resp
 }
 
-// tunnel is a connection that both sides have taken out of HTTP.
+// tunnel is a pair of connections that have left HTTP.
 type tunnel struct {
 	x        *roundTrip
 	upstream io.ReadWriteCloser
@@ -48,8 +48,8 @@ func (t *tunnel) Abandon() {
 	_ = t.upstream.Close()
 }
 
-// join copies both ways until both sides are done. A side that ends its stream
-// is passed on as such, so that the other's last words still arrive.
+// join copies both ways until both sides are done. It passes on a half-close, so that the last
+// bytes of the other side arrive.
 func join(client net.Conn, fromClient io.Reader, upstream io.ReadWriteCloser) {
 	var both sync.WaitGroup
 	both.Go(func() {

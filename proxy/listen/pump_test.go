@@ -246,6 +246,6 @@ func watchOf(t *testing.T, c *watchcache.Cache) watch.Params {
 	}
 	return watch.Params{
 		Cache: c, Cursor: cursor, Filter: f, Draining: context.Background(), Done: func() {},
-		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON),
+		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
 	}
 }

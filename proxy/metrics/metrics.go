@@ -1,5 +1,5 @@
-// Package metrics counts what clients ask and where the answers come from. Clients must not be able to
-// make it remember names: a resource has labels of its own only if upstream has answered for it.
+// Package metrics counts requests and where their answers come from. Clients cannot make it
+// remember names: a resource gets labels only after upstream has answered for it.
 package metrics
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Metrics count what clients ask and where the answers come from.
+// Metrics count requests and where their answers come from.
 type Metrics struct {
 	known    names
 	requests *prometheus.CounterVec
@@ -33,7 +33,7 @@ func New(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_requests_total",
-			Help: "Requests answered, by verb, resource, status code (a watch's that begins with an ERROR: the ERROR's) and source (cache, " +
+			Help: "Answered requests, by verb, resource, status code (of the ERROR, for a watch of one ERROR) and source (cache, " +
 				"upstream: forwarded, proxy: refused here).",
 		}, []string{"verb", "group", "version", "resource", "code", "source"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -47,11 +47,11 @@ func New(r prometheus.Registerer) *Metrics {
 		}, []string{"group", "version", "resource"}),
 		Forwards: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_forwards_in_flight",
-			Help: "Forwarded requests that are not through yet, by verb; a forwarded watch counts as long as it is open.",
+			Help: "Forwarded requests in flight, by verb. An open watch counts.",
 		}, []string{"verb"}),
 		Shared: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watchproxy_forwards_shared_total",
-			Help: "Forwarded gets and lists that were answered by another one's request: upstream never saw them.",
+			Help: "Gets and lists that shared another request's answer: upstream never saw them.",
 		}),
 	}
 	m.Limited = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -64,8 +64,8 @@ func New(r prometheus.Registerer) *Metrics {
 	}, []string{"listener", "reason"})
 	m.Refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_connections_refused_total",
-		Help: "Connections closed or reset before they were served, by reason (limit: too many are open, error: accepting one failed, as " +
-			"without file descriptors, heads: too much of incomplete requests is held, strangers: too many unknown clients leave answers unread).",
+		Help: "Connections closed or reset before they were served, by reason (limit: too many are open, error: accept failed, as without " +
+			"file descriptors, heads: too many bytes of incomplete requests, strangers: too many unknown clients leave answers unread).",
 	}, []string{"reason"})
 	r.MustRegister(m.requests, m.seconds, m.watches, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused)
 	return m
@@ -84,8 +84,7 @@ func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.
 	m.seconds.WithLabelValues(rt.Verb, string(resp.Source)).Observe(took.Seconds())
 }
 
-// metricLabels are group, version and resource, unless upstream may not know
-// them: clients must not be able to make us remember names that they invent.
+// metricLabels are group, version and resource, or empty for a name that a client may have made up.
 func metricLabels(rt exchange.Route, resp *exchange.Response) [3]string {
 	if !rt.Resource || resp.Source == exchange.FromProxy {
 		return [3]string{}
@@ -105,23 +104,22 @@ func metricLabels(rt exchange.Route, resp *exchange.Response) [3]string {
 }
 
 const (
-	// labelsMost is the length of a resource's labels together. Names are shorter.
+	// labelsMost bounds a resource's labels together. Names are shorter.
 	labelsMost = 512
-	// namesMost is how many resources have metrics of their own.
+	// namesMost bounds the resources with labels.
 	namesMost = 4096
 )
 
-// names are the labels of the resources that have metrics of their own. Upstream has
-// answered for each of them, but an aggregated API may do so for any name: external
-// metrics are such a case. So their number is bounded, and the rest share one label.
+// names are the resources with labels. An aggregated API, such as external metrics, may answer for
+// any name, so their number is bounded. The rest share one label.
 type names struct {
 	mu struct {
 		sync.RWMutex
-		seen map[[3]string]*[3]string // the copy refers to no request
+		seen map[[3]string]*[3]string // the copy holds no request
 	}
 }
 
-// admit returns the labels, or none if there are too many others.
+// admit returns the labels, or empty ones if there are too many.
 func (n *names) admit(labels [3]string) [3]string {
 	n.mu.RLock()
 	seen := n.mu.seen[labels]
@@ -149,7 +147,7 @@ func (m *Metrics) ForwardBegan(verb string) (done func()) {
 	return gauge.Dec
 }
 
-// WatchOpened counts an open watch. Its end takes it off again.
+// WatchOpened counts an open watch. The caller decrements the gauge at its end.
 func (m *Metrics) WatchOpened(rt exchange.Route) prometheus.Gauge {
 	gvr := m.known.admit([3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource})
 	open := m.watches.WithLabelValues(gvr[:]...)

@@ -13,9 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Names that clients make up become no labels: not while upstream refuses them, and only a
-// bounded number if upstream says yes to whatever it is asked for. What is kept of a
-// request is its names, not its query.
+// Made-up names become no labels: none while upstream refuses them, and a bounded number if
+// upstream accepts every name. The metrics keep names, not queries.
 func TestLabelsAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := New(registry)

@@ -9,14 +9,14 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// hotPath is something that is done often, and how many allocations it may make.
+// hotPath is a frequent operation with its budget of allocations.
 type hotPath struct {
 	name   string
 	budget float64
 	do     func()
 }
 
-// hotPaths are reads of a collection of 10,000 objects that have been made before.
+// hotPaths are repeated reads of a collection of 10,000 objects.
 func hotPaths(tb testing.TB) []hotPath {
 	tb.Helper()
 	r, snapshot := pageOf(tb, 10_000, 0)
@@ -47,7 +47,7 @@ func hotPaths(tb testing.TB) []hotPath {
 	}
 }
 
-// Hot paths make no garbage that grows with what they read.
+// Allocations of hot paths do not grow with what they read.
 func TestAllocationBudgets(t *testing.T) {
 	if cachetest.Race {
 		t.Skip("make test runs it without the race detector")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,18 +15,16 @@ import (
 )
 
 const (
-	// futureWait is how long kube-apiserver lets a read wait for a resourceVersion
-	// that nobody has reached.
+	// futureWait is how long kube-apiserver lets a read wait for a future resourceVersion.
 	futureWait = 3 * time.Second
-	// freshWait bounds how long a read waits until the cache was shown to be up to
-	// date. It is longer than most take, as the alternative is to have upstream
-	// answer each of them: when time is short, that makes it shorter.
+	// freshWait bounds the wait for an up-to-date cache. Most reads wait less. The alternative is to
+	// have upstream answer each read: under load, that takes longer still.
 	freshWait = 10 * time.Second
-	// streamLag is how long the stream may take to bring a resourceVersion that a
-	// client asked for before upstream is asked where it stands: the client may
-	// have it from another resource, of which a quiet stream says nothing.
+	// streamLag is how long the stream may take to reach a client's resourceVersion before the feed
+	// asks upstream for its own. The client may have the version from another resource, and a quiet
+	// stream tells nothing about those.
 	streamLag = 100 * time.Millisecond
-	// joinWait bounds how long a get waits that joins others: a probe or two take less.
+	// joinWait bounds the wait of a get that joins a freshness run: one or two probes take less.
 	joinWait = 5 * time.Millisecond
 )
 
@@ -46,13 +45,13 @@ func (e *tooLargeError) status() metav1.Status {
 	return s
 }
 
-// fresh returns the state that the read's resourceVersion asks for: the most
-// recent if it is not given, else one that is not older. It fails with Stale,
-// or with *tooLargeError if upstream has not got there.
+// fresh returns the state that the read's resourceVersion asks for: the most recent one if none is
+// given, else one that is not older. It fails with Stale, or with *tooLargeError if upstream has
+// not reached that version.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began := time.Now()
 	wait := freshWait
-	if r.joins() {
+	if r.joinsFreshRun() {
 		wait = joinWait
 	}
 	if r.timeout {
@@ -84,7 +83,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	snapshot, err := r.feed.Fresh(ctx, scope)
 	if err != nil {
 		if _, lost := r.feed.Lost(); lost {
-			return snapshot, Lost // as has just been found
+			return snapshot, Lost // the run has just found it
 		}
 		return snapshot, Stale
 	}
@@ -92,7 +91,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 		return snapshot, nil
 	}
 	if r.timeout {
-		return snapshot, Beyond // upstream words what a client's own bound makes of it
+		return snapshot, Beyond // upstream words the error of a client's timeout
 	}
 	if later, err := r.reached(ctx, futureWait-time.Since(began)); err == nil {
 		return later, nil
@@ -100,9 +99,9 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	return snapshot, &tooLargeError{r.rv, snapshot.ResourceVersion()}
 }
 
-// scope is what upstream has to look at for a list of the most recent state. It is nil for other reads: a watch would stay
-// with upstream for long, a get is forwarded unless it costs nothing, and how long a resourceVersion or a
-// timeout takes is the client's to say.
+// scope is what upstream reads for a list of the most recent state. It is nil for other reads. A
+// watch would stay upstream for long, a get is forwarded unless it costs nothing, and a
+// resourceVersion or a timeout sets its own wait.
 func (r *read) scope() *watchcache.Scope {
 	if r.kind() != wire.List || r.rvGiven || r.timeout {
 		return nil
@@ -125,3 +124,24 @@ func (r *read) reached(ctx context.Context, wait time.Duration) (watchcache.Snap
 	defer cancel()
 	return r.cache.WaitFresh(ctx, r.rv)
 }
+
+// LostGrace is how long upstream may be away without a warning, as broken streams come back.
+const LostGrace = time.Second
+
+// allowStale decides on a read from a cache that is not kept up to date. Reads of the most recent
+// state go upstream, in case it is back.
+func (rd *Reader) allowStale(r *read) error {
+	age, lost := r.feed.Lost()
+	switch {
+	case !lost || age < LostGrace:
+		return nil
+	case rd.Options().FailOnLoss, rd.Options().MaxStaleness > 0 && age > rd.Options().MaxStaleness, r.mostRecent():
+		return Lost
+	}
+	text := fmt.Sprintf("watchproxy has not reached the apiserver for %s: this may be out of date", age.Truncate(time.Second))
+	r.warnings = append(slices.Clip(r.warnings), fmt.Sprintf("299 - %q", text))
+	return nil
+}
+
+// mostRecent tells whether a read asks for the most recent state.
+func (r *read) mostRecent() bool { return !r.rvGiven && r.token == "" }

@@ -3,13 +3,15 @@ package read
 import (
 	"context"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// get answers a get at resourceVersion 0 or N, or of the most recent state if that was free.
+// get answers a get at resourceVersion 0 or N, or of the most recent state if that costs nothing.
 func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	snapshot, err := r.fresh(ctx)
 	if err != nil {
@@ -18,7 +20,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	key := r.resource.Key(r.Namespace, r.Name)
 	o := snapshot.Get(key)
 	if o == nil {
-		return r.fail(exchange.NotFound(r.Route)), nil
+		return r.fail(exchange.StatusOf(apierrors.NewNotFound(r.GVR.GroupResource(), r.Name))), nil
 	}
 	body, err := r.form.AppendObject(make([]byte, 0, len(o.Bytes())+128), o.Bytes())
 	switch {
@@ -29,7 +31,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 		if r.choice.Encoding == wire.YAML {
 			work = yamlWork
 		}
-		return r.made(int64(len(body)), work, func() (*exchange.Response, error) { return r.whole(body) })
+		return r.workspaceAnswer(int64(len(body)), work, func() (*exchange.Response, error) { return r.bytesAnswer(body) })
 	case r.compresses(int64(len(body))):
 		return r.compressedObject(snapshot, key, body)
 	}
@@ -38,8 +40,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	return resp, nil
 }
 
-// compressedObject is an object that is large enough to be compressed, which is
-// done once.
+// compressedObject answers with a large object, which is compressed once.
 func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body []byte) (*exchange.Response, error) {
 	for span := range snapshot.Spans(key, key+"\x00") {
 		v := derived.Variant{Form: r.formID(), Gzip: true, Object: true}

@@ -10,8 +10,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// list answers a list. Which state it shows follows from resourceVersion,
-// resourceVersionMatch, limit and continue:
+// list answers a list. The state follows from resourceVersion, resourceVersionMatch, limit and
+// continue:
 //
 //	match            RV       limit   continue   state
 //	–                –        any     –          the most recent
@@ -23,7 +23,7 @@ import (
 //	NotOlderThan     N        any     –          not older than N
 //	Exact            N        any     –          exactly N
 //
-// Everything else is upstream's to answer.
+// Upstream answers all other combinations.
 func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 	from, to := r.filter.KeyRange(r.resource)
 	switch {
@@ -32,7 +32,7 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 	case !r.rvGiven && r.match != "":
 		return nil, Beyond
 	case r.limit > 0 && r.rvGiven && r.rv == 0 && r.resource.NoWatchCache:
-		return nil, Beyond // upstream reads etcd, which has the limit its way
+		return nil, Beyond // upstream reads etcd, which handles limits differently
 	case r.rvGiven && r.rv == 0 && (r.match == "" || r.match == "NotOlderThan"):
 		r.limit = 0
 		return r.notOlderThan(ctx, from, to)
@@ -49,7 +49,7 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 	return nil, Beyond
 }
 
-// continued answers a further page.
+// continued answers a page after the first.
 func (r *read) continued(ctx context.Context, from, to string) (*exchange.Response, error) {
 	if r.rvGiven || r.match != "" || r.filter.Single() {
 		return nil, Beyond
@@ -65,13 +65,11 @@ func (r *read) continued(ctx context.Context, from, to string) (*exchange.Respon
 	return r.exact(uint64(rv), from, to)
 }
 
-// indexed tells a page that upstream would cut from an index instead of the
-// collection, which shows in whether it has a continue token.
+// indexed tells a page that upstream cuts from an index. That shows in its continue token.
 func (r *read) indexed() bool { return r.limit > 0 && r.fields != nil && !r.fields.Empty() }
 
-// pinned tells a list of all namespaces whose field selector names one. Upstream
-// cuts its first page from that namespace alone and writes a continue token
-// relative to it.
+// pinned tells a list of all namespaces whose field selector names one. Upstream cuts its first
+// page from that namespace and writes a continue token relative to it.
 func (r *read) pinned() bool {
 	if r.fields == nil || r.Namespace != "" {
 		return false
@@ -80,7 +78,7 @@ func (r *read) pinned() bool {
 	return ok
 }
 
-// prefix is what the keys of a listed namespace begin with.
+// prefix begins the keys of a listed namespace.
 func (r *read) prefix() string {
 	if r.Namespace == "" || !r.resource.Namespaced {
 		return ""
@@ -96,8 +94,7 @@ func (r *read) notOlderThan(ctx context.Context, from, to string) (*exchange.Res
 	return r.page(snapshot, from, to)
 }
 
-// exact lists the state at rv, if the cache has got there and the log still
-// knows it.
+// exact lists the state at rv, if the log still knows it.
 func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	snapshot, err := r.cache.SnapshotAt(rv)
 	if err != nil {
@@ -106,7 +103,7 @@ func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	return r.page(snapshot, from, to)
 }
 
-// page makes a list response of the selected objects in a key range, up to the limit.
+// page answers with the selected objects in a key range, up to the limit.
 func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Response, error) {
 	meta := wire.ListMeta{ResourceVersion: snapshot.ResourceVersion()}
 	items := listItems{separator: r.form.Separator()}
@@ -115,7 +112,7 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 		return nil, r.meter.Failed()
 	}
 	if last != nil {
-		// Upstream looks for more in all that is listed, selected or not.
+		// Upstream counts everything in the collection, selected or not.
 		_, end := r.resource.KeyRange(r.Namespace)
 		if rest := int64(snapshot.Count(last.Key()+"\x00", end)); rest > 0 {
 			meta.Continue = encodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache)
@@ -127,8 +124,7 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 	return r.render(meta, &items)
 }
 
-// collect selects the items of a page. It returns the last one if the limit
-// ended the page.
+// collect selects the items of a page. It returns the last item if the limit ended the page.
 func (r *read) collect(snapshot watchcache.Snapshot, from, to string, items *listItems) *object.Object {
 	room := r.limit
 	if room == 0 {

@@ -16,7 +16,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// pageOf returns a read of one page and the state that it reads.
+var configMaps = wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}
+
+// pageOf returns a read of one page and its state.
 func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot) {
 	tb.Helper()
 	cache, snapshot := cachetest.ConfigMaps(tb, objects)
@@ -24,11 +26,11 @@ func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot
 		meter:   fair.NewMeter(tb.Context(), nil, nil, false),
 		Request: &exchange.Request{Header: http.Header{}}, params: params{limit: limit}, Route: exchange.Route{Namespace: "a"},
 		cache: cache, resource: cache.Resource(), filter: cachetest.Filter(tb, cache),
-		form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON),
+		form: wire.NewForm(wire.Choice{}, configMaps),
 	}, snapshot
 }
 
-// A page costs what it holds, however large the collection is and wherever in it the page lies.
+// A page costs what it holds, whatever the size of the collection and wherever the page lies.
 func TestPageCost(t *testing.T) {
 	const limit = 50
 	cost := map[string]float64{}
@@ -80,7 +82,7 @@ func BenchmarkPage(b *testing.B) {
 	}
 }
 
-// newDerived is a store for a test.
+// newDerived is a test's store.
 func newDerived(tb testing.TB, limit int64) *derived.Store {
 	tb.Helper()
 	d := derived.New(limit, prometheus.NewRegistry())

@@ -11,11 +11,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// listItems are the items of a list, as runs of pages of the cache.
+// listItems are the items of a list, in runs of the cache's pages.
 type listItems struct {
 	spans     []tree.Span
 	count     int
-	bytes     int64 // of the items as they are kept, without separators
+	bytes     int64 // of the cached items, without separators
 	separator string
 }
 
@@ -25,40 +25,39 @@ func (l *listItems) add(s tree.Span) {
 	l.bytes += s.Bytes()
 }
 
-// size is the length of the items as they are kept, with what separates them.
+// size is the length of the cached items with separators.
 func (l *listItems) size() int64 {
 	return l.bytes + int64(max(l.count-1, 0)*len(l.separator))
 }
 
-// What it takes to make a body, in bytes for each byte of JSON that it is made of, at its
-// highest. The YAML library has been seen to take 89.
+// Peak memory to make a body, in bytes for each byte of JSON. The YAML library was seen to take 89.
 const (
 	yamlWork   = 96
 	indentWork = 6
 	gzipWork   = 3
 	cutWork    = 2
-	// compressorSize is what a compressor takes, in bytes.
+	// compressorSize is the size of a compressor, in bytes.
 	compressorSize = 1536 << 10
 )
 
-// render writes a list in the form that was negotiated.
+// render writes a list in the negotiated form.
 //
-//	kept items, plain      straight from the cache, nothing is copied
-//	kept items, gzip       a compressed segment of each page, made once
-//	metadata only          a piece of each page, made once, plain or compressed
+//	cached items, plain    straight from the cache, nothing is copied
+//	cached items, gzip     a compressed segment for each page, made once
+//	metadata only          a piece for each page, made once, plain or compressed
 //	selected, gzip         compressed while it is written
 //	indented               indented while it is written
 //	selected, metadata     made for this request
 //	YAML                   made for this request
 func (r *read) render(meta wire.ListMeta, items *listItems) (*exchange.Response, error) {
 	if work := r.work(items); work > 0 {
-		return r.made(items.size(), work, func() (*exchange.Response, error) { return r.write(meta, items) })
+		return r.workspaceAnswer(items.size(), work, func() (*exchange.Response, error) { return r.write(meta, items) })
 	}
 	return r.write(meta, items)
 }
 
-// made makes a body in the workspace. While it waits there, others compute.
-func (r *read) made(size, work int64, do func() (*exchange.Response, error)) (resp *exchange.Response, err error) {
+// workspaceAnswer makes a body in the workspace. It lets others compute while it waits for room.
+func (r *read) workspaceAnswer(size, work int64, do func() (*exchange.Response, error)) (resp *exchange.Response, err error) {
 	r.meter.Rest()
 	body, broken := r.workspace.Make(r.meter.Context(), r.claim(size*work), func() (body []byte, _ error) {
 		if resp, err = do(); err == nil {
@@ -69,20 +68,20 @@ func (r *read) made(size, work int64, do func() (*exchange.Response, error)) (re
 	switch {
 	case err != nil:
 		return nil, err
-	case broken != nil: // there is no room
+	case broken != nil: // no room
 		return nil, Beyond
 	}
 	resp.Reader, resp.Length = body, body.Length()
 	return resp, nil
 }
 
-// claim is what the read wants of the workspace.
+// claim is the read's claim on the workspace.
 func (r *read) claim(size int64) fair.Claim {
 	return fair.Claim{User: r.User(), Size: size, Held: r.Held()}
 }
 
-// work is how many times as much memory it takes to make a list's body, 0 if it is not made before
-// it is written.
+// work is how much memory a list's body takes, as a multiple of its size. It is 0 if the body is
+// made while it is written.
 func (r *read) work(items *listItems) int64 {
 	switch {
 	case r.choice.Encoding == wire.YAML:
@@ -97,7 +96,6 @@ func (r *read) work(items *listItems) int64 {
 	return cutWork
 }
 
-// write makes the body of a list.
 func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, error) {
 	body := &derived.List{Separator: items.separator}
 	if r.form.Kept() {
@@ -112,24 +110,24 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, 
 	compresses := r.compresses(body.Length)
 	switch {
 	case r.work(items) > 0:
-		return r.whole(body.Bytes())
-	case r.choice.Pretty && body.Length <= wire.GzipThreshold: // it may be longer when it is indented
-		return r.made(body.Length, indentWork, func() (*exchange.Response, error) { return r.whole(body.Bytes()) })
+		return r.bytesAnswer(body.Bytes())
+	case r.choice.Pretty && body.Length <= wire.GzipThreshold: // indented, it may be longer
+		return r.workspaceAnswer(body.Length, indentWork, func() (*exchange.Response, error) { return r.bytesAnswer(body.Bytes()) })
 	case r.choice.Pretty, compresses && r.filter.Selective():
 		return r.oneOff(body)
 	case compresses:
 		return r.segmented(items, body)
 	}
-	return r.written(body, body.Length), nil
+	return r.listAnswer(body, body.Length), nil
 }
 
-// compresses tells whether kube-apiserver would compress a body of a length.
+// compresses tells whether kube-apiserver would compress a body of this length.
 func (r *read) compresses(length int64) bool {
 	return length > wire.GzipThreshold && wire.AcceptsGzip(r.Header.Get("Accept-Encoding"))
 }
 
-// written is a list that is written from what the cache holds.
-func (r *read) written(list io.WriterTo, length int64) *exchange.Response {
+// listAnswer is a list written straight from the cache.
+func (r *read) listAnswer(list io.WriterTo, length int64) *exchange.Response {
 	resp := r.respond()
 	resp.List, resp.Length, resp.Turns = list, length, &r.meter
 	return resp
@@ -138,7 +136,7 @@ func (r *read) written(list io.WriterTo, length int64) *exchange.Response {
 // oneOff is a list that is indented or compressed while it is written.
 func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
 	one := &derived.OneOff{List: body, Meter: &r.meter, Indents: r.choice.Pretty}
-	resp := r.written(one, -1)
+	resp := r.listAnswer(one, -1)
 	if one.Indents {
 		body.Tail = bytes.TrimSuffix(body.Tail, []byte{'\n'})
 	}
@@ -155,8 +153,8 @@ func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
 	return resp, nil
 }
 
-// whole is a body that was made for this request alone.
-func (r *read) whole(body []byte) (*exchange.Response, error) {
+// bytesAnswer is a body made for this request alone.
+func (r *read) bytesAnswer(body []byte) (*exchange.Response, error) {
 	resp := r.respond()
 	if r.choice.Rendered() {
 		cost := int64(fair.IndentCost)
@@ -189,9 +187,9 @@ func gzipped(r *exchange.Response) {
 	r.Header.Set("Vary", "Accept-Encoding")
 }
 
-// derive makes the items that are not kept as they are wanted. Items that a selector picks are made
-// for this read alone, in its share of the workspace. Runs of whole pages are shared with all
-// readers: however many clients write them slowly, there is one copy of each.
+// derive makes items in a form that the cache does not hold. Selected items are made for this read,
+// in its share of the workspace. Runs of whole pages are shared: there is one copy, however many
+// clients read it slowly.
 func (r *read) derive(items *listItems, body *derived.List) error {
 	runOf := r.derivedRun
 	if r.filter.Selective() {
@@ -223,8 +221,7 @@ func (r *read) derivedRun(span tree.Span, first bool) (*derived.Piece, error) {
 	})
 }
 
-// itemsOf are the items of a span as they are wanted, with a separator before each
-// but the first of a list.
+// itemsOf writes the items of a span, with a separator before each item except a list's first.
 func (r *read) itemsOf(span tree.Span, first bool) (dst []byte, err error) {
 	if r.form.Kept() {
 		dst = make([]byte, 0, span.Bytes()+int64(len(span.Objects())))
@@ -243,8 +240,8 @@ func (r *read) itemsOf(span tree.Span, first bool) (dst []byte, err error) {
 	return dst, nil
 }
 
-// endOf is the end of a span's items, at least as much of it as a segment may refer
-// to, unless there is less: what stands before the span is not the same in each list.
+// endOf is the end of a span's items: what the next segment may refer to, up to the span's start.
+// What stands before the span differs from list to list.
 func (r *read) endOf(span tree.Span) (end []byte, err error) {
 	if span.Page == nil {
 		return nil, nil
@@ -260,7 +257,6 @@ func (r *read) endOf(span tree.Span) (end []byte, err error) {
 	}
 }
 
-// formID names the form of derived items.
 func (r *read) formID() derived.FormID {
 	switch {
 	case r.form.Kept():
@@ -297,7 +293,7 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 	}
 	segments = append(segments, wire.StoredSegment(body.Tail))
 	pieces, length := wire.Gzip(segments)
-	resp := r.written(&derived.List{Pieces: pieces, Shares: shares, Length: length}, length)
+	resp := r.listAnswer(&derived.List{Pieces: pieces, Shares: shares, Length: length}, length)
 	gzipped(resp)
 	return resp, nil
 }

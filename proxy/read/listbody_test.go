@@ -20,8 +20,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// However lists overlap and whatever has changed since their pieces were made, a compressed one is the plain one: a
-// segment must only stand behind what it refers to.
+// A compressed list equals the plain one, however lists overlap and whatever changes after their
+// segments were made: a segment must only follow its own context.
 func TestCompressedListsAreThePlainOnes(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -47,7 +47,7 @@ func TestCompressedListsAreThePlainOnes(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.choice = wire.Choice{Partial: step%2 == 0}
-		r.form = wire.NewForm(r.choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON)
+		r.form = wire.NewForm(r.choice, configMaps)
 		r.limit = []int64{0, 2000 + random.Int64N(1000)}[random.IntN(2)]
 		plain.choice, plain.form, plain.limit = r.choice, r.form, r.limit
 		from := fmt.Sprintf("a/c-%06d", random.IntN(200))
@@ -92,16 +92,16 @@ func bodyOf(t *testing.T, r *read, snapshot watchcache.Snapshot, from string) []
 	return b.Bytes()
 }
 
-// Lists that wait for their clients share what was derived for them, also what Derived does not
-// keep: what clients do not read must not add up to a copy for each. A list here is some 1.4 MB.
+// Lists that wait for slow clients share derived bytes, even those that the store does not keep. So
+// there is no copy for each client. A list here is some 1.4 MB.
 func TestWaitingListsShareDerivedRuns(t *testing.T) {
 	const objects, lists, most = 10_000, 20, 6 << 20
 	for _, encoding := range []string{"", "gzip"} {
 		r, snapshot := pageOf(t, objects, 0)
 		r.Header = http.Header{"Accept-Encoding": {encoding}}
 		r.choice = wire.Choice{Partial: true}
-		r.form = wire.NewForm(r.choice, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON)
-		r.derived = newDerived(t, 1) // keeps nothing
+		r.form = wire.NewForm(r.choice, configMaps)
+		r.derived = newDerived(t, 1) // too small to keep anything
 		want := bodyOf(t, r, snapshot, "a/")
 		_, end := r.filter.KeyRange(r.resource)
 		before := liveHeap()
@@ -129,15 +129,15 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 			r.derived.Shared.Range(func(any, any) bool { known++; return true })
 			return known == 0
 		}
-		for end := time.Now().Add(time.Minute); !forgotten(); time.Sleep(time.Millisecond) { // cleanups run when they like
+		for end := time.Now().Add(time.Minute); !forgotten(); time.Sleep(time.Millisecond) { // cleanups have no fixed time
 			if time.Now().After(end) {
-				t.Fatal("what nobody holds is not forgotten")
+				t.Fatal("an unused list is not forgotten")
 			}
 		}
 	}
 }
 
-// A client that reads a list too slowly is cut: the list keeps alive what it shows.
+// A client that reads a list too slowly is cut, since the list keeps its objects alive.
 func TestSlowListIsCut(t *testing.T) {
 	for pause, want := range map[time.Duration]error{500 * time.Millisecond: nil, 5 * time.Second: fair.ErrSlowList} {
 		synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestSlowListIsCut(t *testing.T) {
 func liveHeap() int64 {
 	var stats runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what was pooled is let go of by the second: a compressor takes 1.2 MB
+	runtime.GC() // the second run frees pools: a compressor takes 1.2 MB
 	runtime.ReadMemStats(&stats)
 	return int64(stats.HeapAlloc)
 }

@@ -3,6 +3,7 @@ package read
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,9 +13,10 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// metered is a read with a meter and a dear selector.
+// metered is a read with a meter and an expensive selector.
 func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Snapshot) {
 	t.Helper()
 	r, snapshot := pageOf(t, objects, 0)
@@ -26,13 +28,13 @@ func metered(t *testing.T, objects int, slots *fair.Queue) (*read, watchcache.Sn
 	return r, snapshot
 }
 
-// meterWithin has a read end with a context.
+// meterWithin gives a read a meter with a context.
 func meterWithin(ctx context.Context, r *read, slots *fair.Queue) {
 	r.meter = fair.NewMeter(ctx, r.Request, slots, false)
 }
 
-// A walk through a large collection lets others have their turn, and goes on afterwards.
-func TestDearReadTakesTurns(t *testing.T) {
+// A walk through a large collection gives up its turn, and goes on afterwards.
+func TestExpensiveReadTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slots := fair.NewQueue(1, 1, 1<<20)
 		r, snapshot := metered(t, 5000, slots)
@@ -48,7 +50,7 @@ func TestDearReadTakesTurns(t *testing.T) {
 		}()
 		turns := 0
 		for other := "other"; ; turns++ {
-			synctest.Wait() // until it waits for its turn, or is through
+			synctest.Wait() // until it waits for its turn, or ends
 			next, err := slots.Enter(fair.Claim{User: other, Size: 1, Cost: fair.TurnWork, Held: 1})
 			if next == nil {
 				t.Fatalf("two have a turn: %v", err)
@@ -71,7 +73,8 @@ func TestDearReadTakesTurns(t *testing.T) {
 	})
 }
 
-// What is given up in the middle is no answer: not a list, and not the state of a watch. Nothing is held afterwards.
+// A read that is given up has no answer: no part of a list, and no part of a watch's state. It
+// holds nothing afterwards.
 func TestReadIsGivenUp(t *testing.T) {
 	for name, after := range map[string]int64{"at once": 0, "in the middle": 10e6} {
 		for what, answer := range map[string]func(*read, watchcache.Snapshot) (any, error){
@@ -91,7 +94,7 @@ func TestReadIsGivenUp(t *testing.T) {
 				}
 				p := watch.Params{
 					Cache: r.cache, Cursor: cursor, Filter: r.filter, Form: r.form, Draining: t.Context(), Done: func() {},
-					State: r.stateOf(snapshot), Meter: &r.meter, Bookmarks: true,
+					State: func() iter.Seq[tree.Span] { return r.spansAhead(snapshot) }, Meter: &r.meter, Bookmarks: true,
 				}
 				w := watch.New(p)
 				defer w.Close()
@@ -122,7 +125,7 @@ func TestReadIsGivenUp(t *testing.T) {
 	}
 }
 
-// endsLater is a context that ends after it was looked at some times.
+// endsLater is a context that ends after some calls of Err.
 type endsLater struct {
 	context.Context
 	cancel context.CancelFunc
@@ -137,7 +140,7 @@ func (e *endsLater) Err() error {
 	return e.Context.Err()
 }
 
-// A read that costs little pays next to nothing for being bounded.
+// A cheap read pays next to nothing for its meter.
 func TestMeterOfCheapRead(t *testing.T) {
 	slots := fair.NewQueue(1, 1, 1)
 	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
@@ -156,7 +159,7 @@ func TestMeterOfCheapRead(t *testing.T) {
 	}
 }
 
-// BenchmarkMeter is what a cheap read pays for being bounded.
+// BenchmarkMeter measures what a cheap read pays for its meter.
 func BenchmarkMeter(b *testing.B) {
 	slots := fair.NewQueue(1, 1, 1)
 	r, _ := pageOf(b, 1, 0)
@@ -169,7 +172,7 @@ func BenchmarkMeter(b *testing.B) {
 	}
 }
 
-// expensiveSelector takes long, but selects everything.
+// expensiveSelector is expensive, and selects everything.
 func expensiveSelector() string {
 	var terms []string
 	for i := range 900 {

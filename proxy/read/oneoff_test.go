@@ -16,8 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// A list that is indented or compressed while it is written is the plain one, and gives back what it
-// took.
+// A list that is indented or compressed while it is written equals the plain one, and gives back
+// its room.
 func TestOneOffListsAreThePlainOnes(t *testing.T) {
 	for _, c := range []struct {
 		partial, pretty, selects, zips bool
@@ -47,9 +47,8 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 			}
 			r.Client = exchange.Nobody{}
 			r.meter = fair.NewMeter(t.Context(), r.Request, slots, r.kind() != wire.Watch)
-			kind := wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}
 			r.choice = wire.Choice{Partial: c.partial}
-			r.form = wire.NewForm(r.choice, kind, wire.JSON)
+			r.form = wire.NewForm(r.choice, configMaps)
 			want := wholeBody(t, r, snapshot)
 			r.choice.Pretty = c.pretty
 			if c.pretty {
@@ -82,7 +81,7 @@ func TestOneOffListsAreThePlainOnes(t *testing.T) {
 	}
 }
 
-// wholeBody is what a client gets of a list.
+// wholeBody is a list as a client gets it.
 func wholeBody(t *testing.T, r *read, snapshot watchcache.Snapshot) []byte {
 	t.Helper()
 	_, end := r.filter.KeyRange(r.resource)
@@ -108,8 +107,8 @@ func wholeBody(t *testing.T, r *read, snapshot watchcache.Snapshot) []byte {
 	return b.Bytes()
 }
 
-// The pieces of a long list take turns with other dear reads, but a client that does not read keeps
-// no slot.
+// The pieces of a long list take turns with other expensive reads. A client that does not read
+// holds no slot.
 func TestWritesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slots := fair.NewQueue(1, 1, 1<<20)
@@ -119,7 +118,7 @@ func TestWritesTakeTurns(t *testing.T) {
 		}
 		piece := make([]byte, fair.WriteSize)
 		list := &derived.List{Pieces: [][]byte{piece, piece, piece}, Length: 3 * fair.WriteSize}
-		resp := r.written(list, list.Length)
+		resp := r.listAnswer(list, list.Length)
 		wrote, stuck := 0, make(chan struct{})
 		go func() {
 			if _, err := resp.WriteList(writerFunc(func(p []byte) (int, error) {
@@ -148,7 +147,7 @@ func TestWritesTakeTurns(t *testing.T) {
 	})
 }
 
-// A client that does not read even the beginning of a list keeps no slot, though it was dear to make.
+// A client that does not read even the beginning of an expensive list holds no slot.
 func TestUnreadListHoldsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slots := fair.NewQueue(1, 1, 1<<20)

@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// params are the query parameters of a get, list or watch that the cache can
-// understand. Of a repeated parameter the first counts.
+// params are the query parameters that the cache understands. The first of a repeated parameter
+// counts.
 type params struct {
 	labels labels.Selector // nil selects everything
 	fields fields.Selector
@@ -34,8 +34,7 @@ type params struct {
 	watchSeconds  int64 // timeoutSeconds, 0 if not set
 }
 
-// parseParams reads a query. Anything unknown, malformed or doubtful is
-// Beyond.
+// parseParams reads a query. Unknown, malformed and doubtful parameters are Beyond.
 func parseParams(query string) (params, error) {
 	var p params
 	values, err := url.ParseQuery(query)
@@ -91,9 +90,8 @@ func (p *params) set(name, value string) (err error) {
 	return nil
 }
 
-// selectorTerms bounds the requirements and values of a selector. Upstream takes longer ones:
-// as many as fit into a URI would take 1.3 MiB for as long as a watch is open, and 0.1 ms for
-// each look at an object.
+// selectorTerms bounds the requirements and values of a selector; upstream takes longer ones. A
+// selector as long as a URI would hold 1.3 MiB while a watch is open, and take 0.1 ms an object.
 const selectorTerms = 1000
 
 func (p *params) selectBy(kind, selector string) (err error) {

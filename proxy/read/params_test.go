@@ -30,14 +30,14 @@ func TestContinueToken(t *testing.T) {
 	if err != nil || start != "ns/name\x00" || rv != 42 {
 		t.Errorf("got %q, %d, %v", start, rv, err)
 	}
-	// What kube-apiserver 1.36's cache issued for a list of one configmap.
+	// A token of kube-apiserver 1.36's cache for a list of one configmap.
 	const theirs = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MjQ0LCJzdGFydCI6Ii9kZWZhdWx0L2FcdTAwMDAifQ"
 	if got := encodeToken("default/a", 244, false); got != theirs {
 		t.Errorf("got %s, upstream %s", got, theirs)
 	}
 }
 
-// Whatever the token: no panic, and what is accepted stays inside the prefix.
+// No token makes it panic, and an accepted one stays inside the prefix.
 func FuzzDecodeToken(f *testing.F) {
 	f.Add(encodeToken("ns/name", 42, false))
 	f.Add("eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoiYVx1MDAwMCJ9")

@@ -22,79 +22,77 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Feeds hands out the feed of a resource, its cache filled. Any error means that
-// the request has to be forwarded; watchcache.ErrNotReady that many may have to be,
-// object.ErrNoEncoding that another encoding may do. A feed that starts should have the history
-// since a resourceVersion, unless that is 0.
+// Feeds hands out the feed of a resource with its cache filled. On any error the request is
+// forwarded. watchcache.ErrNotReady says that many requests may be, object.ErrNoEncoding that
+// another encoding may work. A new feed should have the history since a resourceVersion, if it is
+// not 0.
 type Feeds interface {
 	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (Feed, error)
-	// Lost tells, at once, for how long upstream could not be reached, if there is a feed of
-	// a resource that cannot reach it.
+	// Lost tells for how long upstream has been away, if a feed of the resource finds it so. It does
+	// not wait.
 	Lost(gvr schema.GroupVersionResource) time.Duration
-	// Joins tells, at once, whether there is a feed that answers a get of the most recent state at no
-	// cost to upstream, that is unless it has to be asked whether the client may; or with a state that
-	// configuration allows, whatever that costs.
+	// Joins tells whether a feed answers a get of the most recent state at no cost upstream, or
+	// with an older state that configuration allows. A get of a client whose rights upstream would
+	// have to review costs something. It does not wait.
 	Joins(gvr schema.GroupVersionResource, encoding object.Encoding, allowed func() bool) bool
-	// Caches tells, at once, whether there may be a feed of a resource.
+	// Caches tells whether a resource may have a feed. It does not wait.
 	Caches(gvr schema.GroupVersionResource) bool
 }
 
-// Feed is a resource that is cached.
+// Feed is a cached resource.
 type Feed interface {
 	Cache() *watchcache.Cache
-	// Warnings are the Warning headers that upstream sends with every answer
-	// about the resource.
+	// Warnings are the Warning headers of all of upstream's answers about the resource.
 	Warnings() []string
-	// Lost tells for how long upstream could not be reached, if it cannot.
+	// Lost tells for how long upstream has been away, if it is.
 	Lost() (age time.Duration, lost bool)
-	// ServesConsistent tells whether Fresh is of any use: configuration may leave
-	// reads of the most recent state to upstream.
+	// ServesConsistent tells whether Fresh may be called. Configuration may leave reads of the most
+	// recent state to upstream.
 	ServesConsistent() bool
-	// Recent returns a state that configuration allows instead of the most recent one, and how old it
-	// may be, if there is one.
+	// Recent returns a recent state and its largest possible age, if configuration allows one.
 	Recent() (s watchcache.Snapshot, age time.Duration, ok bool)
 	// Leaves tells whether upstream answers a list sooner than Fresh.
 	Leaves(scope watchcache.Scope) bool
-	// Fresh returns a state that is not older than the call. Any error means that upstream has to
-	// answer. The scope is nil unless that would do as well.
+	// Fresh returns a state that is not older than the call. On any error upstream has to answer. With
+	// a scope, it may fail so that upstream answers sooner.
 	Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.Snapshot, error)
-	// Takes is how long upstream takes for a list. Answered tells how long it took for one, and whether
-	// it answered.
+	// Takes is how long upstream takes for a list. Answered records how long one took, and whether
+	// upstream answered it.
 	Takes(scope watchcache.Scope) time.Duration
 	Answered(scope watchcache.Scope, took time.Duration, ok bool)
 }
 
 // Options are the settings of reads.
 type Options struct {
-	// SyncTimeout is how long a request waits for a feed that is being started before it is forwarded.
+	// SyncTimeout is how long a request waits for a starting feed before it is forwarded.
 	SyncTimeout time.Duration
-	// FailOnLoss has reads fail while upstream cannot be reached. Otherwise they are answered until
-	// that has been so for MaxStaleness, if it is not 0.
+	// FailOnLoss makes reads fail while upstream is away. Otherwise they are answered, for
+	// MaxStaleness if it is not 0.
 	FailOnLoss   bool
 	MaxStaleness time.Duration
-	// Access authenticates and authorizes clients. If it is nil, requests act as the proxy.
+	// Access authenticates and authorizes clients. Without it, requests act as the proxy.
 	Access *access.Access
-	// Recheck is after how long the right to an open watch is reviewed again; 0 for never.
+	// Recheck is how often the right to an open watch is reviewed; 0 for never.
 	Recheck time.Duration
 }
 
-// Limiter refuses what is beyond a limit of its client.
+// Limiter enforces the limits of clients.
 type Limiter interface {
 	// AdmitWatch counts an open watch of the request's user until done is called.
 	AdmitWatch(req *exchange.Request) (done func(), refusal *exchange.Response)
-	// GaveUp answers a request that has waited in vain, for something that limit names.
+	// GaveUp answers a request that waited in vain for what limit names.
 	GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response
 }
 
 // Reader answers reads from the caches.
 type Reader struct {
 	Config
-	// unwritable holds weak pointers to the caches with metadata that cannot be written in another
-	// form here: metadata watches of them are forwarded.
+	// unwritable holds weak pointers to caches with metadata that package wire cannot convert.
+	// Metadata watches of them are forwarded.
 	unwritable sync.Map
 }
 
-// Config has what a Reader is made of.
+// Config has the parts of a Reader.
 type Config struct {
 	Feeds     Feeds
 	Derived   *derived.Store
@@ -122,18 +120,18 @@ type read struct {
 	choice   wire.Choice
 	form     wire.Form
 	derived  *derived.Store
-	// workspace is for what is made for this read alone.
+	// workspace holds what is made for this read alone.
 	workspace *fair.Workspace
 	meter     fair.Meter
 	warnings  []string
-	age       time.Duration      // of the state that is shown; 0 for the most recent one
-	insists   bool               // that the cache should answer, though upstream may do so sooner
+	age       time.Duration      // of the state; 0 for the most recent one
+	insists   bool               // the cache should answer even if upstream would answer sooner
 	timed     *Timed             // see Verdict
 	tooEarly  *exchange.Response // the answer to a watch from before the history
 }
 
-// Answer answers a read from the cache, or tells why upstream has to. It insists if the cache should
-// answer though upstream may do so sooner.
+// Answer answers a read from the cache, or tells why upstream has to. If it insists, it does not
+// leave the read to an upstream that answers sooner.
 func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route, insists bool) Verdict {
 	r := &read{Request: req, Route: rt, derived: rd.Derived, workspace: rd.Workspace, insists: insists}
 	resp, err := rd.answer(ctx, r)
@@ -144,7 +142,7 @@ func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange
 	if reason, ok := errors.AsType[Reason](err); ok {
 		v.Reason = reason
 	}
-	if v.Reason.Stale() && r.joins() {
+	if v.Reason.Stale() && r.joinsFreshRun() {
 		v.Reason = Beyond // as if there were no cache
 	}
 	return v
@@ -158,11 +156,11 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return nil, err
 	}
 	choices := wire.Negotiate(r.Header.Get("Accept"), r.kind(), r.Pretty())
-	if !r.answerable() || r.joins() && !rd.joins(r, choices) {
+	if !r.answerable() || r.joinsFreshRun() && !rd.mayJoin(r, choices) {
 		return nil, Beyond
 	}
-	if r.joins() {
-		choices = choices[:1] // the others are for where upstream has not got the first
+	if r.joinsFreshRun() {
+		choices = choices[:1] // upstream would take the others only without the first
 	}
 	if refusal, err := rd.authorize(ctx, r); refusal != nil || err != nil {
 		return refusal, err
@@ -189,15 +187,15 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	return resp, err
 }
 
-// cacheable tells by the outside of a request whether it may be one for the cache.
+// cacheable tells, before the query is parsed, whether the cache may answer.
 func (rd *Reader) cacheable(req *exchange.Request, rt exchange.Route) bool {
 	return req.Method == http.MethodGet && rt.Resource && rt.Plain && req.Body == nil && !req.WantsUpgrade() &&
-		// Without authentication, whoever brings credentials is not the one that the
-		// cache reads as; and with it, whom somebody impersonates is upstream's to judge.
+		// Without authentication, a client with credentials is not the user whom the cache
+		// reads as. With it, upstream judges impersonation.
 		(req.Identity != nil || !req.Identified()) && !req.Impersonates() && rd.Feeds.Caches(rt.GVR)
 }
 
-// kind is what is asked for, as far as it decides on the form of the answer.
+// kind is the kind of read, which decides on the form of the answer.
 func (r *read) kind() wire.Read {
 	switch {
 	case r.Name != "":
@@ -208,7 +206,7 @@ func (r *read) kind() wire.Read {
 	return wire.List
 }
 
-// answerable tells whether a cache could answer at all, before one is started.
+// answerable tells whether a cache could answer, before a feed starts.
 func (r *read) answerable() bool {
 	switch {
 	case r.Name != "":
@@ -220,18 +218,18 @@ func (r *read) answerable() bool {
 	}
 }
 
-// joins tells a get of the most recent state. The cache answers it if that costs nothing.
-func (r *read) joins() bool { return r.Name != "" && !r.rvGiven }
+// joinsFreshRun tells a get of the most recent state. The cache answers it if that costs nothing.
+func (r *read) joinsFreshRun() bool { return r.Name != "" && !r.rvGiven }
 
-// joins tells whether the cache answers such a get.
-func (rd *Reader) joins(r *read, choices []wire.Choice) bool {
+// mayJoin tells whether it costs nothing.
+func (rd *Reader) mayJoin(r *read, choices []wire.Choice) bool {
 	return len(choices) > 0 && rd.Feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
 		what := r.asked()
 		return r.Identity == nil || rd.Options().Access.Allows(what.attributes(r.Identity.User))
 	})
 }
 
-// open finds the cache for the first of the choices that there is one for.
+// open finds the cache of the first choice that has one.
 func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) error {
 	for _, r.choice = range choices {
 		err := rd.openFeed(ctx, r)
@@ -246,14 +244,13 @@ func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) erro
 		if err := r.prepare(); err != nil {
 			return err
 		}
-		return rd.tolerate(r)
+		return rd.allowStale(r)
 	}
 	return Beyond
 }
 
-// openFeed opens the feed whose bytes the choice is made of: protobuf is served as
-// upstream writes it. Custom resources have no such feed, but their metadata can
-// be written so.
+// openFeed opens the feed in a choice's encoding. Protobuf is served as upstream writes it. Custom
+// resources have no protobuf feed, but their metadata can be written in protobuf.
 func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, rd.Options().SyncTimeout)
 	defer cancel()
@@ -267,7 +264,7 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	return err
 }
 
-// keptAs is the encoding of the cache that answers in a form.
+// keptAs is the encoding of the cache for a form.
 func keptAs(c wire.Choice) object.Encoding {
 	if c.Encoding == wire.Protobuf {
 		return object.Protobuf
@@ -275,7 +272,7 @@ func keptAs(c wire.Choice) object.Encoding {
 	return object.JSON
 }
 
-// since is where a watch goes on from, 0 for other reads.
+// since is the resourceVersion that a watch resumes from, 0 for other reads.
 func (r *read) since() uint64 {
 	if r.kind() != wire.Watch || r.withState() {
 		return 0
@@ -283,7 +280,7 @@ func (r *read) since() uint64 {
 	return r.rv
 }
 
-// prepare compiles the selection and the form of the answer.
+// prepare compiles the filter and the form.
 func (r *read) prepare() (err error) {
 	r.cache, r.warnings = r.feed.Cache(), r.feed.Warnings()
 	r.resource = r.cache.Resource()
@@ -301,13 +298,10 @@ func (r *read) prepare() (err error) {
 	if r.filter, err = filter.New(r.resource, namespace, r.labels, r.fields); err != nil {
 		return Beyond
 	}
-	kept := wire.JSON
-	if r.resource.Encoding == object.Protobuf {
-		kept = wire.Protobuf
-	}
 	r.form = wire.NewForm(r.choice, wire.Kind{
 		Kind: r.resource.Kind, ListKind: r.resource.ListKind, APIVersion: r.resource.APIVersion(), Sorted: r.resource.SelfDescribing,
-	}, kept)
+		Protobuf: r.resource.Encoding == object.Protobuf,
+	})
 	return nil
 }
 
@@ -316,27 +310,24 @@ func (r *read) isNamespaceObject() bool {
 	return r.GVR.Group == "" && r.GVR.Resource == "namespaces" && r.Name == r.Namespace
 }
 
-// respond makes a 200 response with the headers that every one of kube-apiserver's has.
+// respond makes a 200 response with kube-apiserver's usual headers.
 func (r *read) respond() *exchange.Response {
 	resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 	resp.Header.Set("Content-Type", r.form.ContentType())
-	resp.Header["Warning"] = r.warnings
-	r.tellAge(resp)
 	r.Stamp(resp)
-	return resp
+	return r.withAge(resp)
 }
 
-// fail answers with a Status, in the form that the client takes for one.
+// fail answers with a Status.
 func (r *read) fail(s metav1.Status) *exchange.Response {
-	resp := r.Fail(s, exchange.FromCache)
-	resp.Header["Warning"] = r.warnings
-	r.tellAge(resp)
-	return resp
+	return r.withAge(r.Fail(s, exchange.FromCache))
 }
 
-// tellAge tells how old the state may be that an answer shows, if it is not the most recent one.
-func (r *read) tellAge(resp *exchange.Response) {
+// withAge adds upstream's warnings, and the age of a state that may be out of date.
+func (r *read) withAge(resp *exchange.Response) *exchange.Response {
+	resp.Header["Warning"] = r.warnings
 	if r.age > 0 {
 		resp.Header.Set("Age", strconv.Itoa(int(math.Ceil(r.age.Seconds()))))
 	}
+	return resp
 }

@@ -4,22 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// asked is what a read asks for, as far as the right to it depends on that.
+// asked is the part of a read that the right to it depends on.
 type asked struct {
 	exchange.Route
 	path   string
@@ -36,7 +34,6 @@ func Attributes(rt exchange.Route, path, query string, u user.Info) (authorizer.
 	return what.attributes(u), err
 }
 
-// attributes are what the apiserver would decide on.
 func (r *asked) attributes(u user.Info) authorizer.Attributes {
 	a := &authorizer.AttributesRecord{
 		User: u, Verb: r.Verb, Namespace: r.Namespace, Name: r.Name,
@@ -44,7 +41,7 @@ func (r *asked) attributes(u user.Info) authorizer.Attributes {
 		ResourceRequest: true, Path: r.path,
 	}
 	if r.Name != "" {
-		return a // selectors of a get select nothing
+		return a // a get ignores selectors
 	}
 	if r.fields != nil {
 		a.FieldSelectorRequirements = r.fields.Requirements()
@@ -58,8 +55,8 @@ func (r *asked) attributes(u user.Info) authorizer.Attributes {
 	return a
 }
 
-// authorize asks whether a read may be answered to its caller. If it may not, there
-// is a refusal; if nobody can tell, upstream has to answer, which asks itself.
+// authorize asks whether the caller may have a read, and refuses if not. If the question has no
+// answer, the read is forwarded, and upstream decides.
 func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Response, err error) {
 	if r.Identity == nil {
 		return nil, nil
@@ -73,13 +70,13 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 	case err != nil:
 		return nil, Stale
 	}
-	refusal = r.Fail(forbidden(attributes, reason), exchange.FromProxy)
+	refusal = r.Fail(exchange.StatusOf(responsewriters.ForbiddenStatusError(attributes, reason)), exchange.FromProxy)
 	refusal.Header.Set("X-Content-Type-Options", "nosniff")
 	return refusal, nil
 }
 
-// reviewAgain returns the review of an open watch, see watch.Params. Errors other than watch.ErrRevoked
-// say that nobody could tell. It keeps as little of the read as it needs.
+// reviewAgain returns the review of an open watch, see watch.Params. An error other than
+// watch.ErrRevoked means that the review had no answer. It keeps as little of the read as it needs.
 func (rd *Reader) reviewAgain(r *read) func(context.Context) error {
 	req, what := r.Slim(), r.asked()
 	return func(ctx context.Context) error {
@@ -99,30 +96,4 @@ func (rd *Reader) reviewAgain(r *read) func(context.Context) error {
 		}
 		return watch.ErrRevoked
 	}
-}
-
-// markup is what the apiserver does not repeat as it is in the text of a refusal.
-var markup = strings.NewReplacer(`&`, "&amp;", `<`, "&lt;", `>`, "&gt;")
-
-// forbidden says that the caller may not have a read.
-func forbidden(a authorizer.Attributes, reason string) metav1.Status {
-	where := "at the cluster scope"
-	if ns := a.GetNamespace(); ns != "" {
-		where = fmt.Sprintf("in the namespace %q", ns)
-	}
-	why := markup.Replace(fmt.Sprintf("User %q cannot %s resource %q in API group %q %s",
-		a.GetUser().GetName(), a.GetVerb(), a.GetResource(), a.GetAPIGroup(), where))
-	if reason != "" {
-		why += ": " + reason
-	}
-	what := a.GetResource()
-	if a.GetAPIGroup() != "" {
-		what += "." + a.GetAPIGroup()
-	}
-	if a.GetName() != "" {
-		what += fmt.Sprintf(" %q", a.GetName())
-	}
-	s := exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, what+" is forbidden: "+why)
-	s.Details = &metav1.StatusDetails{Name: a.GetName(), Group: a.GetAPIGroup(), Kind: a.GetResource()}
-	return s
 }

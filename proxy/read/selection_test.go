@@ -14,8 +14,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Whatever is remembered about pages: a selector selects what it would select from each object, in order, while objects
-// come, change and go, for ranges and limits, with room for what is remembered and without.
+// A selector selects what it would select from each object, in order, whatever is remembered about
+// pages: while objects come, change and go, for ranges and limits, with room in the store and
+// without.
 func TestSelectionIsTheFilters(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -83,7 +84,7 @@ func TestSelectionIsTheFilters(t *testing.T) {
 	}
 }
 
-// A selector that is used again looks at no object of a page that has not changed, and makes no garbage that grows with
+// A reused selector looks at no object of an unchanged page, and its allocations do not grow with
 // the collection.
 func TestSelectionCost(t *testing.T) {
 	r, snapshot := pageOf(t, 10_000, 0)
@@ -101,15 +102,15 @@ func TestSelectionCost(t *testing.T) {
 			t.Fatal("something is selected")
 		}
 	}
-	list() // to be seen, and
-	list() // to be remembered
+	list() // the first time is noted
+	list() // the second is remembered
 	const budget = 20
 	if allocs := testing.AllocsPerRun(20, list); allocs > budget {
 		t.Errorf("%v allocations, want %d at most", allocs, budget)
 	}
 }
 
-// selecting is a read by a selector, and how many objects it selects.
+// selecting gives a read a selector, and counts what it selects.
 func selecting(tb testing.TB, r *read, query string) int {
 	tb.Helper()
 	p, err := parseParams(query)
@@ -133,7 +134,7 @@ func selecting(tb testing.TB, r *read, query string) int {
 	return n
 }
 
-// No selector hits upon what is remembered about another, whatever is in its values.
+// No selector gets what is remembered about another, whatever its values are.
 func TestSelectorsAreToldApart(t *testing.T) {
 	r, _ := pageOf(t, 0, 0)
 	r.derived = newDerived(t, 1<<20)
@@ -167,8 +168,8 @@ func TestSelectorsAreToldApart(t *testing.T) {
 	}
 }
 
-// What is remembered is little about selectors that are used once, bounded however long they are, and not lost to
-// somebody who reads a part only.
+// Little is remembered about selectors that are used once. It is bounded for every length, and
+// survives reads of a part of the collection.
 func TestSelectionMemory(t *testing.T) {
 	const objects = 10_000
 	r, _ := pageOf(t, objects, 0)
@@ -191,7 +192,7 @@ func TestSelectionMemory(t *testing.T) {
 	if before < objects/64 {
 		t.Fatalf("%d pages are known", before)
 	}
-	for i := range 10 * before { // each replaces a page
+	for i := range 10 * before { // each change replaces a page
 		o, err := r.resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i%50, objects+10+i))
 		if err != nil {
 			t.Fatal(err)

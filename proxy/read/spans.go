@@ -8,8 +8,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// spans walks what a read selects in a key range: pages or, by a selector, runs of
-// objects in them. It ends early if the meter has an error.
+// spans walks the selected objects of a key range: whole pages or, with a selector, runs of objects
+// in them. It ends early if the meter has an error.
 func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[tree.Span] {
 	switch {
 	case !r.filter.Selective():
@@ -29,9 +29,10 @@ func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[tre
 	}
 }
 
-// spansAhead is spans for somebody who takes long over it: it selects before, and selects nothing if
-// the meter has an error.
-func (r *read) spansAhead(snapshot watchcache.Snapshot, from, to string) iter.Seq[tree.Span] {
+// spansAhead is spans for slow readers. It selects before the walk, and selects nothing if the
+// meter has an error.
+func (r *read) spansAhead(snapshot watchcache.Snapshot) iter.Seq[tree.Span] {
+	from, to := r.filter.KeyRange(r.resource)
 	if !r.filter.Selective() || r.filter.Single() {
 		return r.spans(snapshot, from, to)
 	}
@@ -57,7 +58,7 @@ func (r *read) spansAhead(snapshot watchcache.Snapshot, from, to string) iter.Se
 	}
 }
 
-// single walks the one object that can be selected, if it is.
+// single walks the only object that the filter can select.
 func (r *read) single(snapshot watchcache.Snapshot) iter.Seq[tree.Span] {
 	from, to := r.filter.KeyRange(r.resource)
 	return func(yield func(tree.Span) bool) {

@@ -7,23 +7,21 @@ import (
 	"strings"
 )
 
-// continueToken is kube-apiserver's own continue token: unpadded base64url of
-// this JSON. A page that began here can therefore go on at the apiserver or at
-// another replica, and the other way round.
+// continueToken is kube-apiserver's own continue token: unpadded base64url of this JSON. So a list
+// that began here can continue at the apiserver or at another replica, and the other way round.
 type continueToken struct {
 	APIVersion      string `json:"v"`
 	ResourceVersion int64  `json:"rv"`
-	// StartKey is the first key of the page, relative to the listed prefix:
-	// "namespace/name" in all namespaces, "name" in one. The apiserver's cache
-	// writes it with a leading slash, etcd without; both are read.
+	// StartKey is the first key of the page, relative to the listed prefix: "namespace/name" in all
+	// namespaces, "name" in one. The apiserver's cache writes a leading slash, etcd does not; both
+	// are accepted.
 	StartKey string `json:"start"`
 }
 
 const tokenVersion = "meta.k8s.io/v1"
 
-// encodeToken makes the token of the page that follows an object, as the
-// apiserver's cache writes it or, if it has none, etcd. The last key is relative to
-// the listed prefix.
+// encodeToken makes the token of the page after an object, as the apiserver's cache writes it, or
+// etcd for a resource without that cache. The last key is relative to the listed prefix.
 func encodeToken(last string, rv uint64, etcd bool) string {
 	start := "/" + last + "\x00"
 	if etcd {
@@ -36,9 +34,8 @@ func encodeToken(last string, rv uint64, etcd bool) string {
 	return base64.RawURLEncoding.EncodeToString(data)
 }
 
-// decodeToken returns where a page starts, relative to the listed prefix, and
-// its resourceVersion; a negative one asks for the most recent state instead.
-// Malformed tokens are upstream's to answer.
+// decodeToken returns the start of a page, relative to the listed prefix, and its resourceVersion.
+// A negative one asks for the most recent state. Malformed tokens are left to upstream.
 func decodeToken(token string) (start string, rv int64, err error) {
 	data, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
@@ -48,7 +45,7 @@ func decodeToken(token string) (start string, rv int64, err error) {
 	if err := json.Unmarshal(data, &t); err != nil || t.APIVersion != tokenVersion || t.ResourceVersion == 0 || t.StartKey == "" {
 		return "", 0, Beyond
 	}
-	// A key that means another path could leave the listed prefix.
+	// A key that is not a clean path could leave the listed prefix.
 	key := "/" + strings.TrimPrefix(t.StartKey, "/")
 	if path.Clean(key) != key {
 		return "", 0, Beyond

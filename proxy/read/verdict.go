@@ -7,27 +7,27 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// Verdict is what becomes of a request that the cache may answer: it is answered, or upstream has to.
+// Verdict is an answer from the cache, or the reason why upstream has to answer.
 type Verdict struct {
 	Answer *exchange.Response // nil if upstream has to answer
-	Reason Reason             // why it has to
-	Timed  *Timed             // how long upstream takes is of interest; nil for most requests
-	// Expired is the answer to a watch that is Early if upstream has enough of them.
+	Reason Reason             // why upstream has to answer
+	Timed  *Timed             // set if the feed measures upstream's answer
+	// Expired is the answer to an Early watch if too many are upstream.
 	Expired *exchange.Response
 }
 
-// Reason is why upstream has to answer. As an error it ends the work on a read; a client never sees it.
+// Reason is why upstream has to answer. It also ends the read as an error. No client sees it.
 type Reason string
 
 // Error implements error.
 func (r Reason) Error() string { return string(r) }
 
 const (
-	// Beyond is the answer to every doubt: upstream gives its own answer, or words its own error.
+	// Beyond is the reason for every doubt: upstream answers, or words its own error.
 	Beyond Reason = "beyond the cache"
-	// Stale reads would be answered by a cache that is up to date. They come in crowds.
+	// Stale reads need a cache that is up to date. They come in crowds.
 	Stale Reason = "the cache is not up to date"
-	// Lost is Stale, as upstream cannot be reached.
+	// Lost is Stale because upstream is away.
 	Lost Reason = "upstream is lost"
 	// Sooner is a list that upstream answers sooner.
 	Sooner Reason = "upstream answers sooner"
@@ -38,13 +38,13 @@ const (
 // Stale tells whether a cache that is up to date would answer.
 func (r Reason) Stale() bool { return r == Stale || r == Lost }
 
-// Timed is a list that upstream answers instead of a cache, whose feed wants to know how long that takes.
+// Timed is a list whose feed measures how long upstream takes for it.
 type Timed struct {
 	Feed  Feed
 	Scope watchcache.Scope
 }
 
-// Takes is how long upstream takes, 0 if that is not known.
+// Takes is how long upstream takes, 0 if unknown.
 func (t *Timed) Takes() time.Duration {
 	if t == nil {
 		return 0

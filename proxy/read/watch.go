@@ -17,10 +17,10 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// feedAgent is the User-Agent of the feeds of a proxy behind this one (upstream.userAgent).
+// feedAgent is the User-Agent of a proxy's feeds, which may be clients here (upstream.userAgent).
 const feedAgent = "watchproxy"
 
-// watchable tells whether a watch's parameters ask for what the cache has.
+// watchable tells whether the cache has what a watch's parameters ask for.
 //
 //	RV  sendInitialEvents  match         start
 //	–   –                  –             the most recent state, then changes
@@ -42,7 +42,7 @@ func (r *read) watchable() bool {
 	return r.match == ""
 }
 
-// withState tells whether the watch begins with the present state.
+// withState tells whether the watch begins with the current state.
 func (r *read) withState() bool {
 	if r.initialEvents != nil {
 		return *r.initialEvents
@@ -50,13 +50,12 @@ func (r *read) withState() bool {
 	return r.rv == 0
 }
 
-// watch answers a watch from the cache.
 func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error) {
 	if r.resource.NoWatchCache && r.rv >= math.MaxInt64 {
-		return nil, Beyond // etcd's revisions do not go that far
+		return nil, Beyond // beyond etcd's revisions
 	}
 	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
-		return nil, Stale // nobody knows yet what the end of the state looks like
+		return nil, Stale // the form of the final bookmark is not known yet
 	}
 	if _, ok := rd.unwritable.Load(weak.Make(r.cache)); ok && r.choice.Partial {
 		return nil, Beyond
@@ -100,7 +99,8 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	return resp, nil
 }
 
-// noteUnwritable has metadata watches of a cache forwarded. It does not keep the cache alive.
+// noteUnwritable marks a cache whose metadata watches are forwarded. It does not keep the cache
+// alive.
 func (rd *Reader) noteUnwritable(cache *watchcache.Cache) {
 	key := weak.Make(cache)
 	if _, known := rd.unwritable.LoadOrStore(key, struct{}{}); !known {
@@ -108,7 +108,7 @@ func (rd *Reader) noteUnwritable(cache *watchcache.Cache) {
 	}
 }
 
-// begin waits for the state that the watch starts from and opens the cursor.
+// begin waits for the watch's first state and opens the cursor.
 func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	state := r.withState()
 	if !state && r.rv != 0 {
@@ -122,21 +122,13 @@ func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	}
 	p.Start = initial.ResourceVersion()
 	if state {
-		p.State, p.Meter = r.stateOf(initial), &r.meter
+		p.State, p.Meter = func() iter.Seq[tree.Span] { return r.spansAhead(initial) }, &r.meter
 	}
 	p.Cursor, err = r.cache.WatchAfter(r.filter, initial)
 	return p, err
 }
 
-// stateOf walks what is selected of a state.
-func (r *read) stateOf(initial watchcache.Snapshot) func() iter.Seq[tree.Span] {
-	return func() iter.Seq[tree.Span] {
-		from, to := r.filter.KeyRange(r.resource)
-		return r.spansAhead(initial, from, to)
-	}
-}
-
-// errorEvent answers with a watch that was accepted and consists of one ERROR event.
+// errorEvent answers with a watch of one ERROR event.
 func (r *read) errorEvent(status metav1.Status) *exchange.Response {
 	resp := r.respond()
 	resp.Header.Set("Content-Type", r.form.StreamType())

@@ -120,6 +120,6 @@ func paramsOf(tb testing.TB, c *watchcache.Cache, after watchcache.Snapshot) Par
 	}
 	return Params{
 		Cache: c, Cursor: cursor, Filter: f, Start: after.ResourceVersion(), Draining: context.Background(), Done: func() {},
-		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}, wire.JSON),
+		Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
 	}
 }

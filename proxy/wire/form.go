@@ -4,30 +4,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Form writes the answers about one resource in one way. Objects are the bytes
-// that the cache keeps; nothing of them is decoded, unless the form says so.
+// Form writes the answers about one resource in one way. It takes the cached bytes of objects, and
+// decodes them only where it says so.
 type Form interface {
 	// ContentType is that of a get or a list, StreamType that of a watch.
 	ContentType() string
 	StreamType() string
-	// Kept tells that the items of a list are the kept ones as they are. If not,
-	// AppendItem makes them.
+	// Kept tells that a list has the cached items unchanged. Otherwise AppendItem converts them.
 	Kept() bool
 	AppendItem(dst, object []byte) ([]byte, error)
-	// AppendListHead and AppendListTail write a list up to its first item and from
-	// after its last. Items is the length of what stands between them, in bytes.
+	// AppendListHead and AppendListTail write a list without its items, whose length in bytes is
+	// given.
 	AppendListHead(dst []byte, m ListMeta, items int64) []byte
 	AppendListTail(dst []byte, m ListMeta, items int64) []byte
 	// Separator stands between items.
 	Separator() string
 	// AppendObject writes the body of a get.
 	AppendObject(dst, object []byte) ([]byte, error)
-	// AppendEvent writes a watch event, AppendBookmark one of type BOOKMARK, whose
-	// object is as watchcache.Bookmark writes it, AppendError one of type ERROR.
+	// AppendEvent writes a watch event, AppendBookmark one of type BOOKMARK for an object of
+	// watchcache.Bookmark, AppendError one of type ERROR.
 	AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error)
-	// SplitEvent is AppendEvent without a copy of the object: the event is head, which
-	// begins with dst, then body, a part of object, then tail. Ok is false if the form is
-	// not made of the object's own bytes.
+	// SplitEvent is AppendEvent without a copy of the object. The event is head, which begins with
+	// dst, then body, a part of object, then tail. Ok is false if the form changes the object's bytes.
 	SplitEvent(dst []byte, eventType string, object []byte) (head, body, tail []byte, ok bool)
 	AppendBookmark(dst, object []byte) ([]byte, error)
 	AppendError(dst []byte, s *metav1.Status) []byte
@@ -36,9 +34,10 @@ type Form interface {
 // Kind names the resource that a form writes.
 type Kind struct {
 	Kind, ListKind, APIVersion string
-	// Sorted tells custom resources, whose keys are sorted and whose items
-	// describe themselves.
+	// Sorted tells custom resources: their keys are sorted, their items have kind and apiVersion.
 	Sorted bool
+	// Protobuf tells that the cache keeps the objects in protobuf.
+	Protobuf bool
 }
 
 // ListMeta is the metadata of a list.
@@ -46,7 +45,7 @@ type ListMeta struct {
 	ResourceVersion uint64
 	// Continue is the token of the next page, "" on the last.
 	Continue string
-	// Remaining is the number of items after this page; nil where it is unknown.
+	// Remaining is the number of items after this page; nil if unknown.
 	Remaining *int64
 }
 
@@ -57,18 +56,17 @@ const (
 	partialLists = "PartialObjectMetadataList"
 )
 
-// NewForm returns the form of a choice. The cache that it writes from is kept in
-// protobuf if kept says so.
-func NewForm(c Choice, k Kind, kept Encoding) Form {
+// NewForm returns the form of a choice.
+func NewForm(c Choice, k Kind) Form {
 	switch {
-	case c.Partial && c.Encoding == Protobuf && kept != Protobuf:
+	case c.Partial && c.Encoding == Protobuf && !k.Protobuf:
 		return newPartialProtobuf(metadataFromJSON)
 	case c.Partial && c.Encoding == Protobuf:
 		return newPartialProtobuf(metadataField)
 	case c.Partial && k.Sorted:
-		return newPartialJSON(orderedMetadata)
+		return &partialJSON{metadata: orderedMetadata}
 	case c.Partial:
-		return newPartialJSON(metadataMember)
+		return &partialJSON{metadata: metadataMember}
 	case c.Encoding == Protobuf:
 		return newProtobuf(k)
 	}

@@ -14,13 +14,14 @@ import (
 )
 
 var (
-	podKind    = Kind{Kind: "Pod", ListKind: "PodList", APIVersion: "v1"}
-	gadgetKind = Kind{Kind: "G", ListKind: "GList", APIVersion: "e.c/v1", Sorted: true}
-	podForm    = NewForm(Choice{}, podKind, JSON)
-	gadgetForm = NewForm(Choice{}, gadgetKind, JSON)
+	podKind      = Kind{Kind: "Pod", ListKind: "PodList", APIVersion: "v1"}
+	protoPodKind = Kind{Kind: "Pod", ListKind: "PodList", APIVersion: "v1", Protobuf: true}
+	gadgetKind   = Kind{Kind: "G", ListKind: "GList", APIVersion: "e.c/v1", Sorted: true}
+	podForm      = NewForm(Choice{}, podKind)
+	gadgetForm   = NewForm(Choice{}, gadgetKind)
 )
 
-func must(t *testing.T) func([]byte, error) []byte {
+func noErr(t *testing.T) func([]byte, error) []byte {
 	return func(b []byte, err error) []byte {
 		t.Helper()
 		if err != nil {
@@ -43,7 +44,7 @@ func TestListForms(t *testing.T) {
 		"custom resource":       {gadgetForm, ListMeta{ResourceVersion: 7}, `{"apiVersion":"e.c/v1","items":[],"kind":"GList","metadata":{"continue":"","resourceVersion":"7"}}` + "\n"},
 		"custom resource, page": {gadgetForm, page, `{"apiVersion":"e.c/v1","items":[],"kind":"GList","metadata":{"continue":"tok","remainingItemCount":5,"resourceVersion":"7"}}` + "\n"},
 		"metadata of nothing": {
-			NewForm(Choice{Partial: true}, podKind, JSON),
+			NewForm(Choice{Partial: true}, podKind),
 			ListMeta{ResourceVersion: 7},
 			`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"items":null}` + "\n",
 		},
@@ -59,7 +60,7 @@ func TestListForms(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	item := []byte(`{"metadata":{"resourceVersion":"9"},"spec":{}}`)
-	if got, want := string(must(t)(podForm.AppendEvent(nil, "ADDED", item))), `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"9"},"spec":{}}}`+"\n"; got != want {
+	if got, want := string(noErr(t)(podForm.AppendEvent(nil, "ADDED", item))), `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"9"},"spec":{}}}`+"\n"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if !json.Valid(podForm.AppendError(nil, &metav1.Status{Code: 410})) {
@@ -70,17 +71,17 @@ func TestEvents(t *testing.T) {
 func TestEventAllocations(t *testing.T) {
 	item := []byte(`{"metadata":{"resourceVersion":"9"},"spec":{}}`)
 	pod := samplePod()
-	message := must(t)(pod.Marshal())
+	message := noErr(t)(pod.Marshal())
 	buf := make([]byte, 0, 4096)
 	for name, append := range map[string]func(){
 		"JSON":                 func() { buf, _ = podForm.AppendEvent(buf[:0], "MODIFIED", item) },
-		"protobuf":             func() { buf, _ = NewForm(inProto, podKind, Protobuf).AppendEvent(buf[:0], "MODIFIED", message) },
-		"metadata in protobuf": func() { buf, _ = NewForm(metaProto, podKind, Protobuf).AppendEvent(buf[:0], "MODIFIED", message) },
+		"protobuf":             func() { buf, _ = NewForm(inProto, protoPodKind).AppendEvent(buf[:0], "MODIFIED", message) },
+		"metadata in protobuf": func() { buf, _ = NewForm(metaProto, protoPodKind).AppendEvent(buf[:0], "MODIFIED", message) },
 	} {
 		form := testing.AllocsPerRun(100, append)
 		made := 0.0
 		if name != "JSON" {
-			made = testing.AllocsPerRun(100, func() { NewForm(Choice{Encoding: Protobuf, Partial: name != "protobuf"}, podKind, Protobuf) })
+			made = testing.AllocsPerRun(100, func() { NewForm(Choice{Encoding: Protobuf, Partial: name != "protobuf"}, protoPodKind) })
 		}
 		if form > made {
 			t.Errorf("%s: an event costs %v allocations, want none", name, form-made)
@@ -104,26 +105,26 @@ func samplePod() *corev1.Pod {
 	}
 }
 
-// inEnvelope is what the API's own types write.
+// inEnvelope writes a message with the API's own types.
 func inEnvelope(t *testing.T, apiVersion, kind string, message interface{ Marshal() ([]byte, error) }) []byte {
 	t.Helper()
-	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: must(t)(message.Marshal())}
-	return append([]byte("k8s\x00"), must(t)(unknown.Marshal())...)
+	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: noErr(t)(message.Marshal())}
+	return append([]byte("k8s\x00"), noErr(t)(unknown.Marshal())...)
 }
 
 func framed(t *testing.T, kind string, object []byte) []byte {
 	t.Helper()
-	event := must(t)((&metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: object}}).Marshal())
+	event := noErr(t)((&metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: object}}).Marshal())
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)
 }
 
-// Our bytes are those that the API's own types write.
+// The bytes equal those of the API's own types.
 func TestProtobuf(t *testing.T) {
 	rest := int64(300)
 	for _, size := range []int{0, 1, 100} { // lengths of one byte and more
 		pod := samplePod()
 		pod.Spec.NodeName = string(bytes.Repeat([]byte("n"), size*10))
-		message := must(t)(pod.Marshal())
+		message := noErr(t)(pod.Marshal())
 		meta := metav1.ListMeta{ResourceVersion: "12345", Continue: "token", RemainingItemCount: &rest}
 		ours := ListMeta{ResourceVersion: 12345, Continue: "token", Remaining: &rest}
 		partial := metav1.PartialObjectMetadata{ObjectMeta: pod.ObjectMeta}
@@ -143,31 +144,31 @@ func TestProtobuf(t *testing.T) {
 			object, doc string
 		}{
 			"plain": {
-				NewForm(inProto, podKind, Protobuf), message,
+				NewForm(inProto, protoPodKind), message,
 				inEnvelope(t, "v1", "PodList", &pods), inEnvelope(t, "v1", "Pod", pod), "", "",
 			},
 			"metadata": {
-				NewForm(metaProto, podKind, Protobuf), message,
+				NewForm(metaProto, protoPodKind), message,
 				inEnvelope(t, metaVersion, "PartialObjectMetadataList", &partials), inEnvelope(t, metaVersion, "PartialObjectMetadata", &partial), "", "",
 			},
 			"metadata, from JSON": {
-				NewForm(metaProto, gadgetKind, JSON), written,
+				NewForm(metaProto, gadgetKind), written,
 				inEnvelope(t, metaVersion, "PartialObjectMetadataList", &partials), inEnvelope(t, metaVersion, "PartialObjectMetadata", &partial), "", "",
 			},
 		} {
 			var items []byte
 			for range size {
-				items = must(t)(tc.form.AppendItem(items, tc.kept))
+				items = noErr(t)(tc.form.AppendItem(items, tc.kept))
 			}
 			n := int64(len(items))
 			list := tc.form.AppendListTail(append(tc.form.AppendListHead(nil, ours, n), items...), ours, n)
 			if !bytes.Equal(list, tc.list) {
 				t.Errorf("%s, %d items: list\n%q instead of\n%q", name, size, list, tc.list)
 			}
-			if got := must(t)(tc.form.AppendObject(nil, tc.kept)); !bytes.Equal(got, tc.one) {
+			if got := noErr(t)(tc.form.AppendObject(nil, tc.kept)); !bytes.Equal(got, tc.one) {
 				t.Errorf("%s: object\n%q instead of\n%q", name, got, tc.one)
 			}
-			if got, want := must(t)(tc.form.AppendEvent(nil, "MODIFIED", tc.kept)), framed(t, "MODIFIED", tc.one); !bytes.Equal(got, want) {
+			if got, want := noErr(t)(tc.form.AppendEvent(nil, "MODIFIED", tc.kept)), framed(t, "MODIFIED", tc.one); !bytes.Equal(got, want) {
 				t.Errorf("%s: event\n%q instead of\n%q", name, got, want)
 			}
 			status := metav1.Status{Status: "Failure", Code: 410}
@@ -178,7 +179,7 @@ func TestProtobuf(t *testing.T) {
 	}
 }
 
-// The metadata of a custom resource, whose keys are sorted, comes in the order of the Go type.
+// The metadata of a custom resource, whose keys are sorted, gets the order of the Go type.
 func TestMetadataOfCustomResources(t *testing.T) {
 	const object = `{"apiVersion":"e.c/v1","kind":"G","metadata":{"annotations":{"a":"\u003cb\u003e"},"creationTimestamp":"2026-01-02T03:04:05Z","generation":1,` +
 		`"managedFields":[{"apiVersion":"e.c/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{}},"manager":"m","operation":"Update","time":"2026-01-02T03:04:05Z"}],` +
@@ -186,27 +187,27 @@ func TestMetadataOfCustomResources(t *testing.T) {
 	const want = `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"w","namespace":"a","uid":"u","resourceVersion":"9","generation":1,` +
 		`"creationTimestamp":"2026-01-02T03:04:05Z","annotations":{"a":"\u003cb\u003e"},` +
 		`"managedFields":[{"manager":"m","operation":"Update","apiVersion":"e.c/v1","time":"2026-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{}}}]}}` + "\n"
-	if got := must(t)(NewForm(metaJSON, gadgetKind, JSON).AppendObject(nil, []byte(object))); string(got) != want {
+	if got := noErr(t)(NewForm(metaJSON, gadgetKind).AppendObject(nil, []byte(object))); string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 
-// What is not known here is not forgotten: upstream has to write it.
+// Unknown metadata is not dropped: upstream has to write it.
 func TestUnknownMetadataIsNotForgotten(t *testing.T) {
 	const object = `{"apiVersion":"e.c/v1","kind":"G","metadata":{"name":"w","novelty":{"x":1},"resourceVersion":"9"}}`
 	for name, c := range map[string]Choice{"JSON": metaJSON, "protobuf": metaProto} {
-		if _, err := NewForm(c, gadgetKind, JSON).AppendItem(nil, []byte(object)); !errors.Is(err, ErrUnknownMetadata) {
+		if _, err := NewForm(c, gadgetKind).AppendItem(nil, []byte(object)); !errors.Is(err, ErrUnknownMetadata) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	const pod = `{"metadata":{"name":"w","novelty":{"x":1},"resourceVersion":"9"},"spec":{}}`
-	got := must(t)(NewForm(metaJSON, podKind, JSON).AppendItem(nil, []byte(pod)))
+	got := noErr(t)(NewForm(metaJSON, podKind).AppendItem(nil, []byte(pod)))
 	if !bytes.Contains(got, []byte(`"novelty":{"x":1}`)) {
 		t.Errorf("of a built-in object's metadata is left %s", got)
 	}
 }
 
-// Whatever a kept object is like: no panic, and what is cut out of it is its metadata.
+// No object makes it panic, and only its metadata is cut out.
 func FuzzPartial(f *testing.F) {
 	pod := samplePod()
 	message, err := pod.Marshal()
@@ -217,7 +218,7 @@ func FuzzPartial(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"w"}}`))
 	f.Add([]byte{})
 	forms := []Form{
-		NewForm(metaJSON, podKind, JSON), NewForm(metaJSON, gadgetKind, JSON), NewForm(metaProto, gadgetKind, JSON), NewForm(metaProto, podKind, Protobuf),
+		NewForm(metaJSON, podKind), NewForm(metaJSON, gadgetKind), NewForm(metaProto, gadgetKind), NewForm(metaProto, protoPodKind),
 	}
 	f.Fuzz(func(t *testing.T, object []byte) {
 		for _, form := range forms {

@@ -12,32 +12,27 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// A list is compressed in pieces that are made once and put together at each
-// request: a gzip header, deflate blocks that end at a byte and refer to little
-// before them, and a trailer with the combined checksum. So the whole is one member,
-// as any gzip reader wants it.
+// A list is compressed in segments that are made once. A request puts them together: a gzip header,
+// deflate blocks that end at a byte, and a trailer with the combined checksum. The result is one
+// gzip member, which every reader accepts.
 //
-// A segment of few and small objects would be larger than kube-apiserver makes it,
-// which sees the whole list. So a segment may refer to the end of the one before: it
-// belongs to that as its context then, and an update makes two of them anew, not one.
+// Alone, a segment of few small objects would be larger than in kube-apiserver's list, which is
+// compressed as a whole. So a segment may refer to the end of the one before, its context. An
+// update makes two segments anew.
 
 const (
 	// GzipThreshold is the length above which kube-apiserver compresses a body.
 	GzipThreshold = 128 << 10
-	// gzipHeader: no name, no time, deflated, fastest, of an unknown system, as Go
-	// writes it.
+	// gzipHeader has no name and no time: deflate, fastest, unknown system, as Go writes it.
 	gzipHeader = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"
-	// storedMax bounds what one block holds uncompressed; storedHead is what the
-	// block costs.
+	// storedMax bounds an uncompressed block; storedHead is its overhead.
 	storedMax  = 1<<16 - 1
 	storedHead = 5
 	trailerLen = 8
-	// deflateLevel with ContextMax makes lists of any objects smaller than
-	// kube-apiserver makes them: of small ones by 11 %, and levels from 1 to 6 make
-	// some larger.
+	// deflateLevel with ContextMax makes every list smaller than kube-apiserver does, by 11 % for
+	// small objects. Levels from 1 to 6 make some lists larger.
 	deflateLevel = 7
-	// ContextMax is how much of what stands before a segment it may refer to, in
-	// bytes. With 32 KiB it took longer and came out no smaller.
+	// ContextMax bounds a context, in bytes. 32 KiB took longer and saved nothing.
 	ContextMax = 8 << 10
 )
 
@@ -45,45 +40,36 @@ const (
 type Segment struct {
 	deflated []byte
 	crc      uint32
-	shift    uint32 // x to the power of the plain length in bits: see combine
+	shift    uint32 // x to the power of the plain length in bits, see combine
 	plain    int64
 }
 
 // Len is the length of the compressed bytes.
 func (s *Segment) Len() int { return len(s.deflated) }
 
-var deflaters = sync.Pool{New: func() any {
-	w, err := flate.NewWriter(nil, deflateLevel)
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	return w
-}}
+var deflaters = sync.Pool{New: func() any { return must(flate.NewWriter(nil, deflateLevel)) }}
 
-// NewSegment compresses a piece of a body. It may only stand behind one that ends
-// with the context, which may be empty.
+// NewSegment compresses a piece of a body. It may only follow a segment that ends with the context,
+// which may be empty.
 func NewSegment(context, plain []byte) *Segment {
 	w := deflaters.Get().(*flate.Writer)
 	defer deflaters.Put(w)
 	var b bytes.Buffer
 	w.ResetDict(&b, context[max(0, len(context)-ContextMax):])
-	if _, err := w.Write(plain); err != nil {
-		panic("BUG: memory cannot be written: " + err.Error())
-	}
-	if err := w.Flush(); err != nil {
+	_, err := w.Write(plain)
+	if err = errors.Join(err, w.Flush()); err != nil {
 		panic("BUG: memory cannot be written: " + err.Error())
 	}
 	w.ResetDict(nil, nil)
 	return newSegment(bytes.Clone(b.Bytes()), plain)
 }
 
-// StoredSegment is a short piece as it is: to compress it would cost more than it
-// is worth.
+// StoredSegment keeps a short piece uncompressed: to compress it costs more than it saves.
 func StoredSegment(plain []byte) *Segment {
 	if len(plain) > storedMax {
 		return NewSegment(nil, plain)
 	}
-	block := make([]byte, storedHead, storedHead+len(plain)) // not the last one, stored
+	block := make([]byte, storedHead, storedHead+len(plain)) // stored, not the last block
 	binary.LittleEndian.PutUint16(block[1:], uint16(len(plain)))
 	binary.LittleEndian.PutUint16(block[3:], ^uint16(len(plain)))
 	return newSegment(append(block, plain...), plain)
@@ -94,8 +80,7 @@ func newSegment(deflated, plain []byte) *Segment {
 	return &Segment{deflated, crc32.ChecksumIEEE(plain), powerOfX(8 * uint64(n)), n}
 }
 
-// Gzip puts segments together. The result is written piece by piece: nothing is
-// copied.
+// Gzip puts segments together without a copy.
 func Gzip(segments []*Segment) (pieces [][]byte, length int64) {
 	pieces = append(make([][]byte, 0, len(segments)+2), []byte(gzipHeader))
 	length = int64(len(gzipHeader))
@@ -110,17 +95,17 @@ func Gzip(segments []*Segment) (pieces [][]byte, length int64) {
 	trailer := make([]byte, 0, len(lastBlock)+trailerLen)
 	trailer = append(trailer, lastBlock...)
 	trailer = binary.LittleEndian.AppendUint32(trailer, crc)
-	trailer = binary.LittleEndian.AppendUint32(trailer, uint32(plain)) // modulo 2^32, says the format
+	trailer = binary.LittleEndian.AppendUint32(trailer, uint32(plain)) // modulo 2^32, as RFC 1952 says
 	return append(pieces, trailer), length + int64(len(trailer))
 }
 
-// lastBlock is an empty one that says it is the last.
+// lastBlock is an empty final block.
 const lastBlock = "\x03\x00"
 
-// A CRC-32 is the remainder of a polynomial over GF(2), its bits in reverse order.
-// Behind n more bits it is multiplied by x to the power of n; what follows is added.
+// A CRC-32 is the remainder of a polynomial over GF(2), with its bits reversed. To append n bits
+// multiplies it by x to the power of n, then adds the CRC of those bits.
 
-// combine is the checksum of what has the checksum crc, followed by a segment.
+// combine is the checksum of a prefix and a segment.
 func combine(crc uint32, s *Segment) uint32 { return multiply(crc, s.shift) ^ s.crc }
 
 const one = uint32(1) << 31
@@ -164,16 +149,9 @@ func powerOfX(n uint64) uint32 {
 	return p
 }
 
-var gzips = sync.Pool{New: func() any {
-	w, err := gzip.NewWriterLevel(nil, deflateLevel)
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	return w
-}}
+var gzips = sync.Pool{New: func() any { return must(gzip.NewWriterLevel(nil, deflateLevel)) }}
 
-// GzipTo compresses what is written for one request only. Done ends the body if it is complete, and
-// lets others use the compressor.
+// GzipTo compresses a one-off body. Done ends a complete body and gives the compressor back.
 func GzipTo(w io.Writer) (body io.Writer, done func(complete bool) error) {
 	z := gzips.Get().(*gzip.Writer)
 	z.Reset(w)
@@ -187,7 +165,7 @@ func GzipTo(w io.Writer) (body io.Writer, done func(complete bool) error) {
 	}
 }
 
-// GzipBody compresses a short body that is made for one request only.
+// GzipBody compresses a short one-off body.
 func GzipBody(plain []byte) []byte {
 	var b bytes.Buffer
 	body, done := GzipTo(&b)

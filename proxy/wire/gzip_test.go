@@ -37,7 +37,7 @@ func joined(t *testing.T, pieces [][]byte, length int64) []byte {
 	return body
 }
 
-// However a body is cut into segments, stored or deflated, it is one gzip member with its own checksum.
+// A body in any segments, stored or deflated, is one gzip member with its own checksum.
 func FuzzGzip(f *testing.F) {
 	f.Add([]byte(""), uint64(1))
 	f.Add([]byte("hello, hello, hello"), uint64(2))

@@ -2,8 +2,8 @@ package wire
 
 import "io"
 
-// Indenter indents JSON while it is written, as json.Indent does with two spaces: a list of any
-// length needs no room of its own. The writes together must be one valid JSON value; each may end
+// Indenter indents JSON while it is written, as json.Indent does with two spaces. So a long list
+// needs no memory of its own. All writes together must be one valid JSON value; a write may end
 // anywhere in it.
 type Indenter struct {
 	to      io.Writer
@@ -11,13 +11,13 @@ type Indenter struct {
 	depth   int
 	opened  bool // the last token opened an object or an array
 	quoted  bool // within a string
-	escaped bool // behind a backslash
+	escaped bool // after a backslash
 }
 
-// indentPiece is how much is collected before it is written, in bytes.
+// indentPiece is how much is collected for a write, in bytes.
 const indentPiece = 16 << 10
 
-// NewIndenter returns one that writes to w. Flush writes the rest.
+// NewIndenter returns an Indenter. Flush writes the rest.
 func NewIndenter(w io.Writer) *Indenter {
 	return &Indenter{to: w, out: make([]byte, 0, indentPiece+indentPiece/2)}
 }
@@ -40,7 +40,7 @@ func (i *Indenter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// text takes as much of a string as there is, up to a piece, and tells how much that was.
+// text copies the rest of a string, up to a piece, and returns its length.
 func (i *Indenter) text(p []byte) (n int) {
 	p = p[:min(len(p), indentPiece)]
 	for n < len(p) && i.quoted {
@@ -59,7 +59,7 @@ func (i *Indenter) text(p []byte) (n int) {
 	return n
 }
 
-// token takes a byte outside of strings.
+// token copies a byte outside of strings.
 func (i *Indenter) token(c byte) {
 	switch c {
 	case ' ', '\t', '\r', '\n':
@@ -98,7 +98,7 @@ func (i *Indenter) line() {
 	}
 }
 
-// Flush writes what was collected.
+// Flush writes what is collected.
 func (i *Indenter) Flush() error {
 	_, err := i.to.Write(i.out)
 	i.out = i.out[:0]

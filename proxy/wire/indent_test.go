@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Whatever is written in whatever pieces comes out as json.Indent makes it of the whole.
+// Any pieces of JSON come out as json.Indent makes the whole.
 func FuzzIndenter(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `[]`, `[[],{},[{}]]`, `{"a":[1,2.5e3,null,true],"b":{"c":"d\"\\","é":"{[,:]}"}}`, "{\"a\" :\n[ 1 , {} ]\t}\n",

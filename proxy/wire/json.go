@@ -7,13 +7,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// mimeJSON is the Content-Type of every answer in JSON, watches too.
+// mimeJSON is the Content-Type of all answers in JSON, watches included.
 const mimeJSON = "application/json"
 
-// jsonForm is the form in which kube-apiserver writes one resource as JSON.
+// inJSON is what all forms in JSON share.
+type inJSON struct{}
+
+func (inJSON) ContentType() string { return mimeJSON }
+func (inJSON) StreamType() string  { return mimeJSON }
+func (inJSON) Separator() string   { return "," }
+
+func (inJSON) AppendError(dst []byte, s *metav1.Status) []byte {
+	return appendRawEvent(dst, "ERROR", must(json.Marshal(s)))
+}
+
+// jsonForm writes a resource in JSON.
 type jsonForm struct {
+	inJSON
 	Kind
-	typeMeta []byte // what a single object has before its metadata
+	typeMeta []byte // before the metadata of a single object
 }
 
 func newPlainJSON(k Kind) *jsonForm {
@@ -24,10 +36,7 @@ func newPlainJSON(k Kind) *jsonForm {
 	return j
 }
 
-func (j *jsonForm) ContentType() string { return mimeJSON }
-func (j *jsonForm) StreamType() string  { return mimeJSON }
-func (j *jsonForm) Kept() bool          { return true }
-func (j *jsonForm) Separator() string   { return "," }
+func (j *jsonForm) Kept() bool { return true }
 
 func (j *jsonForm) AppendItem(dst, object []byte) ([]byte, error) { return append(dst, object...), nil }
 
@@ -40,7 +49,7 @@ func (j *jsonForm) AppendListHead(dst []byte, m ListMeta, _ int64) []byte {
 	return append(appendTypedListHead(dst, j.ListKind, j.APIVersion, m), '[')
 }
 
-// appendTypedListHead writes a list of a Go type up to the value of its items.
+// appendTypedListHead begins a list of a Go type, up to the value of its items.
 func appendTypedListHead(dst []byte, kind, apiVersion string, m ListMeta) []byte {
 	dst = append(dst, `{"kind":"`...)
 	dst = append(dst, kind...)
@@ -83,13 +92,13 @@ func (j *jsonForm) AppendObject(dst, object []byte) ([]byte, error) {
 	return append(j.appendSingle(dst, object), '\n'), nil
 }
 
-// appendSingle writes a list item as an object of its own.
+// appendSingle writes a list item as a single object.
 func (j *jsonForm) appendSingle(dst, item []byte) []byte {
 	dst, rest := j.splitSingle(dst, item)
 	return append(dst, rest...)
 }
 
-// splitSingle is appendSingle up to what is left as it is.
+// splitSingle is appendSingle without a copy of the unchanged rest.
 func (j *jsonForm) splitSingle(dst, item []byte) (head, rest []byte) {
 	if j.Sorted {
 		return dst, item
@@ -112,22 +121,6 @@ func (j *jsonForm) SplitEvent(dst []byte, eventType string, object []byte) (head
 
 func (j *jsonForm) AppendBookmark(dst, object []byte) ([]byte, error) {
 	return appendRawEvent(dst, "BOOKMARK", object), nil
-}
-
-func (j *jsonForm) AppendError(dst []byte, s *metav1.Status) []byte {
-	return appendJSONError(dst, s)
-}
-
-func appendJSONError(dst []byte, s *metav1.Status) []byte {
-	return appendRawEvent(dst, "ERROR", statusJSON(s))
-}
-
-func statusJSON(s *metav1.Status) []byte {
-	body, err := json.Marshal(s)
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	return body
 }
 
 // appendRawEvent writes a watch event whose object is complete.

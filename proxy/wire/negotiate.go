@@ -9,7 +9,7 @@ import (
 	"github.com/munnerz/goautoneg"
 )
 
-// Encoding is one of those that the cache can answer in.
+// Encoding is an encoding of answers.
 type Encoding uint8
 
 // The encodings of kube-apiserver.
@@ -19,41 +19,37 @@ const (
 	Protobuf
 )
 
-// Choice is a way to write an answer.
+// Choice is a form of an answer.
 type Choice struct {
 	Encoding Encoding
 	Partial  bool // metadata only: PartialObjectMetadata, in a list PartialObjectMetadataList
-	Pretty   bool // indented, if it is JSON and no watch
+	Pretty   bool // indented; never for watches, JSON only
 }
 
-// Read is what is asked for, as far as it decides on forms.
+// Read is a kind of read, as far as its form depends on that.
 type Read uint8
 
-// The reads that can be answered from a cache.
+// The reads that a cache answers.
 const (
 	Get Read = iota
 	List
 	Watch
 )
 
-// sortedMax is how many clauses kube-apiserver keeps in order: it sorts them by
-// an unstable algorithm that happens to be stable up to here.
+// sortedMax bounds the clauses that kube-apiserver keeps in order. Its sort is unstable above that.
 const sortedMax = 12
 
-// encodings are kube-apiserver's, in the order in which it takes them for a
-// wildcard.
+// encodings are kube-apiserver's, in its order for a wildcard.
 var encodings = []struct {
 	subtype  string
 	encoding Encoding
 }{{"json", JSON}, {"yaml", YAML}, {"vnd.kubernetes.protobuf", Protobuf}}
 
-// Negotiate reads an Accept header as kube-apiserver does and returns the form of
-// the answer. If the first return value is plain protobuf, others may follow it, in
-// which kube-apiserver would answer if the resource has no protobuf form, as
-// custom resources have not.
+// Negotiate reads an Accept header as kube-apiserver does and returns the form of the answer. If
+// the first choice is plain protobuf, further ones may follow, for resources without protobuf such
+// as custom ones.
 //
-// It returns nothing where upstream has to answer: Tables, what it would refuse,
-// and whatever is in doubt.
+// It returns nothing if upstream has to answer: for Tables, refusals and every doubt.
 func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 	if accept == "" {
 		return []Choice{{Pretty: pretty && read != Watch}}
@@ -72,7 +68,7 @@ func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 				continue
 			}
 			if verdict == upstream || clauses[i].SubType == "*" && clauses[i].Type != "*" {
-				return choices // built-in resources do not know application/*, custom ones do
+				return choices // custom resources accept application/*, built-in ones do not
 			}
 			if clauses[i].Type == "*" && !strings.Contains(accept, "*/*") {
 				return choices
@@ -96,43 +92,33 @@ type verdict uint8
 
 const (
 	take     verdict = iota
-	next             // kube-apiserver passes it over
-	upstream         // for upstream to answer
+	next             // kube-apiserver skips it
+	upstream         // upstream answers
 )
 
 // choose judges one clause for one encoding.
 func choose(clause *goautoneg.Accept, e Encoding, read Read) (Choice, verdict) {
 	c := Choice{Encoding: e}
-	var as, group, version string
-	converts := false
-	if stream := clause.Params["stream"]; stream != "" && (e == YAML || stream != "watch") {
+	p := clause.Params
+	if stream := p["stream"]; stream != "" && (e == YAML || stream != "watch") {
 		return c, next
 	}
-	if clause.Params["sv"] != "" {
+	if p["sv"] != "" {
 		return c, upstream
 	}
-	for name, value := range clause.Params {
-		switch name {
-		case "as":
-			as, converts = value, true
-		case "g":
-			group, converts = value, true
-		case "v":
-			version, converts = value, true
-		case "pretty":
-			c.Pretty = value == "1"
+	c.Pretty = p["pretty"] == "1"
+	for _, name := range []string{"as", "g", "v"} {
+		if _, converts := p[name]; converts {
+			return convert(c, p["as"], p["g"], p["v"], read)
 		}
 	}
-	if converts {
-		return convert(c, as, group, version, read)
-	}
 	if e == YAML && read == Watch {
-		return c, upstream // refused
+		return c, upstream // kube-apiserver refuses it
 	}
 	return c, take
 }
 
-// convert judges a clause that asks for another kind than the resource's.
+// convert judges a clause that asks for another kind.
 func convert(c Choice, as, group, version string, read Read) (Choice, verdict) {
 	known := slices.Contains([]string{"Table", "PartialObjectMetadata", "PartialObjectMetadataList"}, as)
 	wanted := "PartialObjectMetadata"
@@ -151,8 +137,7 @@ func convert(c Choice, as, group, version string, read Read) (Choice, verdict) {
 	return c, take
 }
 
-// NegotiateError returns the form of a Status: if no clause names one, indented
-// JSON.
+// NegotiateError returns the form of a Status: indented JSON if no clause fits.
 func NegotiateError(accept string, pretty bool) Choice {
 	if accept == "" {
 		return Choice{Pretty: pretty}
@@ -165,7 +150,7 @@ func NegotiateError(accept string, pretty bool) Choice {
 			}
 			c, verdict := choose(&clauses[i], e.encoding, Get)
 			if verdict == next || c.Partial || clauses[i].Params["as"] != "" || clauses[i].Params["sv"] != "" {
-				continue // a Status is not transformed
+				continue // a Status is not converted
 			}
 			c.Pretty = (c.Pretty || pretty) && c.Encoding == JSON
 			return c
@@ -174,11 +159,11 @@ func NegotiateError(accept string, pretty bool) Choice {
 	return Choice{Pretty: true}
 }
 
-// Pretty tells whether kube-apiserver would indent the response: it does so for
-// people at a terminal or in a browser, and when asked to.
+// Pretty tells whether kube-apiserver would indent the answer: for terminals, for browsers, and
+// when asked.
 func Pretty(query, userAgent string) bool {
 	if strings.Contains(query, "pretty") {
-		values, _ := url.ParseQuery(query) // of a malformed query counts what can be read
+		values, _ := url.ParseQuery(query) // of a malformed query the readable part counts
 		if parameter := values.Get("pretty"); parameter != "" {
 			pretty, _ := strconv.ParseBool(parameter)
 			return pretty
@@ -192,8 +177,7 @@ func Pretty(query, userAgent string) bool {
 	return false
 }
 
-// AcceptsGzip tells whether kube-apiserver would compress an answer that is long
-// enough.
+// AcceptsGzip tells whether kube-apiserver would compress a long answer.
 func AcceptsGzip(acceptEncoding string) bool {
 	for token := range strings.SplitSeq(acceptEncoding, ",") {
 		if strings.TrimSpace(token) == "gzip" {

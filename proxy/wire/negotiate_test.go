@@ -22,7 +22,7 @@ var (
 	indented  = Choice{Pretty: true}
 )
 
-// The differential suite compares with kube-apiserver; this is what there is to it.
+// The differential suite compares with kube-apiserver. This test lists the cases.
 func TestNegotiate(t *testing.T) {
 	for _, tc := range []struct {
 		accept string
@@ -82,7 +82,7 @@ func TestNegotiateError(t *testing.T) {
 		"":                                plain,
 		"application/json":                plain,
 		table + ",application/json":       plain,
-		table:                             indented, // no clause names a form of it
+		table:                             indented, // no clause fits a Status
 		protobuf + partialList:            indented,
 		protobuf + ",application/json":    inProto,
 		"application/yaml":                inYAML,
@@ -99,7 +99,8 @@ func TestNegotiateError(t *testing.T) {
 	}
 }
 
-// Whatever is sent: no panic; every form was named by some clause; and only plain protobuf leaves room for another.
+// No header makes it panic. A clause names every form. Only plain protobuf leaves room for another
+// form.
 func FuzzNegotiate(f *testing.F) {
 	for _, s := range []string{
 		"", "*/*", "application/json;q=0.5,application/yaml", table, protobuf + partialList + ",application/json", ",", ";q=", "application/json;q=NaN", "*",

@@ -11,15 +11,13 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// ErrUnknownMetadata says that an object's metadata cannot be written in another
-// form without loss: upstream has to write it.
+// ErrUnknownMetadata says that metadata cannot be converted without loss: upstream has to write it.
 var ErrUnknownMetadata = errors.New("metadata with fields that are not known here")
 
 // partialAPIVersion is the group and version of PartialObjectMetadata.
 const partialAPIVersion = metaGroup + "/" + metaVersion
 
-// metadataMember cuts the metadata out of a built-in object's JSON, where it stands
-// as it does in PartialObjectMetadata.
+// metadataMember cuts the metadata out of an object's JSON. A built-in object's is in final order.
 func metadataMember(object []byte) ([]byte, error) {
 	meta := gjson.GetBytes(object, "metadata")
 	if !meta.IsObject() {
@@ -28,8 +26,8 @@ func metadataMember(object []byte) ([]byte, error) {
 	return []byte(meta.Raw), nil
 }
 
-// orderedMetadata is the metadata of a custom resource, whose keys are sorted, in
-// the order of PartialObjectMetadata, which is a Go type.
+// orderedMetadata is a custom resource's metadata in the order of PartialObjectMetadata, a Go type.
+// The keys of the resource are sorted.
 func orderedMetadata(object []byte) ([]byte, error) {
 	meta, err := readMetadata(object)
 	if err != nil {
@@ -38,7 +36,7 @@ func orderedMetadata(object []byte) ([]byte, error) {
 	return json.Marshal(meta)
 }
 
-// readMetadata decodes an object's metadata, and fails rather than forget any of it.
+// readMetadata decodes an object's metadata. It fails if that would lose a field.
 func readMetadata(object []byte) (meta metav1.ObjectMeta, err error) {
 	raw, err := metadataMember(object)
 	if err != nil {
@@ -54,8 +52,8 @@ func readMetadata(object []byte) (meta metav1.ObjectMeta, err error) {
 	return meta, nil
 }
 
-// metadataFromJSON is a PartialObjectMetadata message made of an object's JSON: custom
-// resources have no protobuf form, their metadata has.
+// metadataFromJSON makes a PartialObjectMetadata message from JSON: custom resources have no
+// protobuf, but their metadata has.
 func metadataFromJSON(object []byte) ([]byte, error) {
 	meta, err := readMetadata(object)
 	if err != nil {
@@ -65,18 +63,13 @@ func metadataFromJSON(object []byte) ([]byte, error) {
 	return partial.Marshal()
 }
 
-// metadataTag is the tag of the metadata in any message, as the API's own type
-// writes it.
+// metadataTag is the tag of metadata in every message, as written by the API's own type.
 var metadataTag = func() byte {
 	var partial metav1.PartialObjectMetadata
-	written, err := partial.Marshal()
-	if err != nil || len(written) == 0 {
-		panic("BUG: PartialObjectMetadata is written in another way")
-	}
-	return written[0]
+	return must(partial.Marshal())[0]
 }()
 
-// metadataField cuts the metadata out of an object's message: with its tag it is a
+// metadataField cuts the metadata out of an object's message. With its tag it is a
 // PartialObjectMetadata.
 func metadataField(object []byte) ([]byte, error) {
 	for at := 0; at < len(object); {
@@ -96,19 +89,13 @@ func metadataField(object []byte) ([]byte, error) {
 	return nil, fmt.Errorf("message without metadata: %.40q", object)
 }
 
-// partialJSON is PartialObjectMetadata in JSON.
+// partialJSON writes PartialObjectMetadata in JSON.
 type partialJSON struct {
+	inJSON
 	metadata func(object []byte) ([]byte, error)
 }
 
-func newPartialJSON(metadata func([]byte) ([]byte, error)) *partialJSON {
-	return &partialJSON{metadata}
-}
-
-func (p *partialJSON) ContentType() string { return mimeJSON }
-func (p *partialJSON) StreamType() string  { return mimeJSON }
-func (p *partialJSON) Kept() bool          { return false }
-func (p *partialJSON) Separator() string   { return "," }
+func (p *partialJSON) Kept() bool { return false }
 
 func (p *partialJSON) AppendItem(dst, object []byte) ([]byte, error) {
 	meta, err := p.metadata(object)
@@ -157,11 +144,7 @@ func (p *partialJSON) AppendBookmark(dst, object []byte) ([]byte, error) {
 	return p.AppendEvent(dst, "BOOKMARK", object)
 }
 
-func (p *partialJSON) AppendError(dst []byte, s *metav1.Status) []byte {
-	return appendJSONError(dst, s)
-}
-
-// partialProtobuf is PartialObjectMetadata in protobuf.
+// partialProtobuf writes PartialObjectMetadata in protobuf.
 type partialProtobuf struct {
 	protoForm
 	metadata func(object []byte) ([]byte, error)

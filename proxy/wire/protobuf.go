@@ -13,30 +13,26 @@ import (
 const (
 	mimeProtobuf       = "application/vnd.kubernetes.protobuf"
 	mimeProtobufStream = mimeProtobuf + ";stream=watch"
-	// protobufPrefix begins every message that stands alone.
+	// protobufPrefix begins every standalone message.
 	protobufPrefix = "k8s\x00"
 )
 
-// envelope is the runtime.Unknown that every message comes in, around the length
-// and the bytes of the message itself.
+// envelope is the runtime.Unknown around every message.
 type envelope struct{ head, tail []byte }
 
-// newEnvelope lets the API's own type write the envelope of one byte and takes that
-// out: so the numbers of its fields are not written here again.
+// newEnvelope has the API's own type write an envelope of one byte, and cuts it there. So field
+// numbers are not written by hand.
 func newEnvelope(apiVersion, kind string) envelope {
 	sample := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: []byte{0xff}}
-	written, err := sample.Marshal()
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	head, tail, ok := bytes.Cut(written, []byte{1, 0xff}) // no tag and no name has a byte 0xff
+	written := must(sample.Marshal())
+	head, tail, ok := bytes.Cut(written, []byte{1, 0xff}) // tags and names have no byte 0xff
 	if !ok {
 		panic("BUG: an envelope without its message")
 	}
 	return envelope{append([]byte(protobufPrefix), head...), tail}
 }
 
-// size is the length of a message of n bytes in its envelope.
+// size is the length of a message of n bytes with its envelope.
 func (e *envelope) size(n int) int {
 	return len(e.head) + protowire.SizeBytes(n) + len(e.tail)
 }
@@ -49,21 +45,20 @@ func (e *envelope) append(dst, message []byte) []byte {
 
 var statusEnvelope = newEnvelope("v1", "Status")
 
-// The tags of a WatchEvent, as the API's own type writes them.
+// The tags of a WatchEvent, as written by the API's own type.
 var eventTypeTag, eventObjectTag, eventRawTag = func() (kind, object, raw byte) {
 	sample := metav1.WatchEvent{Type: "T", Object: runtime.RawExtension{Raw: []byte{0xff}}}
-	written, err := sample.Marshal()
-	if err != nil || len(written) != 8 || written[2] != 'T' || written[7] != 0xff {
+	written := must(sample.Marshal())
+	if len(written) != 8 || written[2] != 'T' || written[7] != 0xff {
 		panic("BUG: a WatchEvent is written in another way")
 	}
 	return written[0], written[3], written[5]
 }()
 
-// frameHead is the length that a watch event begins with, in bytes.
+// frameHead is the size of a frame's length, in bytes.
 const frameHead = 4
 
-// appendFrame writes a watch event: its length, and a WatchEvent around a message
-// in its envelope.
+// appendFrame writes a watch event: its length, then a WatchEvent around an envelope.
 func (e *envelope) appendFrame(dst []byte, eventType string, message []byte) []byte {
 	dst = e.appendFrameHead(dst, eventType, message)
 	dst = append(dst, message...)
@@ -87,7 +82,7 @@ func (e *envelope) appendFrameHead(dst []byte, eventType string, message []byte)
 	return dst
 }
 
-// protoForm is the form in which kube-apiserver writes one resource as protobuf.
+// protoForm writes a resource in protobuf.
 type protoForm struct{ object, list envelope }
 
 func newProtobuf(k Kind) *protoForm {
@@ -132,27 +127,15 @@ func (p *protoForm) AppendError(dst []byte, s *metav1.Status) []byte {
 }
 
 func appendProtoError(dst []byte, s *metav1.Status) []byte {
-	return statusEnvelope.appendFrame(dst, "ERROR", statusMessage(s))
+	return statusEnvelope.appendFrame(dst, "ERROR", must(s.Marshal()))
 }
 
-func statusMessage(s *metav1.Status) []byte {
-	message, err := s.Marshal()
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	return message
-}
-
-// appendListHead writes a list up to its first item. PartialObjectMetadataList
-// writes its metadata as every list does.
+// appendListHead begins a list. PartialObjectMetadataList writes its metadata as every list does.
 func (e *envelope) appendListHead(dst []byte, m ListMeta, items int64) []byte {
 	list := metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{
 		ResourceVersion: strconv.FormatUint(m.ResourceVersion, 10), Continue: m.Continue, RemainingItemCount: m.Remaining,
 	}}
-	meta, err := list.Marshal()
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
+	meta := must(list.Marshal())
 	dst = append(dst, e.head...)
 	dst = protowire.AppendVarint(dst, uint64(int64(len(meta))+items))
 	return append(dst, meta...)
@@ -162,8 +145,8 @@ func (e *envelope) appendListHead(dst []byte, m ListMeta, items int64) []byte {
 var itemTag = func() byte {
 	list := metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{{}}}
 	empty := metav1.PartialObjectMetadataList{}
-	written, err := list.Marshal()
-	if err != nil || len(written) <= empty.Size() {
+	written := must(list.Marshal())
+	if len(written) <= empty.Size() {
 		panic("BUG: a list is written in another way")
 	}
 	return written[empty.Size()]
@@ -171,4 +154,12 @@ var itemTag = func() byte {
 
 func appendProtoItem(dst, object []byte) []byte {
 	return protowire.AppendBytes(append(dst, itemTag), object)
+}
+
+// must is for encodings that cannot fail.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return v
 }

@@ -11,10 +11,10 @@ import (
 
 const mimeYAML = "application/yaml"
 
-// Rendered tells that the choice is for people: Render makes it of the JSON form.
+// Rendered tells a choice for people, which Render makes from JSON.
 func (c Choice) Rendered() bool { return c.Pretty || c.Encoding == YAML }
 
-// Render writes a body in JSON as the choice wants it, and returns its Content-Type.
+// Render writes a JSON body in the form of the choice, and returns its Content-Type.
 func (c Choice) Render(body []byte) (rendered []byte, contentType string, err error) {
 	if c.Encoding == YAML {
 		rendered, err = yaml.JSONToYAML(body)
@@ -33,9 +33,9 @@ func (c Choice) Render(body []byte) (rendered []byte, contentType string, err er
 // Status writes the body of an error.
 func (c Choice) Status(s *metav1.Status) (body []byte, contentType string) {
 	if c.Encoding == Protobuf {
-		return statusEnvelope.append(nil, statusMessage(s)), mimeProtobuf
+		return statusEnvelope.append(nil, must(s.Marshal())), mimeProtobuf
 	}
-	body = append(statusJSON(s), '\n')
+	body = append(must(json.Marshal(s)), '\n')
 	if !c.Rendered() {
 		return body, mimeJSON
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// forwardsAll are the feeds of a server that caches nothing.
+// forwardsAll are the feeds of a server without caches.
 type forwardsAll struct{}
 
 // Lost implements Feeds.
@@ -63,7 +63,7 @@ func serveFeeds(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, limit
 	})
 }
 
-// serveStrangers runs a server that refuses requests with long paths, of whomever they are.
+// serveStrangers runs a server that refuses long paths, before it knows the client.
 func serveStrangers(t *testing.T, overTLS bool, limits exchange.Limits) (*Server, net.Addr) {
 	t.Helper()
 	limits.URIBytes = 64
@@ -126,8 +126,7 @@ func serveTo(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, options 
 	return s, listener.Addr()
 }
 
-// endless is an upstream whose answers have no end and no length. It tells when one
-// was given up.
+// endless is an upstream of endless answers without a length. It tells when one is given up.
 func endless(gaveUp chan<- struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		part := bytes.Repeat([]byte("x"), 64<<10)
@@ -140,11 +139,15 @@ func endless(gaveUp chan<- struct{}) http.HandlerFunc {
 	}
 }
 
-// testWait bounds what a test waits for.
+// insecure is the TLS of a client that trusts any server.
+func insecure(protocols ...string) *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true, NextProtos: protocols} //nolint:gosec // a test
+}
+
+// testWait bounds every wait in a test.
 const testWait = 30 * time.Second
 
-// A client that leaves an answer unread does not hold its place upstream for ever,
-// however long the answer is.
+// A client that leaves an answer unread does not hold its slot forever, however long the answer is.
 func TestUnreadForwardIsCut(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
 		t.Run(protocol, func(t *testing.T) {
@@ -153,7 +156,7 @@ func TestUnreadForwardIsCut(t *testing.T) {
 			limits.Write = 200 * time.Millisecond
 			s, address := serveForwards(t, endless(gaveUp), limits)
 			transport := &http.Transport{
-				TLSClientConfig: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}, //nolint:gosec // nothing is secret
+				TLSClientConfig: insecure(protocol),
 				Protocols:       new(http.Protocols),
 			}
 			transport.Protocols.SetHTTP1(protocol == "http/1.1")
@@ -168,8 +171,8 @@ func TestUnreadForwardIsCut(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer resp.Body.Close()
-			if s.places.Taken() != 1 {
-				t.Fatalf("%d places are taken", s.places.Taken())
+			if s.forwardSlots.Taken() != 1 {
+				t.Fatalf("%d slots are taken", s.forwardSlots.Taken())
 			}
 			select {
 			case <-gaveUp:
@@ -179,7 +182,7 @@ func TestUnreadForwardIsCut(t *testing.T) {
 			if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 				t.Error("to the client the answer ended as if it were whole")
 			}
-			waitFor(t, "the place is free", func() bool { return s.places.Taken() == 0 })
+			waitFor(t, "the slot is free", func() bool { return s.forwardSlots.Taken() == 0 })
 		})
 	}
 }
@@ -193,7 +196,8 @@ func waitFor(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// Nor does one that HTTP/1.0 gets on a connection that it has used before: it is written by us, not by the library.
+// The same holds for HTTP/1.0 on a used connection, where the proxy writes the answer, not the
+// library.
 func TestUnreadForwardOfOldClientIsCut(t *testing.T) {
 	gaveUp := make(chan struct{}, 1)
 	limits := testLimits()
@@ -217,26 +221,26 @@ func TestUnreadForwardOfOldClientIsCut(t *testing.T) {
 	}
 }
 
-// A request takes a place while upstream works on it. If its answer is endless, it takes one of its
-// user's watches instead, whatever its parameters say.
-func TestPlacesOfForwards(t *testing.T) {
-	type taken struct{ places, watches int }
+// A request takes a slot while upstream works on it. An endless answer takes one of its user's
+// watches instead, whatever its parameters say.
+func TestSlotsOfForwards(t *testing.T) {
+	type taken struct{ slots, watches int }
 	for name, test := range map[string]struct {
 		request string
 		want    taken
 	}{
-		"list":                    {"GET /api/v1/pods HTTP/1.1\r\n", taken{places: 1}},
-		"list, upgrade":           {"GET /api/v1/pods HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\n", taken{places: 1}},
+		"list":                    {"GET /api/v1/pods HTTP/1.1\r\n", taken{slots: 1}},
+		"list, upgrade":           {"GET /api/v1/pods HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\n", taken{slots: 1}},
 		"log":                     {"GET /api/v1/namespaces/a/pods/b/log HTTP/1.1\r\n", taken{watches: 1}},
 		"log, escaped":            {"GET /api/v1/namespaces/a/pods/b/%6cog HTTP/1.1\r\n", taken{watches: 1}},
-		"object named log":        {"GET /api/v1/namespaces/a/pods/log HTTP/1.1\r\n", taken{places: 1}},
+		"object named log":        {"GET /api/v1/namespaces/a/pods/log HTTP/1.1\r\n", taken{slots: 1}},
 		"watch":                   {"GET /api/v1/pods?watch=1 HTTP/1.1\r\n", taken{watches: 1}},
 		"watch, escaped":          {"GET /api/v1/pods?%77atch=1 HTTP/1.1\r\n", taken{watches: 1}},
 		"old watch":               {"GET /api/v1/watch/pods HTTP/1.1\r\n", taken{watches: 1}},
 		"old watch, escaped":      {"GET /api/v1/%77atch/pods HTTP/1.1\r\n", taken{watches: 1}},
-		"watch that is none":      {"GET /api/v1/pods?watch=0 HTTP/1.1\r\n", taken{places: 1}},
-		"watch of something else": {"GET /version?watch=1 HTTP/1.1\r\n", taken{places: 1}},
-		"create":                  {"POST /api/v1/namespaces/a/pods?watch=1 HTTP/1.1\r\nContent-Length: 0\r\n", taken{places: 1}},
+		"watch that is none":      {"GET /api/v1/pods?watch=0 HTTP/1.1\r\n", taken{slots: 1}},
+		"watch of something else": {"GET /version?watch=1 HTTP/1.1\r\n", taken{slots: 1}},
+		"create":                  {"POST /api/v1/namespaces/a/pods?watch=1 HTTP/1.1\r\nContent-Length: 0\r\n", taken{slots: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			arrived := make(chan struct{})
@@ -252,7 +256,7 @@ func TestPlacesOfForwards(t *testing.T) {
 				t.Fatal("upstream was not asked")
 			}
 			s.limits.watches.mu.Lock()
-			got := taken{places: int(s.places.Taken()), watches: s.limits.watches.mu.held[""]}
+			got := taken{slots: int(s.forwardSlots.Taken()), watches: s.limits.watches.mu.held[""]}
 			s.limits.watches.mu.Unlock()
 			if got != test.want {
 				t.Errorf("it takes %+v, want %+v", got, test.want)
@@ -261,14 +265,14 @@ func TestPlacesOfForwards(t *testing.T) {
 			waitFor(t, "what was taken is given back", func() bool {
 				s.limits.watches.mu.Lock()
 				defer s.limits.watches.mu.Unlock()
-				return int(s.places.Taken())+len(s.limits.watches.mu.held) == 0
+				return int(s.forwardSlots.Taken())+len(s.limits.watches.mu.held) == 0
 			})
 		})
 	}
 }
 
-// An upgrade that upstream has agreed to may last, and takes no place.
-func TestUpgradedTakesNoPlace(t *testing.T) {
+// An upgrade that upstream has accepted may last, and takes no slot.
+func TestUpgradedTakesNoSlot(t *testing.T) {
 	s, address := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
 		c, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -285,14 +289,14 @@ func TestUpgradedTakesNoPlace(t *testing.T) {
 	if err != nil || !strings.Contains(line, "101") {
 		t.Fatalf("%q %v", line, err)
 	}
-	if n := s.places.Taken(); n != 0 {
-		t.Errorf("%d places are taken", n)
+	if n := s.forwardSlots.Taken(); n != 0 {
+		t.Errorf("%d slots are taken", n)
 	}
 }
 
 func dialTLS(t *testing.T, address net.Addr) *tls.Conn {
 	t.Helper()
-	c, err := tls.Dial(address.Network(), address.String(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // nothing is secret
+	c, err := tls.Dial(address.Network(), address.String(), insecure())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +315,7 @@ func send(t *testing.T, c net.Conn, request string) {
 	}
 }
 
-// newStore is a store of derived bytes for a test.
+// newStore is a test's store of derived bytes.
 func newStore(tb testing.TB, limit int64) *derived.Store {
 	tb.Helper()
 	d := derived.New(limit, prometheus.NewRegistry())

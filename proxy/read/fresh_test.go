@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// lostFeed is a feed whose upstream has been away for a while.
+// lostFeed is a feed whose upstream is away.
 type lostFeed struct {
 	Feed
 	away time.Duration
@@ -16,9 +16,9 @@ type lostFeed struct {
 // Lost implements Feed.
 func (f *lostFeed) Lost() (time.Duration, bool) { return f.away, f.away > 0 }
 
-// What may be out of date is served with a warning that tells by how much, up to a bound, unless it is to fail; and reads
-// of the most recent state are upstream's.
-func TestTolerate(t *testing.T) {
+// Reads that may be out of date get a warning with the age, up to a bound, unless configuration
+// makes them fail. Reads of the most recent state go upstream.
+func TestAllowStale(t *testing.T) {
 	for name, c := range map[string]struct {
 		options Options
 		away    time.Duration
@@ -42,7 +42,7 @@ func TestTolerate(t *testing.T) {
 				c.change(r)
 			}
 			rd := &Reader{Config: Config{Options: func() Options { return c.options }}}
-			err := rd.tolerate(r)
+			err := rd.allowStale(r)
 			if errors.Is(err, Lost) != c.fails || !c.fails && err != nil {
 				t.Errorf("%v", err)
 			}

@@ -8,16 +8,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
-	"github.com/watchproxy/watchproxy/proxy/read"
 )
 
-// What kube-apiserver serves itself is written at once; what others serve, as it comes: it may be a stream.
-func TestShortAnswersAreGathered(t *testing.T) {
+// Answers of kube-apiserver's own groups are written at once; others, which may be streams, as they
+// come.
+func TestShortAnswersAreBuffered(t *testing.T) {
 	over := make(chan struct{})
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte("first line\n"))
@@ -35,7 +34,7 @@ func TestShortAnswersAreGathered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewServer(nothingCached{}, forwards, newStore(t, 1),
+	s, err := NewServer(forwardsAll{}, forwards, newStore(t, 1),
 		Options{AnyHost: true, Limits: exchange.Limits{URIBytes: 1 << 10, HeaderBytes: 1 << 16, Forwards: 10, UserConnections: 10}}, metrics.New(prometheus.NewRegistry()), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +49,7 @@ func TestShortAnswersAreGathered(t *testing.T) {
 		return answered
 	}
 	const soon = 10 * time.Second
-	for range 2 { // nor does one that is under way hold up the next one
+	for range 2 { // an answer in flight does not block the next one
 		select {
 		case resp := <-ask("/apis/example.org/v1/namespaces/n/things/t", "follow=1"):
 			if resp.Reader == nil {
@@ -63,15 +62,9 @@ func TestShortAnswersAreGathered(t *testing.T) {
 	select {
 	case resp := <-ask("/api/v1/namespaces/n/pods/p", "x=1"):
 		if string(resp.Bytes) != "first line\n" {
-			t.Errorf("%d: %q was not gathered", resp.Status, resp.Bytes)
+			t.Errorf("%d: %q was not buffered", resp.Status, resp.Bytes)
 		}
 	case <-time.After(soon):
 		t.Fatal("no answer")
 	}
 }
-
-// nothingCached are no feeds.
-type nothingCached struct{ read.Feeds }
-
-func (nothingCached) Caches(schema.GroupVersionResource) bool            { return false }
-func (nothingCached) Lost(schema.GroupVersionResource) (d time.Duration) { return d }

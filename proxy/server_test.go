@@ -39,7 +39,7 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// A client decides what the log says of it, and not how much.
+// A client chooses texts of a log line, but not their length.
 func TestAccessLogIsShort(t *testing.T) {
 	core, lines := observer.New(zap.InfoLevel)
 	s := &Server{metrics: metrics.New(prometheus.NewRegistry()), log: zap.New(core)}

@@ -1,0 +1,66 @@
+package exchange
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+)
+
+// SmallBody bounds what BufferSmall reads, in bytes, and the buffers that are used again. Upstream
+// writes an answer above 2 KiB at once, but tells no length. Each piece would be a write of its own
+// here, and wake the client again.
+const SmallBody = 64 << 10
+
+// buffers are for answers of unknown length.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+var errLong = errors.New("answer is too long to be shared")
+
+// BufferSmall reads a short answer to its end, so that it is written at once.
+func (r *Response) BufferSmall(method string) {
+	if method != http.MethodHead && r.Status != http.StatusNoContent && r.Status != http.StatusNotModified {
+		_ = r.Buffer(SmallBody) // a longer answer is written as it comes
+	}
+}
+
+// Buffer reads a response of up to limit bytes into memory. A longer or broken one can still be
+// read as before.
+func (r *Response) Buffer(limit int64) error {
+	if r.Reader == nil {
+		return nil
+	}
+	if r.Length > limit {
+		return errLong
+	}
+	read := buffers.Get().(*bytes.Buffer)
+	defer func() {
+		if read.Cap() <= SmallBody {
+			read.Reset()
+			buffers.Put(read)
+		}
+	}()
+	_, err := read.ReadFrom(io.LimitReader(r.Reader, limit+1))
+	body := bytes.Clone(read.Bytes())
+	if err != nil || int64(len(body)) > limit {
+		rest := io.Reader(r.Reader)
+		if err != nil {
+			rest = brokenReader{err}
+		}
+		r.Reader = readCloser{io.MultiReader(bytes.NewReader(body), rest), r.Reader}
+		return errLong
+	}
+	_ = r.Reader.Close() // read to its end
+	r.Reader, r.Bytes = nil, body
+	return nil
+}
+
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+type brokenReader struct{ err error }
+
+func (b brokenReader) Read([]byte) (int, error) { return 0, b.err }
