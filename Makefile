@@ -53,7 +53,7 @@ fmt: ## format everything
 # Everything is compiled in parallel first, then run, two packages at a time: those with an apiserver, a proxy and hundreds
 # of clients fill two cores by themselves now and then, and wait for half of their time. The one that takes longest begins.
 # The race detector is in all proxies that run, and in the tests of what they are made of; in those that only talk to proxies
-# it would cost half of the time. Package proxy counts allocations and bytes without it.
+# it would cost half of the time. Allocations and bytes are counted without it.
 test: lint kubeapi kubectl chart bin/chromium ## lint, then all tests, with the race detector; the apiserver runs as a process
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./...
 	go test -race -run '^$$' $(PACKAGES) >/dev/null && go test -run '^$$' ./bench/... >/dev/null

@@ -278,8 +278,8 @@ func TestForwardEndsWithItsClient(t *testing.T) {
 
 type watchingClient struct{ watched atomic.Int64 }
 
-// WhenGone implements exchange.Client.
-func (c *watchingClient) WhenGone(context.CancelFunc) (stop func()) {
+// CancelWhenGone implements exchange.Client.
+func (c *watchingClient) CancelWhenGone(context.CancelFunc) (stop func()) {
 	c.watched.Add(1)
 	return func() { c.watched.Add(-1) }
 }

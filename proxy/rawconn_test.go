@@ -12,7 +12,7 @@ import (
 )
 
 // rawConn is the server's side of a connection whose client has sent everything. After the last
-// byte the client has gone. WhenGone, which looks for the client during an answer, learns that only
+// byte the client has gone. CancelWhenGone, which looks for the client during an answer, learns that only
 // if it does not stop. It is recognised by its name, so that nothing depends on timing.
 type rawConn struct {
 	piece  int           // the most bytes of one Read, 0 for no bound
@@ -36,7 +36,7 @@ func newRawConn(raw []byte, piece int) *rawConn {
 
 // Read implements net.Conn.
 func (c *rawConn) Read(p []byte) (int, error) {
-	patient := calledBy("WhenGone")
+	patient := calledBy("CancelWhenGone")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {

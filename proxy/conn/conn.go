@@ -3,8 +3,10 @@ package conn
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,82 +14,88 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Conn is a client's connection. While a handler runs, nobody reads it, so that
-// a client which leaves would go unnoticed until something is written; WhenGone
-// reads ahead in that time. What it read is given to the next reader.
+// Conn is a client's connection. While a handler runs, no goroutine reads it, so a client that
+// leaves would go unnoticed until the next write. CancelWhenGone reads ahead in that time, and the
+// next reader gets those bytes.
 //
-// Its methods are called by one goroutine at a time, as fasthttp does.
+// One goroutine at a time calls its methods, as fasthttp does.
 type Conn struct {
-	net.Conn
-	socket      *socket // below; nil in tests without one
+	net.Conn    // the socket, or TLS above it
+	socket      *socket
 	set         *Set
-	nonblocking bool // so is the socket
-	// ahead was read and not given to the reader yet. Its first bytes, as many as head, are
-	// the head of a request; see Read.
-	ahead []byte
-	head  int
-	eof   atomic.Bool // a read failed: nothing more comes
-	err   error
-	turn  turn
-	// abandoned is called by Close while a hijack was asked for and has not
-	// begun: fasthttp drops it if the connection breaks in between.
+	nonblocking bool // as the socket is
+	crowded     bool // more connections are open than should be
+	// ahead was read and not yet given to the reader. It begins with the head of a request if
+	// HeadLength is not 0; see Read.
+	ahead      []byte
+	HeadLength int         // in bytes, 0 if the head is not complete
+	Ended      atomic.Bool // a read failed: nothing more comes
+	err        error
+	Idle       bool      // a request was answered and the next one has not begun
+	HandedBack bool      // fasthttp is done with the connection, which goes on
+	since      time.Time // when it began to wait for a request
+	// Abandoned is called by Close between the request for a hijack and its begin. Fasthttp drops
+	// the hijack if the connection breaks in between.
 	Abandoned func()
 	Unread    bool // part of a request was not read when it was answered
-	// stall is how long a write may take at least, unless it is 0: a client that stops
-	// reading is cut then.
+	// Stall is how long a write may take at least. A client that stops reading is cut then; 0 is
+	// never.
 	Stall    time.Duration
 	until    time.Time // the deadline for writes, zero for none
 	TLSState *tls.ConnectionState
-	crowded  atomic.Bool // more connections are open than may be
 
 	mu struct {
 		sync.Mutex
 		interrupted bool
-		waiting     bool // for a request, of which nothing has come
+		waiting     bool // for the first byte of a request
 		draining    bool // no further request is waited for
 		closed      bool
 		user        string // that the connection counts for
-		counted     func() // takes it out of the count; nil if it does not count
+		counted     func() // ends that; nil if the connection does not count
 	}
 }
 
 // New returns the connection of a client that was accepted.
 func New(accepted net.Conn) *Conn {
 	s := newSocket(accepted)
-	s.limitUnsent()
 	return &Conn{Conn: s, socket: s}
 }
 
-// SetIdle tells that fasthttp waits for a request, or has got one.
-func (c *Conn) SetIdle(idle bool) { c.turn.idle = idle }
+// handshakeTimeout bounds how long a client may take to agree on TLS.
+const handshakeTimeout = 10 * time.Second
 
-// GoesOn tells that fasthttp's turn is over, and the connection is not.
-func (c *Conn) GoesOn() bool { return c.turn.again }
+// Handshake agrees on TLS and returns the protocol for it, "" without TLS.
+func (c *Conn) Handshake() (protocol string, err error) {
+	t, ok := c.Conn.(*tls.Conn)
+	if !ok {
+		return "", nil
+	}
+	until := time.Now().Add(handshakeTimeout)
+	if err := t.SetWriteDeadline(until); err != nil {
+		return "", err
+	}
+	if !c.wait(until) {
+		return "", net.ErrClosed
+	}
+	err = t.Handshake()
+	c.waited()
+	if err != nil {
+		return "", err
+	}
+	state := t.ConnectionState()
+	c.TLSState = &state
+	return state.NegotiatedProtocol, t.SetDeadline(time.Time{})
+}
 
-// HeadLength is the length of a request's head that was read, 0 if it is not complete.
-func (c *Conn) HeadLength() int { return c.head }
+// Crowded implements exchange.Conn.
+func (c *Conn) Crowded() bool { return c.crowded }
 
-// Ended tells that nothing more comes from the client.
-func (c *Conn) Ended() *atomic.Bool { return &c.eof }
-
-// IsNonblocking tells whether writes do not wait for the client.
-func (c *Conn) IsNonblocking() bool { return c.socket.isNonblocking() }
-
-// Unsettled tells whether something is left to be written.
-func (c *Conn) Unsettled() bool { return c.socket.unsettled() }
-
-// EndRead ends a wait of the reader.
-func (c *Conn) EndRead() { _ = c.SetReadDeadline(longAgo) }
-
-// Crowded implements Conn.
-func (c *Conn) Crowded() bool { return c.crowded.Load() }
-
-// HoldAs implements Conn.
+// HoldAs implements exchange.Conn.
 func (c *Conn) HoldAs(user string, take func() (giveBack func(), ok bool)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed || c.mu.counted != nil && c.mu.user == user {
-		return true // a handler may be later than the end of its connection
+		return true // a handler may outlive its connection
 	}
 	counted, ok := take()
 	if !ok {
@@ -107,9 +115,8 @@ func (c *Conn) Known() bool {
 	return c.mu.counted != nil
 }
 
-// Write implements net.Conn. A deadline is good for several writes, as to set one takes as
-// long as a small part of a write: it leaves each of them stall at least, and half as much
-// again at most.
+// Write implements net.Conn. Setting a deadline takes a small part of a write's time, so one
+// deadline serves several writes: each has Stall at least, and half as much again at most.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.nonblocking {
 		if err := c.limitWrite(); err != nil {
@@ -119,7 +126,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// limitWrite sees to the deadline of a write.
+// limitWrite sets the deadline of a write.
 func (c *Conn) limitWrite() error {
 	most := c.Stall + c.Stall/2
 	switch left := time.Until(c.until); {
@@ -131,14 +138,21 @@ func (c *Conn) limitWrite() error {
 	return nil
 }
 
-// Pumpable tells whether something can be written without waiting for the client.
-func (c *Conn) Pumpable() bool { return c.socket != nil && c.socket.raw != nil }
+// Pumpable tells whether the connection can be nonblocking.
+func (c *Conn) Pumpable() bool { return c.socket.raw != nil }
 
-// StartNonblocking has writes not wait for the client. What does not wait needs no deadline.
+// StartNonblocking makes writes not wait for the client. They need no deadline.
 func (c *Conn) StartNonblocking() {
 	_ = c.SetWriteDeadline(time.Time{})
-	c.socket.startNonblocking()
+	c.socket.setNonblocking(true)
 	c.nonblocking = true
+}
+
+// Unsettled tells whether something is left to be written.
+func (c *Conn) Unsettled() bool {
+	c.socket.mu.Lock()
+	defer c.socket.mu.Unlock()
+	return len(c.socket.mu.left) > 0
 }
 
 // Settle writes what the socket has left.
@@ -150,10 +164,10 @@ func (c *Conn) Settle() error {
 	return c.socket.settle()
 }
 
-// StopNonblocking settles, and has writes wait again.
+// StopNonblocking settles, and makes writes wait again.
 func (c *Conn) StopNonblocking() {
 	_ = c.Settle() // the client may be gone
-	c.socket.stopNonblocking()
+	c.socket.setNonblocking(false)
 	c.nonblocking = false
 }
 
@@ -163,23 +177,13 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// SetDeadline implements net.Conn. Fasthttp takes deadlines back when it hands a connection
-// over.
+// SetDeadline implements net.Conn. Fasthttp resets deadlines when it hands a connection over.
 func (c *Conn) SetDeadline(t time.Time) error {
 	c.until = t
 	return c.Conn.SetDeadline(t)
 }
 
-// Unlimited lets the client be silent.
-func (c *Conn) Unlimited() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.mu.interrupted {
-		_ = c.SetReadDeadline(time.Time{})
-	}
-}
-
-// ReadUntil gives the client a while to send more.
+// ReadUntil sets the deadline for reads, zero for none, unless they were interrupted.
 func (c *Conn) ReadUntil(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,10 +192,9 @@ func (c *Conn) ReadUntil(t time.Time) {
 	}
 }
 
-// Close implements net.Conn. Fasthttp closes a connection when it has no request for it at the
-// moment; that is not its end.
+// Close implements net.Conn. Fasthttp also closes a connection that it hands back, which goes on.
 func (c *Conn) Close() error {
-	if c.turn.again {
+	if c.HandedBack {
 		return nil
 	}
 	if f := c.Abandoned; f != nil {
@@ -199,7 +202,7 @@ func (c *Conn) Close() error {
 		f()
 	}
 	if c.Unread {
-		c.linger()
+		c.halfClose()
 	}
 	if c.set != nil {
 		c.set.remove(c)
@@ -214,50 +217,46 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// lingerTime bounds how long a client that was answered early may go on
-// sending its request.
-const lingerTime = 5 * time.Second
+// halfCloseTime bounds how long a client that was answered early may go on sending its request.
+const halfCloseTime = 5 * time.Second
 
-// linger says that nothing more is written and forgets what the client still
-// sends, until it has read that and hangs up. Closing a connection with unread
-// bytes would reset it, and the reset overtake the answer.
-func (c *Conn) linger() {
+// halfClose ends the writing side and discards what the client still sends until it hangs up.
+// Closing with unread bytes would reset the connection, and the reset could overtake the answer.
+func (c *Conn) halfClose() {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		_ = c.SetReadDeadline(time.Now().Add(lingerTime))
+		_ = c.SetReadDeadline(time.Now().Add(halfCloseTime))
 		_, _ = io.Copy(io.Discard, c.Conn)
 	}
 }
 
 var longAgo = time.Unix(1, 0)
 
-// WhenGone implements Client. A client that sends more than aheadMax meanwhile
-// is treated as one that left.
-func (c *Conn) WhenGone(gone context.CancelFunc) (stop func()) {
+// CancelWhenGone implements exchange.Client. A client that sends more than AheadMax meanwhile
+// counts as gone.
+func (c *Conn) CancelWhenGone(cancel context.CancelFunc) (stop func()) {
 	if c.err != nil {
 		return func() {} // it is known to be gone
 	}
-	c.Unlimited()
-	stopping, done := make(chan struct{}), make(chan struct{})
+	c.ReadUntil(time.Time{})
+	var stopping atomic.Bool
+	var reading sync.WaitGroup
 	var read []byte
 	var err error
-	go func() {
-		defer close(done)
+	reading.Go(func() {
 		var scratch [512]byte
 		for err == nil && len(read) < exchange.AheadMax {
 			var n int
 			n, err = c.Conn.Read(scratch[:])
 			read = append(read, scratch[:n]...)
 		}
-		select {
-		case <-stopping:
-		default:
-			gone()
+		if !stopping.Load() {
+			cancel()
 		}
-	}()
+	})
 	return func() {
-		close(stopping)
+		stopping.Store(true)
 		_ = c.SetReadDeadline(longAgo) // wakes the reader
-		<-done
+		reading.Wait()
 		_ = c.SetReadDeadline(time.Time{})
 		c.ahead = append(c.ahead, read...)
 		if err != nil && !isTimeout(err) {
@@ -266,23 +265,33 @@ func (c *Conn) WhenGone(gone context.CancelFunc) (stop func()) {
 	}
 }
 
-// DrainUntilGone reads and forgets whatever the client of a stream still sends,
-// until it leaves, and then calls gone.
-func (c *Conn) DrainUntilGone(gone context.CancelFunc) (stop func()) {
-	c.Unlimited()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer gone()
-		c.ReadUntilGone(func() {})
-	}()
+// DiscardUntilGone discards what the client of a stream sends. It cancels when the client leaves.
+func (c *Conn) DiscardUntilGone(cancel context.CancelFunc) (stop func()) {
+	c.ReadUntil(time.Time{})
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		defer cancel()
+		c.DiscardInput(func() {})
+	})
 	return func() {
 		_ = c.SetReadDeadline(longAgo)
-		<-done
+		reading.Wait()
 	}
 }
 
-// Interrupt implements Client.
+// DiscardInput discards what the client sends, until it leaves or Interrupt is called. It calls
+// onRead after each read.
+func (c *Conn) DiscardInput(onRead func()) {
+	var scratch [512]byte
+	for {
+		if _, err := c.Conn.Read(scratch[:]); err != nil {
+			return
+		}
+		onRead()
+	}
+}
+
+// Interrupt implements exchange.Client.
 func (c *Conn) Interrupt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -290,19 +299,4 @@ func (c *Conn) Interrupt() {
 	_ = c.SetReadDeadline(longAgo)
 }
 
-// ReadUntilGone reads and forgets what the client sends, until it leaves or somebody else
-// sets a deadline for reading. It calls came each time that something has come.
-func (c *Conn) ReadUntilGone(came func()) {
-	var scratch [512]byte
-	for {
-		if _, err := c.Conn.Read(scratch[:]); err != nil {
-			return
-		}
-		came()
-	}
-}
-
-func isTimeout(err error) bool {
-	ne, ok := err.(net.Error) //nolint:errorlint // what a connection returns is not wrapped
-	return ok && ne.Timeout()
-}
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -21,13 +21,13 @@ func pipe(t *testing.T) (client net.Conn, server *Conn) {
 	t.Helper()
 	c, s := net.Pipe()
 	t.Cleanup(func() { c.Close(); s.Close() })
-	return c, &Conn{Conn: s}
+	return c, New(s)
 }
 
-func TestWhenGoneNoticesTheClientLeaving(t *testing.T) {
+func TestCancelWhenGoneNoticesTheClientLeaving(t *testing.T) {
 	client, server := pipe(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	stop := server.WhenGone(cancel)
+	stop := server.CancelWhenGone(cancel)
 	client.Close()
 	<-ctx.Done()
 	stop()
@@ -36,11 +36,11 @@ func TestWhenGoneNoticesTheClientLeaving(t *testing.T) {
 	}
 }
 
-// What the client sent in the meantime belongs to its next request.
-func TestWhenGoneLosesNoByte(t *testing.T) {
+// Bytes that the client sent in the meantime belong to its next request.
+func TestCancelWhenGoneLosesNoByte(t *testing.T) {
 	client, server := pipe(t)
-	stop := server.WhenGone(func() { t.Error("the client is there") })
-	if _, err := io.WriteString(client, "GET / HTTP/1.1"); err != nil { // returns when it was read ahead
+	stop := server.CancelWhenGone(func() { t.Error("the client is there") })
+	if _, err := io.WriteString(client, "GET / HTTP/1.1"); err != nil { // returns once it was read ahead
 		t.Fatal(err)
 	}
 	stop()
@@ -53,11 +53,11 @@ func TestWhenGoneLosesNoByte(t *testing.T) {
 	}
 }
 
-// A client that said something before it left is noticed, too.
-func TestWhenGoneNoticesATalkativeClientLeaving(t *testing.T) {
+// A client that sends something before it leaves is noticed, too.
+func TestCancelWhenGoneNoticesATalkativeClientLeaving(t *testing.T) {
 	client, server := pipe(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	defer server.WhenGone(cancel)()
+	defer server.CancelWhenGone(cancel)()
 	if _, err := io.WriteString(client, "\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -65,15 +65,15 @@ func TestWhenGoneNoticesATalkativeClientLeaving(t *testing.T) {
 	<-ctx.Done()
 }
 
-func TestWhenGoneStopsQuietly(t *testing.T) {
+func TestCancelWhenGoneStops(t *testing.T) {
 	client, server := pipe(t)
-	for range 3 { // as with requests one after another on a connection
-		stop := server.WhenGone(func() { t.Error("the client is there") })
+	for range 3 { // requests in a row
+		stop := server.CancelWhenGone(func() { t.Error("the client is there") })
 		stop()
 	}
 	go func() { _, _ = io.WriteString(client, "x") }()
 	if b := make([]byte, 1); !func() bool { n, err := server.Read(b); return n == 1 && err == nil }() {
-		t.Error("the connection is of no use any more")
+		t.Error("the connection cannot be read")
 	}
 }
 
@@ -88,8 +88,8 @@ func TestCloseAbandonsAHijackThatDidNotBegin(t *testing.T) {
 	}
 }
 
-// What is not read is cut after stall, and not before: as the first write, soon after another one, and when somebody
-// else has taken the deadline back meanwhile, as fasthttp does when it hands a connection over.
+// An unread write is cut after the stall, and not before: the first write, a write soon after
+// another, and one after the deadline was reset, as fasthttp does when it hands a connection over.
 func TestUnreadWriteIsCut(t *testing.T) {
 	for name, before := range map[string]func(c *Conn, client net.Conn){
 		"first write": func(*Conn, net.Conn) {},
@@ -129,7 +129,7 @@ func TestUnreadWriteIsCut(t *testing.T) {
 	}
 }
 
-// Without a stall a write takes as long as it takes, whatever was set before.
+// Without a stall, a write has no deadline, also not an earlier one.
 func TestUnreadWriteIsNotCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := pipe(t)
@@ -145,10 +145,10 @@ func TestUnreadWriteIsNotCut(t *testing.T) {
 
 func writeAndRead(c *Conn, client net.Conn) {
 	go func() { _, _ = client.Read(make([]byte, 10)) }()
-	_, _ = c.Write([]byte("x")) // the test would hang
+	_, _ = c.Write([]byte("x")) // else the test would hang
 }
 
-// A handler that is later than the end of its connection counts nothing.
+// A handler that outlives its connection does not count it.
 func TestClosedConnectionIsNotCounted(t *testing.T) {
 	_, c := pipe(t)
 	held := 0

@@ -3,71 +3,57 @@ package conn
 import (
 	"bytes"
 	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Fasthttp holds large buffers for a connection from its first read on, and parses a request's
-// head anew with each piece of it. So it is given a connection for as long as there are requests
-// on it, and each head as a whole. In between, the connection waits in a goroutine of its own with
-// a buffer no larger than what has come.
-
-// turn is fasthttp's turn with a connection. Its fields belong to the goroutine that reads.
-type turn struct {
-	idle  bool      // a request was answered, and the next one has not begun
-	again bool      // it is over, and the connection goes on without
-	since time.Time // when the connection began to wait
-}
+// Fasthttp holds large buffers for a connection from its first read on, and parses a request's head
+// anew with each piece of it. So it gets a connection only while there are requests on it, and each
+// head as a whole. In between, the connection waits in a goroutine of its own with a buffer no
+// larger than what has come.
 
 const (
-	// warmTime is how long fasthttp keeps the connection of a known user after an answer: with
-	// one request after another, nothing is handed over and no byte is copied.
+	// warmTime is how long fasthttp keeps the connection of a known user after an answer. Requests
+	// in a row then need no handing over and no copy.
 	warmTime = time.Second
-	// headFree is how much of a head is not counted as one that is gathered.
+	// headFree is how much of a head is not counted, in bytes.
 	headFree = 2 << 10
-	// headsMax bounds what is gathered of all heads, beyond headFree of each, in bytes: room
-	// for 256 of the largest at a time, and for thousands of ordinary ones.
+	// headsMax bounds what is counted of all incomplete heads, in bytes: room for 256 of the
+	// largest at a time, and for thousands of ordinary ones.
 	headsMax = 16 << 20
+	// readSize is how much is read at a time, in bytes.
+	readSize = 4 << 10
 )
 
-// Heads counts the bytes of heads that are not complete.
-type Heads struct{ bytes atomic.Int64 }
-
-func (h *Heads) take(n int64) bool {
-	if h.bytes.Add(n) <= headsMax {
-		return true
-	}
-	h.bytes.Add(-n)
-	return false
-}
-
-// Await reads until a whole head is there, or as much as will never be one: that is for fasthttp
-// to answer. A connection is refused if there is no room for more of its head.
-func (c *Conn) Await(first bool, l exchange.Limits, held *Heads) (ok, refused bool) {
-	c.turn.idle, c.turn.again = false, false
+// Await reads until the head of a request is complete, or as much as will never be one: fasthttp
+// answers that. Heads counts the bytes of incomplete heads. Without room for more of its head, a
+// connection is refused.
+func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, refused bool) {
+	c.Idle, c.HandedBack = false, false
 	silence := l.Idle
 	if first {
-		c.turn.since, silence = time.Now(), l.Read
+		c.since, silence = time.Now(), l.Read
 	}
-	if len(c.ahead) == 0 && !c.awaitFirst(c.turn.since.Add(silence)) {
+	if len(c.ahead) == 0 && !c.awaitFirst(c.since.Add(silence)) {
 		return false, false
 	}
 	c.ReadUntil(time.Now().Add(l.Read)) // from the first byte to the last
-	var taken int64
-	defer func() { held.bytes.Add(-taken) }()
+	var counted int64
+	defer func() { heads.Add(-counted) }()
 	for from := 0; ; {
-		c.head = headEnd(c.ahead, from)
-		if c.head > 0 || c.err != nil || len(c.ahead) >= l.HeaderBytes {
+		c.HeadLength = headEnd(c.ahead, from)
+		if c.HeadLength > 0 || c.err != nil || len(c.ahead) >= l.HeaderBytes {
 			return true, false
 		}
-		// A known client counts for its user: unknown ones must not lock it out.
-		if more := int64(cap(c.ahead)) - headFree - taken; more > 0 && !c.Known() {
-			if !held.take(more) {
+		// Known clients are bounded by user: unknown ones must not lock them out.
+		if more := int64(cap(c.ahead)) - headFree - counted; more > 0 && !c.Known() {
+			counted += more
+			if heads.Add(more) > headsMax {
 				return false, true
 			}
-			taken += more
 		}
 		from = len(c.ahead)
 		c.readMore()
@@ -84,17 +70,44 @@ func (c *Conn) awaitFirst(until time.Time) bool {
 	return len(c.ahead) > 0
 }
 
-// readMore waits for some more bytes of a head.
+// readMore waits for more of a head.
 func (c *Conn) readMore() {
-	if _, err := c.Later(c.readPiece); err != nil {
+	if _, err := c.WaitBelowTLS(c.readPiece); err != nil {
 		c.err = err
-		c.eof.Store(true)
+		c.Ended.Store(true)
 	}
 }
 
-// headEnd returns the length of the head that b begins with, 0 if it is not complete. It ends
-// with an empty line, as fasthttp has it: empty lines before its first one do not count. What
-// came before from is known to hold no end.
+var pieces = sync.Pool{New: func() any { return new([readSize]byte) }}
+
+// readPiece appends what has come to what was read ahead.
+func (c *Conn) readPiece() (int, error) {
+	piece := pieces.Get().(*[readSize]byte)
+	defer pieces.Put(piece)
+	n, err := c.Conn.Read(piece[:])
+	c.ahead = append(c.ahead, piece[:n]...)
+	return n, err
+}
+
+// WaitBelowTLS calls read until something has come. Meanwhile it waits below TLS if the socket has
+// a file descriptor.
+func (c *Conn) WaitBelowTLS(read func() (int, error)) (int, error) {
+	for c.socket.raw != nil {
+		c.socket.reading.now = true
+		n, err := read()
+		c.socket.reading.now = false
+		if n > 0 || !isTimeout(err) {
+			return n, err
+		}
+		if err := c.socket.await(); err != nil {
+			return 0, err
+		}
+	}
+	return read()
+}
+
+// headEnd returns the length of the head that b begins with, 0 if it is not complete. An empty line
+// ends it; empty lines at its beginning do not count, as in fasthttp. Nothing before from ends it.
 func headEnd(b []byte, from int) int {
 	lead := len(b) - len(bytes.TrimLeft(b, "\r\n"))
 	for at := max(lead, from-len("\n\r")); ; {
@@ -112,10 +125,10 @@ func headEnd(b []byte, from int) int {
 	}
 }
 
-// Read implements net.Conn. A read that a request begins with gives whole heads, and says that
-// nothing more comes if there is none for now.
+// Read implements net.Conn. A read that begins a request returns a whole head, or io.EOF if there
+// is none for now.
 func (c *Conn) Read(p []byte) (int, error) {
-	if c.turn.idle && (len(c.ahead) > 0 || c.err == nil) {
+	if c.Idle && (len(c.ahead) > 0 || c.err == nil) {
 		return c.readHead(p)
 	}
 	if len(c.ahead) > 0 {
@@ -126,55 +139,54 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p)
 	if err != nil {
-		c.eof.Store(true)
+		c.Ended.Store(true)
 	}
 	return n, err
 }
 
-// readAhead gives the head of a request on its own, so that what came behind it does not wait
-// in fasthttp's buffer.
+// readAhead returns a head on its own. Bytes behind it must not wait in fasthttp's buffer.
 func (c *Conn) readAhead(p []byte) int {
 	n := len(c.ahead)
-	if c.head > 0 {
-		n = c.head
+	if c.HeadLength > 0 {
+		n = c.HeadLength
 	}
 	n = copy(p, c.ahead[:n])
-	c.ahead, c.head = c.ahead[n:], max(0, c.head-n)
+	c.ahead, c.HeadLength = c.ahead[n:], max(0, c.HeadLength-n)
 	if len(c.ahead) == 0 {
 		c.ahead = nil
 	}
 	return n
 }
 
-// readHead reads the head of a next request if it comes soon.
+// readHead reads the head of the next request if it comes soon. Otherwise it hands the connection
+// back.
 func (c *Conn) readHead(p []byte) (int, error) {
-	c.turn.since = time.Now()
-	if len(c.ahead) > 0 || !c.Known() || !c.wait(c.turn.since.Add(warmTime)) {
-		c.turn.again = true
+	c.since = time.Now()
+	if len(c.ahead) > 0 || !c.Known() || !c.wait(c.since.Add(warmTime)) {
+		c.HandedBack = true
 		return 0, io.EOF
 	}
 	n, err := c.Conn.Read(p)
 	c.waited()
 	if n > 0 && bytes.HasSuffix(p[:n], []byte("\r\n\r\n")) {
-		c.turn.idle = false
+		c.Idle = false
 		return n, nil
 	}
 	if err != nil && !isTimeout(err) {
 		c.err = err
-		c.eof.Store(true)
+		c.Ended.Store(true)
 	}
-	if c.head = headEnd(p[:n], 0); c.head > 0 {
-		c.turn.idle = false
-		c.ahead = append(c.ahead, p[c.head:n]...)
-		n, c.head = c.head, 0
-		return n, nil
+	if end := headEnd(p[:n], 0); end > 0 {
+		c.Idle, c.HeadLength = false, 0
+		c.ahead = append(c.ahead, p[end:n]...)
+		return end, nil
 	}
 	c.ahead = append(c.ahead, p[:n]...)
-	c.turn.again = true
+	c.HandedBack = true
 	return 0, io.EOF
 }
 
-// wait sets a deadline for the first byte of a request, unless none is waited for.
+// wait sets a deadline for the first byte of a request. It fails while the connection drains.
 func (c *Conn) wait(until time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Listener makes every accepted connection a *conn. It outlives errors that pass, and closes
-// what is beyond its bounds.
+// Listener makes every accepted connection a *Conn. It survives transient errors and closes
+// connections beyond its limits.
 type Listener struct {
 	net.Listener
 	TLS     *tls.Config // nil for none
@@ -28,7 +28,7 @@ type Listener struct {
 	failed   time.Time // the last of all
 }
 
-// spell is how long after a failure another one is still part of the same spell.
+// spell is how long after a failure another one belongs to the same spell.
 const spell = time.Minute
 
 // Accept implements net.Listener.
@@ -36,7 +36,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.Listener.Accept()
 		if err != nil {
-			if !passes(err) || !l.pause(err) {
+			if !isTransient(err) || !l.pause(err) {
 				return nil, err
 			}
 			continue
@@ -50,7 +50,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			_ = accepted.Close() // it was not used
 			continue
 		}
-		c.crowded.Store(open > most)
+		c.crowded = open > most
 		if l.TLS != nil {
 			c.Conn = tls.Server(c.socket, l.TLS)
 		}
@@ -58,8 +58,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// passes tells whether accept may succeed later, although nothing is done about the error.
-func passes(err error) bool {
+// isTransient tells whether accept may succeed later, although nothing is done about the error.
+func isTransient(err error) bool {
 	return slices.ContainsFunc([]syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, // until something is closed
 		syscall.ECONNABORTED, syscall.EINTR, syscall.EPROTO, syscall.EPERM, // this connection alone
@@ -67,24 +67,19 @@ func passes(err error) bool {
 	}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// pause waits before the next attempt, unless the server ends. A spell of failures is logged
-// once, as there may be many.
+// pause waits before the next attempt, unless the server ends. A spell may be many failures and is
+// logged once.
 func (l *Listener) pause(err error) bool {
-	const first, longest = 5 * time.Millisecond, time.Second
+	const first, doublings, longest = 5 * time.Millisecond, 8, time.Second
 	if time.Since(l.failed) > spell {
 		l.Log.Warn("connections cannot be accepted for now", zap.Error(err))
 	}
 	l.failed = time.Now()
-	wait := longest
-	if doublings := 8; l.failures < doublings {
-		wait = min(longest, first<<l.failures)
-	}
+	wait := min(longest, first<<min(l.failures, doublings))
 	l.failures++
 	l.Refused("error")
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(wait):
 		return true
 	case <-l.Ending:
 		return false

@@ -19,7 +19,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// failing is a listener whose Accept does what it is told, and notes when.
+// failing is a listener whose Accept fails with errs in turn, and succeeds for nil and after them.
+// It notes when it is called.
 type failing struct {
 	net.Listener
 	errs []error
@@ -29,12 +30,10 @@ type failing struct {
 // Accept implements net.Listener.
 func (f *failing) Accept() (net.Conn, error) {
 	f.at = append(f.at, time.Now())
-	if len(f.errs) == 0 {
-		_, server := net.Pipe()
-		return server, nil
+	var err error
+	if len(f.errs) > 0 {
+		err, f.errs = f.errs[0], f.errs[1:]
 	}
-	err := f.errs[0]
-	f.errs = f.errs[1:]
 	if err == nil {
 		_, server := net.Pipe()
 		return server, nil
@@ -51,7 +50,7 @@ func listenerOf(from net.Listener, limits exchange.Limits) (*Listener, *metrics.
 	}, metrics, logs, ending
 }
 
-// Errors that pass are waited for, longer and longer, and a spell of them is told once.
+// Accept retries after transient errors, at growing intervals, and logs a spell of them once.
 func TestAcceptGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := &failing{errs: slices.Repeat([]error{syscall.EMFILE}, 10)}
@@ -86,7 +85,7 @@ func TestAcceptGoesOn(t *testing.T) {
 	})
 }
 
-// The end of the server does not wait for the next attempt.
+// The server ends without waiting for the next attempt.
 func TestAcceptEndsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, _, ending := listenerOf(&failing{errs: slices.Repeat([]error{syscall.EMFILE}, 1000)}, testLimits())
@@ -108,7 +107,7 @@ func TestAcceptEndsAtOnce(t *testing.T) {
 	})
 }
 
-// Other errors are the listener's end.
+// Accept returns other errors.
 func TestAcceptFails(t *testing.T) {
 	for _, end := range []error{syscall.EBADF, syscall.EINVAL, net.ErrClosed} {
 		l, _, _, _ := listenerOf(&failing{errs: []error{end}}, testLimits())
@@ -118,7 +117,7 @@ func TestAcceptFails(t *testing.T) {
 	}
 }
 
-// File descriptors bound connections, those of clients that are told so included.
+// File descriptors bound connections, including the crowded ones, whose clients get an error.
 func TestDescriptorsBoundConnections(t *testing.T) {
 	limits := testLimits()
 	limits.Descriptors = 16
@@ -131,12 +130,12 @@ func TestDescriptorsBoundConnections(t *testing.T) {
 			break
 		}
 		all = append(all, c)
-		if c.(*Conn).crowded.Load() {
+		if c.(*Conn).crowded {
 			crowded++
 		}
 	}
 	if refused := testutil.ToFloat64(metrics.Refused.WithLabelValues("limit")); len(all) != 16 || crowded != 2 || refused != 4 {
-		t.Errorf("%d connections, %d of them are told that there are too many, %v are refused; want 16, 2 and 4", len(all), crowded, refused)
+		t.Errorf("%d connections, %d of them crowded, %v refused; want 16, 2 and 4", len(all), crowded, refused)
 	}
 	for _, c := range all {
 		c.Close()
@@ -146,7 +145,7 @@ func TestDescriptorsBoundConnections(t *testing.T) {
 	}
 }
 
-// testLimits are what servers in tests have.
+// testLimits are the limits of servers in tests.
 func testLimits() exchange.Limits {
 	return exchange.Limits{
 		HeaderBytes: 64 << 10, URIBytes: 32 << 10, BodyBytes: 3 << 20,

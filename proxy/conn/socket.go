@@ -2,7 +2,10 @@ package conn
 
 import (
 	"errors"
+	"io"
 	"net"
+	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -11,24 +14,33 @@ import (
 )
 
 // socket is the TCP connection below TLS. While it is nonblocking, a write does not wait for the
-// client: what the kernel does not take at once is kept for settle. Two goroutines may write,
-// for TLS now and then answers what it reads, with its own lock held: if that could block,
-// so would whoever writes next. Hence a socket is nonblocking for as long as a pump writes to it.
+// client: the socket keeps what the kernel does not take for settle. Two goroutines may write,
+// because TLS answers some of what it reads with its own lock held. If such a write blocked, so
+// would the next writer. So a socket is nonblocking for as long as a pump writes to it.
 //
-// A pump writes one piece at most, and nothing more before that is settled. What is kept beside
-// it are answers of TLS. A client that makes there be more of them is cut.
+// A pump writes at most one piece, and nothing more before that is settled. What is kept beside it
+// are answers of TLS. A client that causes too many of them is cut.
 type socket struct {
 	net.Conn
-	raw     syscall.RawConn // nil if there is no file descriptor
-	reading reading
-	mu      struct {
+	raw syscall.RawConn // nil if there is no file descriptor
+
+	// reading belongs to the goroutine that reads. A goroutine that waits in a read needs a buffer
+	// and, in TLS, a large stack. So a connection that may be silent for long waits for one byte
+	// below TLS, and then reads what has come without waiting.
+	reading struct {
+		first  [1]byte
+		peeked bool // first was read and not yet given to the reader
+		now    bool // reads do not wait: they fail as at a deadline
+	}
+
+	mu struct {
 		sync.Mutex
 		nonblocking bool
-		settling    bool   // somebody is writing what was left
-		left        []byte // what was written and not taken; up to leftMax
-		broken      error  // a write that failed may have written a part
+		settling    bool   // what was left is being written
+		left        []byte // not yet taken by the kernel; up to leftMax
+		broken      error  // of a write that may have written a part
 
-		// An nonblocking write.
+		// A nonblocking write.
 		try func(fd uintptr) (done bool)
 		p   []byte
 		n   int
@@ -36,38 +48,48 @@ type socket struct {
 	}
 }
 
+const (
+	// leftMax bounds what is left, in bytes: a piece as TLS writes it and a bookmark, and as much
+	// again of answers. While what was left is being written, only answers are added.
+	leftMax = 2 * exchange.PieceSize
+	// unsentMax is how much the kernel keeps of what is written and not sent yet, in bytes: two
+	// pieces. Without a bound it is 4 MiB of the container's memory for each client that does not
+	// read, and as much work before a write waits.
+	unsentMax = 2 * exchange.PieceSize
+	// tcpNotSentLowWater is Linux's TCP_NOTSENT_LOWAT, which package syscall lacks.
+	tcpNotSentLowWater = 25
+)
+
+// errUnread says that a client does not read what TLS answers it.
+var errUnread = errors.New("the client does not read the answers to what it asks")
+
 func newSocket(c net.Conn) *socket {
 	s := &socket{Conn: c}
-	if file, ok := c.(syscall.Conn); ok {
-		if raw, err := file.SyscallConn(); err == nil {
-			s.raw = raw
-		}
+	file, ok := c.(syscall.Conn)
+	if !ok {
+		return s
+	}
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return s
+	}
+	s.raw = raw
+	if runtime.GOOS == "linux" {
+		_ = raw.Control(func(fd uintptr) { // connections do not inherit it; sockets other than TCP lack it
+			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpNotSentLowWater, unsentMax)
+		})
 	}
 	return s
 }
 
-// startNonblocking has writes not wait.
-func (s *socket) startNonblocking() {
+// setNonblocking makes writes not wait, or wait again.
+func (s *socket) setNonblocking(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.nonblocking = true
+	s.mu.nonblocking = on
 	if s.mu.try == nil {
 		s.mu.try = s.tryLocked
 	}
-}
-
-// isNonblocking tells whether writes do not wait.
-func (s *socket) isNonblocking() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.mu.nonblocking
-}
-
-// unsettled tells whether something is left.
-func (s *socket) unsettled() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.mu.left) > 0
 }
 
 // Write implements net.Conn.
@@ -78,10 +100,6 @@ func (s *socket) Write(p []byte) (int, error) {
 		return s.Conn.Write(p)
 	}
 	defer s.mu.Unlock()
-	return s.writeLocked(p)
-}
-
-func (s *socket) writeLocked(p []byte) (int, error) {
 	switch {
 	case s.mu.broken != nil:
 		return 0, s.mu.broken
@@ -101,10 +119,6 @@ func (s *socket) writeLocked(p []byte) (int, error) {
 	return s.keepLocked(p[max(s.mu.n, 0):], len(p))
 }
 
-// leftMax bounds what is left, in bytes: a piece as TLS writes it and a bookmark, and as much
-// again of answers. While what was left is being written, only the answers are added.
-const leftMax = 2 * exchange.PieceSize
-
 // keepLocked keeps the rest of a write of size bytes.
 func (s *socket) keepLocked(rest []byte, size int) (int, error) {
 	most := leftMax
@@ -119,20 +133,17 @@ func (s *socket) keepLocked(rest []byte, size int) (int, error) {
 	return size, nil
 }
 
-// tryLocked is one write by the file descriptor, which does not block.
+// tryLocked is one write to the file descriptor, which does not block.
 func (s *socket) tryLocked(fd uintptr) (done bool) {
 	for {
 		if s.mu.n, s.mu.err = syscall.Write(int(fd), s.mu.p); !errors.Is(s.mu.err, syscall.EINTR) {
-			return true // whatever came of it
+			return true
 		}
 	}
 }
 
-// errUnread says that a client had too much written that it did not read.
-var errUnread = errors.New("the client does not read the answers to what it asks")
-
-// settle writes what is left, for as long as the deadline allows, which it then takes back:
-// once that is over, an nonblocking write would fail.
+// settle writes what is left within the deadline, and then resets the deadline: a nonblocking write
+// would fail after it.
 func (s *socket) settle() error {
 	for {
 		left, err := s.take()
@@ -140,7 +151,10 @@ func (s *socket) settle() error {
 			return err
 		}
 		if _, err := s.Conn.Write(left); err != nil {
-			return s.broke(err)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.mu.nonblocking, s.mu.settling, s.mu.left, s.mu.broken = false, false, nil, err
+			return err
 		}
 	}
 }
@@ -157,24 +171,67 @@ func (s *socket) take() ([]byte, error) {
 	return left, s.mu.broken
 }
 
-// stopNonblocking makes the socket one that waits for its client again.
-func (s *socket) stopNonblocking() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.nonblocking = false
-}
-
-func (s *socket) broke(err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.nonblocking, s.mu.settling, s.mu.left, s.mu.broken = false, false, nil, err
-	return err
-}
-
 // CloseWrite tells the client that nothing more comes.
 func (s *socket) CloseWrite() error {
 	if half, ok := s.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return errors.ErrUnsupported
+}
+
+// await waits until something can be read.
+func (s *socket) await() error {
+	if s.reading.peeked {
+		return nil
+	}
+	n, err := s.Conn.Read(s.reading.first[:])
+	if s.reading.peeked = n > 0; s.reading.peeked {
+		return nil
+	}
+	return err
+}
+
+// Read implements net.Conn.
+func (s *socket) Read(p []byte) (n int, err error) {
+	if s.reading.peeked && len(p) > 0 {
+		s.reading.peeked = false
+		p[0] = s.reading.first[0]
+		n, p = 1, p[1:]
+		if !s.reading.now {
+			return n, nil
+		}
+	}
+	if !s.reading.now {
+		return s.Conn.Read(p)
+	}
+	more, err := s.readNow(p)
+	if n += more; n > 0 {
+		err = nil // the next read has it again
+	}
+	return n, err
+}
+
+// readNow reads what has come.
+func (s *socket) readNow(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	waited := s.raw.Read(func(fd uintptr) (done bool) {
+		for {
+			if n, err = syscall.Read(int(fd), p); err != syscall.EINTR {
+				return true
+			}
+		}
+	})
+	switch {
+	case waited != nil:
+		return 0, waited
+	case err == syscall.EAGAIN:
+		return 0, os.ErrDeadlineExceeded
+	case err != nil:
+		return 0, os.NewSyscallError("read", err)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
 }

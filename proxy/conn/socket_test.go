@@ -13,7 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// tcpPair is a client's connection and the proxy's end of it. The kernel holds little of what is not read.
+// tcpPair is a client's connection and the proxy's end of it. The kernel holds little of what is
+// not read.
 func sockets(t *testing.T) (client net.Conn, server *Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,12 +39,12 @@ func sockets(t *testing.T) (client net.Conn, server *Conn) {
 	return client, server
 }
 
-// What the kernel does not take at once is not lost, and comes in order.
+// Bytes that the kernel does not take at once come later, and in order.
 func TestNonblockingSocket(t *testing.T) {
 	client, server := sockets(t)
 	server.StartNonblocking()
 	var want bytes.Buffer
-	for i := 0; !server.socket.unsettled() || i%10 > 0; i++ { // more than one write is left
+	for i := 0; !server.Unsettled() || i%10 > 0; i++ { // more than one write is left
 		line := fmt.Appendf(nil, "%d %s\n", i, strings.Repeat("x", 5000))
 		want.Write(line)
 		if n, err := server.Write(line); n != len(line) || err != nil {
@@ -69,8 +70,8 @@ func TestNonblockingSocket(t *testing.T) {
 	}
 }
 
-// While what is left is written, nobody else waits: TLS answers with its lock held. But it cannot go on answering a client
-// that does not read.
+// No writer waits while the rest is written: TLS answers with its lock held. But answers to a
+// client that does not read are bounded.
 func TestWriteWhileSettling(t *testing.T) {
 	_, server := sockets(t)
 	server.StartNonblocking()
@@ -96,7 +97,7 @@ func TestWriteWhileSettling(t *testing.T) {
 	}
 }
 
-// fill leaves more than the kernel will take while nobody reads.
+// fill leaves more than the kernel takes from an unread connection.
 func (c *Conn) fill() {
 	s := c.socket
 	s.mu.Lock()
@@ -110,7 +111,8 @@ func (s *socket) isSettling() bool {
 	return s.mu.settling
 }
 
-// A client that does not read is cut after the stall, and nothing is written behind a part of something.
+// A client that does not read is cut after the stall, and nothing is written behind a part of
+// something.
 func TestUnsettledIsCut(t *testing.T) {
 	_, server := sockets(t)
 	server.Stall = 100 * time.Millisecond
@@ -125,11 +127,11 @@ func TestUnsettledIsCut(t *testing.T) {
 	server.Close()
 }
 
-// What TLS answers a client that does not read is bounded at all times.
+// Answers of TLS to a client that does not read are always bounded.
 func TestLeftIsBounded(t *testing.T) {
 	_, server := sockets(t)
 	server.StartNonblocking()
-	for !server.socket.unsettled() {
+	for !server.Unsettled() {
 		if _, err := server.Write(make([]byte, exchange.PieceSize)); err != nil {
 			t.Fatal(err)
 		}

@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
 // The kernel keeps some pieces for a client that does not read, not megabytes.
 func TestUnsentIsLimited(t *testing.T) {
-	const received, most = 64 << 10, 1 << 20 // the kernel doubles what it is told
+	const received, most = 64 << 10, 1 << 20 // the kernel doubles the value
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -34,8 +34,7 @@ func TestUnsentIsLimited(t *testing.T) {
 	}
 	server := newSocket(accepted)
 	defer server.Close()
-	server.limitUnsent()
-	kept, piece := 0, make([]byte, fair.WriteSize)
+	kept, piece := 0, make([]byte, exchange.PieceSize)
 	for err == nil && kept <= most {
 		if err = server.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 			t.Fatal(err)

@@ -7,13 +7,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// List is a list that is written straight from the cache: it holds no copy of any item, and
-// shares what was derived with all others that write it.
+// List is a list that is written straight from the cache. It copies no item, and shares its pieces
+// with other lists.
 type List struct {
 	Head, Tail []byte
-	Spans      []tree.Span // of items as they are kept, or instead:
+	Spans      []tree.Span // items as the cache keeps them, or instead:
 	Pieces     [][]byte
-	Shares     []*Piece // that the pieces belong to: others find them while they are held
+	Shares     []*Piece // of the pieces: other lists find them while they are held
 	Separator  string
 	Length     int64
 }

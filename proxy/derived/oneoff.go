@@ -9,9 +9,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// OneOff is a list that is indented or compressed for one request, while it is written: it takes
-// the memory of a piece or a compressor, however long it is. The turns that this takes are the
-// read's.
+// OneOff is a list that is indented or compressed for one request while it is written. It takes the
+// memory of a piece or a compressor, however long it is. It takes turns with the read's meter.
 type OneOff struct {
 	List    *List
 	Meter   *fair.Meter
@@ -22,7 +21,7 @@ type OneOff struct {
 
 // WriteTo implements io.WriterTo.
 func (o *OneOff) WriteTo(w io.Writer) (n int64, err error) {
-	defer o.Meter.Rest()
+	defer o.Meter.ReleaseSlot()
 	counted := &turnWriter{to: w, meter: o.Meter}
 	if o.Compressor != nil {
 		counted.cost += fair.GzipCost
@@ -45,14 +44,14 @@ func (o *OneOff) WriteTo(w io.Writer) (n int64, err error) {
 	return n, err
 }
 
-// turnWriter has others take turns before each object that is written.
+// turnWriter takes a turn before each write if one is due.
 type turnWriter struct {
 	to    io.Writer
 	meter *fair.Meter
 	cost  int64 // of a byte
 }
 
-// Write implements io.Writer. A large object is more than a turn.
+// Write implements io.Writer. A large object takes several turns.
 func (m *turnWriter) Write(p []byte) (n int, err error) {
 	const most = 32 << 10
 	for piece := range slices.Chunk(p, most) {

@@ -12,31 +12,29 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// Selection knows which objects of pages a selector selects. Controllers list by the same
-// few selectors again and again, and pages do not change: what was found out about one
-// holds for as long as it is part of the collection. A list then looks at the pages that
-// are new, and at what is selected; to look at each object of a large collection is to wait
-// for memory once or twice for each.
+// Selection knows which objects of pages a selector selects. Controllers list by the same few
+// selectors again and again, and pages do not change. So the result for a page holds while the page
+// is part of the collection, and a list looks at new pages and selected objects only. Looking at
+// each object of a large collection means waiting for memory once or twice for each.
 //
-// What a selector selects is remembered from its second use on: many are of somebody who
-// comes once, each node with its own.
+// Results are kept from a selector's second use on: many selectors are used once, such as that of
+// each node.
 type Selection struct {
 	derived *Store
 	meter   *fair.Meter
 	key     derivedKey
 	filter  *filter.Filter
-	used    bool              // before
-	Known   map[uint64]uint64 // what is selected, by the page's ID; shared, not modified
-	found   map[uint64]uint64 // what was not known
+	Known   map[uint64]uint64 // selected objects by page ID, nil before the second use; not modified
+	found   map[uint64]uint64 // additions to it
 }
 
-// Selection returns what is known about what a filter selects.
+// Selection returns what is known about a filter.
 func (d *Store) Selection(m *fair.Meter, f *filter.Filter, of *object.Resource) *Selection {
 	s := &Selection{derived: d, meter: m, filter: f}
-	// The selectors may be as long as a URI, and nobody may send some that collide with another's.
+	// Selectors may be as long as a URI, and no client may send a colliding one.
 	s.key.selection = sha256.Sum256(fmt.Append(nil, of.GVR, of.Encoding, f.ID()))
 	if p := d.lookup(s.key); p != nil {
-		s.used, s.Known = true, p.selected
+		s.Known = p.selected
 	}
 	return s
 }
@@ -51,7 +49,7 @@ func (s *Selection) Of(span tree.Span) (uint64, error) {
 		return 0, err
 	}
 	selected := s.filter.Select(p)
-	if s.used {
+	if s.Known != nil {
 		if s.found == nil {
 			s.found = map[uint64]uint64{}
 		}
@@ -60,12 +58,12 @@ func (s *Selection) Of(span tree.Span) (uint64, error) {
 	return selected, nil
 }
 
-// Keep remembers what was found about a collection of so many objects, beside what others
-// have found meanwhile, and forgets the pages that were replaced when they are most of it.
+// Keep keeps the results for a collection of so many objects, together with those of other lists.
+// When most of the known pages were replaced, it keeps its own results only.
 func (s *Selection) Keep(objects int) {
-	const objectsPerPage, few = 16, 64 // of pages that are a quarter full
+	const objectsPerPage, few = 16, 64 // pages are at least a quarter full
 	switch {
-	case !s.used:
+	case s.Known == nil:
 		s.derived.keep(&Piece{key: s.key, selected: map[uint64]uint64{}})
 		return
 	case len(s.found) == 0:

@@ -18,49 +18,48 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// Store keeps what was made of pages once: their metadata in another form, their bytes
-// compressed, what selectors select. An update replaces a page, and so what was made of it; the
-// rest of a list stays. To lose a piece costs making it again.
+// Store keeps what was made of pages once: their metadata in another form, their compressed bytes,
+// and what selectors select. An update replaces one page and its pieces; the rest of a list stays.
+// A lost piece only has to be made again.
 //
 // Ristretto keeps the pieces within a budget of bytes, and prefers those that are read often
 // (TinyLFU). By itself it kept stale pages' pieces because their frequency was high, and rejected
 // those of the pages that replaced them. So a piece is kept under the slot of its page: the piece
-// of a newer page deletes the stale one, has its room, and inherits its frequency.
+// of a newer page deletes the stale one, takes its room, and inherits its frequency.
 //
 // Why does the writer not delete stale pieces when it replaces a page? New ones would have no
 // frequency. With a budget of 1.1 times what is read, beside lists that are read once, an update
 // cost 20 makes by page, 10 by page with deletions, 2.3 by slot; it needs 2.
 //
 // The price of TinyLFU: if readers of a full budget turn to another list, each of its pieces is
-// made up to ten times before one is kept, unless somebody still holds it.
+// made up to ten times before one is kept, unless a list still holds it.
 //
 // Invariants:
 //
-//	D1 a piece is only returned for the very page, span and form that it was made for
+//	D1 a piece is returned only for the page, span and form that it was made for
 //	D2 the kept pieces cost no more than the limit
-//	D3 of one slot, span and form one piece is kept, that of the newest page
+//	D3 for one slot, span and form one piece is kept, that of the newest page
 type Store struct {
-	keeping sync.Mutex // no two pieces are added at once: none is dropped, and each has its own cost
+	keeping sync.Mutex // while a piece is added: none is dropped, and each has its own cost
 	kept    *ristretto.Cache[uint64, *Piece]
 	seed    maphash.Seed
-	// shared holds weak pointers to pieces by their keys, also to those that are not kept while
-	// lists are still written from them: the next list finds them, and makes no second copy.
-	Shared sync.Map // of derivedKey to weak.Pointer[piece]
+	// Shared also holds pieces that are not kept but from which lists are still written: the next
+	// list finds them and makes no second copy.
+	Shared sync.Map // derivedKey to weak.Pointer[Piece]
 	making singleflight.Group
 	hits   prometheus.Counter
 	misses prometheus.Counter
 }
 
-// Piece is a run of list items in some form, compressed or not, or what a selector
-// selects.
+// Piece is a run of list items in some form, compressed or not, or what a selector selects.
 type Piece struct {
 	key      derivedKey
 	Plain    []byte
 	Segment  *wire.Segment
-	selected map[uint64]uint64 // see selection
+	selected map[uint64]uint64 // see Selection
 }
 
-// cost is in bytes: those of a piece, and what it takes to keep and find it.
+// cost is in bytes: the piece, and the overhead of keeping it.
 func (p *Piece) cost() int64 {
 	switch {
 	case p.selected != nil:
@@ -73,7 +72,7 @@ func (p *Piece) cost() int64 {
 
 // New returns an empty store of up to limit bytes. It must be closed.
 func New(limit int64, r prometheus.Registerer) *Store {
-	const usual, counters, least = 8 << 10, 10, 64 // bytes of a piece; ristretto's counters for each, and for all
+	const usual, counters, least = 8 << 10, 10, 64 // bytes of a piece, counters for each, counters in all
 	kept, err := ristretto.NewCache(&ristretto.Config[uint64, *Piece]{
 		NumCounters: max(counters*limit/usual, least), MaxCost: limit, BufferItems: 64, IgnoreInternalCost: true, Metrics: true,
 	})
@@ -83,7 +82,7 @@ func New(limit int64, r prometheus.Registerer) *Store {
 	d := &Store{kept: kept, seed: maphash.MakeSeed()}
 	d.hits = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "watchproxy_derived_hits_total",
-		Help: "Runs of list items that were wanted compressed or as metadata only, and had been made before.",
+		Help: "Compressed or metadata-only runs of list items that had been made before.",
 	})
 	d.misses = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "watchproxy_derived_misses_total",
@@ -91,76 +90,72 @@ func New(limit int64, r prometheus.Registerer) *Store {
 	})
 	r.MustRegister(d.hits, d.misses, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "watchproxy_derived_bytes",
-		Help: "Bytes of lists that are kept compressed or cut to their metadata, and of what selectors select.",
+		Help: "Bytes of kept lists, compressed or cut to their metadata, and of what selectors select.",
 	}, func() float64 { return float64(d.Cost()) }), prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "watchproxy_derived_evictions_total",
-		Help: "What was kept of this and is no more: replaced by what was made of a newer page, or without room.",
+		Help: "Derived pieces that were dropped: replaced by those of a newer page, or without room.",
 	}, func() float64 { return float64(kept.Metrics.KeysEvicted()) }), prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "watchproxy_derived_rejections_total",
-		Help: "What was made and not kept, because all that it could have replaced is read more often.",
+		Help: "Derived pieces that were made and not kept, because all that they could replace is read more often.",
 	}, func() float64 { return float64(kept.Metrics.SetsRejected()) }))
 	return d
 }
 
-// Close empties the store and ends its goroutines. Nothing is kept from then on.
+// Close empties the store and ends its goroutines. It keeps nothing from then on.
 func (d *Store) Close() {
 	d.keeping.Lock()
 	defer d.keeping.Unlock()
 	d.kept.Close()
 }
 
-// Cost is that of all pieces that are kept.
+// Cost is the cost of all kept pieces, in bytes.
 func (d *Store) Cost() int64 { return d.kept.MaxCost() - d.kept.RemainingCost() }
 
-// derivedKey says what a piece was made of, and how. Pages are named by their IDs, as
-// the pieces must not keep them alive.
+// derivedKey says what a piece was made of, and how. It has the IDs of pages, because pieces must
+// not keep pages alive.
 type derivedKey struct {
-	page, behind place
+	page, behind spanKey
 	form         FormID
 	gzip, object bool
 	first        bool
-	selection    [sha256.Size]byte // of selectors, and nothing else
+	selection    [sha256.Size]byte // hash of selectors, for a Selection
 }
 
-// place is a span of a page.
-type place struct {
+// spanKey is a span of a page.
+type spanKey struct {
 	page, slot uint64
-	lo, hi     int32 // hi is toEnd however many objects there are
+	lo, hi     int32 // hi is toEnd at the page's end
 }
 
 const toEnd = -1
 
-func placeOf(s tree.Span) place {
+func keyOf(s tree.Span) spanKey {
 	if s.Page == nil {
-		return place{}
+		return spanKey{}
 	}
-	p := place{s.Page.ID(), s.Page.Slot(), int32(s.Lo), int32(s.Hi)}
+	k := spanKey{s.Page.ID(), s.Page.Slot(), int32(s.Lo), int32(s.Hi)}
 	if s.Hi == s.Page.Len() {
-		p.hi = toEnd
+		k.hi = toEnd
 	}
-	return p
+	return k
 }
 
-// slot is where a piece is kept: all of its key but the version.
+// slot is where a piece is kept: a hash of its key without the version.
 func (d *Store) slot(key derivedKey) uint64 {
 	key.page.page, key.behind.page = 0, 0
 	return maphash.Comparable(d.seed, key)
 }
 
-// version grows with each page that replaces another.
+// version grows when a page replaces another.
 func (k derivedKey) version() uint64 { return k.page.page + k.behind.page }
 
-// Variant is what is made of a span of a page.
+// Variant says what is made of a span of a page.
 type Variant struct {
-	Behind tree.Span // a compressed run may refer to the end of this one
+	Behind tree.Span // the run before it: a compressed run may refer to its end
 	Form   FormID
 	Gzip   bool
 	First  bool // of the list: no separator before it
-	Object bool // a body of its own, not an item
-}
-
-func (v Variant) key(s tree.Span) derivedKey {
-	return derivedKey{page: placeOf(s), behind: placeOf(v.Behind), form: v.Form, gzip: v.Gzip, object: v.Object, first: v.First}
+	Object bool // a whole body, not an item
 }
 
 // FormID names a form of list items.
@@ -168,18 +163,19 @@ type FormID uint8
 
 // The forms.
 const (
-	// KeptForm is that of the cache's own bytes.
+	// KeptForm is the cache's own bytes.
 	KeptForm FormID = iota
 	// PartialJSONForm and PartialProtobufForm are metadata only.
 	PartialJSONForm
 	PartialProtobufForm
 )
 
-// Get returns a piece, made if need be. Of those who want the same at the same time,
-// one makes it. A compressed piece is made with the end of what stands before it. The meter is
-// that of the read: nobody waits for its turn while others wait for what it makes.
+// Get returns a piece, and makes it if necessary. One of several readers of the same piece makes
+// it. Produce returns its bytes, and for a compressed piece the end of the run before it. The meter
+// is the read's. A reader waits for its turn before it makes a piece, so no other waits for that
+// turn.
 func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (context, plain []byte, err error)) (*Piece, error) {
-	key := v.key(s)
+	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, object: v.Object, first: v.First}
 	if p := d.lookup(key); p != nil {
 		d.hits.Inc()
 		return p, nil
@@ -192,7 +188,7 @@ func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (conte
 		return nil, err
 	}
 	made, err, _ := d.making.Do(fmt.Sprint(key), func() (any, error) {
-		if p := d.lookup(key); p != nil { // somebody has made it while this read waited for its turn
+		if p := d.lookup(key); p != nil { // another read has made it while this one waited for its turn
 			d.hits.Inc()
 			return p, nil
 		}
@@ -227,22 +223,23 @@ func (d *Store) lookup(key derivedKey) *Piece {
 	return nil
 }
 
-// share lets others find a piece for as long as anybody holds it.
+// share lets other lists find a piece while a list holds it.
 func (d *Store) share(p *Piece) {
 	shared := weak.Make(p)
 	d.Shared.Store(p.key, shared)
 	runtime.AddCleanup(p, func(key derivedKey) { d.Shared.CompareAndDelete(key, shared) }, p.key)
 }
 
-// keep replaces what was made of an older page. That is deleted first: ristretto makes no room for a
-// larger piece in place of a smaller one. Without the wait, readers would not see the piece yet.
+// keep replaces the piece of an older page. It deletes that first: ristretto makes no room for a
+// larger piece in place of a smaller one. Without the wait, readers would not see the new piece
+// yet.
 func (d *Store) keep(p *Piece) {
 	d.keeping.Lock()
 	defer d.keeping.Unlock()
 	slot := d.slot(p.key)
 	if old, ok := d.kept.Get(slot); ok {
 		if old.key.version() > p.key.version() {
-			return // p is for readers of an old snapshot
+			return // p is of an old snapshot
 		}
 		d.kept.Del(slot)
 	}
@@ -250,8 +247,8 @@ func (d *Store) keep(p *Piece) {
 	d.kept.Wait()
 }
 
-// SetLimit changes how many bytes are kept at most. Any pieces beyond it go at once. Ristretto would
-// evict none before the next piece comes.
+// SetLimit changes how many bytes are kept at most. It drops excess pieces at once. Ristretto would
+// only do so when the next piece comes.
 func (d *Store) SetLimit(limit int64) {
 	d.keeping.Lock()
 	defer d.keeping.Unlock()

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -22,7 +21,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// newDerived is a store for a test.
+// newStore is a store for a test.
 func newStore(tb testing.TB, limit int64) *Store {
 	tb.Helper()
 	d := New(limit, prometheus.NewRegistry())
@@ -30,9 +29,9 @@ func newStore(tb testing.TB, limit int64) *Store {
 	return d
 }
 
-// An update costs one make of the page that it replaces, and one of the page behind it, which refers to it: however long
-// updates go on, and if the budget holds little more than what is read. A collection that is filled anew costs one make
-// of each page.
+// An update costs one make of the page that it replaces, and one of the page behind it, which
+// refers to it: however long updates go on, and even if the budget holds little more than what is
+// read. A collection that is filled anew costs one make of each page.
 func TestChurnCostsOneMakeEach(t *testing.T) {
 	for name, budget := range map[string]int64{"ample": 1 << 20, "tight": 180 << 10} {
 		t.Run(name, func(t *testing.T) { churn(t, budget) })
@@ -81,7 +80,7 @@ func churn(t *testing.T, budget int64) {
 			readAll(snapshot)
 		}
 		if step%10 == 0 {
-			runtime.GC() // what is not kept is not shared any more
+			runtime.GC() // drops shared pieces that are not kept
 		}
 	}
 	if makes > 2*steps {
@@ -90,10 +89,7 @@ func churn(t *testing.T, budget int64) {
 	makes = 0
 	again := watchcache.New(*c.Resource(), watchcache.Limits{})
 	again.Reset(slices.Collect(snapshot.Objects("", "")), snapshot.ResourceVersion())
-	snapshot, err := again.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	snapshot = cachetest.Snapshot(t, again)
 	for range 5 {
 		readAll(snapshot)
 		runtime.GC()
@@ -103,7 +99,7 @@ func churn(t *testing.T, budget int64) {
 	}
 }
 
-// A budget that holds nothing, or not everything, changes no answer.
+// A budget that is too small changes no answer.
 func TestDerivedWithinBudget(t *testing.T) {
 	d := newStore(t, 2000)
 	page := func() tree.Span { return tree.Span{Page: &tree.Page{}} }
@@ -118,7 +114,7 @@ func TestDerivedWithinBudget(t *testing.T) {
 		}
 	}
 	for i := range 20 { // larger ones replace smaller ones
-		d.keep(&Piece{key: derivedKey{page: place{page: uint64(i), slot: uint64(i % 2)}}, Plain: make([]byte, 50*i)})
+		d.keep(&Piece{key: derivedKey{page: spanKey{page: uint64(i), slot: uint64(i % 2)}}, Plain: make([]byte, 50*i)})
 		if d.Cost() > 2000 {
 			t.Fatalf("%d bytes are kept", d.Cost())
 		}
@@ -128,7 +124,7 @@ func TestDerivedWithinBudget(t *testing.T) {
 	}
 }
 
-// A herd that waits for turns makes each piece once, even if nothing is kept.
+// Reads that wait for turns together make each piece once, even if nothing is kept.
 func TestHerdMakesEachPieceOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const herd = 20
@@ -153,7 +149,7 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 						t.Error(err)
 					}
 					pieces[i] = p
-					m.Rest()
+					m.ReleaseSlot()
 					return
 				}
 			})
@@ -171,7 +167,7 @@ func TestHerdMakesEachPieceOnce(t *testing.T) {
 	})
 }
 
-// D3: readers of an old snapshot do not displace what was made of the newest.
+// D3: readers of an old snapshot do not displace pieces of the newest.
 func TestOldSnapshotsKeepNothing(t *testing.T) {
 	c, before := cachetest.ConfigMaps(t, 10)
 	d := newStore(t, 1<<20)
@@ -184,12 +180,12 @@ func TestOldSnapshotsKeepNothing(t *testing.T) {
 		if n := testutil.ToFloat64(d.misses); n != step.makes {
 			t.Errorf("after step %d: %v are made, want %v", i, n, step.makes)
 		}
-		runtime.GC() // what is not kept is not shared any more
+		runtime.GC() // drops shared pieces that are not kept
 	}
 }
 
-// However pages change, however many read old and new snapshots of them, and whatever the limit is meanwhile: a piece is
-// the one that was asked for (D1), and what is kept costs what the store says, within the limit (D2).
+// Pages change, old and new snapshots are read, and the limit changes. A piece is always the one
+// that was asked for (D1), and kept pieces cost what the store says, within the limit (D2).
 func TestDerivedKeepsToTheLimit(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -220,21 +216,14 @@ func TestDerivedKeepsToTheLimit(t *testing.T) {
 	}
 }
 
-// update replaces an object of pageOf.
+// update replaces an object.
 func update(t *testing.T, c *watchcache.Cache, i, rv int) watchcache.Snapshot {
 	t.Helper()
-	o := cachetest.ConfigMap(t, i, rv)
-	if err := c.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	snapshot, err := c.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return snapshot
+	cachetest.Apply(t, c, cachetest.ConfigMap(t, i, rv))
+	return cachetest.Snapshot(t, c)
 }
 
-// readPages gets a piece of each page, which tells what it was made of.
+// readPages gets a piece of each page, and checks that it was made of that page.
 func readPages(t *testing.T, d *Store, snapshot watchcache.Snapshot, v Variant) {
 	t.Helper()
 	for span := range snapshot.Spans("", "") {

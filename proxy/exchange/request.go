@@ -45,9 +45,9 @@ type Conn interface {
 
 // Client is the sender of a request.
 type Client interface {
-	// WhenGone calls gone once if the client leaves. Stop ends that. It must be called before the
+	// CancelWhenGone calls gone once if the client leaves. Stop ends that. It must be called before the
 	// connection is read again.
-	WhenGone(gone context.CancelFunc) (stop func())
+	CancelWhenGone(gone context.CancelFunc) (stop func())
 	// Interrupt makes a read of the request body fail. The connection cannot be used afterwards.
 	Interrupt()
 }
@@ -55,8 +55,8 @@ type Client interface {
 // Nobody is a client that never leaves.
 type Nobody struct{}
 
-// WhenGone implements Client.
-func (Nobody) WhenGone(context.CancelFunc) (stop func()) { return func() {} }
+// CancelWhenGone implements Client.
+func (Nobody) CancelWhenGone(context.CancelFunc) (stop func()) { return func() {} }
 
 // Interrupt implements Client.
 func (Nobody) Interrupt() {}
@@ -178,7 +178,7 @@ func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func())
 	if r.Client == nil || r.Body != nil && (r.Body.Length < 0 || r.Body.Length >= AheadMax) {
 		return ctx, cancel // a watched connection is read ahead, within AheadMax
 	}
-	unwatch := r.Client.WhenGone(cancel)
+	unwatch := r.Client.CancelWhenGone(cancel)
 	return ctx, func() {
 		unwatch()
 		cancel()

@@ -27,7 +27,7 @@ type Response struct {
 	Tunnel Tunnel        // what follows the header, instead of HTTP
 	Lasts  bool          // the body has no time limit
 	Shares *fair.Shares  // the part of the workspace that Bytes takes; nil for none
-	Turns  fair.Turns    // taken by the writes of List; nil for none
+	Turns  *fair.Meter   // taken by the writes of List; nil for none
 	Close  bool          // the connection must close
 	// Room is the part of the workspace that List takes until CloseList; nil for none.
 	Room *fair.Room
@@ -67,7 +67,7 @@ const (
 // LetGo subtracts n from the holders of the response's part of the workspace.
 func (r *Response) LetGo(n int) {
 	if r != nil {
-		r.Shares.LetGo(n)
+		r.Shares.Release(n)
 	}
 }
 

@@ -1,17 +1,18 @@
-// Package fair divides what users share: places upstream, processor time, and memory for answers that
-// are made for one request.
+// Package fair shares limited resources among users: requests to upstream, processor time, and
+// memory for answers that are made for one request.
 //
-// [Queue] is the one mechanism. Users take turns, weighted by cost; a user's own claims are served in
-// order. The bytes of waiting claims are bounded, and the user with most of them is refused first.
+// [Queue] is the one mechanism. Users take turns, weighted by cost. A user's own claims are served
+// in order. The bytes of waiting claims are bounded, and the user with most of them is refused
+// first.
 //
-//	Queue      places upstream, slots for expensive reads, bytes of the workspace
-//	Meter      what a read has cost so far; it takes a slot when that is no longer cheap
+//	Queue      requests to upstream, slots for expensive reads, bytes of the workspace
+//	Meter      the cost of a read so far; the read takes a slot when it is no longer cheap
 //	Workspace  memory for one-off bodies, until they are written or dropped
 //	WriteLong  a long body in pieces, with a turn for each
 //
-// Nobody holds a slot while it waits for the workspace or for a run that another read makes. Each piece
-// of a long answer holds a slot for its estimated cost, so that a client which does not read keeps none
-// for longer. One processor is left to short reads: when all are busy, Go looks for network events every
-// 10 ms only, and each writing goroutine runs for 10 ms before the next. Beside 300 unread lists a get
-// took 290 ms without this, and 3 ms with it.
+// No read holds a slot while it waits for the workspace or for a run that another read makes. Each
+// piece of a long answer holds a slot for its estimated cost only: a client that does not read
+// keeps no slot for longer. One processor is left to short reads. When all are busy, Go looks for
+// network events every 10 ms only, and each writing goroutine runs for 10 ms before the next.
+// Beside 300 unread lists a get took 290 ms without this, and 3 ms with it.
 package fair

@@ -6,21 +6,24 @@ import (
 	"sync"
 )
 
-// garbage bounds what making one-off bodies leaves behind until the collector has been there. A body
-// in YAML leaves some 90 times its size. On a busy machine the collector falls behind such a rate,
-// and lets the heap pass its limit: a hundred small lists in YAML took 76 MiB more than they should.
-// So whoever makes more garbage than there may be has it collected, before others get the memory.
+// garbage bounds the garbage of one-off bodies. A body in YAML leaves some 90 times its size. On a
+// busy machine the collector falls behind such a rate and lets the heap pass its limit: a hundred
+// small lists in YAML took 76 MiB too much. So a body that makes too much garbage has it collected
+// before others get the memory.
 type garbage struct {
-	most int64 // bytes; 0 for any amount
+	most int64 // bytes; 0 for no bound
 	mu   struct {
 		sync.Mutex
 		bytes int64
-		since uint64 // how many collections there were when it began
+		since uint64 // the number of collections when counting began
 	}
 }
 
-// add counts garbage. Others who add some wait for a collection that is under way.
-func (g *garbage) add(bytes int64) {
+// CollectAfter has garbage collected when there is more than this of it, in bytes; 0 is never.
+func (g *garbage) CollectAfter(bytes int64) { g.most = bytes }
+
+// Discard counts bytes that were taken and are garbage. It waits for a collection under way.
+func (g *garbage) Discard(bytes int64) {
 	if g.most == 0 {
 		return
 	}
@@ -36,7 +39,7 @@ func (g *garbage) add(bytes int64) {
 	}
 }
 
-// collections is how many have ended.
+// collections is the number of completed collections.
 func collections() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
 	metrics.Read(sample)

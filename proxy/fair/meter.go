@@ -7,41 +7,41 @@ import (
 	"time"
 )
 
-// Meter bounds the processor time of a read from the cache. A read begins without a slot, so
-// that a cheap one waits for nothing and pays for one subtraction. When it has cost more than
-// cheapWork, it takes a slot from a [fairQueue] and gives it back after a turn, so that users
-// share the processors alike however dear each of their reads is. Nobody holds a slot who waits
-// for anything else. The pieces of a long answer take turns, too, each for what its write costs.
+// Meter bounds the processor time of a read from the cache. A read begins without a slot: a cheap
+// one waits for nothing and pays for one subtraction. A read that has cost more than CheapWork
+// takes a slot from a [Queue] and gives it back after its turn. So users get equal shares of the
+// processors, however expensive each of their reads is. No read holds a slot while it waits for
+// something else. Each piece of a long answer takes a turn too, with the cost of its write.
 //
-// Costs are estimates, in nanoseconds, and known beforehand: a measured time would be longer on a
-// busy machine, and make cheap reads dear just then.
+// Costs are estimates in nanoseconds, known beforehand. Measured times would be longer on a busy
+// machine, and would make cheap reads expensive just then.
 type Meter struct {
 	ctx    context.Context
+	base   context.Context // ctx without the client's leaving
 	who    Claimant
 	slots  *Queue // nil for no bound
 	left   int64  // of the turn
 	holds  bool   // a slot
 	writes bool   // the answer is being written
-	// attends tells that the client's leaving has to be watched for, which ends with stop.
+	// attends says that the read has still to watch for the client's leaving. stop ends that.
 	attends bool
 	stop    func()
-	base    context.Context // that ctx was made of
 	// err says why the read was given up. Nothing that was made until then may be used.
 	err error
 }
 
 // Bounds of a read's work, in nanoseconds.
 const (
-	// CheapWork is what a read may cost without a slot, TurnWork what it may cost before others
-	// have their turn.
+	// CheapWork is what a read may cost without a slot.
 	CheapWork = 2e6
-	TurnWork  = 2e6
-	// writingWork is turnWork of an answer that is made while it is written: what a piece costs.
+	// TurnWork is what a turn may cost. writingWork is the same for a piece of an answer that is
+	// made while it is written.
+	TurnWork    = 2e6
 	writingWork = 5e5
 )
 
-// What work costs, in nanoseconds: lookCost for an object and compareCost for each comparison of a
-// filter, the others for a byte.
+// Costs in nanoseconds: LookCost for an object, CompareCost for each comparison of a filter, the
+// others for a byte.
 const (
 	LookCost    = 50
 	CompareCost = 7
@@ -63,14 +63,14 @@ type Claimant interface {
 	Attended(ctx context.Context) (_ context.Context, stop func())
 }
 
-// NewMeter begins to count what a read costs. Attends tells that the client's leaving has to be
-// watched for while the read waits.
+// NewMeter returns a meter for a read. With attends, the read is given up if the client leaves
+// while it waits.
 func NewMeter(ctx context.Context, who Claimant, slots *Queue, attends bool) Meter {
 	return Meter{ctx: ctx, base: ctx, who: who, slots: slots, left: CheapWork, attends: attends}
 }
 
-// NewSlots returns the slots of dear reads. One processor is left to the others: without any that is
-// free, Go looks for what has come from the network every 10 ms only.
+// NewSlots returns the slots of expensive reads: one processor is left to cheap reads and the
+// network. Waiting claims may hold room bytes.
 func NewSlots(room int64) *Queue {
 	n := int64(max(1, runtime.GOMAXPROCS(0)-1))
 	return NewQueue(n, n, room)
@@ -82,8 +82,8 @@ func (m *Meter) Failed() error { return m.err }
 // Context ends when the read should be given up.
 func (m *Meter) Context() context.Context { return m.ctx }
 
-// Spend is called before work. It waits for a slot if the read is dear, and fails if the client has
-// left meanwhile, or too many wait. A nil meter counts nothing.
+// Spend is called before work. If the read is expensive, it waits for a slot. It fails if the
+// client leaves meanwhile or too many claims wait. A nil meter counts nothing.
 func (m *Meter) Spend(cost int64) error {
 	if m == nil {
 		return nil
@@ -98,14 +98,14 @@ func (m *Meter) turn(cost int64) error {
 	if m.slots == nil || m.err != nil {
 		return m.err
 	}
-	m.Rest()
+	m.ReleaseSlot()
 	if m.attends {
 		m.ctx, m.stop = m.who.Attended(m.ctx)
 		m.attends = false
 	}
 	c := Claim{User: m.who.User(), Size: 1, Cost: max(TurnWork, cost), Held: m.who.Held()}
 	if m.writes {
-		c.Cost, c.Held = max(writingWork, cost), 0 // what was begun is not refused
+		c.Cost, c.Held = max(writingWork, cost), 0 // an answer that has begun is not refused
 	}
 	if m.err = m.ctx.Err(); m.err == nil {
 		m.err = m.slots.Take(m.ctx, c)
@@ -117,18 +117,18 @@ func (m *Meter) turn(cost int64) error {
 	return nil
 }
 
-// Rest gives the slot back, and the turn with it.
-func (m *Meter) Rest() {
+// ReleaseSlot gives the slot back and ends the turn.
+func (m *Meter) ReleaseSlot() {
 	if m != nil && m.holds {
 		m.holds, m.left = false, 0
 		m.slots.Give(m.who.User(), 1)
 	}
 }
 
-// End is called when the answer is complete. The client's connection may be read then. The
-// state of a watch, which is written later, takes turns as before.
+// End is called when the answer is complete. The client's connection may be read then. An answer
+// that is written later, such as the state of a watch, takes turns as before.
 func (m *Meter) End() {
-	m.Rest()
+	m.ReleaseSlot()
 	if m.stop != nil {
 		m.stop()
 		m.stop = nil
@@ -136,41 +136,21 @@ func (m *Meter) End() {
 	m.ctx, m.attends, m.writes = m.base, false, true
 }
 
-// write implements writing. Until end is called, it holds a slot, but not for longer than it costs:
-// the client may not read.
+// write takes a turn to write size bytes. The turn ends when end is called or its cost has passed:
+// the client may not read. An empty write takes none.
 func (m *Meter) write(size int) (end func(), err error) {
-	m.Rest()
-	if m.slots == nil {
+	m.ReleaseSlot()
+	if m.slots == nil || size == 0 {
 		return func() {}, nil
 	}
-	return NewTurns(m.ctx, m.slots, m.who.User()).write(size)
-}
-
-// writeTurns are the turns that a user takes to write.
-type writeTurns struct {
-	ctx   context.Context
-	slots *Queue
-	user  string
-}
-
-// NewTurns returns the turns that a user takes to write.
-func NewTurns(ctx context.Context, slots *Queue, user string) Turns {
-	return writeTurns{ctx, slots, user}
-}
-
-// write implements writing. To write nothing takes none.
-func (t writeTurns) write(size int) (end func(), err error) {
-	if size == 0 {
-		return func() {}, nil
-	}
-	cost := writeCost * int64(size)
-	if err := t.slots.Take(t.ctx, Claim{User: t.user, Size: 1, Cost: cost}); err != nil {
+	user, cost := m.who.User(), writeCost*int64(size)
+	if err := m.slots.Take(m.ctx, Claim{User: user, Size: 1, Cost: cost}); err != nil {
 		return nil, err
 	}
-	give := sync.OnceFunc(func() { t.slots.Give(t.user, 1) })
-	late := time.AfterFunc(time.Duration(cost), give)
+	give := sync.OnceFunc(func() { m.slots.Give(user, 1) })
+	expiry := time.AfterFunc(time.Duration(cost), give)
 	return func() {
-		late.Stop()
+		expiry.Stop()
 		give()
 	}, nil
 }

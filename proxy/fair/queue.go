@@ -1,6 +1,7 @@
 package fair
 
 import (
+	"cmp"
 	"container/heap"
 	"container/list"
 	"context"
@@ -9,50 +10,49 @@ import (
 	"sync"
 )
 
-// Queue hands out a capacity, which may be bytes or places, and lets users take turns when
-// there is not enough for all. A user's claims are served in the order in which they came. A
-// semaphore that serves everybody in that order gives most to the user who asks most.
+// Queue hands out a capacity, in bytes or slots, and lets users take turns when there is not enough
+// for all. A user's claims are served in the order in which they came. A semaphore, which serves
+// all claims in that order, gives most to the user who claims most.
 //
 // It is start-time fair queueing: each claim moves its user's next turn back by the claim's cost,
-// and the user whose turn is earliest is served. That is round robin, weighted by cost: it needs
-// no quantum, and claims may differ in size by orders of magnitude.
+// and the user with the earliest turn is served. That is round robin, weighted by cost. It needs no
+// quantum, and claims may differ in size by orders of magnitude.
 //
 // Invariants:
 //
-//  1. What is held is never more than the capacity.
-//  2. A user who holds something does not get more than the share in all, so that others always
-//     find room. Who holds nothing may have what it needs.
-//  3. The first in turn waits for nothing but room for its claim. Nobody overtakes it, so that
-//     small claims do not starve a large one.
-//  4. Of two users who wait all the time and are below their share, neither is served more than
-//     the other by more than the greatest costs of a claim of each.
-//  5. Claims that wait hold at most room bytes. When more come, the last claim of the user whose
-//     claims hold most is refused, of those that hold any.
-//  6. A user who holds nothing and waits for nothing is forgotten once nobody waits.
+//  1. Users never hold more than the capacity.
+//  2. A user who holds something does not get more than the share in all, so others always find
+//     room. A user who holds nothing may get any claim.
+//  3. The first claim in turn waits only for room. No other claim overtakes it, so small claims do
+//     not starve a large one.
+//  4. Of two users who wait all the time and are below their share, neither is served more than the
+//     other by more than the greatest costs of a claim of each.
+//  5. Waiting claims hold at most room bytes. When more come, the user whose claims hold most loses
+//     the last one that holds any.
+//  6. A user without claims is forgotten once no claim waits.
 type Queue struct {
 	Capacity int64
 	share    int64 // of one user; the capacity for no bound
-	room     int64 // for claims that wait, in bytes
+	room     int64 // for waiting claims, in bytes
 
 	mu struct {
 		sync.Mutex
 		free    int64
 		now     int64 // the turn that was served last
-		entered int64 // counts what entered decides between
-		waiting int64 // bytes of claims that wait
+		entered int64 // counts flow.entered
+		waiting int64 // bytes of waiting claims
 		waiters int
 		flows   map[string]*flow
 		turns   turns   // flows whose first claim waits for its turn or for room
-		rested  []*flow // flows with nothing to do whose next turn is ahead of now
-		spare   []*flow // to be used again
+		rested  []*flow // flows without claims whose next turn is after now
 	}
 }
 
-// Claim is what somebody wants.
+// Claim is a user's claim to a part of a capacity.
 type Claim struct {
 	User string
 	Size int64 // of the capacity
-	Cost int64 // how far it moves the user's next turn back
+	Cost int64 // moves the user's next turn back
 	Held int64 // bytes of memory that it holds while it waits
 }
 
@@ -60,7 +60,7 @@ var (
 	// ErrCrowded says that a claim was refused: too many wait.
 	ErrCrowded = errors.New("too many wait already")
 	// errNeverFits says that a claim is larger than the capacity.
-	errNeverFits = errors.New("larger than all there is")
+	errNeverFits = errors.New("larger than the capacity")
 )
 
 // flow is what a user holds and waits for.
@@ -69,35 +69,33 @@ type flow struct {
 	held    int64     // of the capacity
 	next    int64     // turn
 	waiting int64     // bytes
-	waiters list.List // of *waiter
+	waiters list.List // of *Waiter
 	place   int       // in turns, -1 if it is not there
-	entered int64
+	entered int64     // decides between flows with the same turn
 	rested  bool
 }
 
-// Waiter is a claim that waits. Err is set before decided is closed.
+// Waiter is a waiting claim. Err is set before decided is closed.
 type Waiter struct {
 	Claim
 	flow    *flow
-	element *list.Element // nil when it does not wait any more
+	element *list.Element // nil once it is decided
 	decided chan struct{}
 	err     error
 }
 
-const (
-	// flowsRested bounds the users that are remembered though they have nothing to do.
-	flowsRested = 256
-	flowsSpare  = 64
-)
+// flowsRested bounds the users without claims that are remembered.
+const flowsRested = 256
 
-// NewQueue returns a queue of a capacity, of which a user may hold a share. Waiting claims may hold room bytes.
+// NewQueue returns a queue. A user may hold a share of its capacity. Waiting claims may hold room
+// bytes.
 func NewQueue(capacity, share, room int64) *Queue {
 	q := &Queue{Capacity: capacity, share: share, room: room}
 	q.mu.free, q.mu.flows = capacity, map[string]*flow{}
 	return q
 }
 
-// Take waits for a claim until ctx ends. What was taken is given back with give.
+// Take waits for a claim until ctx ends. Give gives it back.
 func (q *Queue) Take(ctx context.Context, c Claim) error {
 	w, err := q.Enter(c)
 	if w == nil {
@@ -112,33 +110,33 @@ func (q *Queue) Try(c Claim) bool {
 	if w == nil {
 		return err == nil
 	}
-	if q.leave(w) && w.err == nil {
-		q.Give(w.User, w.Size) // it was granted just now
-	}
+	q.leave(w)
 	return false
 }
 
-// Wait is the rest of take.
+// Wait waits for a claim that was entered until ctx ends.
 func (q *Queue) Wait(ctx context.Context, w *Waiter) error {
 	select {
 	case <-w.decided:
 		return w.err
 	case <-ctx.Done():
-		if q.leave(w) && w.err == nil {
-			q.Give(w.User, w.Size) // it was granted at the same time
-		}
+		q.leave(w)
 		return ctx.Err()
 	}
 }
 
-// Enter takes at once, or fails, or returns a waiter, which has to wait.
+// Enter takes at once, fails, or returns a waiter for Wait.
 func (q *Queue) Enter(c Claim) (*Waiter, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if c.Size > q.Capacity {
 		return nil, errNeverFits
 	}
-	f := q.flowLocked(c.User)
+	f := q.mu.flows[c.User]
+	if f == nil {
+		f = &flow{user: c.User, place: -1}
+		q.mu.flows[c.User] = f
+	}
 	defer q.restLocked(f)
 	if len(q.mu.turns) == 0 && f.waiters.Len() == 0 && q.sharesLocked(f, c.Size) && c.Size <= q.mu.free {
 		q.grantLocked(f, c)
@@ -157,27 +155,30 @@ func (q *Queue) Enter(c Claim) (*Waiter, error) {
 	return w, nil
 }
 
-// leave takes a waiter out, unless that has been decided already.
-func (q *Queue) leave(w *Waiter) (decided bool) {
+// leave withdraws a waiting claim. It gives back a claim that was granted at the same time.
+func (q *Queue) leave(w *Waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.element == nil {
-		return true
+	switch {
+	case w.element != nil:
+		q.dropLocked(w)
+		q.serveLocked()
+		q.restLocked(w.flow)
+	case w.err == nil:
+		q.giveLocked(w.flow, w.Size)
 	}
-	q.dropLocked(w)
-	q.serveLocked()
-	q.restLocked(w.flow)
-	return false
 }
 
 // Give gives back some of what a user has taken.
 func (q *Queue) Give(user string, size int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	f := q.mu.flows[user]
-	if size == 0 {
-		return
+	if size > 0 {
+		q.giveLocked(q.mu.flows[user], size)
 	}
+}
+
+func (q *Queue) giveLocked(f *flow, size int64) {
 	if f == nil || f.held < size {
 		panic("BUG: more is given back than was taken")
 	}
@@ -202,7 +203,7 @@ func (q *Queue) Waiting() int {
 	return q.mu.waiters
 }
 
-// serveLocked grants what there is room for, in turn.
+// serveLocked grants claims in turn while there is room.
 func (q *Queue) serveLocked() {
 	for len(q.mu.turns) > 0 {
 		f := q.mu.turns[0]
@@ -233,13 +234,13 @@ func (q *Queue) grantLocked(f *flow, c Claim) {
 	q.enterLocked(f)
 }
 
-// enterLocked has those who have the same turn served before a flow.
+// enterLocked puts a flow behind all others with the same turn.
 func (q *Queue) enterLocked(f *flow) {
 	q.mu.entered++
 	f.entered = q.mu.entered
 }
 
-// dropLocked takes a waiter out of the queue, and sees to its flow's place.
+// dropLocked takes a waiter out of the queue.
 func (q *Queue) dropLocked(w *Waiter) {
 	w.flow.waiters.Remove(w.element)
 	w.element = nil
@@ -249,8 +250,8 @@ func (q *Queue) dropLocked(w *Waiter) {
 	q.placeLocked(w.flow)
 }
 
-// makeRoomLocked refuses claims until more bytes may wait, and tells whether they may. Those of
-// the user who would have most are refused first, which may be the one that asks.
+// makeRoomLocked refuses claims until more bytes may wait. It begins with the user who would have
+// most. If that is the user of f, it returns false.
 func (q *Queue) makeRoomLocked(f *flow, more int64) bool {
 	for q.mu.waiting+more > q.room {
 		most := f
@@ -271,7 +272,7 @@ func (q *Queue) makeRoomLocked(f *flow, more int64) bool {
 	return true
 }
 
-// lastHolding is the last waiter that holds memory. Those that hold none are not refused.
+// lastHolding is the last waiter that holds memory. Claims that hold none are not refused.
 func (f *flow) lastHolding() *Waiter {
 	e := f.waiters.Back()
 	for e.Value.(*Waiter).Held == 0 {
@@ -280,13 +281,13 @@ func (f *flow) lastHolding() *Waiter {
 	return e.Value.(*Waiter)
 }
 
-// sharesLocked tells whether a user may have so much more, if there is room.
+// sharesLocked tells whether a user's share allows so much more.
 func (q *Queue) sharesLocked(f *flow, size int64) bool {
 	return f.held == 0 || f.held+size <= q.share
 }
 
-// placeLocked sees to it that a flow is among those whose turn may come if its first claim may be
-// granted.
+// placeLocked puts a flow into turns, or at its place there, if its first claim may be granted.
+// Otherwise it takes the flow out.
 func (q *Queue) placeLocked(f *flow) {
 	first := f.waiters.Front()
 	may := first != nil && q.sharesLocked(f, first.Value.(*Waiter).Size)
@@ -302,24 +303,8 @@ func (q *Queue) placeLocked(f *flow) {
 	}
 }
 
-func (q *Queue) flowLocked(user string) *flow {
-	f := q.mu.flows[user]
-	if f != nil {
-		return f
-	}
-	if n := len(q.mu.spare); n > 0 {
-		f, q.mu.spare = q.mu.spare[n-1], q.mu.spare[:n-1]
-		f.user, f.next = user, 0
-	} else {
-		f = &flow{user: user, place: -1}
-	}
-	q.mu.flows[user] = f
-	return f
-}
-
-// restLocked forgets a flow that has nothing to do. While others wait, it has to be remembered how
-// much it was served before its next claim: it may be one that asks for a single dear thing at a
-// time.
+// restLocked forgets a flow without claims. While other claims wait, it remembers how much the flow
+// was served: its user may ask for one expensive thing at a time.
 func (q *Queue) restLocked(f *flow) {
 	switch {
 	case f.held > 0 || f.waiters.Len() > 0 || f.rested:
@@ -328,13 +313,10 @@ func (q *Queue) restLocked(f *flow) {
 		q.mu.rested = append(q.mu.rested, f)
 	case q.mu.flows[f.user] == f:
 		delete(q.mu.flows, f.user)
-		if len(q.mu.spare) < flowsSpare {
-			q.mu.spare = append(q.mu.spare, f)
-		}
 	}
 }
 
-// turns are a heap of flows by their next turn; of those with the same, the one that came first.
+// turns are a heap of flows by their next turn, then by when they entered.
 type turns []*flow
 
 // Len implements heap.Interface.
@@ -342,10 +324,7 @@ func (t turns) Len() int { return len(t) }
 
 // Less implements heap.Interface.
 func (t turns) Less(i, j int) bool {
-	if t[i].next != t[j].next {
-		return t[i].next < t[j].next
-	}
-	return t[i].entered < t[j].entered
+	return cmp.Or(cmp.Compare(t[i].next, t[j].next), cmp.Compare(t[i].entered, t[j].entered)) < 0
 }
 
 // Swap implements heap.Interface.

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// verify checks the invariants of a queue that nobody uses at the moment.
+// verify checks the invariants of a queue that is not in use.
 func verify(t *testing.T, q *Queue) {
 	t.Helper()
 	q.mu.Lock()
@@ -41,8 +41,8 @@ func verify(t *testing.T, q *Queue) {
 		t.Fatalf("%d are held and %d free of %d", held, q.mu.free, q.Capacity)
 	case waiting != q.mu.waiting, waiting > q.room: // 5
 		t.Fatalf("%d bytes wait, of %d, %d are counted", waiting, q.room, q.mu.waiting)
-	case len(q.mu.rested) > flowsRested, len(q.mu.spare) > flowsSpare:
-		t.Fatalf("%d users rest, %d are spare", len(q.mu.rested), len(q.mu.spare))
+	case len(q.mu.rested) > flowsRested:
+		t.Fatalf("%d users rest", len(q.mu.rested))
 	}
 	if len(q.mu.turns) > 0 { // 3
 		if first := q.mu.turns[0].waiters.Front().Value.(*Waiter); first.Size <= q.mu.free {
@@ -51,7 +51,7 @@ func verify(t *testing.T, q *Queue) {
 	}
 }
 
-// taker is somebody with a claim, in a test.
+// taker has a claim.
 type taker struct {
 	Claim
 	leave   context.CancelFunc
@@ -80,8 +80,9 @@ func enter(t *testing.T, q *Queue, c Claim) *taker {
 	return k
 }
 
-// Whatever users claim, give up and give back: the invariants hold, claims of one user are granted in their order, nobody
-// holds more than its share, and in the end everything is free and nobody is remembered.
+// Users claim, give up and give back at random. The invariants hold, each user's claims are granted
+// in order, no user holds more than its share, and in the end all is free and all users are
+// forgotten.
 func TestFairQueueOfManyUsers(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -91,7 +92,7 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 			capacity := 1 + random.Int64N(100)
 			q := NewQueue(capacity, 1+random.Int64N(capacity), random.Int64N(200))
 			var waiting, holding []*taker
-			last := map[string]int{} // of whose claims that were granted
+			last := map[string]int{} // by user, the last claim that was granted
 			settle := func() {
 				synctest.Wait()
 				verify(t, q)
@@ -166,8 +167,8 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 	}
 }
 
-// Users who want as much as they can get are served alike, by cost, whatever each asks for at a time and however many
-// claims it has waiting (4).
+// Users who want as much as they can get are served alike by cost, however large each claim is and
+// however many wait (4).
 func TestFairQueueServesAlike(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -205,7 +206,7 @@ func TestFairQueueServesAlike(t *testing.T) {
 		}
 		for _, c := range order {
 			if len(left) < len(greatest) {
-				break // somebody has got all it wanted
+				break // a user has got all it wanted
 			}
 			served[c.User] += c.Cost
 			if left[c.User]--; left[c.User] == 0 {
@@ -222,22 +223,22 @@ func TestFairQueueServesAlike(t *testing.T) {
 	})
 }
 
-// Who asks for one dear thing at a time does not get more than who has many cheap ones waiting.
+// A user with one expensive claim at a time gets no more than a user with many cheap ones waiting.
 func TestFairQueueRemembersWhoRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, 1, 1<<20)
-		if err := q.Take(t.Context(), Claim{"dear", 1, 100, 1}); err != nil {
+		if err := q.Take(t.Context(), Claim{"expensive", 1, 100, 1}); err != nil {
 			t.Fatal(err)
 		}
 		var cheap []*taker
 		for range 150 {
 			cheap = append(cheap, enter(t, q, Claim{"cheap", 1, 1, 1}))
 		}
-		q.Give("dear", 1)
+		q.Give("expensive", 1)
 		synctest.Wait()
-		dear := enter(t, q, Claim{"dear", 1, 100, 1})
+		expensive := enter(t, q, Claim{"expensive", 1, 100, 1})
 		for n := range 150 {
-			if done, _ := dear.state(); done {
+			if done, _ := expensive.state(); done {
 				t.Fatalf("served after %d cheap ones", n)
 			}
 			if n == 99 {
@@ -251,13 +252,13 @@ func TestFairQueueRemembersWhoRests(t *testing.T) {
 		}
 		q.Give("cheap", 1)
 		synctest.Wait()
-		if done, err := dear.state(); !done || err != nil {
+		if done, err := expensive.state(); !done || err != nil {
 			t.Fatalf("not served in its turn: %t %v", done, err)
 		}
 		for _, k := range cheap {
 			k.leave()
 		}
-		q.Give("dear", 1)
+		q.Give("expensive", 1)
 		synctest.Wait()
 		verify(t, q)
 		if len(q.mu.flows) != 0 {
@@ -266,12 +267,12 @@ func TestFairQueueRemembersWhoRests(t *testing.T) {
 	})
 }
 
-// When no more may wait, the last claims of the user are refused who has most of them waiting.
+// When no more bytes may wait, the user with most of them loses its last claims.
 func TestFairQueueIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, 1, 100)
 		if err := q.Take(t.Context(), Claim{"holder", 1, 1, 1000}); err != nil {
-			t.Fatal(err) // what does not wait takes no room
+			t.Fatal(err) // a granted claim takes no room
 		}
 		var many []*taker
 		for range 10 {
@@ -294,7 +295,7 @@ func TestFairQueueIsFull(t *testing.T) {
 			t.Error("refused though others have more waiting")
 		}
 		if huge := enter(t, q, Claim{"huge", 1, 1, 101}); !refused(huge) {
-			t.Error("a claim waits that is larger than what may")
+			t.Error("a claim waits that holds more than the room")
 		}
 		verify(t, q)
 		q.Give("holder", 1)
@@ -321,9 +322,9 @@ func BenchmarkFairQueue(b *testing.B) {
 	}
 }
 
-// A claim that holds no memory while it waits is not refused, whoever needs room: it is the rest of
-// an answer that has begun.
-func TestWhatHoldsNothingIsNotRefused(t *testing.T) {
+// A claim that holds no memory while it waits is never refused for room: it is the rest of an
+// answer that has begun.
+func TestClaimWithoutMemoryIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, 1, 100)
 		enter(t, q, Claim{User: "holder", Size: 1})
@@ -339,7 +340,7 @@ func TestWhatHoldsNothingIsNotRefused(t *testing.T) {
 			}
 		}
 		if done, _ := last.state(); !done {
-			t.Error("the last that holds memory still waits")
+			t.Error("the last claim that holds memory still waits")
 		}
 	})
 }

@@ -11,22 +11,17 @@ import (
 // WriteSize is how many bytes of a body are written at a time: four TLS records.
 const WriteSize = 64 << 10
 
-// Turns has others take turns before size bytes are written. End is called when they are.
-type Turns interface {
-	write(size int) (end func(), err error)
-}
-
-// turning has others take turns between the pieces of a long body.
+// turning takes a turn before each piece of a long body.
 type turning struct {
 	io.Writer
-	turns Turns
-	begun bool // so much was written that it is a long body
+	turns *Meter
+	begun bool // the body is long: a piece was written, or its length says so
 }
 
 // InTurns returns a writer that waits for a turn before each piece but the first.
-func InTurns(w io.Writer, turns Turns) io.Writer { return &turning{Writer: w, turns: turns} }
+func InTurns(w io.Writer, turns *Meter) io.Writer { return &turning{Writer: w, turns: turns} }
 
-// Write implements io.Writer. A short body waits for nobody.
+// Write implements io.Writer. A short body does not wait.
 func (t *turning) Write(p []byte) (int, error) {
 	size := 0
 	if t.begun {
@@ -41,12 +36,12 @@ func (t *turning) Write(p []byte) (int, error) {
 	return t.Writer.Write(p)
 }
 
-// paced ends the writing of a list to a client that reads less than listPace on average. A list
-// keeps the objects and pages alive that it shows. Kube-apiserver ends every answer but a watch
-// after a minute. Only the writes count, not what the list waits for here.
+// paced fails if a client reads less than listPace on average, because a list keeps its objects and
+// pages alive. Kube-apiserver ends every answer but a watch after a minute. Only time in writes
+// counts, not time in which the list waits for a turn.
 type paced struct {
 	io.Writer
-	room    *Room // which others may want; nil for none
+	room    *Room // memory that other users may want; nil for none
 	took    time.Duration
 	written int64
 }
@@ -61,7 +56,8 @@ var ErrSlowList = errors.New("the client reads a list too slowly")
 
 // Write implements io.Writer.
 func (p *paced) Write(b []byte) (int, error) {
-	if p.took > listGrace+time.Duration(p.written)*time.Second/listPace || p.room != nil && p.room.late(p.written, p.took) {
+	slow := p.took > listGrace+time.Duration(p.written)*time.Second/listPace
+	if slow || p.room != nil && p.room.late(p.written, p.took) {
 		return 0, ErrSlowList
 	}
 	began := time.Now()
@@ -79,10 +75,10 @@ type listWriter struct {
 	turning turning
 }
 
-// WriteLong writes a body of length bytes, or -1 until it ends, in large pieces: each is a system
-// call, a TLS record or more, and over HTTP/2 a message to another goroutine. Without turns it waits
-// for none; the room is what the body takes, or nil.
-func WriteLong(w io.Writer, body io.WriterTo, length int64, turns Turns, room *Room) (int64, error) {
+// WriteLong writes a body of length bytes, or -1 if that is unknown, in large pieces. Each piece is
+// a system call, a TLS record or more, and over HTTP/2 a message to another goroutine. Without
+// turns it takes none. Room is the memory that the body takes, or nil.
+func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *Room) (int64, error) {
 	lw := listWriters.Get().(*listWriter)
 	lw.paced = paced{Writer: w, room: room}
 	w = &lw.paced

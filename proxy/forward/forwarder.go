@@ -245,7 +245,7 @@ func (x *roundTrip) watchClient() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.finished {
-		x.stopWatch = x.Client.WhenGone(x.cancel)
+		x.stopWatch = x.Client.CancelWhenGone(x.cancel)
 	}
 }
 

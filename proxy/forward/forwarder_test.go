@@ -18,7 +18,7 @@ import (
 // watchedClient counts its watchers and interruptions.
 type watchedClient struct{ watched, began, interrupted atomic.Int64 }
 
-func (c *watchedClient) WhenGone(context.CancelFunc) (stop func()) {
+func (c *watchedClient) CancelWhenGone(context.CancelFunc) (stop func()) {
 	c.began.Add(1)
 	c.watched.Add(1)
 	return func() { c.watched.Add(-1) }

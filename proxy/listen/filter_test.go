@@ -72,7 +72,7 @@ func TestExpensiveFilterIsNotThePumps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.pump.mu.Lock() // nobody gets into the queue
+	s.pump.mu.Lock() // no watch gets into the queue
 	applied := make(chan struct{})
 	go func() {
 		defer close(applied)
@@ -80,7 +80,7 @@ func TestExpensiveFilterIsNotThePumps(t *testing.T) {
 	}()
 	line := make(chan string, 1)
 	go func() {
-		text, _ := bufio.NewReader(resp.Body).ReadString('\n') // empty if there is none
+		text, _ := bufio.NewReader(resp.Body).ReadString('\n') // empty without an event
 		line <- text
 	}()
 	select {

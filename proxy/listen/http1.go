@@ -1,7 +1,6 @@
 package listen
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -20,13 +19,14 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// newHTTP1 makes a server for requests with heads of up to so many bytes. It never listens.
+// newHTTP1 returns a server for requests with heads of up to so many bytes. It never listens.
 func (s *Server) newHTTP1(head int) *fasthttp.Server {
+	logger, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // fails for unknown levels only
 	return &fasthttp.Server{
 		Handler:               s.serve,
 		Concurrency:           1 << 20,
 		ReadBufferSize:        head,
-		ReadTimeout:           s.options().Limits.Read,
+		ReadTimeout:           s.Options().Limits.Read,
 		StreamRequestBody:     true,
 		KeepHijackedConns:     true,
 		MaxRequestBodySize:    exchange.BodyAhead,
@@ -35,27 +35,21 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 		SecureErrorLogMessage: true,
 
 		DisablePreParseMultipartForm: true,
-		Logger:                       quiet{s.log},
+		Logger:                       logger, // broken connections are ordinary
 		ConnState: func(c net.Conn, state fasthttp.ConnState) {
 			if state == fasthttp.StateIdle || state == fasthttp.StateActive {
-				c.(*conn.Conn).SetIdle(state == fasthttp.StateIdle)
+				c.(*conn.Conn).Idle = state == fasthttp.StateIdle
 			}
 		},
 	}
 }
 
-// quiet takes fasthttp's log: broken connections are daily bread.
-type quiet struct{ log *zap.Logger }
-
-// Printf implements fasthttp.Logger.
-func (q quiet) Printf(format string, args ...any) { q.log.Debug(fmt.Sprintf(format, args...)) }
-
 // serveConn serves a connection until it ends or is a stream. Each wait is in a new goroutine,
-// as the stack of one that was busy stays large.
+// because the stack of a busy one stays large.
 func (s *Server) serveConn(c *conn.Conn) {
 	switch protocol, err := c.Handshake(); {
 	case err != nil:
-		_ = c.Close() // there is nobody to tell
+		_ = c.Close() // the client cannot be told
 	case protocol == http2.NextProtoTLS:
 		s.serving.Go(func() { s.serveHTTP2Conn(c) })
 	default:
@@ -65,48 +59,43 @@ func (s *Server) serveConn(c *conn.Conn) {
 
 // serveRequests waits for a request and serves those that come in a row.
 func (s *Server) serveRequests(c *conn.Conn, first bool) {
-	if !s.await(c, first) {
+	ok, refused := c.Await(first, s.Options().Limits, &s.heads)
+	if refused {
+		s.Metrics.ConnectionRefused("heads")
+	}
+	if !ok {
 		_ = c.Close() // nothing more is written
 		return
 	}
 	server := s.http.short
-	if c.HeadLength() == 0 || c.HeadLength() > shortHead {
+	if c.HeadLength == 0 || c.HeadLength > shortHead {
 		server = s.http.long
 	}
 	if err := server.ServeConn(c); err != nil {
-		s.log.Debug("connection broken", zap.Error(err)) // daily bread
+		s.Log.Debug("connection broken", zap.Error(err))
 	}
-	if c.GoesOn() {
+	if c.HandedBack {
 		s.serving.Go(func() { s.serveRequests(c, false) })
 	}
-}
-
-// await waits for a request, or for the end of a connection.
-func (s *Server) await(c *conn.Conn, first bool) bool {
-	ok, refused := c.Await(first, s.options().Limits, &s.heads)
-	if refused {
-		s.metrics.ConnectionRefused("heads")
-	}
-	return ok
 }
 
 // serve is where a request enters from fasthttp.
 func (s *Server) serve(fctx *fasthttp.RequestCtx) {
 	began := time.Now()
 	c := fctx.Conn().(*conn.Conn)
-	c.Stall = s.options().Limits.Write
+	c.Stall = s.Options().Limits.Write
 	req := s.newRequest(fctx)
-	resp := misread(&fctx.Request.Header, req.Header)
+	resp := rejectMalformed(&fctx.Request.Header, req.Header)
 	rt := exchange.ParseRoute(req.Method, req.Path)
 	if req.EndsConnection() {
 		fctx.SetConnectionClose() // fasthttp heeds only a lone lower-case close
 	}
 	if resp == nil {
-		resp = s.handler.Handle(s.ctx, req, &rt)
+		resp = s.Handler.Handle(s.Serving, req, &rt)
 	}
-	s.handler.Answered(req, rt, resp, time.Since(began))
+	s.Handler.Answered(req, rt, resp, time.Since(began))
 	s.render(fctx, req, rt, resp)
-	if resp.Close || s.draining.Err() != nil {
+	if resp.Close || s.Draining.Err() != nil {
 		fctx.SetConnectionClose()
 	}
 	if req.Body != nil && !req.Body.Ended.Load() {
@@ -128,16 +117,16 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 		TLS:    c.TLSState,
 	}
 	req.SplitTarget()
-	// As they came: All would join, drop or reorder some of them.
+	// In their order: All would join, drop or reorder some of them.
 	for name, value := range h.AllInOrder() {
 		name := http.CanonicalHeaderKey(string(name))
 		req.Header[name] = append(req.Header[name], string(value))
 	}
 	if length := int64(h.ContentLength()); length > 0 || length == -1 { // fasthttp: -1 chunked, -2 none
-		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: c.Ended(), Length: length}
-		req.Body.Extend = func() { c.ReadUntil(req.Body.Deadline(s.options().Limits.Read)) }
+		req.Body = &exchange.Body{From: fctx.RequestBodyStream(), Cut: &c.Ended, Length: length}
+		req.Body.Extend = func() { c.ReadUntil(req.Body.Deadline(s.Options().Limits.Read)) }
 	} else {
-		c.Unlimited() // fasthttp's deadline was for the headers
+		c.ReadUntil(time.Time{}) // fasthttp's deadline was for the headers
 	}
 	return req
 }
@@ -149,16 +138,8 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	case resp.Stream != nil:
 		s.hijack(fctx, resp.Stream.Abandon, func(c *conn.Conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
 		return
-	case resp.List != nil && resp.Length < 0 && old:
-		s.hijack(fctx, resp.CloseList, func(c *conn.Conn, _ net.Conn) { writeUnframed(c, resp) })
-		return
-	case resp.Reader != nil && resp.Length < 0 && old && req.Body == nil: // a hijack lets go of the body
-		s.hijack(fctx, func() { _ = resp.Reader.Close() }, func(c *conn.Conn, _ net.Conn) {
-			if resp.Lasts {
-				c.Stall = 0
-			}
-			copyUnframed(c, resp)
-		})
+	case old && resp.Length < 0 && (resp.List != nil || resp.Reader != nil && req.Body == nil): // a hijack drops the request's body
+		s.hijack(fctx, func() { closeBody(resp) }, func(c *conn.Conn, _ net.Conn) { writeUnframed(c, resp) })
 		return
 	case resp.Tunnel != nil:
 		s.hijack(fctx, resp.Tunnel.Abandon, func(c *conn.Conn, buffered net.Conn) {
@@ -170,41 +151,33 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	}
 	fctx.SetStatusCode(resp.Status)
 	for name, values := range resp.Header {
-		for i, v := range values {
-			if i == 0 {
-				fctx.Response.Header.Set(name, v)
-			} else {
-				fctx.Response.Header.Add(name, v)
-			}
+		for _, v := range values {
+			fctx.Response.Header.Add(name, v)
 		}
 	}
 	switch {
 	case resp.Reader != nil && req.Method == http.MethodHead:
-		// fasthttp would end a body that there is none of.
-		_ = resp.Reader.Close()
+		closeBody(resp) // fasthttp would end a body that does not exist
 		fctx.Response.SkipBody = true
 		fctx.Response.Header.SetContentLength(int(resp.Length))
-	case resp.List != nil:
-		fctx.SetBodyStream(listStream{resp}, int(resp.Length))
-	case resp.Reader != nil:
-		// A client that waits for a watch to begin has to see that it has, even
-		// if nothing happens.
-		fctx.Response.ImmediateHeaderFlush = resp.Length < 0
+	case resp.List != nil, resp.Reader != nil:
+		// A client waits for the head of a forwarded watch even if no event comes.
+		fctx.Response.ImmediateHeaderFlush = resp.Reader != nil && resp.Length < 0
 		if resp.Lasts {
-			fctx.Conn().(*conn.Conn).Stall = 0 // who reads a log may stop to read it
+			fctx.Conn().(*conn.Conn).Stall = 0 // a client may stop reading a log
 		}
-		fctx.SetBodyStream(s.passed(s.ctx, req, resp), int(resp.Length))
+		fctx.SetBodyStream(&bodyStream{s, req, resp}, int(resp.Length))
 	default:
 		fctx.Response.SetBodyRaw(resp.Bytes)
 	}
 }
 
-// hijack takes the connection from fasthttp until f returns. If the connection
-// breaks before that, abandon is called instead.
+// hijack takes the connection from fasthttp until f returns. If the connection breaks before that,
+// it calls abandon instead.
 //
-// f runs in a goroutine of its own, so that fasthttp's request and its read
-// buffer, which is as large as the largest header, are let go of: a watch that
-// does not ask for buffered costs its connection and no more.
+// f runs in a goroutine of its own. Fasthttp's request and its read buffer, which is as large as
+// the largest header, are then free: a watch costs its connection and no more, unless it needs
+// buffered.
 func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn.Conn, buffered net.Conn)) {
 	c := fctx.Conn().(*conn.Conn)
 	s.streams.Add(1)
@@ -215,99 +188,75 @@ func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *con
 	fctx.HijackSetNoResponse(true)
 	fctx.Hijack(func(buffered net.Conn) {
 		c.Abandoned = nil
-		go s.own(c, func() { f(c, buffered) })
+		go s.runHijacked(c, func() { f(c, buffered) })
 	})
 }
 
-// own runs a stream to its end and closes its connection. Serve waits for it.
-func (s *Server) own(c *conn.Conn, stream func()) {
+// runHijacked runs a stream to its end and closes its connection. Serve waits for it.
+func (s *Server) runHijacked(c *conn.Conn, stream func()) {
 	defer s.streams.Done()
 	defer c.Close() //nolint:errcheck // nothing more is written
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("panic in a stream", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			s.Log.Error("panic in a stream", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 		}
 	}()
 	stream()
 }
 
-// copyUnframed writes a response of unknown length as HTTP/1.0 does.
-func copyUnframed(c *conn.Conn, resp *exchange.Response) {
-	defer resp.Reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
-	resp.Header.Set("Connection", "close")
-	if _, err := c.Write(head(resp)); err == nil {
+// writeUnframed writes a response of unknown length as HTTP/1.0 does.
+func writeUnframed(c *conn.Conn, resp *exchange.Response) {
+	defer closeBody(resp)
+	if resp.Lasts {
+		c.Stall = 0
+	}
+	switch {
+	case writeLastHead(c, resp) != nil:
+	case resp.List != nil:
+		_, _ = resp.WriteList(c) // the client may be gone
+	default:
 		_, _ = io.Copy(c, resp.Reader) // either side may be gone
 	}
 }
 
-// writeUnframed is copyUnframed of a list.
-func writeUnframed(c *conn.Conn, resp *exchange.Response) {
-	defer resp.CloseList()
-	resp.Header.Set("Connection", "close")
-	if _, err := c.Write(head(resp)); err == nil {
-		_, _ = resp.WriteList(c) // the client may be gone
-	}
-}
-
-// runStream writes an endless response, in chunks unless the client is too old
-// for them. The connection ends with it, as what came behind the request was not
-// kept.
+// runStream writes an endless response, in chunks unless the client is too old for them. The
+// connection ends with it, because what came behind the request was dropped.
 func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Response, old bool) {
-	open := s.metrics.WatchOpened(rt)
+	open := s.Metrics.WatchOpened(rt)
 	defer open.Dec()
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(s.Serving)
 	defer cancel()
-	c.Stall = s.options().Stall
-	if !beginStream(c, resp, old) {
+	c.Stall = s.Options().Stall
+	if !old {
+		resp.Header.Set("Transfer-Encoding", "chunked")
+	}
+	if writeLastHead(c, resp) != nil {
 		cancel()
 	}
 	out := &exchange.ChunkWriter{To: c, Unframed: old}
-	if w, ok := resp.Stream.(*watch.Watch); ok && s.pump.takes(w, c) {
+	if w, ok := resp.Stream.(*watch.Watch); ok && c.Pumpable() && w.Cheap() {
 		s.pump.serve(ctx, cancel, c, w, out)
 	} else {
-		stop := c.DrainUntilGone(cancel)
+		stop := c.DiscardUntilGone(cancel)
 		resp.Stream.Run(ctx, out)
 		stop()
 	}
 	_ = out.End() // the client may be gone
 }
 
-// beginStream writes the head of an endless response.
-func beginStream(c *conn.Conn, resp *exchange.Response, old bool) bool {
+// writeLastHead writes the head of a connection's last response.
+func writeLastHead(c *conn.Conn, resp *exchange.Response) error {
 	resp.Header.Set("Connection", "close")
-	if !old {
-		resp.Header.Set("Transfer-Encoding", "chunked")
-	}
 	_, err := c.Write(head(resp))
-	return err == nil
+	return err
 }
 
-// head is the status line and header of a response that we write ourselves.
+// head is the status line and header of a response that fasthttp does not write.
 func head(resp *exchange.Response) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", resp.Status, http.StatusText(resp.Status))
 	resp.Header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
-	w := bufio.NewWriter(&b)
-	_ = resp.Header.Write(w) // to memory
-	_ = w.Flush()
+	_ = resp.Header.Write(&b) // to memory
 	b.WriteString("\r\n")
 	return b.Bytes()
-}
-
-// listStream is a list as fasthttp writes it.
-type listStream struct{ *exchange.Response }
-
-// Read implements io.Reader.
-func (listStream) Read([]byte) (int, error) { panic("BUG: a list is written, not read") }
-
-// WriteTo implements io.WriterTo.
-func (l listStream) WriteTo(w io.Writer) (int64, error) { return l.WriteList(w) }
-
-// SupportsBodyWriteTo implements fasthttp.BodyWriterTo.
-func (listStream) SupportsBodyWriteTo() bool { return true }
-
-// Close implements io.Closer.
-func (l listStream) Close() error {
-	l.CloseList()
-	return nil
 }

@@ -8,7 +8,7 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// fasthttp's clock never ends, and its pool of goroutines only after a sleep.
+		// fasthttp's clock never ends. Its pool of goroutines ends only after a sleep.
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 	)

@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -13,20 +14,18 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// pump writes what has happened to the watches that it concerns. A watch over HTTP/1 has no
-// goroutine that waits for events: to wake one for each, and let it go to sleep again, was a
-// fifth of what a delivery took. The cursor puts the watch into a queue, and a goroutine for
-// each processor takes watches out and does what there is to do for them.
+// pump writes events to the watches that they concern. A watch over HTTP/1 has no goroutine that
+// waits for events: waking one for each event was a fifth of a delivery. Instead the cursor puts
+// the watch into a queue, and a goroutine for each processor takes watches out and works on them.
 //
-// It never waits for a client. What the kernel does not take at once is written by a
-// goroutine that the watch gets for the purpose, until it has caught up. So is an event that is
-// larger than a piece. A watch whose filter is dear has a goroutine of its own all the time.
+// The pump never waits for a client. If the kernel does not take everything at once, the watch gets
+// a goroutine of its own until it has caught up. An event larger than a piece is written the same
+// way. A watch with an expensive filter always has its own goroutine.
 //
-// Until the kernel has taken what was written, nothing more is polled: the socket keeps one
-// piece.
+// Nothing more is polled until the kernel has taken what was written: the socket keeps one piece.
 type pump struct {
 	log  *zap.Logger
-	most int // how many goroutines work
+	most int // goroutines
 	mu   struct {
 		sync.Mutex
 		queue   []*pumpedWatch // from head on
@@ -35,7 +34,7 @@ type pump struct {
 	}
 }
 
-// pumpedWatch is a watch that a pump writes. At any time one goroutine at most is at work on it.
+// pumpedWatch is a watch that a pump writes. At most one goroutine at a time works on it.
 type pumpedWatch struct {
 	*watch.Watch
 	pump  *pump
@@ -43,14 +42,14 @@ type pumpedWatch struct {
 	conn  *conn.Conn
 	out   *exchange.ChunkWriter
 	state atomic.Int32
-	over  chan struct{} // closed when nobody will work on it again
+	over  chan struct{} // closed when no goroutine will work on it again
 }
 
-// The states of a pumpedWatch watch.
+// The states of a pumpedWatch.
 const (
 	resting int32 = iota // nothing to do
 	queued               // in the pump's queue
-	working              // somebody is at work on it
+	working              // a goroutine works on it
 	again                // and there is more to do since
 )
 
@@ -116,8 +115,7 @@ func (p *pump) run() {
 	}
 }
 
-// take takes watches from the front of the queue. If there are none, the goroutine counts as
-// ended.
+// take takes watches from the front of the queue. If there are none, the goroutine counts as ended.
 func (p *pump) take(batch *[pumpBatch]*pumpedWatch) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,35 +130,32 @@ func (p *pump) take(batch *[pumpBatch]*pumpedWatch) int {
 	return n
 }
 
-// takes tells whether a watch over a connection is for a pump.
-func (*pump) takes(w *watch.Watch, c *conn.Conn) bool { return c.Pumpable() && w.Cheap() }
-
-// serve has the pump write a watch until it ends. Meanwhile the caller's goroutine waits for
-// the client to leave.
+// serve has the pump write a watch until it ends. Meanwhile the caller's goroutine waits for the
+// client to leave.
 func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn.Conn, w *watch.Watch, out *exchange.ChunkWriter) {
 	defer w.Close()
 	if !w.Open(ctx, out) {
 		return
 	}
-	own := &pumpedWatch{Watch: w, pump: p, ctx: ctx, conn: c, out: out, over: make(chan struct{})}
-	c.Unlimited()
+	pumped := &pumpedWatch{Watch: w, pump: p, ctx: ctx, conn: c, out: out, over: make(chan struct{})}
+	c.ReadUntil(time.Time{})
 	c.StartNonblocking()
-	w.Cursor.Notify(own.ready)
-	own.ready() // for what has happened before
-	c.ReadUntilGone(func() {
-		if c.Unsettled() { // TLS has answered something
-			own.ready()
+	w.Cursor.Notify(pumped.ready)
+	pumped.ready() // for earlier events
+	c.DiscardInput(func() {
+		if c.Unsettled() { // TLS has written an answer
+			pumped.ready()
 		}
 	})
 	leave()
-	<-own.over
+	<-pumped.over
 	c.StopNonblocking()
 }
 
-// work does what there is to do for a watch, as far as the client takes it at once.
+// work takes a turn of the watch. If the client does not take all of it at once, catchUp goes on.
 func (p *pumpedWatch) work(s *watch.Scratch) {
 	p.state.Store(working)
-	if p.conn.Unsettled() { // TLS has answered something
+	if p.conn.Unsettled() { // TLS has written an answer
 		go p.catchUp()
 		return
 	}
@@ -181,13 +176,13 @@ func (p *pumpedWatch) step(s *watch.Scratch) (on, behind bool) {
 	return p.Turn(p.ctx, p.out, s)
 }
 
-// catchUp works on a watch at the client's speed until nothing more is there to do.
+// catchUp works on a watch at the client's speed until there is nothing more to do.
 func (p *pumpedWatch) catchUp() {
-	if !p.caughtUp() {
+	if p.caughtUp() {
+		p.rest()
+	} else {
 		p.end()
-		return
 	}
-	p.rest()
 }
 
 func (p *pumpedWatch) caughtUp() (on bool) {
@@ -205,13 +200,13 @@ func (p *pumpedWatch) caughtUp() (on bool) {
 	}
 }
 
-// end lets the goroutine go on that waits for the client to leave.
+// end wakes the goroutine that waits for the client to leave.
 func (p *pumpedWatch) end() {
 	close(p.over)
-	p.conn.EndRead()
+	p.conn.Interrupt()
 }
 
-// recovered ends a watch, and no more, if something went wrong with it.
+// recovered makes a panic end this watch alone.
 func (p *pumpedWatch) recovered() {
 	if r := recover(); r != nil {
 		p.pump.log.Error("panic in a watch", zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))

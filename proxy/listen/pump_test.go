@@ -25,7 +25,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// tcpPair is a client's connection and the proxy's end of it. The kernel holds little of what is not read.
+// tcpPair is a client's connection and the proxy's end of it. The kernel holds little of what is
+// not read.
 func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,8 +55,9 @@ func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn.Co
 	return client, server
 }
 
-// A crowd of watches gets every event once and in order from one pump, however slow some clients are; and each watch ends
-// for itself: because its client leaves, its time is up, or the server drains.
+// A crowd of watches gets every event once and in order from one pump, however slow some clients
+// are; and each watch ends for itself: because its client leaves, its time is up, or the server
+// drains.
 func TestPump(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -116,7 +118,7 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 		case 2:
 			gone = random.IntN(events)
 		case 0, 3:
-			drained.Add(1) // a drain cuts those that are behind
+			drained.Add(1) // a drain cuts watches that are behind
 		}
 		all.Go(func() {
 			defer client.Close()
@@ -162,12 +164,12 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 			t.Errorf("watch %d: %d events, %v", i, read.Seen, read.Err)
 		}
 	}
-	for p.busy() { // nobody waits for it to have ended
+	for p.busy() { // serve does not wait for its goroutines
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// An event that a client is slow to take comes whole, though nothing happens after it.
+// An event that a client takes slowly comes whole, although no event follows.
 func TestPumpSettles(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 1)
 	p := &pump{log: zap.NewNop(), most: 1}
@@ -184,7 +186,7 @@ func TestPumpSettles(t *testing.T) {
 	for rv := range uint64(2) {
 		go func() { _ = client.(*tls.Conn).Handshake() }()
 		cachetest.Apply(t, c, cachetest.Sized(t, 100+rv, large))
-		time.Sleep(50 * time.Millisecond) // the kernel has taken what it takes
+		time.Sleep(50 * time.Millisecond) // the kernel is full
 		if err := client.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +208,8 @@ func (p *pump) busy() bool {
 	return p.mu.running > 0 || len(p.mu.queue) > 0
 }
 
-// A quiet watch whose client asks for things of TLS, and does not read the answers, is cut after the stall.
+// A quiet watch whose client asks for things of TLS, and does not read the answers, is cut after
+// the stall.
 func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 1)
 	client, server := tcpPair(t, nil)
@@ -219,8 +222,9 @@ func TestUnsettledQuietWatchIsCut(t *testing.T) {
 		(&pump{log: zap.NewNop(), most: 1}).serve(ctx, leave, server, w, &exchange.ChunkWriter{To: server, Unframed: true})
 		server.Close()
 	}()
-	for !server.IsNonblocking() {
-		time.Sleep(time.Millisecond)
+	cachetest.Apply(t, c, cachetest.Sized(t, 100, 1))
+	if _, err := client.Read(make([]byte, 1<<10)); err != nil { // the pump writes: the connection is nonblocking
+		t.Fatal(err)
 	}
 	for more := 3; more > 0; { // TLS would answer so
 		if server.Unsettled() {
@@ -236,7 +240,7 @@ func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	<-served
 }
 
-// watchOf is a watch of the ConfigMaps of a cache after its present state.
+// watchOf is a watch of a cache's ConfigMaps from its present state on.
 func watchOf(t *testing.T, c *watchcache.Cache) watch.Params {
 	t.Helper()
 	f := cachetest.Filter(t, c)

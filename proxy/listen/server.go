@@ -26,14 +26,14 @@ import (
 type Handler interface {
 	// Handle answers a request. It may correct the route's verb, and does not panic.
 	Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response
-	// Answered is called when an answer is about to be written, also one to what is no request.
+	// Answered is called before an answer is written, also the answer to a malformed request.
 	Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration)
 }
 
 // Options are the settings of a listener.
 type Options struct {
 	Limits exchange.Limits
-	// TLS is nil for plain HTTP. Its clients choose between HTTP/1.1 and HTTP/2 in it.
+	// TLS is nil for plain HTTP. With TLS, clients choose between HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
 	// Drain is the time over which open watches are ended at shutdown.
 	Drain time.Duration
@@ -44,14 +44,14 @@ type Options struct {
 	GoawayChance float64
 }
 
-// Config has what a listening server is made of.
+// Config has what a Server needs.
 type Config struct {
 	Handler Handler
 	Options func() Options
 	Slots   *fair.Queue // for long answers
 	Metrics *metrics.Metrics
 	Log     *zap.Logger
-	// Serving ends when Cut is called: what is still open is cut. Draining ends when Drain is called.
+	// Serving ends with Cut: open connections are cut. Draining ends with Drain.
 	Serving, Draining context.Context //nolint:containedctx // they are the server's
 	Cut, Drain        context.CancelFunc
 }
@@ -64,22 +64,13 @@ const drainGrace = 2 * time.Second
 
 // Server serves the connections of one listener.
 type Server struct {
-	handler  Handler
-	options  func() Options
-	slots    *fair.Queue
-	metrics  *metrics.Metrics
-	log      *zap.Logger
-	ctx      context.Context // ends when what is still open is cut
-	cut      context.CancelFunc
-	draining context.Context // ends when the server begins to drain
-	drain    context.CancelFunc
-
+	Config
 	pump    pump
 	conns   conn.Set
-	heads   conn.Heads
-	serving sync.WaitGroup // connections without those in streams
+	heads   atomic.Int64   // bytes of incomplete heads
+	serving sync.WaitGroup // connections except streams
 	streams sync.WaitGroup
-	// strangers are answers over HTTP/2 to clients that nobody knows, while they are written.
+	// strangers are answers over HTTP/2 to unknown clients that are being written.
 	strangers atomic.Int64
 	// http are the servers of HTTP/1, for short heads of requests and for all others.
 	http  struct{ short, long *fasthttp.Server }
@@ -91,10 +82,7 @@ type Server struct {
 
 // New returns a server of connections. Serve runs it.
 func New(c Config) (*Server, error) {
-	s := &Server{
-		handler: c.Handler, options: c.Options, slots: c.Slots, metrics: c.Metrics, log: c.Log,
-		ctx: c.Serving, cut: c.Cut, draining: c.Draining, drain: c.Drain,
-	}
+	s := &Server{Config: c}
 	s.pump.log, s.pump.most = c.Log, runtime.GOMAXPROCS(0)
 	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(c.Options().Limits.HeaderBytes)
 	if err := s.newHTTP2(); err != nil {
@@ -103,24 +91,24 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// Connections is how many connections are open.
+// Connections is the number of open connections.
 func (s *Server) Connections() int { return s.conns.Len() }
 
-// Strangers is how many answers over HTTP/2 wait for clients that nobody knows.
+// Strangers is how many answers over HTTP/2 wait for unknown clients.
 func (s *Server) Strangers() int64 { return s.strangers.Load() }
 
-// Serve serves l until ctx ends, then closes it and drains: no new connections, watches ended over the
-// drain time, what is in flight finished, the rest cut.
+// Serve serves l until ctx ends, then closes it and drains: it accepts no connections, ends watches
+// over the drain time, finishes requests, and cuts the rest.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	defer s.cut()
-	defer context.AfterFunc(s.ctx, s.conns.Cut)()
+	defer s.Cut()
+	defer context.AfterFunc(s.Serving, s.conns.Cut)()
 	accepting := &conn.Listener{
-		Listener: l, TLS: s.options().TLS, Open: &s.conns, Ending: ctx.Done(), Refused: s.metrics.ConnectionRefused, Log: s.log,
-		Limits: func() exchange.Limits { return s.options().Limits },
+		Listener: l, TLS: s.Options().TLS, Open: &s.conns, Ending: ctx.Done(), Refused: s.Metrics.ConnectionRefused, Log: s.Log,
+		Limits: func() exchange.Limits { return s.Options().Limits },
 	}
 	limits := accepting.Limits()
 	if most, _ := limits.Crowd(); most < limits.Connections {
-		s.log.Warn("the limit of open files allows for fewer connections than maxConnections",
+		s.Log.Warn("the limit of open files allows for fewer connections than maxConnections",
 			zap.Int("maxConnections", limits.Connections), zap.Int("connections", most))
 	}
 	failed := make(chan error, 1)
@@ -128,11 +116,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	select {
 	case err := <-failed:
 		if ctx.Err() == nil {
-			s.cut()
+			s.Cut()
 			s.serving.Wait()
 			return fmt.Errorf("serve %s: %w", l.Addr(), err)
 		}
-		failed <- err // it has noticed the end before us
+		failed <- err // for end
 	case <-ctx.Done():
 	}
 	return s.end(context.WithoutCancel(ctx), l, failed)
@@ -142,18 +130,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 func (s *Server) end(ctx context.Context, l net.Listener, accepting <-chan error) error {
 	began := time.Now()
 	stage := func(what string) {
-		s.log.Info(what, zap.Float64("seconds", time.Since(began).Seconds()))
+		s.Log.Info(what, zap.Float64("seconds", time.Since(began).Seconds()))
 	}
 	stage("draining: no new connections, ending watches")
-	s.drain()
-	limit, cancel := context.WithTimeout(ctx, s.options().Drain+drainGrace)
+	s.Drain()
+	limit, cancel := context.WithTimeout(ctx, s.Options().Drain+drainGrace)
 	defer cancel()
-	// Once the time is up, whatever is left is cut.
-	stop := context.AfterFunc(limit, s.cut)
-	defer stop()
+	defer context.AfterFunc(limit, s.Cut)()
 	err := errors.Join(l.Close(), s.http2.base.Shutdown(limit))
 	if err := <-accepting; err != nil {
-		s.log.Debug("listener closed", zap.Error(err))
+		s.Log.Debug("listener closed", zap.Error(err))
 	}
 	s.conns.Drain()
 	s.serving.Wait()
@@ -161,7 +147,7 @@ func (s *Server) end(ctx context.Context, l net.Listener, accepting <-chan error
 	s.streams.Wait()
 	stage("drained: streams ended")
 	if limit.Err() != nil {
-		s.log.Warn("some connections had to be cut")
+		s.Log.Warn("some connections had to be cut")
 	}
 	return err
 }

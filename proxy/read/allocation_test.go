@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 

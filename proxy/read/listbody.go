@@ -58,7 +58,7 @@ func (r *read) render(meta wire.ListMeta, items *listItems) (*exchange.Response,
 
 // workspaceAnswer makes a body in the workspace. It lets others compute while it waits for room.
 func (r *read) workspaceAnswer(size, work int64, do func() (*exchange.Response, error)) (resp *exchange.Response, err error) {
-	r.meter.Rest()
+	r.meter.ReleaseSlot()
 	body, broken := r.workspace.Make(r.meter.Context(), r.claim(size*work), func() (body []byte, _ error) {
 		if resp, err = do(); err == nil {
 			body, resp.Bytes = resp.Bytes, nil
@@ -144,7 +144,7 @@ func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
 		return resp, nil
 	}
 	gzipped(resp)
-	r.meter.Rest()
+	r.meter.ReleaseSlot()
 	one.Compressor = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize))
 	if one.Compressor == nil {
 		return nil, Beyond

@@ -37,7 +37,7 @@ func (r *read) spansAhead(snapshot watchcache.Snapshot) iter.Seq[tree.Span] {
 		return r.spans(snapshot, from, to)
 	}
 	selection := r.derived.Selection(&r.meter, r.filter, r.resource)
-	defer r.meter.Rest()
+	defer r.meter.ReleaseSlot()
 	var selected []uint64
 	for span := range snapshot.Spans(from, to) {
 		of, err := selection.Of(span)

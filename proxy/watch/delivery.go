@@ -14,13 +14,12 @@ import (
 // pumpDeltas leaves the pump until it has caught up.
 const deltasMax, pumpDeltas = 128, 16
 
-// deliver appends what has happened since the last time, as far as it fits into a piece, or
-// writes it if it is one event. There may be more at once. The position is only good if there
-// is not. A pump, which has scratch space, leaves an event that is larger than a piece to
-// catchUp.
+// deliver appends new events as far as they fit into a piece, or writes a single event. If it is
+// behind, there are more events; otherwise the position is valid. A pump, which has scratch space,
+// leaves an event larger than a piece to the goroutine that catches up.
 //
-// Nothing of what is polled is held while a client is waited for: it would keep objects alive
-// that the log has let go of.
+// Polled events are not held while a client is waited for: they would keep objects alive that the
+// log has dropped.
 func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch) (position uint64, behind bool, err error) {
 	pooled, most := s, pumpDeltas
 	if pooled == nil {
@@ -29,7 +28,7 @@ func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch) (position uint64,
 	}
 	polled, position, err := w.Cursor.PollWithin(pooled.deltas[:0], most, exchange.PieceSize)
 	if s != nil && len(polled) == 1 && err == nil && out.Buf == nil {
-		err = w.writeOne(out, &polled[0], &s.frames)
+		err = w.writeOne(out, &polled[0], s)
 	} else {
 		for i := range polled {
 			if err != nil { // upstream has to write what cannot be written here
@@ -48,7 +47,7 @@ func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch) (position uint64,
 	return position, w.Cursor.More(), err
 }
 
-// deliverLarge is deliver for one event, however large.
+// deliverLarge is deliver for one event of any size.
 func (w *Watch) deliverLarge(out *exchange.ChunkWriter) (position uint64, behind bool, err error) {
 	var one [1]watchcache.Delta
 	polled, position, err := w.Cursor.PollWithin(one[:0], 1, math.MaxInt)
@@ -58,13 +57,13 @@ func (w *Watch) deliverLarge(out *exchange.ChunkWriter) (position uint64, behind
 	return position, w.Cursor.More(), err
 }
 
-// writeState writes the state that the watch begins with, and the bookmark that
-// ends it if the client asked for bookmarks.
+// writeState writes the state that the watch begins with, and the bookmark that ends it if the
+// client asked for bookmarks.
 func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error {
 	for span := range w.State() {
 		for _, o := range span.Objects() {
 			if err := w.add(out, watchcache.Added, o); err != nil {
-				_ = out.Flush() // what came before
+				_ = out.Flush() // earlier events
 				return err
 			}
 		}
@@ -85,9 +84,9 @@ func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error
 	return out.Flush()
 }
 
-// stays tells whether there is still a point in writing the state. It keeps alive what was
-// replaced since, but no more than the log does: a watch that the log has left behind by then
-// could not go on anyway.
+// stays fails if it is pointless to go on writing the state. The state keeps replaced objects
+// alive, but no longer than the log does: a watch that has fallen out of the log could not go on
+// anyway.
 func (w *Watch) stays(ctx context.Context) error {
 	if err := w.Cursor.Err(); err != nil {
 		return err
@@ -98,8 +97,8 @@ func (w *Watch) stays(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// add appends an event, behind a flush if there is no room for it. An event that is larger
-// than a piece is written from the bytes that the cache keeps, if it is made of them.
+// add appends an event, after a flush if there is no room for it. An event larger than a piece is
+// written from the bytes that the cache keeps if its form allows that.
 func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o *object.Object) error {
 	size := len(o.Item()) + watchcache.EventOverhead
 	if err := out.MakeRoom(size); err != nil {
@@ -121,13 +120,13 @@ func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o *obj
 func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o *object.Object) (err error) {
 	buf := out.Pending()
 	if *buf, err = w.Form.AppendEvent(*buf, kind.String(), o.Bytes()); err != nil {
-		w.Unwritable() // the client comes back, and finds upstream
+		w.Unwritable() // the client comes back and is sent to upstream
 	}
 	return err
 }
 
-// append appends an event. An object that left the selection is shown with its
-// previous content at the resourceVersion of the change.
+// append appends an event. An object that left the selection has its previous content at the
+// resourceVersion of the change.
 func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	return w.put(out, d.Type, d.Object.At(d.RV))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// BenchmarkDelivery is events on their way to a hundred watches: by a pump, which has Scratch
-// space, and by goroutines of their own.
+// BenchmarkDelivery delivers events to a hundred watches: by a pump, which has Scratch space, and
+// by a goroutine for each.
 func BenchmarkDelivery(b *testing.B) {
 	for _, c := range []struct {
 		name         string
@@ -42,7 +42,7 @@ func benchmarkDelivery(b *testing.B, events, size int, pumped bool) {
 		all[i] = New(p)
 		outs[i] = &exchange.ChunkWriter{To: io.Discard}
 		if !all[i].Open(b.Context(), outs[i]) {
-			b.Fatal("it does not begin")
+			b.Fatal("it does not open")
 		}
 		b.Cleanup(all[i].Close)
 	}

@@ -4,48 +4,46 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
 const (
-	// recheckRetry is when a review that nobody could answer is tried again,
-	// recheckGrace how long a watch goes on without one.
+	// recheckRetry is how long after a review without an answer the next one follows.
 	recheckRetry = 10 * time.Second
+	// recheckGrace is how long a watch goes on without an answer.
 	recheckGrace = 5 * time.Minute
 )
 
 // ErrRevoked says that the client of an open watch may not go on.
 var ErrRevoked = errors.New("access was revoked")
 
-// recheck has the right to an open watch confirmed from time to time. Kube-apiserver
-// leaves it at the first time; but our watches show what a cache holds that was read
-// with other rights than the client's. While nobody can be asked, upstream is away
-// and there is little new to be seen: the watch goes on for a grace.
+// recheck repeats the access review of an open watch. Kube-apiserver reviews a watch once, but ours
+// show a cache that was read with other rights than the client's. If no review is answered,
+// upstream is away and there are few new events: the watch goes on for a grace.
 type recheck struct {
 	every     time.Duration // 0 for never
 	review    func(context.Context) error
 	due       time.Time
 	confirmed time.Time
-	verdict   chan error      // of the review under way; nil if there is none
-	cancel    func()          // ends that
-	over      <-chan struct{} // closed when the goroutine of the last one has ended; nil if there was none
-	wake      func()          // called when there is a verdict
+	verdict   chan error     // of the review under way; nil if there is none
+	running   sync.WaitGroup // that review
+	cancel    func()         // ends it
+	wake      func()         // called when there is a verdict
 }
 
 func newRecheck(every time.Duration, review func(context.Context) error) recheck {
 	now := time.Now()
-	c := recheck{every: every, review: review, confirmed: now}
-	c.schedule(now)
-	return c
+	return recheck{every: every, review: review, confirmed: now, due: nextReview(now, every)}
 }
 
-// schedule spreads the reviews of watches that were opened together.
-func (c *recheck) schedule(now time.Time) {
+// nextReview spreads the reviews of watches that were opened together.
+func nextReview(now time.Time, every time.Duration) time.Time {
 	const spread = 10
-	c.due = now.Add(c.every - rand.N(c.every/spread+1))
+	return now.Add(every - rand.N(every/spread+1))
 }
 
-// next is when something has to be done, if there is anything.
+// next is when the next review is due if that is before otherwise.
 func (c *recheck) next(otherwise time.Time) time.Time {
 	if c.every > 0 && c.verdict == nil && c.due.Before(otherwise) {
 		return c.due
@@ -53,8 +51,8 @@ func (c *recheck) next(otherwise time.Time) time.Time {
 	return otherwise
 }
 
-// goesOn takes the verdict of a review, if there is one, and begins the next one when it
-// is due. The watch does not wait for it, but has to end if goesOn is false.
+// goesOn takes the verdict of a review, if there is one, and begins the next one when it is due. It
+// does not wait for it. If it returns false, the watch has to end.
 func (c *recheck) goesOn(ctx context.Context, now time.Time) bool {
 	if c.every == 0 {
 		return true
@@ -76,18 +74,15 @@ func (c *recheck) begin(ctx context.Context) {
 	verdict := make(chan error, 1)
 	c.verdict = verdict
 	ctx, c.cancel = context.WithCancel(ctx)
-	over := make(chan struct{})
-	c.over = over
-	go func() {
-		defer close(over)
+	c.running.Go(func() {
 		err := errors.New("panic in a review")
 		defer func() {
-			_ = recover() // the error says that nobody could tell
+			_ = recover() // counts as unanswered
 			verdict <- err
 			c.wake()
 		}()
 		err = c.review(ctx)
-	}()
+	})
 }
 
 // end tells whether the watch may go on.
@@ -97,8 +92,7 @@ func (c *recheck) end(verdict error) bool {
 	now := time.Now()
 	switch {
 	case verdict == nil:
-		c.confirmed = now
-		c.schedule(now)
+		c.confirmed, c.due = now, nextReview(now, c.every)
 		return true
 	case errors.Is(verdict, ErrRevoked):
 		return false
@@ -109,10 +103,8 @@ func (c *recheck) end(verdict error) bool {
 
 // stop ends the review under way and waits for it.
 func (c *recheck) stop() {
-	if c.over == nil {
-		return
+	if c.cancel != nil {
+		c.cancel()
+		c.running.Wait()
 	}
-	c.cancel()
-	<-c.over
-	c.verdict = nil
 }

@@ -3,7 +3,6 @@ package watch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -12,11 +11,10 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
-	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// A watch goes on while its right is confirmed, ends when it is revoked, and goes on for
-// a grace while nobody can tell.
+// A watch goes on while its access is confirmed, ends when it is revoked, and goes on for a grace
+// while reviews fail.
 func TestRecheck(t *testing.T) {
 	for name, test := range map[string]struct {
 		every   time.Duration
@@ -33,8 +31,8 @@ func TestRecheck(t *testing.T) {
 			}
 			return ErrRevoked
 		}, 3 * time.Minute, 18 * time.Second},
-		"nobody can tell":      {time.Minute, func(int) error { return errors.New("gone") }, recheckGrace, 10 * time.Second},
-		"nobody can tell, yet": {20 * time.Minute, func(int) error { return errors.New("gone") }, 20 * time.Minute, recheckRetry},
+		"reviews fail":       {time.Minute, func(int) error { return errors.New("gone") }, recheckGrace, 10 * time.Second},
+		"reviews fail, rare": {20 * time.Minute, func(int) error { return errors.New("gone") }, 20 * time.Minute, recheckRetry},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -66,40 +64,33 @@ func TestRecheck(t *testing.T) {
 	}
 }
 
-// behind is a client that is never caught up with: by the time it has read something,
-// there is as much again.
+// behind is a client that never catches up: while it reads events, as many more happen.
 type behind struct {
+	t     *testing.T
 	cache *watchcache.Cache
-	rv    uint64
-	fill  func(rv uint64) *object.Object
+	rv    int
 }
 
 // Write implements io.Writer.
 func (b *behind) Write(p []byte) (int, error) {
 	time.Sleep(time.Second)
 	if b.rv > 600*deltasMax {
-		return 0, io.ErrClosedPipe // ten minutes are enough to see it
+		return 0, io.ErrClosedPipe // ten minutes are enough
 	}
 	changes := make([]watchcache.Change, deltasMax)
 	for i := range changes {
 		b.rv++
-		changes[i].Object = b.fill(b.rv)
+		changes[i].Object = cachetest.ConfigMap(b.t, 0, b.rv)
 	}
 	return len(p), b.cache.Apply(changes, time.Now())
 }
 
-// A watch that lags, and so never waits for anything to happen, is reviewed all the same.
+// A watch that lags, and so never waits for events, is reviewed all the same.
 func TestRecheckOfLaggingWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, initial := cachetest.ConfigMaps(t, 1)
 		p := paramsOf(t, c, initial)
-		client := &behind{cache: c, rv: p.Start, fill: func(rv uint64) *object.Object {
-			o, err := c.Resource().ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"}}`, rv))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return o
-		}}
+		client := &behind{t, c, int(p.Start)}
 		if _, err := client.Write(nil); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// Expired says that a watch of a cache cannot start where its client asked for.
+// Expired says that a watch of a cache cannot begin at the resourceVersion that its client asked
+// for.
 func Expired(c *watchcache.Cache, err *watchcache.TooOldError) metav1.Status {
 	message := err.Error()
 	if c.Resource().NoWatchCache {
@@ -21,7 +22,7 @@ func Expired(c *watchcache.Cache, err *watchcache.TooOldError) metav1.Status {
 	return exchange.Failure(http.StatusGone, metav1.StatusReasonExpired, message)
 }
 
-// OnlyError is a watch that was accepted and consists of one ERROR event.
+// OnlyError is a watch that consists of one ERROR event.
 type OnlyError struct {
 	Form   wire.Form
 	Status metav1.Status
@@ -37,9 +38,9 @@ func (e *OnlyError) Run(_ context.Context, out *exchange.ChunkWriter) {
 // Abandon implements exchange.Stream.
 func (*OnlyError) Abandon() {}
 
-// appendEnd tells why the watch cannot go on if its client could not find out by coming back. That is so
-// when the cache began anew, as it may reach the client's resourceVersion by another history, and when a
-// relist jumped over changes that this watch cannot be told.
+// appendEnd tells the client why the watch cannot go on, if the client cannot find out by coming
+// back. There are two such cases. A cache that began anew may reach the client's resourceVersion by
+// another history. A relist may have jumped over changes of which this watch cannot be told.
 func (w *Watch) appendEnd(out *exchange.ChunkWriter, err error) {
 	tooOld, jumped := errors.AsType[*watchcache.TooOldError](err)
 	if !jumped {

@@ -18,11 +18,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// gated is a client that takes what it is sent when it is told to.
+// gated is a client that reads a write each time take allows it.
 type gated struct {
 	take    chan struct{}
 	mu      sync.Mutex
-	offered []int // the lengths of what was written, that which is not taken yet included
+	offered []int // lengths of writes, with the one not yet taken
 	got     bytes.Buffer
 }
 
@@ -46,8 +46,8 @@ func (g *gated) writes() (n, last int) {
 	return n, last
 }
 
-// A watch whose client does not read has one piece written, and looks at nothing before that
-// was taken, whatever happens meanwhile. Small events are written together.
+// A watch whose client does not read writes one piece and polls nothing before it was taken. Small
+// events are written together.
 func TestUnreadWatchHoldsOnePiece(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -100,7 +100,7 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 		synctest.Wait()
 		now, _ := client.writes()
 		if now == blocked {
-			break // that was all
+			break // all was taken
 		}
 		blocked = now
 	}
@@ -129,7 +129,7 @@ func TestSmallEventsAreWrittenTogether(t *testing.T) {
 	out := &exchange.ChunkWriter{To: &client, Unframed: true}
 	w := New(p)
 	if !w.Open(t.Context(), out) {
-		t.Fatal("it does not begin")
+		t.Fatal("it does not open")
 	}
 	defer w.Close()
 	if on, behind := w.Turn(t.Context(), out, nil); !on || behind || client.writes != 1 || bytes.Count(client.Bytes(), []byte("\n")) != 100 {
@@ -137,7 +137,7 @@ func TestSmallEventsAreWrittenTogether(t *testing.T) {
 	}
 }
 
-// aliasing counts what is written from somebody else's bytes.
+// aliasing counts which written bytes are shared.
 type aliasing struct {
 	of     []byte
 	shared int
@@ -155,7 +155,7 @@ func (a *aliasing) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// However many watches do not read a large event, there is one of it.
+// A large event is not copied: all watches that do not read it share one.
 func TestLargeEventIsNotCopied(t *testing.T) {
 	c, initial := cachetest.Roomy(t)
 	p := paramsOf(t, c, initial)
@@ -166,7 +166,7 @@ func TestLargeEventIsNotCopied(t *testing.T) {
 	out := &exchange.ChunkWriter{To: client}
 	w := New(p)
 	if !w.Open(t.Context(), out) {
-		t.Fatal("it does not begin")
+		t.Fatal("it does not open")
 	}
 	defer w.Close()
 	if on, behind := w.Turn(t.Context(), out, nil); !on || behind || client.shared < large || client.own > 200 {
@@ -174,8 +174,8 @@ func TestLargeEventIsNotCopied(t *testing.T) {
 	}
 }
 
-// A watch that is still writing the state it begins with ends when the log has left it behind:
-// it keeps no more alive than the log does.
+// A watch that still writes its initial state ends when it falls out of the log: it keeps no more
+// alive than the log does.
 func TestStateEndsWithTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, initial := cachetest.ConfigMaps(t, 10_000)

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -17,12 +18,12 @@ import (
 )
 
 const (
-	// bookmarkEvery and bookmarkBeforeEnd are kube-apiserver's: about once a minute, and shortly
-	// before the watch times out.
+	// Like kube-apiserver, a watch sends a bookmark about once a minute, and shortly before it
+	// times out.
 	bookmarkEvery     = time.Minute
 	bookmarkJitter    = time.Second
 	bookmarkBeforeEnd = 2 * time.Second
-	// lifetimeFloor is the shortest random lifetime of a watch whose client asks for none; the
+	// lifetimeFloor is the shortest random lifetime of a watch whose client asks for none. The
 	// longest is twice that.
 	lifetimeFloor = 30 * time.Minute
 )
@@ -33,18 +34,18 @@ type Params struct {
 	Cursor *watchcache.Cursor
 	Filter *filter.Filter
 	Form   wire.Form
-	Choice wire.Choice // that the form was made of
-	// State walks the state that the watch begins with. It is nil if the watch has none. Meter gives
-	// the turns to write it.
+	Choice wire.Choice // the form is made of it
+	// State walks the state that the watch begins with; nil for none. Meter gives the turns to
+	// write it.
 	State func() iter.Seq[tree.Span]
 	Meter *fair.Meter
 	// Start is the resourceVersion that the watch begins at. Bookmarks are above it.
 	Start     uint64
 	Bookmarks bool
-	// Lifetime is when the watch ends; 0 is after a random time.
+	// Lifetime is how long the watch lasts; 0 is a random time.
 	Lifetime time.Duration
-	// Review asks each Recheck whether the client still may watch; 0 is never. It fails with
-	// ErrRevoked if the client may not.
+	// Review asks every Recheck whether the client still may watch; 0 is never. If not, it fails
+	// with ErrRevoked.
 	Review  func(context.Context) error
 	Recheck time.Duration
 	// Draining ends when the server begins to drain. The watch ends DrainShare later.
@@ -60,14 +61,14 @@ type Watch struct {
 	deadline time.Time
 	bookmark time.Time // when the next one is due
 	recheck  recheck
-	ending   bool // the end of the drain is in the deadline
-	alarm    alarm
-	// maintenanceDue tells that there is something else to do than to deliver events.
+	ending   bool        // the end of the drain is in the deadline
+	alarm    *time.Timer // for whatever is due next
+	// maintenanceDue says that there is more to do than to deliver events.
 	maintenanceDue atomic.Bool
-	unwake         [2]func() bool // when the client has left, and when the server drains
+	unwake         [2]func() bool // stop waking it when the client leaves and when the server drains
 }
 
-// New returns a watch. Either Run or Abandon has to be called, or Open and Close.
+// New returns a watch. Call either Run, or Abandon, or Open and Close.
 func New(p Params) *Watch {
 	w := &Watch{Params: p}
 	if p.Review != nil {
@@ -77,7 +78,7 @@ func New(p Params) *Watch {
 }
 
 // Run implements exchange.Stream. It writes the watch until it times out, the client leaves, the
-// server drains, or the cache cannot go on. To the client each of these is a clean end.
+// server drains, or the cache cannot go on. For the client, each is a clean end.
 func (w *Watch) Run(ctx context.Context, out *exchange.ChunkWriter) {
 	defer w.Close()
 	if !w.Open(ctx, out) {
@@ -97,17 +98,19 @@ func (w *Watch) Run(ctx context.Context, out *exchange.ChunkWriter) {
 // Abandon implements exchange.Stream.
 func (w *Watch) Abandon() { w.Close() }
 
-// cheapCost is what a filter may cost for a pump to evaluate it (filter.Filter.Cost).
+// cheapCost is the highest cost of a filter that a pump evaluates (filter.Filter.Cost).
 const cheapCost = 32
 
-// Cheap tells whether a pump may evaluate the filter. All watches of the pump wait for it, so clients
-// must not decide how long that takes.
+// Cheap tells whether a pump may evaluate the filter. All watches of the pump wait for it, so
+// clients must not decide how long that takes.
 func (w *Watch) Cheap() bool { return w.Filter.Cost() <= cheapCost }
 
 // Open writes the state that the watch begins with, if any. From then on the cursor wakes the watch
-// for all there is to do.
+// whenever there is something to do.
 func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
-	w.schedule()
+	now := time.Now()
+	w.deadline = now.Add(cmp.Or(w.Lifetime, lifetimeFloor+rand.N(lifetimeFloor)))
+	w.bookmark = w.nextBookmark(now)
 	if w.State != nil {
 		to := out.To
 		out.To = fair.InTurns(to, w.Meter)
@@ -121,38 +124,38 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	w.recheck.wake = w.wake
 	w.unwake[0] = context.AfterFunc(ctx, w.wake)
 	w.unwake[1] = context.AfterFunc(w.Draining, w.wake)
-	w.alarm = alarm{time.AfterFunc(time.Until(w.deadline), w.wake), w.deadline}
+	w.alarm = time.AfterFunc(time.Until(w.deadline), w.wake)
 	return true
 }
 
-// wake has the next turn look after all that there may be to do.
+// wake makes the next turn check everything that may be due.
 func (w *Watch) wake() {
 	w.maintenanceDue.Store(true)
 	w.Cursor.Wake()
 }
 
-// Turn delivers what has happened and does what else is due. It tells whether the watch goes on, and
-// whether there is more to deliver at once. A pump has scratch space. A caller whose writes may block
-// has none, because it would hold the space all that time.
+// Turn delivers new events and does what else is due. It tells whether the watch goes on, and
+// whether there are more events to deliver. A pump has scratch space. A caller whose writes may
+// block has none: it would hold the space all that time.
 func (w *Watch) Turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch) (on, behind bool) {
-	due := w.maintenanceDue.Swap(false) // before anything is looked at
+	due := w.maintenanceDue.Swap(false) // before any check
 	position, behind, err := w.deliver(out, s)
 	if err != nil {
 		w.appendEnd(out, err)
-		_ = out.Flush() // what came before
+		_ = out.Flush() // earlier events
 		return false, false
 	}
 	if !due {
 		return out.Flush() == nil, behind
 	}
-	if !behind { // else upstream may never have had the position
+	if !behind { // else upstream may never have had that position
 		err = w.appendBookmark(out, position)
 	}
 	if errors.Join(err, out.Flush()) != nil {
 		return false, false
 	}
 	now := time.Now()
-	if !w.recheck.goesOn(ctx, now) { // the client comes back, and is refused
+	if !w.recheck.goesOn(ctx, now) { // the client comes back and is refused
 		return false, false
 	}
 	if !w.ending && w.Draining.Err() != nil {
@@ -170,14 +173,15 @@ func (w *Watch) Turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch)
 	next := w.recheck.next(w.next())
 	if behind && !now.Before(next) { // a bookmark waits until the client has caught up
 		w.maintenanceDue.Store(true)
+	} else {
+		w.alarm.Reset(time.Until(next))
 	}
-	w.alarm.set(next)
 	return true, behind
 }
 
-// Close releases everything. Whatever the watch began has ended when it returns.
+// Close releases everything, and waits for a review under way.
 func (w *Watch) Close() {
-	if w.alarm.Timer != nil {
+	if w.alarm != nil {
 		w.alarm.Stop()
 		w.unwake[0]()
 		w.unwake[1]()
@@ -187,35 +191,11 @@ func (w *Watch) Close() {
 	w.Done()
 }
 
-// alarm is a timer that is reset only to another time.
-type alarm struct {
-	*time.Timer
-	at time.Time
-}
-
-func (a *alarm) set(at time.Time) {
-	if !at.Equal(a.at) {
-		a.at = at
-		a.Reset(time.Until(at))
-	}
-}
-
-// schedule sets the times at which something is due.
-func (w *Watch) schedule() {
-	now := time.Now()
-	lifetime := w.Lifetime
-	if lifetime == 0 {
-		lifetime = lifetimeFloor + rand.N(lifetimeFloor)
-	}
-	w.deadline = now.Add(lifetime)
-	w.bookmark = w.nextBookmark(now)
-}
-
-// hasBookmarks tells whether bookmarks come from time to time. Kube-apiserver sends none for
+// hasBookmarks tells whether the watch sends periodic bookmarks. Kube-apiserver sends none for
 // resources that it watches in etcd.
 func (w *Watch) hasBookmarks() bool { return w.Bookmarks && !w.Cache.Resource().NoWatchCache }
 
-// next is when the watch has to do something even if nothing happens.
+// next is when the watch has something to do even without events.
 func (w *Watch) next() time.Time {
 	if w.hasBookmarks() && w.bookmark.Before(w.deadline) {
 		return w.bookmark
@@ -223,8 +203,8 @@ func (w *Watch) next() time.Time {
 	return w.deadline
 }
 
-// nextBookmark is when the next bookmark is due: after the usual interval or shortly before the end,
-// whichever comes first.
+// nextBookmark is when the next bookmark is due: after the usual interval or shortly before the
+// end, whichever is first.
 func (w *Watch) nextBookmark(now time.Time) time.Time {
 	regular := now.Add(bookmarkEvery - bookmarkJitter + rand.N(2*bookmarkJitter))
 	if last := w.deadline.Add(-bookmarkBeforeEnd); last.After(now) && last.Before(regular) {
@@ -233,7 +213,7 @@ func (w *Watch) nextBookmark(now time.Time) time.Time {
 	return regular
 }
 
-// appendBookmark adds a bookmark if one is due and says anything new.
+// appendBookmark adds a bookmark if one is due and its resourceVersion is new.
 func (w *Watch) appendBookmark(out *exchange.ChunkWriter, position uint64) error {
 	now := time.Now()
 	if !w.hasBookmarks() || now.Before(w.bookmark) {
@@ -253,10 +233,10 @@ func (w *Watch) putBookmark(out *exchange.ChunkWriter, rv uint64, initialEnd boo
 	return err
 }
 
-// finalBookmark precedes the end of a watch that drains. The client can then go on elsewhere from the
-// latest resourceVersion; an old one may be too old there. The bookmark is sent even if it says nothing
-// new: client-go's informers take a watch of less than a second without any event for a broken one, and
-// list again.
+// finalBookmark precedes the end of a watch that drains. The client can then continue elsewhere
+// from the latest resourceVersion; an older one may be expired there. The bookmark is sent even if
+// it says nothing new: if a watch ends within a second without an event, client-go's informers
+// think it is broken and list again.
 func (w *Watch) finalBookmark(out *exchange.ChunkWriter, position uint64) {
 	if w.hasBookmarks() && w.Cache.Bookmark() != nil && w.putBookmark(out, max(position, w.Start), false) == nil {
 		_ = out.Flush() // the client may be gone

@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// A watch ends when its time is up, whether it has bookmarks on the way, asked for some and gets none, or wants none;
-// and it wakes for nothing but what there is to do.
+// A watch ends when its time is up: with bookmarks, without them, and when it asked for bookmarks
+// and gets none. It wakes for nothing else.
 func TestWatchEnds(t *testing.T) {
 	for _, bookmarks := range []bool{false, true} {
 		for _, uncached := range []bool{false, true} {
@@ -39,15 +39,9 @@ func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
 		defer close(ended)
 		w.Run(t.Context(), &exchange.ChunkWriter{To: &written})
 	}()
-	for rv := uint64(3); rv < 20; rv++ { // else a bookmark says nothing new
+	for rv := 3; rv < 20; rv++ { // else a bookmark says nothing new
 		time.Sleep(10 * time.Second)
-		o, err := c.Resource().ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"}}`, rv))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		cachetest.Apply(t, c, cachetest.ConfigMap(t, 0, rv))
 	}
 	<-ended
 	if took := time.Since(began); took != 200*time.Second {
@@ -62,8 +56,8 @@ func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
 	}
 }
 
-// A watch that ends because the server drains has said something, if its client understands it: client-go's informers take one
-// that is short and silent for broken, and list anew.
+// A watch that ends because the server drains has sent an event, if its client understands
+// bookmarks: client-go's informers think that a short, silent watch is broken, and list again.
 func TestDrainedWatchIsNeverSilent(t *testing.T) {
 	for want, bookmarks := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -79,14 +73,14 @@ func TestDrainedWatchIsNeverSilent(t *testing.T) {
 			w.Run(t.Context(), &exchange.ChunkWriter{To: &written})
 			at := fmt.Appendf(nil, `"resourceVersion":"%d"`, p.Start)
 			if bytes.Count(written.Bytes(), []byte("BOOKMARK")) != want || bytes.Count(written.Bytes(), at) != want {
-				t.Errorf("with bookmarks %t a drained watch says %q, nothing having happened since %d", bookmarks, written.Bytes(), p.Start)
+				t.Errorf("with bookmarks %t, a drained watch without events since %[3]d says %[2]q", bookmarks, written.Bytes(), p.Start)
 			}
 		})
 	}
 }
 
-// When the cache begins anew, a watch is told that it cannot go on from where it is; when the cache ends, nothing: its
-// client finds out by coming back.
+// When the cache begins anew, a watch is told that it cannot go on. When the cache ends, it is told
+// nothing: its client finds out by coming back.
 func TestWatchOfAnEpochThatIsOver(t *testing.T) {
 	for what, over := range map[string]func(*watchcache.Cache){
 		"begun anew": func(c *watchcache.Cache) { c.Reset(nil, 1) },
@@ -110,7 +104,7 @@ func TestWatchOfAnEpochThatIsOver(t *testing.T) {
 	}
 }
 
-// paramsOf are those of a watch of a cache after a state.
+// paramsOf are the parameters of a watch of a cache after a state.
 func paramsOf(tb testing.TB, c *watchcache.Cache, after watchcache.Snapshot) Params {
 	tb.Helper()
 	f := cachetest.Filter(tb, c)

@@ -16,28 +16,24 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// sluggish is a client that now and then takes its time.
+// sluggish is a client that sometimes pauses.
 type sluggish struct {
 	random *rand.Rand
 	mu     struct {
 		sync.Mutex
 		got bytes.Buffer
 	}
-	slept time.Duration // read when nobody writes any more
+	slept time.Duration // read after the last write
 }
 
-// got is what it has read so far.
 func (s *sluggish) got() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return bytes.Clone(s.mu.got.Bytes())
 }
 
-// longest is what it takes for a write at most.
-const longest = 90 * time.Second
-
-// longestReview is what a review takes at most.
-const longestReview = 20 * time.Second
+// The longest write and the longest review.
+const longest, longestReview = 90 * time.Second, 20 * time.Second
 
 // Write implements io.Writer.
 func (s *sluggish) Write(p []byte) (int, error) {
@@ -51,8 +47,9 @@ func (s *sluggish) Write(p []byte) (int, error) {
 	return s.mu.got.Write(p)
 }
 
-// Whatever happens at the same time, and however slow the client is: a watch delivers each event once and in order,
-// is reviewed when that is due, and ends when its time is up, its client leaves or the server drains.
+// A watch delivers each event once and in order, is reviewed when due, and ends when its time is
+// up, its client leaves or the server drains: whatever happens at the same time, and however slow
+// the client is.
 func TestWatchesAtRandom(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -82,7 +79,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 			case <-time.After(time.Duration(reviews) * 7919 * time.Millisecond % longestReview):
 			}
 			if reviews%3 == 1 {
-				return errors.New("nobody can tell")
+				return errors.New("no answer")
 			}
 			return nil
 		}
@@ -110,7 +107,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 		cachetest.Apply(t, c, objects...)
 		time.Sleep(time.Duration(random.IntN(20_000)) * time.Millisecond)
 	}
-	const atRest, backlog = 10 * time.Minute, time.Hour // in which a client has read all that waits for it
+	const atRest, backlog = 10 * time.Minute, time.Hour // time to read all that waits
 	came := func() int {
 		read := client.got()
 		return bytes.Count(read, []byte(`"object"`)) - bytes.Count(read, []byte("BOOKMARK"))
@@ -119,11 +116,11 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 	for quiet := time.Now(); time.Since(quiet) < backlog && came() < events && !isClosed(ended); {
 		time.Sleep(time.Minute)
 	}
-	if !isClosed(ended) { // else in time, as the rest shows; or as nobody could be asked for too long
+	if !isClosed(ended) { // else in time, as the rest shows, or without an answer for too long
 		if got := came(); got != events {
 			t.Errorf("%d of %d events came", got, events)
 		}
-		at, most := time.Now(), 2*longest+longestReview // a write or a review may be under way, and then there is a bookmark
+		at, most := time.Now(), 2*longest+longestReview // a write or a review under way, and a bookmark
 		switch random.IntN(3) {
 		case 0:
 			most += began.Add(p.Lifetime).Sub(at)
@@ -148,7 +145,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 			t.Fatalf("%s instead of %s", line, want)
 		}
 	}
-	// A large event is many writes, and nothing else is done in between.
+	// A large event is many writes, without reviews in between.
 	if w.recheck.every > 0 && reviews < int((took-client.slept)/(5*time.Minute)) {
 		t.Errorf("%d reviews in %v, %v of which the client slept", reviews, took, client.slept)
 	}

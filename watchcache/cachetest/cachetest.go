@@ -17,15 +17,15 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Resource is that of the caches.
+// Resource is the resource of the caches.
 func Resource() object.Resource {
 	return object.Resource{
 		GVR: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, Kind: "ConfigMap", ListKind: "ConfigMapList", Namespaced: true,
 	}
 }
 
-// ConfigMaps returns a cache of so many ConfigMaps in the namespace a, and its state. They are called
-// c-000000 and so on; each was written at the next resourceVersion, from 1 on.
+// ConfigMaps returns a cache of n ConfigMaps in the namespace a, and its state. They are called
+// c-000000 and so on, and were written at resourceVersions from 1 on.
 func ConfigMaps(tb testing.TB, n int) (*watchcache.Cache, watchcache.Snapshot) {
 	tb.Helper()
 	cache := watchcache.New(Resource(), watchcache.Limits{})
@@ -37,11 +37,16 @@ func ConfigMaps(tb testing.TB, n int) (*watchcache.Cache, watchcache.Snapshot) {
 	return cache, Snapshot(tb, cache)
 }
 
-// ConfigMap is the i-th one, as of a resourceVersion.
+// ConfigMap is the i-th ConfigMap at a resourceVersion.
 func ConfigMap(tb testing.TB, i, rv int) *object.Object {
 	tb.Helper()
+	return parse(tb, fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i, rv))
+}
+
+func parse(tb testing.TB, content []byte) *object.Object {
+	tb.Helper()
 	resource := Resource()
-	o, err := resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, i, rv))
+	o, err := resource.ParseObject(content)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -58,7 +63,7 @@ func Snapshot(tb testing.TB, c *watchcache.Cache) watchcache.Snapshot {
 	return s
 }
 
-// Filter selects what is in the namespace a.
+// Filter selects the namespace a.
 func Filter(tb testing.TB, c *watchcache.Cache) *filter.Filter {
 	tb.Helper()
 	f, err := filter.New(c.Resource(), "a", nil, nil)
@@ -79,13 +84,8 @@ func Roomy(tb testing.TB) (*watchcache.Cache, watchcache.Snapshot) {
 // Sized is the ConfigMap c-000000 with so many bytes of padding.
 func Sized(tb testing.TB, rv uint64, size int) *object.Object {
 	tb.Helper()
-	resource := Resource()
-	o, err := resource.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"},"data":{"p":%q}}`,
+	return parse(tb, fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"},"data":{"p":%q}}`,
 		rv, strings.Repeat("x", size)))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return o
 }
 
 // Apply applies changes of objects.
@@ -100,7 +100,7 @@ func Apply(tb testing.TB, c *watchcache.Cache, objects ...*object.Object) {
 	}
 }
 
-// SetBookmark has a cache know what its bookmarks look like.
+// SetBookmark gives a cache a bookmark to send.
 func SetBookmark(tb testing.TB, c *watchcache.Cache) {
 	tb.Helper()
 	bookmark, _, err := c.Resource().ParseBookmark([]byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"5","creationTimestamp":null}}`))
@@ -110,12 +110,12 @@ func SetBookmark(tb testing.TB, c *watchcache.Cache) {
 	c.SetBookmark(bookmark)
 }
 
-// AnySize is a random size from 1 byte to most, each order of magnitude as likely.
+// AnySize is a random size from 1 byte to most. All orders of magnitude are equally likely.
 func AnySize(random *rand.Rand, most int) int {
 	return int(math.Exp(random.Float64() * math.Log(float64(most))))
 }
 
-// Reader is a client that checks what it reads: each event once and in order.
+// Reader is a client that checks that it reads each event once and in order.
 type Reader struct {
 	Body  *bufio.Reader
 	Pause func() // before each read
@@ -124,7 +124,7 @@ type Reader struct {
 	Err   error
 }
 
-// Read reads events until enough were seen or something is wrong.
+// Read reads events until enough were seen or one is wrong.
 func (r *Reader) Read(until func(seen int) bool) {
 	for !until(r.Seen) {
 		r.Pause()

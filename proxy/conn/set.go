@@ -11,8 +11,8 @@ type Set struct {
 	}
 }
 
-// add adds a connection unless there are most already, and returns how many there are then.
-// Its Close takes it out.
+// add adds a connection unless the set has most of them, and returns how many it has then. The
+// connection leaves the set when it closes.
 func (s *Set) add(c *Conn, most int) (open int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +33,7 @@ func (s *Set) remove(c *Conn) {
 	delete(s.mu.open, c)
 }
 
-// Drain ends connections that have no request. Others do not wait for a further one.
+// Drain ends connections without a request. The others end after theirs.
 func (s *Set) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +42,7 @@ func (s *Set) Drain() {
 	}
 }
 
-// Cut ends all connections, and refuses further ones.
+// Cut ends all connections and refuses further ones.
 func (s *Set) Cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +52,7 @@ func (s *Set) Cut() {
 	}
 }
 
-// Len is how many connections are open.
+// Len is the number of open connections.
 func (s *Set) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,0 @@
-//go:build !linux
-
-package conn
-
-// limitUnsent needs Linux.
-func (*socket) limitUnsent() {}
