@@ -1,16 +1,21 @@
-// Package faults breaks things around the proxy while writers write, watchers watch and readers read, and then holds what
-// all of them saw against what the apiserver tells (package conformance).
+// Package faults breaks things around the proxy while clients write, watch and read. Then it
+// compares what they saw with what the apiserver says (package conformance).
 //
-// A relay (package cluster) stands between the proxy and the apiserver, and another one between the clients and the
-// proxy. It cuts, resets, freezes, slows down, truncates and corrupts connections. Processes are stopped, killed,
-// suspended and started again.
+// A relay (package cluster) stands between the proxy and the apiserver, and another one between the
+// clients and the proxy. It cuts, resets, freezes, slows down, truncates and corrupts connections.
+// Processes are stopped, killed, suspended and started again.
 //
-// Each scenario counts what a watcher must not see: events lost, duplicated, reordered, invented; and reads of the most
-// recent state that lacked something which was acknowledged before. Where upstream itself forgets, watchers are held
-// against themselves and against what is there in the end, and those by a label may be told to begin anew. Where it goes
-// back in time, they are held against what it tells since.
+// Each scenario counts violations. A watcher must see no event lost, duplicated, reordered or
+// invented. A read of the most recent state must not lack a write that was acknowledged before it.
+//
+// In some scenarios upstream loses its history. Then the events of a watcher must fit each other
+// and lead to the final state. Watchers with a label selector may be told to begin anew. In others
+// upstream goes back to an earlier state. Then a watcher is compared with what the apiserver has
+// sent since.
+//
 // `make faults` runs all scenarios and writes the table of bench/results; `make test` a few.
 //
-// Beside the scenarios: restarts under thousands of informers (TestRestarts), kills at random moments (TestKills), a
-// client that does not read (TestStalled), and clients that come and go for as long as one likes (TestSoak).
+// Other tests cover restarts under thousands of informers (TestRestarts), kills at random moments
+// (TestKills) and a client that does not read (TestStalled). In TestSoak clients come and go for as
+// long as one likes.
 package faults

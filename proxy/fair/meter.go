@@ -7,26 +7,27 @@ import (
 	"time"
 )
 
-// Meter bounds the processor time of a read from the cache. A read begins without a slot: a cheap
-// one waits for nothing and pays for one subtraction. A read that has cost more than CheapWork
-// takes a slot from a [Queue] and gives it back after its turn. So users get equal shares of the
-// processors, however expensive each of their reads is. No read holds a slot while it waits for
-// something else. Each piece of a long answer takes a turn too, with the cost of its write.
+// Meter bounds the processor time of a read from the cache. A read begins without a slot. A cheap
+// read never waits, and the meter costs it one subtraction. A read that has cost more than
+// CheapWork takes a slot from a [Queue] and gives it back after its turn. So users get equal shares
+// of the processors, however expensive each of their reads is. No read holds a slot while it waits
+// for something else. Each piece of a long answer takes a turn too. The turn costs what writing the
+// piece costs.
 //
-// Costs are estimates in nanoseconds, known beforehand. Measured times would be longer on a busy
-// machine, and would make cheap reads expensive just then.
+// Costs are estimates in nanoseconds, known beforehand. Measured times grow on a busy machine, and
+// cheap reads would then count as expensive.
 type Meter struct {
 	ctx    context.Context
-	base   context.Context // ctx without the client's leaving
+	base   context.Context // as given to NewMeter; ctx may also end when the client leaves
 	who    Claimant
 	slots  *Queue // nil for no bound
-	left   int64  // of the turn
+	left   int64  // what the turn may still cost
 	holds  bool   // a slot
 	writes bool   // the answer is being written
-	// attends says that the read has still to watch for the client's leaving. stop ends that.
+	// attends says that the read has yet to call Attended. stop is what Attended returned.
 	attends bool
 	stop    func()
-	// err says why the read was given up. Nothing that was made until then may be used.
+	// err says why the read was given up. Its partial result must not be used.
 	err error
 }
 
@@ -34,14 +35,13 @@ type Meter struct {
 const (
 	// CheapWork is what a read may cost without a slot.
 	CheapWork = 2e6
-	// TurnWork is what a turn may cost. writingWork is the same for a piece of an answer that is
-	// made while it is written.
+	// TurnWork is what a turn may cost. writingWork is the same, once the answer is being written.
 	TurnWork    = 2e6
 	writingWork = 5e5
 )
 
-// Costs in nanoseconds: LookCost for an object, CompareCost for each comparison of a filter, the
-// others for a byte.
+// Costs in nanoseconds. LookCost is for each object, and CompareCost for each comparison of a
+// filter. The others are for each byte.
 const (
 	LookCost    = 50
 	CompareCost = 7
@@ -63,14 +63,14 @@ type Claimant interface {
 	Attended(ctx context.Context) (_ context.Context, stop func())
 }
 
-// NewMeter returns a meter for a read. With attends, the read is given up if the client leaves
-// while it waits.
+// NewMeter returns a meter for a read. If attends is true, a waiting read is given up when its
+// client leaves.
 func NewMeter(ctx context.Context, who Claimant, slots *Queue, attends bool) Meter {
 	return Meter{ctx: ctx, base: ctx, who: who, slots: slots, left: CheapWork, attends: attends}
 }
 
 // NewSlots returns the slots of expensive reads: one processor is left to cheap reads and the
-// network. Waiting claims may hold room bytes.
+// network. All waiting claims together may hold at most room bytes of memory.
 func NewSlots(room int64) *Queue {
 	n := int64(max(1, runtime.GOMAXPROCS(0)-1))
 	return NewQueue(n, n, room)

@@ -17,7 +17,7 @@ import (
 //	–                –        any     –          the most recent
 //	–                –        any     RV > 0     exactly the token's
 //	–                –        any     RV < 0     the most recent, from the token's key on
-//	–, NotOlderThan  0        any     –          any; the limit is ignored, as upstream does
+//	–, NotOlderThan  0        any     –          any; the limit is ignored, as it is upstream
 //	–                N        none    –          not older than N
 //	–                N        > 0     –          exactly N
 //	NotOlderThan     N        any     –          not older than N
@@ -37,7 +37,7 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 		r.limit = 0
 		return r.notOlderThan(ctx, from, to)
 	case r.limit > 0 && (r.filter.Single() || r.pinned()):
-		return nil, Beyond // upstream reads etcd, or cuts another collection
+		return nil, Beyond // upstream reads etcd, or cuts the page from one namespace
 	case r.match == "" && r.limit == 0, (r.match == "NotOlderThan" || !r.rvGiven) && !r.indexed():
 		return r.notOlderThan(ctx, from, to)
 	case r.match == "Exact" && r.rv > 0 && !r.filter.Single(), r.match == "" && r.rv > 0:

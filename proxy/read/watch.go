@@ -17,7 +17,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// feedAgent is the User-Agent of a proxy's feeds, which may be clients here (upstream.userAgent).
+// feedAgent is the User-Agent of every proxy's feeds (client.UserAgent). Another proxy's feeds may
+// be clients of this one.
 const feedAgent = "watchproxy"
 
 // watchable tells whether the cache has what a watch's parameters ask for.
