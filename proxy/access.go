@@ -12,7 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// authenticate sets req.Identity, or refuses.
+// authenticate sets req.Identity, or refuses the request.
 func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refusal *exchange.Response) {
 	asked := req.AsHTTP(ctx)
 	caller, err := s.options.Load().Access.Authenticate(asked)
@@ -40,8 +40,8 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 	return nil
 }
 
-// refuseBrowser refuses requests that a web page may have made a browser send. A bearer token
-// exempts.
+// refuseBrowser refuses requests that a web page may have made a browser send. Requests with a
+// bearer token are exempt.
 func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
 	if req.Identity != nil && req.Identity.Token {
 		return nil
@@ -60,8 +60,9 @@ func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refus
 	return refusal
 }
 
-// hostFits tells that no page can have led the request's Host here. A browser cannot reach a Unix
-// socket by itself, but a bridge may stand before it. A certificate fits only its own names.
+// hostFits tells whether the Host of a request is one that no page can have pointed here. A browser
+// cannot reach a Unix socket by itself, but a bridge may stand in front of the socket. A
+// certificate is valid only for its own names.
 func (s *Server) hostFits(req *exchange.Request) bool {
 	o := s.options.Load()
 	switch {

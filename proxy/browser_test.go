@@ -150,7 +150,8 @@ func browserUpstream(seen *atomic.Int64) http.HandlerFunc {
 	}
 }
 
-// Without authentication, no page of another origin gets through, and every other client does.
+// Without authentication, requests of pages of another origin are refused. All other clients are
+// served.
 func TestBrowsers(t *testing.T) {
 	var seen atomic.Int64
 	s, address := serveTo(t, forwardsAll{}, browserUpstream(&seen), Options{Options: read.Options{SyncTimeout: time.Minute}, Stall: time.Minute, Limits: testLimits()})
@@ -210,7 +211,7 @@ func rawAsk(t *testing.T, address net.Addr, host, line, rest string) (*http.Resp
 	return resp, string(body)
 }
 
-// The same holds over HTTP/2.
+// HTTP/2 has the same results.
 func TestBrowsersHTTP2(t *testing.T) {
 	var seen atomic.Int64
 	_, address := serveForwards(t, browserUpstream(&seen), testLimits())

@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Answers of kube-apiserver's own groups are written at once; others, which may be streams, as they
-// come.
+// Answers of kube-apiserver's own groups are written at once. Other answers may be streams, and
+// each piece is written when it arrives.
 func TestShortAnswersAreBuffered(t *testing.T) {
 	over := make(chan struct{})
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

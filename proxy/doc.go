@@ -1,6 +1,6 @@
-// Package proxy serves clients. It answers from the watch caches what they can answer as
-// kube-apiserver would, and forwards the rest unchanged. It wires the packages below it, admits
-// requests, and drains.
+// Package proxy serves clients. If the watch caches can answer a request as kube-apiserver would,
+// it answers from them. It forwards all other requests unchanged. It connects the packages below
+// it, admits requests, and drains.
 //
 //	a list       listen ─► proxy ─► read ─► derived ─► listen
 //	an event     watchcache ─► watch ─► listen
@@ -20,19 +20,19 @@
 //	browser/     requests that a web page may have made a browser send
 //	admin/       /metrics, /livez, /readyz, /status and the status page
 //
-// [Server.Handle] is one straight walk: refuse, authenticate, ask the cache for a [read.Verdict],
+// [Server.Handle] has four steps: refuse, authenticate, ask the cache for a [read.Verdict], then
 // answer or forward.
 //
 // # Identity
 //
-// With authentication (package access) every request has a caller. An answer from the cache was
-// authorized for its caller, with all attributes that the apiserver would look at. If upstream
-// cannot tell, the read is forwarded. A forwarded request carries its caller's token and none of
-// the proxy's credentials. The proxy impersonates a caller that has a certificate. Requests share
-// an answer only if they have the same credentials.
+// With authentication (package access) every request has a caller. Each answer from the cache is
+// authorized for its caller, with all attributes that the apiserver would look at. If upstream does
+// not answer the review, the read is forwarded. A forwarded request carries its caller's token and
+// none of the proxy's credentials. The proxy impersonates a caller that has a certificate. Requests
+// share an answer only if they have the same credentials.
 //
 // A request whose Connection header names an identity header is refused. A proxy would have to drop
-// that header, and upstream would take the request for another user's.
+// the identity header. Upstream would then attribute the request to another user.
 //
 // Without authentication the proxy serves only loopback addresses and Unix sockets, and requests
 // act as the proxy. A request with an Authorization header is forwarded without the proxy's

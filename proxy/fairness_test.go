@@ -78,8 +78,8 @@ func askAs(ctx context.Context, client *http.Client, user, method, url, body str
 	return resp.StatusCode, err
 }
 
-// A controller manager rolls a Deployment with a burst of writes. They wait for slots and none is
-// refused. Other users are served meanwhile.
+// A controller manager rolls a Deployment with a burst of writes. The writes wait for slots, and no
+// write is refused. Other users are served in that time.
 func TestBurstOfWritesIsQueued(t *testing.T) {
 	const burst, forwards = 600, 400
 	gate := make(chan struct{})
@@ -166,8 +166,8 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 	waitFor(t, "it does not wait any more", func() bool { return s.forwardSlots.Waiting() == 0 })
 }
 
-// A request waits for a slot for its client's timeout, and a minute at most. Then it is refused, as
-// it is at once if the memory for waiting requests is full.
+// A request waits for a slot for its client's timeout, and a minute at most. Then it is refused. If
+// the memory for waiting requests is full, it is refused at once.
 func TestPatienceOfForwards(t *testing.T) {
 	for query, want := range map[string]time.Duration{
 		"": time.Minute, "timeout=7s": 7 * time.Second, "timeout=5m": time.Minute, "timeout=x": time.Minute, "timeout=0s": time.Minute,
@@ -209,7 +209,7 @@ func expensiveSelector() string {
 	return strings.Join(terms, ",")
 }
 
-// Cheap reads pass expensive ones that wait. A client that leaves no longer waits.
+// Cheap reads overtake expensive reads that wait. A client that leaves no longer waits.
 func TestExpensiveReadWait(t *testing.T) {
 	cache, _ := cachetest.ConfigMaps(t, 2000)
 	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{cache}}, http.NotFound, testLimits(), nil)

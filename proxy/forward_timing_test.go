@@ -19,8 +19,9 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// BenchmarkForward is a get that is forwarded, one after another over a connection: what the proxy
-// adds beside what Go's own ReverseProxy adds, with the same upstream and the same transport.
+// BenchmarkForward forwards gets one after another over a connection. It compares the time that the
+// proxy adds with the time that Go's own ReverseProxy adds, with the same upstream and the same
+// transport.
 func BenchmarkForward(b *testing.B) {
 	body := strings.Repeat("x", 3500)
 	behind := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

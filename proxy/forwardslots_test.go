@@ -196,7 +196,7 @@ func waitFor(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// The same holds for HTTP/1.0 on a used connection, where the proxy writes the answer, not the
+// HTTP/1.0 on a used connection has the same result, although the proxy writes the answer, not the
 // library.
 func TestUnreadForwardOfOldClientIsCut(t *testing.T) {
 	gaveUp := make(chan struct{}, 1)

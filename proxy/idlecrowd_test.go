@@ -185,9 +185,9 @@ func least() uint64 {
 	return best
 }
 
-// A connection of an unknown client costs little, whatever it has sent. With TLS, crypto/tls takes
-// 7 KiB of it; with HTTP/2, the library takes 14 KiB, and up to 4 KiB more for what it reads and
-// writes.
+// A connection of an unknown client costs little memory, whatever the client has sent. With TLS,
+// crypto/tls takes 7 KiB of this memory. With HTTP/2, the library takes 14 KiB, and up to 4 KiB
+// more for reads and writes.
 func TestMemoryOfUnknownConnections(t *testing.T) {
 	if cachetest.Race {
 		t.Skip("the race detector takes memory of its own")

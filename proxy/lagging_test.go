@@ -24,8 +24,8 @@ func heapNow() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// Unread watches hold one piece each, however many events there are and however large. The
-// connection and the stream take more, at both ends.
+// Unread watches hold one piece each, whatever the number and size of the events. The connection
+// and the stream take more, at both ends.
 func TestUnreadWatchesHoldLittle(t *testing.T) {
 	if cachetest.Race {
 		t.Skip("make test runs it without the race detector")

@@ -127,7 +127,7 @@ func TestLateSlotsComeBack(t *testing.T) {
 	}
 }
 
-// lateMax watches are forwarded. Until one ends, others get the apiserver's error.
+// lateMax watches are forwarded. Until one of them ends, further watches get the apiserver's error.
 func TestLateSlotsAreFew(t *testing.T) {
 	w := newLateWorld(t)
 	ended := make(chan struct{})

@@ -77,7 +77,7 @@ func (l *limiter) tooMany(req *exchange.Request, limit, message string) *exchang
 	return resp
 }
 
-// GaveUp implements read.Limiter. It answers a request that waited in vain.
+// GaveUp implements read.Limiter. It answers a request that gave up waiting.
 func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response {
 	if errors.Is(err, context.Canceled) {
 		return exchange.ClientGone()
@@ -85,9 +85,9 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 	return l.tooMany(req, limit, message)
 }
 
-// admitForward waits for a slot upstream for as long as the client does: upstream knows the user
-// and has queues of its own. It refuses only if the memory for waiting requests is full. A user
-// gets at most half of the slots.
+// admitForward waits for a slot upstream for as long as the client waits, because upstream knows
+// the user and has queues of its own. It refuses a request only if the memory for waiting requests
+// is full. A user gets at most half of the slots.
 func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
 	if lasting(rt) {
 		return s.limits.AdmitWatch(req) // it takes no slot, but memory while it lasts
@@ -106,8 +106,8 @@ func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exc
 	return sync.OnceFunc(func() { s.forwardSlots.Give(user, 1) }), nil
 }
 
-// lasting tells requests without a time limit. Upstream does not count them as in flight either,
-// nor upgraded ones.
+// lasting tells whether a request has no time limit. Upstream does not count such requests as in
+// flight either, nor upgraded requests.
 func lasting(rt exchange.Route) bool {
 	switch rt.Subresource {
 	case "attach", "exec", "log", "portforward", "proxy":
@@ -117,13 +117,14 @@ func lasting(rt exchange.Route) bool {
 }
 
 const (
-	// fallbackReads and fallbackWatches bound the reads that upstream answers at a time while a cache
-	// is not up to date. Such reads come in crowds. Others wait for fallbackWait.
+	// fallbackReads and fallbackWatches bound the reads that upstream answers at a time while a
+	// cache is not up to date. Many such reads come at the same time. Reads beyond the bound wait
+	// for up to fallbackWait.
 	fallbackReads   = 64
 	fallbackWatches = 256
 	fallbackWait    = 10 * time.Second
-	// soonerMost bounds the lists that go upstream at a time because it answers sooner. One of
-	// several users gets half.
+	// soonerMost bounds the lists that go upstream at a time because upstream answers sooner. If
+	// there are several users, each gets at most half.
 	soonerMost = 32
 	// soonerPatience is the least time that upstream gets for such a list before the cache answers.
 	soonerPatience  = 2 * time.Second
@@ -140,8 +141,8 @@ func newFallbackLimiter(reads, watches int) fallbackLimiter {
 	return fallbackLimiter{make(chan struct{}, reads), make(chan struct{}, watches)}
 }
 
-// admit waits for a slot. Without one the client is asked to come back, as the cache may answer
-// then.
+// admit waits for a slot. Without a slot, the client is asked to come back, because the cache may
+// answer then.
 func (l fallbackLimiter) admit(ctx context.Context, verb string) (leave func(), refusal *exchange.Response) {
 	slots := l.reads
 	if verb == "watch" {
@@ -157,10 +158,10 @@ func (l fallbackLimiter) admit(ctx context.Context, verb string) (leave func(), 
 	}
 }
 
-// lateMax bounds the forwarded watches from before a cache's history. A cache knows less of the
-// past than upstream, unless such a watch started it. But upstream keeps each forwarded watch for
-// half an hour. Further ones get kube-apiserver's "too old resource version": a new list costs
-// upstream nothing.
+// lateMax bounds the forwarded watches that begin before a cache's history. A cache knows less of
+// the past than upstream, unless such a watch started the cache. But upstream keeps each forwarded
+// watch for half an hour. Further watches get kube-apiserver's "too old resource version". Their
+// clients then list again, and the list costs upstream nothing.
 const lateMax = 32
 
 // admitLate takes a slot if one is free.

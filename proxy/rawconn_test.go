@@ -12,8 +12,9 @@ import (
 )
 
 // rawConn is the server's side of a connection whose client has sent everything. After the last
-// byte the client has gone. CancelWhenGone, which looks for the client during an answer, learns that only
-// if it does not stop. It is recognised by its name, so that nothing depends on timing.
+// byte the client has gone. CancelWhenGone looks for the client during an answer. Its reads do not
+// see the end: they wait until they are stopped. A read by CancelWhenGone is recognised by this
+// name on the stack, so that nothing depends on timing.
 type rawConn struct {
 	piece  int           // the most bytes of one Read, 0 for no bound
 	closed chan struct{} // closed by Close

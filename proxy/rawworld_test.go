@@ -91,7 +91,7 @@ func newParserDiff(tb testing.TB) *parserDiff {
 	return w
 }
 
-// noting records every request that the proxy reads, refused ones included.
+// noting records every request that the proxy reads, including refused requests.
 type noting struct {
 	*Server
 	w    *parserDiff

@@ -31,7 +31,7 @@ type Options struct {
 	Stall time.Duration
 	// TLS is nil for plain HTTP. It offers HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
-	// AnyHost serves any Host, as on a Unix socket, unless a browser may have sent the request.
+	// AnyHost allows any Host, as on a Unix socket, unless a browser may have sent the request.
 	AnyHost bool
 	// Limits bound what clients may take.
 	Limits exchange.Limits
@@ -41,7 +41,7 @@ type Options struct {
 	// 128 MiB. An answer that does not fit is forwarded.
 	Workspace int64
 	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 is the last on its
-	// connection. So clients spread over replicas.
+	// connection. This spreads clients over replicas.
 	GoawayChance float64
 }
 
@@ -102,8 +102,9 @@ func (s *Server) listen(h listen.Handler) (*listen.Server, error) {
 	})
 }
 
-// divide sets up the shares of users. Without authentication all clients are one user, and may
-// have everything. Waiting requests may take a quarter of the workspace's memory beside it.
+// divide sets up the shares of users. Without authentication all clients are one user, and may use
+// everything. In addition to the workspace, waiting requests may take memory of a quarter of its
+// size.
 func (s *Server) divide(options *Options) {
 	const waitingForwards, waitingReads = 8, 16 // parts of the memory
 	memory, users := cmp.Or(options.Workspace, workspaceSize), int64(1)
@@ -120,7 +121,7 @@ func (s *Server) divide(options *Options) {
 
 // SetOptions changes the running server's options, except for TLS, Access, AnyHost, Stall,
 // Workspace and, of the limits, HeaderBytes, Read, Idle and Forwards. Open requests keep the old
-// ones.
+// options.
 func (s *Server) SetOptions(o Options) {
 	now := *s.options.Load()
 	o.TLS, o.Access, o.AnyHost, o.Stall, o.Workspace = now.TLS, now.Access, now.AnyHost, now.Stall, now.Workspace
@@ -132,7 +133,7 @@ func (s *Server) SetOptions(o Options) {
 // requests in flight finish, the rest is cut.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.listening.Serve(ctx, l) }
 
-// Handle implements listen.Handler. It turns a panic into an error response, so that one broken
+// Handle implements listen.Handler. It turns a panic into an error response, so that one bad
 // request does not end a thousand watches.
 func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) (resp *exchange.Response) {
 	defer func() {
@@ -144,7 +145,7 @@ func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange
 	return s.handle(ctx, req, rt)
 }
 
-// handle is the walk of every request.
+// handle takes every request through the steps of Handle.
 func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
 	if rt.Resource && rt.Verb == "list" && exchange.IsWatch(req.Query) {
 		rt.Verb = "watch"
@@ -184,8 +185,8 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	return s.timedForward(ctx, req, *rt, t, v.Timed, done)
 }
 
-// forwardSooner forwards a list that upstream answers sooner. It is false if upstream is busy or
-// takes too long; then the cache answers.
+// forwardSooner forwards a list that upstream answers sooner. It returns false if upstream is busy
+// or takes too long. The cache then answers.
 func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt exchange.Route, timed *read.Timed) (resp *exchange.Response, ok bool) {
 	slot := fair.Claim{User: req.User(), Size: 1, Cost: 1}
 	if !s.forwardSlots.Try(slot) {
@@ -206,8 +207,8 @@ func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt ex
 	return resp, true
 }
 
-// timedForward forwards a request. A feed that could have answered it learns how long upstream
-// took.
+// timedForward forwards a request. If a feed could have answered the request, the feed records how
+// long upstream took.
 func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Trip, timed *read.Timed, done func()) *exchange.Response {
 	resp := s.sharing.Forward(ctx, req, rt, t, forward.OnceBoth(s.metrics.ForwardBegan(rt.Verb), done))
 	if timed != nil && !t.Sent.IsZero() && resp.Source == exchange.FromUpstream && ctx.Err() == nil {
@@ -221,7 +222,7 @@ func (s *Server) timedForward(ctx context.Context, req *exchange.Request, rt exc
 	return resp
 }
 
-// refuse makes the early rejects: size, sender, host, limits.
+// refuse makes the early checks: size, sender, host, limits.
 func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange.Route) (refusal *exchange.Response) {
 	if most := s.options.Load().Limits.URIBytes; len(req.Target) > most {
 		return req.Fail(exchange.URITooLong(most), exchange.FromProxy)
@@ -241,7 +242,7 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 }
 
 // forward sends a request upstream. Done is called once, at its end. A watch ends within the drain
-// time, like those from the cache.
+// time, like a watch from the cache.
 func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Trip, done func()) *exchange.Response {
 	if rt.Subresource != "proxy" && req.Body != nil {
 		most := s.options.Load().Limits.BodyBytes

@@ -112,8 +112,8 @@ const (
 	anyJSON   = "application/json"
 )
 
-// A feed learns how long upstream took for a list that the feed left to it or was late for, and
-// which lists upstream failed to answer. The client's reading time does not count.
+// If a feed left a list to upstream or was late for it, the feed learns how long upstream took. It
+// also learns which lists upstream failed to answer. The client's reading time does not count.
 func TestFeedsAreToldOfAnswers(t *testing.T) {
 	var size, code atomic.Int64
 	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -155,7 +155,7 @@ func TestFeedsAreToldOfAnswers(t *testing.T) {
 	}
 }
 
-// Upstream gets at most soonerMost lists at a time. The cache answers the others.
+// Upstream gets at most soonerMost lists at a time. The cache answers all further lists.
 func TestFewListsGoSooner(t *testing.T) {
 	answer := make(chan struct{})
 	var asked atomic.Int64
@@ -213,8 +213,8 @@ func TestGetsJoinInTheirForm(t *testing.T) {
 	}
 }
 
-// Only reads of the most recent state get an older one, with its age, even if the object is not in
-// it.
+// Only reads of the most recent state get an older state, with its age, even if the object is not
+// in this state.
 func TestAgeIsTold(t *testing.T) {
 	feed, _, get := rival(t, func(http.ResponseWriter, *http.Request) {}, object.JSON)
 	feed.age.Store(int64(1500 * time.Millisecond))
@@ -230,7 +230,7 @@ func TestAgeIsTold(t *testing.T) {
 	}
 }
 
-// A get that joins in vain is forwarded soon: it waits for a probe or two.
+// If a get joins a run but gets no answer, it is forwarded soon: it waits for a probe or two.
 func TestGetsDoNotWaitForLong(t *testing.T) {
 	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, object.JSON)
 	feed.hangs.Store(true)
@@ -242,8 +242,8 @@ func TestGetsDoNotWaitForLong(t *testing.T) {
 	}
 }
 
-// If upstream falls silent, the cache answers the lists that were left to upstream, and its feed
-// learns it.
+// If upstream stops answering, the cache answers the lists that were left to upstream, and the feed
+// records the failure.
 func TestCacheAnswersForSilentUpstream(t *testing.T) {
 	answer := make(chan struct{})
 	feed, _, get := rival(t, func(_ http.ResponseWriter, r *http.Request) {

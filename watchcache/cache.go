@@ -34,7 +34,7 @@ var (
 // for its shape and guarantees.
 //
 // One goroutine at a time may call the writer methods: Reset, Apply, Advance, Replace, FastForward,
-// Confirm, Carry, Trim, End. Any goroutine may call all others at any time.
+// Confirm, Carry, Trim, End. Any goroutine may call all other methods at any time.
 type Cache struct {
 	resource  object.Resource
 	limits    atomic.Pointer[Limits]
@@ -117,9 +117,9 @@ func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
 	}
 }
 
-// SnapshotAt returns the state that upstream had at rv. It fails with
-// [ErrTooOld] if the log does not reach back to rv or has no true state for
-// it, with [ErrTooNew] if the log has not reached rv, and with [ErrNotReady].
+// SnapshotAt returns the state that upstream had at rv. It fails with [ErrTooOld] if the log does
+// not reach back to rv or rv lies in a gap, with [ErrTooNew] if the log has not reached rv, and
+// with [ErrNotReady].
 func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 	v := c.view.Load()
 	switch {
@@ -149,8 +149,8 @@ func (c *Cache) Reset(objects []*object.Object, rv uint64) {
 	if v := c.view.Load(); v != nil {
 		next.epoch = v.epoch + 1
 		next.abandoned = max(v.abandoned, v.newest().rv)
-		// A cursor in the making may hold marks of the previous epoch. Sequence
-		// numbers go on, so those marks never match new events.
+		// A cursor that is being opened may hold marks of the previous epoch. Sequence numbers go
+		// on, so those marks never match new events.
 		next.first, next.end = v.end, v.end
 	}
 	c.publish(next)
@@ -185,9 +185,10 @@ func (c *Cache) Apply(changes []Change, now time.Time) error {
 	return err
 }
 
-// repeats tells whether the view contains a change already. It does below its resourceVersion; at
-// that resourceVersion the state decides, because one revision can hold several deletions: etcd
-// deletes all keys of an expired lease at once, and kube-apiserver shares leases among Events.
+// repeats tells whether the view already contains a change. The view contains every change below
+// its resourceVersion. At that resourceVersion the state decides, because one revision can hold
+// several deletions: etcd deletes all keys of an expired lease at once, and kube-apiserver shares
+// leases among Events.
 func (v *view) repeats(change Change) bool {
 	o := change.Object
 	if o.ResourceVersion() != v.rv {
@@ -221,8 +222,8 @@ func (v *view) change(change Change) (Event, error) {
 	return e, nil
 }
 
-// commit publishes a view made from v, if it differs. It marks the cursors that its new
-// events could concern before, and signals them after.
+// commit publishes a view made from v, if it differs from v. Before that, it marks the cursors that
+// the new events could concern. After that, it signals them.
 func (c *Cache) commit(v, next *view, now time.Time) {
 	trimmed := *next // cursors that the log leaves behind need marks, too
 	trimmed.trim(c.Limits(), now)

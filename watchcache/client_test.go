@@ -287,8 +287,8 @@ func (c *client) checkEnd(err error) {
 		since := c.m.cache.Stats().Since
 		lost := since > c.covered
 		if c.standing {
-			// Only writes that could match it can leave a standing cursor behind. A relist
-			// logs other events than the writes that it jumped over.
+			// Only writes that could match a standing cursor can leave it behind. A relist logs
+			// other events than the writes that it jumped over.
 			lost = lost && (c.m.gapBetween(c.covered, since) ||
 				slices.ContainsFunc(c.m.up.between(c.covered, since), c.selection.narrow))
 		}

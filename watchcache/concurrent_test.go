@@ -16,7 +16,7 @@ import (
 )
 
 // reader is a watch in a goroutine of its own, which sleeps until it is signalled. A lost signal
-// shows as a deadlock of the bubble, a lost mark as a missing event.
+// shows as a deadlock of the synctest bubble, a lost mark as a missing event.
 type reader struct {
 	selection *selection
 	limit     int
@@ -290,8 +290,8 @@ func TestConcurrentOpen(t *testing.T) {
 	})
 }
 
-// A reader that is about to wait notices a publication. Reader
-// and writer race for each resourceVersion, so neither may sleep for the other.
+// A reader that is about to wait notices a publication. Reader and writer race for each
+// resourceVersion, so neither may wait asleep for the other.
 func TestConcurrentWaitFresh(t *testing.T) {
 	c := filled(1)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a lost wake-up ends here

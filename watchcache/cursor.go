@@ -14,13 +14,14 @@ import (
 // costs nothing until the log has left it behind.
 //
 // Why not a channel per watch: a thousand buffers hold a thousand copies of the same pointers, and
-// a full one stalls the writer or loses an event. A slow reader shows only when it is too late.
+// a full one stalls the writer or loses an event. The writer notices a slow reader only when it is
+// too late.
 //
 // # Marks
 //
 // Before the writer publishes event s, it marks every cursor that s could concern: latest = s, then
-// pending = s, unless an earlier mark stands. After publishing it signals those that it marked. A
-// cursor reads in the opposite order:
+// pending = s unless pending already holds an earlier mark. After publishing, it signals the marked
+// cursors. A cursor reads in the opposite order:
 //
 //	v := published view
 //	m := swap(pending, none)
@@ -33,10 +34,10 @@ import (
 //	C2 m < v.end: no event in [next, m) concerns it
 //	C3 m ≥ v.end: as C1
 //
-// So a narrowed watch stands at the log's end while nothing matches, for hours if
-// need be, and looks only at events that could match. Later events, some of them not
-// published yet, may have found the taken mark in place and set none of their own. No
-// later mark tells of them, but latest does:
+// So a narrowed watch looks only at events that could match. While nothing matches, it stands at
+// the log's end, for hours if need be. Events after the taken mark, some of them not published yet,
+// may have found that mark in place and set no mark of their own. No later mark shows these events,
+// but latest does:
 //
 //	C4 l ≥ v.end: the next poll must look at everything from v.end on
 //
@@ -62,8 +63,8 @@ type Cursor struct {
 }
 
 // Delta is an event as one watch sees it through its filter. RV is the resourceVersion that the
-// client sees and may resume from at any server. Object may carry an older one, if it is the
-// previous version of an object that left the selection.
+// client sees and may resume from at any server. If an object left the selection, Object may be its
+// previous version, with an older resourceVersion.
 type Delta struct {
 	Type   EventType
 	RV     uint64
@@ -112,9 +113,9 @@ func (c *Cache) watch(filter *filter.Filter, from, epoch uint64) (*Cursor, error
 	return cursor, nil
 }
 
-// WholeHistory makes the cursor fail with [*TooOldError] where a relist jumped. A reader
-// that keeps the events for others needs it: they may resume between two of them. Call it
-// before the first Poll.
+// WholeHistory makes the cursor fail with [*TooOldError] where a relist jumped. A reader that keeps
+// the events for its own clients needs this, because those clients may resume between any two
+// events. Call WholeHistory before the first Poll.
 func (c *Cursor) WholeHistory() { c.strict = true }
 
 // TooOldError says where the log's history begins. It is an [ErrTooOld].
@@ -152,11 +153,11 @@ func (c *Cursor) Wake() {
 	}
 }
 
-// Poll appends up to limit deltas to into, without waiting. position covers all deltas delivered
-// so far: a bookmark at it would be true. It is below the cursor's start until the cache has
-// reached that, and before a gap until all of the gap was delivered. If Poll returns limit deltas,
-// there may be more at once; otherwise Ready tells. Poll a new cursor before waiting. Poll fails
-// for good, with [ErrEnded], with [ErrLagged], or with [*TooOldError] if a relist jumped over the
+// Poll appends up to limit deltas to into, without waiting. position covers all deltas delivered so
+// far: a bookmark at position is true. position is below the cursor's start until the cache has
+// reached that start, and before a gap until all of the gap was delivered. If Poll returns limit
+// deltas, more may be there at once; otherwise wait for Ready. Poll a new cursor before waiting. An
+// error is final. It is [ErrEnded], [ErrLagged], or a [*TooOldError]: a relist jumped over the
 // cursor's start, or over changes that this watch cannot show safely (see Cache.Replace).
 func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
 	return c.poll(into, bounds{deltas: limit, bytes: math.MaxInt, looks: math.MaxInt})
@@ -261,11 +262,11 @@ func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 	return into, nil
 }
 
-// passes tells whether the cursor can go through the gap that e enters. After each set, the
-// client may resume elsewhere from there. It must not hold an object that may have been
-// out of the selection at that time: a relist of another cache would not tell that it left.
-// An object that is selected before and after the gap may have left and come back. So only
-// the first set may be of such an object.
+// passes tells whether the cursor can go through the gap that e enters. After each set in the gap,
+// the client may resume from the set's resourceVersion at another cache. At that point the client
+// must not hold an object that may have been out of the selection then: the other cache's relist
+// would not show that the object left. An object that is selected before and after the gap may have
+// left and come back in between. So only the first set may be of such an object.
 func (c *Cursor) passes(v *view, e *Event) bool {
 	g, ok := v.crossing(e.RV)
 	if !ok || c.passed == g.before {

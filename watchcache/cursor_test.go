@@ -186,8 +186,8 @@ func TestCursorMarks(t *testing.T) {
 	}
 }
 
-// A watch starts ahead of the cache, and a relist then jumps over the start: deletions in between
-// are reported below the start, so going on would miss them.
+// A watch starts ahead of the cache, and a relist then jumps over the start. The relist reports the
+// deletions in between below the start, so a watch that went on would miss them.
 func TestCursorStartSwallowedByGap(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset([]*object.Object{web(5).Object()}, 10)

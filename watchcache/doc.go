@@ -18,21 +18,21 @@
 //   - Unique: no event is delivered twice by one cursor.
 //   - No gap: a cursor started at resourceVersion N delivers every matching change after N, or
 //     fails with [ErrTooOld] or [ErrEnded].
-//   - Resumable: N may be the resourceVersion of any event or bookmark that a cursor delivered in
-//     the same epoch while the log still reaches back to it; inside a gap (see [Cache.Replace]) it
-//     fails with [ErrTooOld].
+//   - Resumable: a cursor can start at the resourceVersion N of any event or bookmark that a cursor
+//     of the same epoch delivered, while the log still reaches back to N. Inside a gap (see
+//     [Cache.Replace]) it fails with [ErrTooOld].
 //   - Bookmarkable: a position reported by a cursor covers all events up to it.
 //   - Not older than: WaitFresh(N) returns a snapshot at N or later.
 //   - Exact: SnapshotAt(N) returns the state that upstream had at N, or an error.
 //
 // A relist after a lost watch (410) shows the present state only. [Cache.Replace] turns the
-// difference into events, so watches go on. Upstream had none of the states in between.
+// difference into events, so watches go on. The states between these events never existed upstream.
 //
-// Upstream may be restored to an earlier state. A cache that begins a new epoch ends its watches,
-// and refuses a watch from a resourceVersion that only the lost history had. Once the new history
-// has passed it, the two cannot be told apart.
+// Upstream may be restored to an earlier state. The cache then begins a new epoch: it ends its
+// watches, and refuses a watch from a resourceVersion that only the lost history had. Once the new
+// history has passed that resourceVersion, the cache cannot tell the two histories apart.
 //
-// A consistent read needs a state, not the changes that led to it. While the watch lags, a state
-// that upstream was asked for is published beside the log ([Cache.FastForward]); readers have it
-// at once, and cursors still get every change in order.
+// A consistent read needs a state, not the changes that led to it. While the watch lags, the writer
+// asks upstream for a state and publishes it beside the log ([Cache.FastForward]). Readers have
+// that state at once; cursors still get every change in order.
 package watchcache

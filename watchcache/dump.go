@@ -19,7 +19,7 @@ import (
 //
 //	since rv bookmark
 //	objects: count, each its bytes, in key order
-//	events:  count, each its type (twice, and one more if a relist found it), resourceVersion,
+//	events:  count, each its type (times two, plus one if a relist found it), resourceVersion,
 //	         time (see Moment) and object, in order
 //	gaps:    count, each its two ends
 func (c *Cache) Dump(to io.Writer) error {
@@ -91,9 +91,9 @@ var ErrMalformedDump = errors.New("malformed dump")
 // dumpMax bounds an object in a dump, in bytes.
 const dumpMax = 64 << 20
 
-// Restore reads a dump of the same resource. Readers see nothing of it before publish is
-// called, which must happen before the first Reset: so the caller can check first
-// that the dump is whole, and where it ends. It reads to the end of the dump and no further.
+// Restore reads a dump of the same resource. Readers see nothing of it until the caller calls
+// publish. So the caller can first check that the dump is whole, and where it ends. Call publish
+// before the first Reset. Restore reads to the end of the dump and no further.
 func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err error) {
 	l := loader{from: from, resource: &c.resource, now: Moment(time.Now())}
 	v := &view{epoch: 1, first: 1, end: 1}

@@ -7,14 +7,14 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// FastForward publishes a state that upstream was asked for, objects sorted by key at rv, ahead of
-// the log. Readers see it at once: [Cache.Snapshot] and [Cache.WaitFresh] return it until the log
-// gets there. Watches do not, because a state does not tell the changes that led to it: they go on
-// with the log, which stays complete. A watch that starts at rv gets none of the log's events up
-// to there (see [Cache.Watch]).
+// FastForward publishes a state that upstream returned on request: objects sorted by key, at rv,
+// ahead of the log. Readers see it at once: [Cache.Snapshot] and [Cache.WaitFresh] return it until
+// the log reaches rv. Watches do not see it, because a state does not show the changes that led to
+// it. They go on with the log, which stays complete. A watch that starts at rv gets none of the
+// log's events up to rv (see [Cache.Watch]).
 //
-// A state at or below the one that readers see changes nothing. It fails with [ErrDiverged],
-// changing nothing, if objects cannot be a later state of the cache.
+// A state at or below the one that readers see changes nothing. FastForward fails with
+// [ErrDiverged] and changes nothing if objects cannot be a later state of the cache.
 func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	v := c.filled()
 	if rv <= v.newest().rv {
@@ -35,9 +35,9 @@ func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	return nil
 }
 
-// Confirm compares a state that upstream was asked for, sorted by key at rv, with the log's
-// newest. If both hold the same objects in the same versions, it publishes that state as of rv, as
-// [Cache.FastForward] does. It returns whether readers see a state at or above rv.
+// Confirm compares the log's newest state with a state that upstream returned on request: sorted by
+// key, at rv. If both hold the same objects in the same versions, Confirm publishes that state as
+// of rv, as [Cache.FastForward] does. It returns whether readers see a state at or above rv.
 func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	v := c.filled()
 	if rv <= v.newest().rv {
@@ -51,8 +51,8 @@ func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	return true
 }
 
-// Carry publishes the newest state as of rv if it is the state at since: the caller knows that
-// nothing happened in between. It returns whether it did.
+// Carry publishes the newest state as of rv if that state is at since. The caller knows that
+// nothing changed between since and rv. Carry returns whether it published.
 func (c *Cache) Carry(since, rv uint64) bool {
 	v := c.filled()
 	newest := v.newest()

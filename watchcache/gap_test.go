@@ -39,7 +39,7 @@ func selecting(t *testing.T, c *watchcache.Cache, labels, fields string, from ui
 }
 
 // Upstream deleted b at 101 and a at 102. One replica saw that, another relisted. A client that
-// resumes at the first after each event of the second misses nothing.
+// leaves the second replica after any event, and resumes at the first, misses nothing.
 func TestGapElsewhere(t *testing.T) {
 	saw, relisted := filled(100, pod("a", 90), pod("b", 91)), filled(100, pod("a", 90), pod("b", 91))
 	apply(t, saw, pod("b", 101).Delete(), pod("a", 102).Delete())
@@ -107,8 +107,8 @@ func restored(t *testing.T, c *watchcache.Cache) *watchcache.Cache {
 	return again
 }
 
-// An object that is selected before and after a gap may not have been selected in it. A client that
-// could stop in between has to list.
+// An object that is selected before and after a gap may not have been selected inside it. A client
+// that could stop inside the gap has to list.
 func TestGapNotTold(t *testing.T) {
 	onNode := func(p watchcache.Pod) watchcache.Pod {
 		p.Node = "n1"
@@ -181,8 +181,8 @@ func TestGapFinalField(t *testing.T) {
 	}
 }
 
-// An object left the selection and came back, as upstream and a second replica saw it. It left
-// again while that replica, too, had lost its stream.
+// An object left the selection and came back; upstream and a second replica saw both. It left again
+// while the second replica, too, had lost its stream.
 func TestGapLeftAndCameBack(t *testing.T) {
 	first, second := filled(100, labelled("o", 90, "web")), filled(100, labelled("o", 90, "web"))
 	cursor := selecting(t, first, "app=web", "", 100)
@@ -233,7 +233,7 @@ func TestGapTrimmed(t *testing.T) {
 	}
 }
 
-// A reader that keeps the history for others gets an error at a gap, even without events.
+// A reader that keeps the history for its own clients gets an error at a gap, even without events.
 func TestGapWholeHistory(t *testing.T) {
 	c := filled(10, pod("a", 1))
 	before, inside, at := watch(t, c, 10), watch(t, c, 15), watch(t, c, 20)

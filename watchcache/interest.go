@@ -7,9 +7,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// interests indexes open cursors by their narrowest requirement. An event visits
-// the cursors in the four places where it could match, and no others: with five
-// thousand watches, one per node, an event costs as much as with one.
+// interests indexes open cursors by their narrowest requirement. An event visits only the cursors
+// in the four places where it could match. With five thousand watches, one per node, an event costs
+// as much as with one watch.
 type interests struct {
 	resource *object.Resource
 	mu       struct {
@@ -80,8 +80,8 @@ func (x *interests) len() int {
 	return x.mu.count
 }
 
-// mark marks every cursor that could match an event from sequence number from on, publishes, and
-// appends the marked cursors to woken. The writer signals them after.
+// mark marks every cursor that could match an event with sequence number from or later. Then it
+// publishes. It appends the marked cursors to woken; the writer signals these afterwards.
 //
 // Both happen under one lock: otherwise a new watch could find the view without the events and
 // miss the marks for them. A cursor that still holds an earlier mark is signalled, too: it may be
@@ -112,7 +112,7 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 	return woken
 }
 
-// inLocked are the cursors with an interest in a field's value. An empty one narrows nothing.
+// inLocked are the cursors with an interest in a field's value. An empty value narrows nothing.
 func (x *interests) inLocked(field int, value string) *cursorSet {
 	if value == "" {
 		return nil

@@ -109,8 +109,8 @@ func TestLabelSet(t *testing.T) {
 	}
 }
 
-// An event marks the cursors that it could match: always those that it
-// concerns, and none with another narrowest requirement.
+// An event marks every cursor that it concerns. It marks no cursor whose narrowest requirement it
+// cannot meet.
 func TestInterests(t *testing.T) {
 	r := Random(t)
 	type watcher struct {

@@ -82,7 +82,7 @@ type gap struct{ after, before uint64 }
 //
 //	L1 the log holds the events with sequence numbers [first, end)
 //	L2 their RVs are ≥ since and ≤ rv and do not descend
-//	L3 base is the state at since; the last event's after, or base, is tree
+//	L3 base is the state at since; tree is the last event's after, or base without events
 //	L4 the log is complete for every N with since ≤ N, N in no gap: it holds all events > N
 //	L5 a gap's events are (after, before], of one commit: all removals, then the sets
 type view struct {
@@ -157,8 +157,9 @@ func (v *view) append(e Event) {
 	v.rv, v.tree = e.RV, e.after
 }
 
-// cost is the memory that only the log keeps alive: the replaced version, or the last content
-// of a deleted object. A restored log has its own copy of an object that may have left.
+// cost is the memory that only the log keeps alive: the replaced version, or the last content of a
+// deleted object. In a restored log, the event of an object that may have left has its own copy of
+// the object.
 func (e *Event) cost() int64 {
 	cost := int64(pathCost)
 	if e.Prev != nil && e.Type != left { // the set that follows counts it

@@ -10,28 +10,28 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Replace takes the state that a relist found, objects sorted by key at rv, and
-// publishes its difference to the cached state as events, so watches go on
-// as if the upstream watch had never broken. The resourceVersions in between are a gap:
-// exact reads and new watches strictly inside it are refused, its ends are sound. A watch
-// that started ahead of the cache, and turns out to have started inside the gap, ends.
+// Replace takes the state that a relist found, objects sorted by key at rv, and publishes its
+// difference to the cached state as events, so watches go on as if the upstream watch had never
+// broken. The resourceVersions in between are a gap: exact reads and new watches strictly inside
+// the gap are refused, at its ends they are sound. A watch may have started ahead of the cache. If
+// its start then lies inside the gap, the watch ends.
 //
-// A changed object is one MODIFIED event at its own resourceVersion, a new one
-// ADDED. A missing object is DELETED. An object that another one of the
-// same name (its uid differs) replaced is DELETED and then ADDED.
+// A changed object is one MODIFIED event at its own resourceVersion, a new one ADDED. A missing
+// object is DELETED. If another object of the same name (its uid differs) replaced an object, there
+// is a DELETED and then an ADDED.
 //
-// A client resumes from the last resourceVersion that it saw, maybe at a replica with the
-// true history, or with another gap. So at each resourceVersion that it sees, it must
-// hold no object that upstream did not have then, and all objects that have not changed since.
-// When objects were deleted, or left a selection, is unknown. These removals come first, at
-// the last resourceVersion before the gap: a client that resumes there gets everything
-// again. The sets follow in order. A watch ends if its objects may have been out of its
+// A client resumes from the last resourceVersion that it saw, maybe at a replica with the true
+// history, or with another gap. So two things must hold at each resourceVersion that a client sees.
+// The client holds no object that upstream did not have then. The client holds all objects that
+// have not changed since. It is unknown when objects were deleted, or left a selection. So these
+// removals come first, at the last resourceVersion before the gap: a client that resumes there gets
+// everything again. The sets follow in order. A watch ends if its objects may have been out of its
 // selection for a part of the gap (see Cursor.passes).
 //
-// It fails with [ErrDiverged], changing nothing, if the relist cannot be a
-// later state of the cache: rv or an object went back in time; a custom object has other
-// bytes at the same resourceVersion; or there are more changes than revisions.
-// Then only a new epoch (Reset) is sound.
+// Replace fails with [ErrDiverged] and changes nothing if the relist cannot be a later state of the
+// cache: rv or an object went back in time; a custom object has other bytes at the same
+// resourceVersion; or there are more changes than revisions. Then only a new epoch (Reset) is
+// sound.
 func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) error {
 	v := c.filled()
 	if rv < v.rv {

@@ -1,6 +1,6 @@
 package watchcache
 
-// Scope is the work of a list for upstream.
+// Scope says how much work a list is for upstream.
 type Scope struct {
 	Objects int  // upper bound
 	Fields  bool // the list selects by fields; upstream may have an index for that

@@ -17,8 +17,8 @@ type Snapshot struct {
 // ResourceVersion is the resourceVersion at which the snapshot holds.
 func (s Snapshot) ResourceVersion() uint64 { return s.rv }
 
-// Differences tells in how many objects upstream's state, sorted by key, differs from the snapshot,
-// and describes at most so many of them.
+// Differences counts the objects in which upstream's state, sorted by key, differs from the
+// snapshot. It describes the first of them, up to the given number.
 func (s Snapshot) Differences(theirs []object.State, most int) (shown []string, all int) {
 	note := func(format string, args ...any) {
 		if all++; all <= most {

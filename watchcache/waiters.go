@@ -2,12 +2,12 @@ package watchcache
 
 import "sync"
 
-// waiters lets readers wait for the next publication. With nobody waiting, a
-// publication costs one uncontended lock.
+// waiters lets readers wait for the next publication. While no reader waits, a publication costs
+// one uncontended lock.
 type waiters struct {
 	mu struct {
 		sync.Mutex
-		next chan struct{} // closed by the next publication; nil if nobody waits
+		next chan struct{} // closed by the next publication; nil if no reader waits
 	}
 }
 

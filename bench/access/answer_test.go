@@ -13,7 +13,8 @@ import (
 
 const protobuf = "application/vnd.kubernetes.protobuf"
 
-// compare tells how the proxy's answer differs from the apiserver's, nil if it does not.
+// compare returns an error that describes how the proxy's answer differs from the apiserver's, or
+// nil.
 func compare(want, got answer) error {
 	var open conformance.Rule
 	if len(want.body) > 0 {
@@ -22,8 +23,8 @@ func compare(want, got answer) error {
 	return conformance.Compare(want.settled(), got.settled(), open)
 }
 
-// settled is the answer without the resourceVersions of bookmarks: the two servers are asked at slightly different states of
-// what else the apiserver stores.
+// settled returns the answer without the resourceVersions of bookmarks. The two servers answer at
+// slightly different times, between which the apiserver may store other objects.
 func (a answer) settled() cluster.Answer {
 	header, body := a.header.Clone(), a.body
 	header.Del("Audit-Id")
@@ -33,8 +34,8 @@ func (a answer) settled() cluster.Answer {
 	return cluster.Answer{Status: a.status, Header: header, Body: body}
 }
 
-// someList is the rule of lists: a cache may be at another resourceVersion than etcd, and has a slash before the key in its
-// continue tokens.
+// someList is the rule for lists. A cache may be at another resourceVersion than etcd, and writes a
+// slash before the key in its continue tokens.
 func someList(body []byte) ([]byte, error) {
 	if !gjson.GetBytes(body, "items").Exists() {
 		return body, nil

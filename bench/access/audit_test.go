@@ -11,13 +11,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// identity is all of a user that is the same for two requests: a token's own id is, a certificate's too.
+// identity returns the parts of a user that are the same for two requests, including the id of a
+// token or a certificate.
 func identity(of cluster.AuditUser) string {
 	groups := slices.Sorted(slices.Values(of.Groups))
 	return fmt.Sprintf("%s uid=%s groups=%v extra=%v", of.Username, of.UID, groups, of.Extra)
 }
 
-// named is a request with an id of its own in the audit log.
+// named gives a request its own id in the audit log.
 func (r request) named() (request, string) {
 	id := uuid.NewString()
 	h := r.header.Clone()
@@ -42,7 +43,7 @@ func (w *world) recorded(t *testing.T, id string) (r cluster.AuditRecord) {
 	return r
 }
 
-// records are those that a request has so far.
+// records returns the records of a request so far.
 func (w *world) records(t *testing.T, id string) []cluster.AuditRecord {
 	t.Helper()
 	return slices.DeleteFunc(w.audit.PeekT(t), func(r cluster.AuditRecord) bool { return !strings.EqualFold(r.AuditID, id) })

@@ -12,7 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Users and groups that come with certificates, and what is named in more than one place.
+// These are users and groups from certificates, and other names with more than one use.
 const (
 	certified     = "certified"
 	impersonators = "impersonators"
@@ -20,22 +20,23 @@ const (
 	robotUser     = "system:serviceaccount:" + teamA + ":robot"
 )
 
-// caller is somebody who asks, by whatever credentials.
+// caller is a client with some kind of credentials.
 type caller struct {
 	name   string
 	token  string
 	cert   *tls.Certificate
 	header http.Header // further ones
-	// answers are how the apiserver decides on what the matrix asks, all of which must come.
+	// answers are the apiserver's possible decisions about the matrix's questions. Each must occur.
 	answers []int
 	// uncached is for callers whose answers do not come from the cache.
 	uncached bool
-	// part makes the matrix ask one in so many of its questions, for callers that are all answered in the same way.
+	// part makes the matrix ask only one in part of its questions, for callers that always get the
+	// same answer.
 	part  int
 	probe string // a read that is allowed once the caller has its rights
 }
 
-// as is the caller that impersonates somebody.
+// as returns the caller with the impersonation headers.
 func (c caller) as(header http.Header) *caller {
 	c.header = header
 	return &c

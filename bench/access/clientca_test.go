@@ -16,8 +16,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// An authority of the proxy's own takes the place of the cluster's. Whom it names is authorized by the apiserver, and is
-// the same upstream; whom the cluster's names is nobody here.
+// The proxy's own client authority replaces the cluster's. The apiserver authorizes users from this
+// authority, and forwarded requests carry the same user. Users from the cluster's authority are
+// unknown here.
 func TestClientCAFile(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
@@ -57,11 +58,11 @@ func TestClientCAFile(t *testing.T) {
 	}
 }
 
-// listVersion is what two caches may have got to at different times.
+// listVersion matches a list's resourceVersion, which may differ between two caches.
 var listVersion = regexp.MustCompile(`"metadata":\{"resourceVersion":"\d+"\},`)
 
-// An administrator with a certificate does with kubectl --as, through the proxy, what the apiserver lets him do: reads
-// from the cache, reads that are forwarded, writes.
+// Through the proxy, an administrator with a certificate can do with kubectl --as what the
+// apiserver allows: cached reads, forwarded reads and writes.
 func TestKubectlAs(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, "")

@@ -12,7 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// robotToken is a token of robot's as the apiserver's issuer signs them, but for claims that it would not.
+// robotToken returns a token of robot, signed like the apiserver's issuer signs tokens, but with
+// claims that the issuer would not sign.
 func (w *world) robotToken(tb testing.TB, key *ecdsa.PrivateKey, lasts time.Duration) string {
 	tb.Helper()
 	robot, err := w.admin.CoreV1().ServiceAccounts(teamA).Get(tb.Context(), "robot", metav1.GetOptions{})
@@ -50,5 +51,5 @@ func (w *world) robotToken(tb testing.TB, key *ecdsa.PrivateKey, lasts time.Dura
 	return signed + "." + encode(signature)
 }
 
-// issuer is that of kubeapi.
+// issuer is kubeapi's issuer.
 const issuer = "https://kubernetes.default.svc"

@@ -13,8 +13,8 @@ import (
 
 const oneConfigMap = "/api/v1/namespaces/" + teamA + "/configmaps/one?resourceVersion=0"
 
-// outlasts has a crowd ask what it has to ask, some at a time. The proxy's memory must not grow by more than a bound, in
-// bytes, and the admin is served afterwards.
+// outlasts lets a crowd send its requests, some at a time. The proxy's memory must not grow by more
+// than a bound, in bytes. Afterwards the proxy must serve the admin.
 func (f *front) outlasts(t *testing.T, w *world, n, atATime int, growth int64, ask func(ctx context.Context, i int) error) {
 	t.Helper()
 	before, _ := f.proxy.MemoryT(t)
@@ -40,7 +40,8 @@ func (f *front) expect(ctx context.Context, c *caller, r request, status int) er
 	return err
 }
 
-// Many callers, half of whom nobody knows, do not fill the proxy's memory, and others are served after them.
+// Many callers, half of them unknown, do not fill the proxy's memory. The proxy serves other
+// callers afterwards.
 func TestCrowd(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
@@ -57,9 +58,9 @@ func TestCrowd(t *testing.T) {
 	})
 }
 
-// One who may read nothing asks for list after list, each with another large selector or of
-// another resource that does not exist. The proxy keeps next to nothing of it, asks upstream
-// for little, and serves others meanwhile.
+// A caller without rights asks for list after list. Each list has another large selector, or is of
+// another resource that does not exist. The proxy keeps almost nothing of these requests, sends few
+// requests upstream, and serves other callers meanwhile.
 func TestFloodOfQuestions(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
@@ -96,7 +97,8 @@ func TestFloodOfQuestions(t *testing.T) {
 	if kept > 2*lists*each {
 		t.Errorf("%v bytes of decisions are kept", kept)
 	}
-	// The list of groups and a document of the core once in two seconds, and what began before.
+	// Discovery costs the list of groups and a document of the core group once in two seconds, and
+	// the requests that began before.
 	if most := 100 + 3*took.Seconds(); discovered > most {
 		t.Errorf("upstream was asked for %v documents of discovery, at most %.0f in %v", discovered, most, took)
 	}

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A proxy that may not read a resource forwards the requests for it, says so once, and caches the others.
+// A proxy that may not read a resource forwards the requests for it, logs this once, and caches the
+// other resources.
 func TestMissingRight(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// impersonations are what a caller may say about whom it wants to be, with an impersonator's rights.
+// impersonations are headers by which a caller with an impersonator's rights names another user.
 var impersonations = map[string]http.Header{
 	"a group": impersonating("target", targetGroup),
 	"all of it": {
@@ -30,13 +30,14 @@ var impersonations = map[string]http.Header{
 	"credential id": {"Impersonate-User": {"reader"}, "Impersonate-Extra-Authentication.kubernetes.io%2fcredential-Id": {"X509SHA256=00"}},
 }
 
-// tricks are headers that mean nothing to an apiserver, but could to what stands in front of it.
+// tricks are headers without a meaning to an apiserver. A proxy in front of it could give them a
+// meaning.
 var tricks = map[string]http.Header{
 	"a front proxy's": {"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}},
 	"another proxy's": {"X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-User": {"admin"}, "Forwarded": {"for=127.0.0.1"}},
 }
 
-// What is forwarded arrives as the caller, or as whom the caller is allowed to impersonate.
+// A forwarded request arrives as the caller, or as a user that the caller may impersonate.
 func TestForwardedIdentity(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, withAnonymous)
@@ -57,8 +58,8 @@ func TestForwardedIdentity(t *testing.T) {
 	}
 }
 
-// A client that declares its credentials to be for the next hop only is refused, or they count all the same. It never
-// acts as anybody else, least of all as the proxy.
+// A client can declare its credentials to be hop-by-hop. The proxy refuses such a request, or uses
+// the credentials all the same. The client never acts as another user, and never as the proxy.
 func TestHopByHop(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, withAnonymous)
@@ -133,13 +134,14 @@ func (w *world) checkIdentity(t *testing.T, f *front, c *caller, pod string) {
 	}
 }
 
-// making is the request for an object of a name.
+// making returns the request with an object's name filled in.
 func (r request) making(name string) request {
 	r.target, r.body = strings.ReplaceAll(r.target, "MADE", name), strings.ReplaceAll(r.body, "MADE", name)
 	return r
 }
 
-// begin returns an answer's status, and of an error its body: a watch goes on for longer than anybody waits.
+// begin returns an answer's status, and its body if it is an error. It does not read other bodies,
+// because a watch goes on for too long.
 func (s *server) begin(t *testing.T, c *caller, r request) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -159,7 +161,8 @@ func (s *server) begin(t *testing.T, c *caller, r request) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// sameIdentity compares what the audit log tells about a request that was sent to the apiserver and through the proxy.
+// sameIdentity sends a request to the apiserver and through the proxy, and compares the two entries
+// in the audit log.
 func (w *world) sameIdentity(t *testing.T, f *front, c *caller, r request, direct, forwarded string) {
 	t.Helper()
 	want, got := w.recorded(t, direct), w.recorded(t, forwarded)
@@ -177,7 +180,8 @@ func (w *world) sameIdentity(t *testing.T, f *front, c *caller, r request, direc
 	}
 }
 
-// Requests that are one request upstream when one caller repeats them stay apart when several callers send them.
+// If one caller repeats a request, the repetitions share one upstream request. Requests of several
+// callers do not share one.
 func TestTogether(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, withAnonymous)
@@ -211,7 +215,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// Nobody is anonymous where that is not enabled: the answer is the one to a token that nobody has.
+// Without anonymous access, a request without credentials gets the same answer as one with an
+// unknown token.
 func TestAnonymousDisabled(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)

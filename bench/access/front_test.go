@@ -37,7 +37,8 @@ func (w *world) startFront(t *testing.T, upstream, user, settings string, noRace
 	return &front{server: newServer(t, "proxy", proxy.URL, proxy.CA), proxy: proxy}
 }
 
-// warmed has somebody impersonate: it is refused in other words to those who never succeeded with it.
+// warmed makes one successful impersonation. Without one, the proxy refuses impersonation in other
+// words.
 func (f *front) warmed(t *testing.T, w *world) *front {
 	t.Helper()
 	if got := f.must(t, w.callers["certificate as reader"], request{target: "/version"}); got.status != ok {
@@ -55,7 +56,7 @@ authorization: {webhook: {cacheAuthorizedTTL: 1s, cacheUnauthorizedTTL: 1s}, wat
 `
 )
 
-// fromCache counts what the proxy's cache has answered to those who may read it.
+// fromCache counts the requests that the proxy has answered from its cache.
 func (f *front) fromCache(t *testing.T) int {
 	t.Helper()
 	if f.proxy == nil {

@@ -17,7 +17,8 @@ var (
 	everywhere = []string{"nodes", "namespaces"}
 )
 
-// grant gives the users of the world their rights. The proxies get those of config/rbac.yaml, one of them less.
+// grant gives the users of the world their rights. The proxies get the rights of config/rbac.yaml;
+// one proxy gets fewer.
 func (w *world) grant(ctx context.Context) error {
 	g, err := readGrants()
 	if err != nil {
@@ -66,7 +67,7 @@ func (w *world) grant(ctx context.Context) error {
 	} {
 		errs = append(errs, w.api.Allow(ctx, a.namespace, a.name, a.to, a.rules...))
 	}
-	// The apiserver's refusal names the role that is not there.
+	// The apiserver's refusal names the missing role.
 	_, err = w.admin.RbacV1().RoleBindings(teamA).Create(ctx, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "dangling"}, Subjects: cluster.Users("dangling"),
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "no-such-role"},
@@ -74,7 +75,8 @@ func (w *world) grant(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// without is the rights without that to read a resource, and for everything only those to read the others.
+// without returns the rights without the right to read a resource. A right to read everything
+// becomes the right to read the other resources.
 func (g grants) without(resource string, others ...string) grants {
 	less := g
 	less.clusterRoles = nil
@@ -93,7 +95,8 @@ func (g grants) without(resource string, others ...string) grants {
 	return less
 }
 
-// rule lets verbs be done to resources of the groups that the tests read, under some names only if there are any.
+// rule allows verbs on resources of the groups that the tests read. If there are names, it allows
+// only objects with these names.
 func rule(verbs, resources []string, names ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{"", widgets.Group}, Verbs: verbs, Resources: resources, ResourceNames: names}
 }

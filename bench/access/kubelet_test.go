@@ -26,8 +26,8 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	io.Copy(conn, stream)
 }
 
-// upgrade asks for SPDY unless the request says what for. The apiserver passes it on to the kubelet as it is: what is said
-// is heard again.
+// upgrade asks for SPDY unless the request says what for. The apiserver passes the upgrade on to
+// the kubelet unchanged. The kubelet echoes the data.
 func (s *server) upgrade(t *testing.T, c *caller, r request) {
 	t.Helper()
 	if r.header.Get("Upgrade") == "" {

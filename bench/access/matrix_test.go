@@ -14,8 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// How many cells are asked at a time. A watch takes a second of waiting and hardly anything else. A cold proxy forwards
-// no more than 32 watches at a time that go on from before its cache.
+// These are the numbers of cells that are asked at a time. A watch takes a second of waiting and
+// almost no work. A cold proxy forwards at most 32 watches at a time whose resourceVersion is from
+// before its cache.
 const (
 	askers       = 8
 	watchers     = 96
@@ -42,7 +43,7 @@ type tally struct {
 	}
 }
 
-// Whoever asks gets the apiserver's own answer, whether the caches are full or not there yet.
+// Every caller gets the apiserver's own answer, with full caches and with empty ones.
 func TestMatrix(t *testing.T) {
 	w := sharedWorld(t)
 	hot := w.front(t, proxyUser, withAnonymous)
@@ -113,9 +114,10 @@ func (f *front) warm(t *testing.T, as *caller, all []*collection) {
 	}
 }
 
-// cells are a caller's questions, over protocols and in forms that are drawn: if all are wanted, each read in JSON and
-// a third of them in another form, else each in one of them. By default one in two is asked, and of callers that are all
-// answered in the same way fewer.
+// cells returns a caller's questions, with protocols and forms that are drawn. With all, each read
+// is asked in JSON, and a third of the reads also in another form. Otherwise each read is asked in
+// one form. By default every second question is asked, and fewer for callers that always get the
+// same answer.
 func (c *caller) cells(reads []read, all bool) (cells []cell) {
 	for i, r := range reads {
 		draw := func(n int, of string) int { return drawn(n, c.name, r.name, r.target, of) }
@@ -170,8 +172,9 @@ func (w *world) check(t *testing.T, f *front, cells []cell, watching int, count 
 	}
 }
 
-// settle asks for a cell. What comes within a second may differ when the machine is busy, and a list may fall between
-// two renewals of something; so a difference in what is allowed has to show again. One in who is allowed need not.
+// settle asks for a cell. On a busy machine the events within a second may differ, and a list may
+// fall between two renewals of an object. So a difference between two allowed answers must show
+// again. A difference in the decision itself need not show again.
 func (w *world) settle(t *testing.T, f *front, c cell, count *tally) {
 	const attempts, shown = 3, 3
 	var want, got answer

@@ -10,8 +10,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// When upstream cannot be asked, who was not reviewed before gets nothing, whatever the cache holds. Who was goes on for
-// as long as the reviews hold.
+// While upstream is away, a caller without an earlier review gets nothing from the cache. A caller
+// with one goes on for as long as its reviews are cached.
 func TestReviewsUnavailable(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
@@ -50,7 +50,7 @@ func TestReviewsUnavailable(t *testing.T) {
 	}
 }
 
-// A connection by which nobody known has asked ends with the refusal: it counts for no one.
+// A connection that no known user has used ends with the refusal, because it counts for no user.
 func TestRefusalEndsConnection(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)

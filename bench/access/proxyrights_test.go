@@ -70,7 +70,8 @@ func appendStrictly[T any](to *[]T, document []byte) error {
 	return nil
 }
 
-// give gives the rights to a user instead of whom the file names. The names of what the user gets begin with its own.
+// give grants the rights to a user instead of the file's subject. The names of the roles and
+// bindings begin with the user's name.
 func (g grants) give(ctx context.Context, client kubernetes.Interface, user string) error {
 	own := func(meta *metav1.ObjectMeta) { meta.Name = user + ":" + meta.Name }
 	ref := func(r *rbacv1.RoleRef, namespace string) {

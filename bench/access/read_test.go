@@ -12,7 +12,7 @@ import (
 
 var everything = flag.Bool("everything", false, "ask for all of it, instead of a part that is drawn")
 
-// drawn is a number below n that a name always draws.
+// drawn returns a number below n that depends only on the seed and the name.
 func drawn(n int, name ...string) int {
 	h := fnv.New64a()
 	for _, s := range name {
@@ -49,16 +49,16 @@ func (r read) in(f form) read {
 	return r
 }
 
-// collection is all objects of a resource, or those of a namespace.
+// collection is all objects of a resource, or all of its objects in a namespace.
 type collection struct {
 	path      string
 	name      string // of an object in it
 	selectors []string
-	// token goes on with a list after its first object.
+	// token continues a list after its first object.
 	token string
 }
 
-// collections are those that the matrix reads.
+// collections returns the collections that the matrix reads.
 func collections() (all []*collection) {
 	const name, label = "fieldSelector=metadata.name%3D", "labelSelector=app%3Dweb"
 	for _, resource := range []struct{ root, name string }{
@@ -81,7 +81,7 @@ func collections() (all []*collection) {
 		&collection{path: "/api/v1/nodes", name: "n1", selectors: []string{"", name + "n1", name + "n2", label}})
 }
 
-// reads are all reads of a collection in JSON; since is the resourceVersion that watches go on from.
+// reads returns all reads of a collection in JSON. Watches begin at the resourceVersion since.
 func (c *collection) reads(since string) (all []read) {
 	const withState = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=10"
 	for _, selector := range c.selectors {
@@ -115,7 +115,7 @@ func (c *collection) reads(since string) (all []read) {
 	return all
 }
 
-// oddReads are reads whose right depends on how they are understood.
+// oddReads are reads whose authorization depends on how the server parses them.
 func oddReads() (all []read) {
 	const (
 		withState = "&watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=10"

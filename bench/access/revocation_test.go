@@ -9,8 +9,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// What a decision may outlive its cause by: the second for which shortLived keeps it, the second after which an open
-// watch is looked at, and what a busy machine takes.
+// A decision may outlive its cause by the sum of three times: the second for which shortLived keeps
+// it, the second between two reviews of an open watch, and some time on a busy machine.
 const (
 	lifetime = time.Second
 	slack    = 8 * time.Second
@@ -23,7 +23,7 @@ const (
 	leaversWatch = leaversPath + "?watch=1&resourceVersion=0"
 )
 
-// leaver is a caller that loses what it has.
+// leaver is a caller that loses its access.
 type leaver struct {
 	*caller
 	watch *stream
@@ -45,7 +45,8 @@ func (f *front) joins(t *testing.T, w *world, c *caller) leaver {
 	return l
 }
 
-// leaves waits until the apiserver refuses the caller. Soon after, so does the proxy, and it ends the watch.
+// leaves waits until the apiserver refuses the caller. Soon after that, the proxy must refuse the
+// caller too and end its watch.
 func (l leaver) leaves(t *testing.T, w *world, f *front, status int) {
 	t.Helper()
 	refused := func(s *server) func() bool {
@@ -65,7 +66,7 @@ func (l leaver) leaves(t *testing.T, w *world, f *front, status int) {
 	t.Logf("the watch of %s ended %v after", l.name, time.Since(gone).Round(time.Millisecond))
 }
 
-// A right that is taken away ends cached reads and open watches. Others are not disturbed.
+// The loss of a right ends cached reads and open watches. Other callers are not affected.
 func TestRevocation(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
@@ -89,7 +90,7 @@ func TestRevocation(t *testing.T) {
 		{"service account", func(*testing.T) caller { return caller{token: account} }, func() error {
 			return w.admin.CoreV1().ServiceAccounts(teamB).Delete(t.Context(), "leaver", metav1.DeleteOptions{})
 		}, unknown},
-		// The apiserver's clock is lenient by a minute.
+		// The apiserver accepts an expired token for another minute.
 		{"end of a token", func(t *testing.T) caller { return caller{token: w.robotToken(t, w.saKey, soon-time.Minute)} }, nothing, unknown},
 		{"end of a certificate", func(t *testing.T) caller { return caller{cert: w.ca.SignT(t, soon, "carla", certified)} }, nothing, unknown},
 	}

@@ -16,10 +16,11 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// server is the apiserver or a proxy, as callers reach it. Callers with tokens share connections, as they do behind a
-// load balancer; those with a certificate have their own. Who is refused with a 401 takes a connection for each request
-// over HTTP/2: the 401 ends the connection for all, and Go's client, if what it sends once more meets another such end,
-// waits for up to a minute in all before it sends it again.
+// server is the apiserver or a proxy, as callers reach it. Callers with tokens share connections,
+// as they do behind a load balancer; those with a certificate have their own. A caller that gets
+// 401 uses one connection per request over HTTP/2, because the 401 ends the connection for all of
+// its requests. Go's client then sends a request again. If that connection ends too, the client
+// waits, for up to a minute in all.
 type server struct {
 	name string
 	url  string
@@ -49,8 +50,8 @@ func newServer(tb testing.TB, name, url string, ca []byte) *server {
 	return s
 }
 
-// endpoint is the server as a caller reaches it. A certificate is presented even if the server names no authority that has
-// signed it.
+// endpoint is the server as a caller reaches it. The caller presents its certificate even if the
+// server does not name the certificate's authority.
 func (s *server) endpoint(c *caller) *cluster.Endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +121,8 @@ func (s *server) header(c *caller, r request) http.Header {
 // limit bounds a request.
 const limit = time.Minute
 
-// ask sends a request and reads the whole answer; of a watch, until it ends or its initial state has come.
+// ask sends a request and reads the whole answer. It reads a watch until the watch ends or its
+// initial state is complete.
 func (s *server) ask(ctx context.Context, c *caller, r request) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -148,7 +150,7 @@ func (s *server) ask(ctx context.Context, c *caller, r request) (answer, error) 
 	return a, nil
 }
 
-// must is ask for what a test needs.
+// must is ask for requests that have to succeed.
 func (s *server) must(tb testing.TB, c *caller, r request) answer {
 	tb.Helper()
 	a, err := s.ask(tb.Context(), c, r)

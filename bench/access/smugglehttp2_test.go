@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// The same over HTTP/2, in frames that no library would send.
+// This is TestSmuggling over HTTP/2, with frames that no library would send.
 func TestSmugglingHTTP2(t *testing.T) {
 	w := newSmugglers(t)
 	w.try(t, w.smuggleAllFrames)
@@ -25,7 +25,8 @@ func TestSmugglingHTTP2(t *testing.T) {
 // smuggleFields are header fields in their order.
 type smuggleFields [][2]string
 
-// smuggleFieldTable is what is sent beside, or in place of, the fields of an honest request for what nobody may have.
+// smuggleFieldTable holds header fields that are added to, or replace, the fields of an honest
+// request for forbidden objects.
 var smuggleFieldTable = []smuggleFields{
 	{{"impersonate-user", "admin"}, {"impersonate-group", "system:masters"}},
 	{{"Impersonate-User", "admin"}},
@@ -74,7 +75,7 @@ var smuggleFieldTable = []smuggleFields{
 	{{"cookie", "a=b"}, {"cookie", "c=d"}},
 }
 
-// smuggleAllFrames makes every attempt as every caller, for what is cached and for what is not.
+// smuggleAllFrames makes every attempt as every caller, for cached and for uncached objects.
 func (w *smugglers) smuggleAllFrames(t *testing.T, to *server) (all []*smuggled) {
 	t.Helper()
 	for _, target := range []string{smuggleHot, smuggleCold} {
@@ -123,7 +124,8 @@ func (s *smuggled) smuggleFrames(ctx context.Context, to *server, fields smuggle
 	return s.readFrames(framer)
 }
 
-// smuggleHonest are the fields of an honest request, with others in their place: pseudo fields first, as they have to be.
+// smuggleHonest returns the fields of an honest request, some of them replaced. Pseudo fields come
+// first, as HTTP/2 requires.
 func smuggleHonest(caller *caller, fields smuggleFields, target string) (all smuggleFields) {
 	replaced := map[string]bool{}
 	for _, field := range fields {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// What nobody may have: once the caches have it, once only the apiserver.
+// These are forbidden objects: some are in the caches, the others only at the apiserver.
 const (
 	smuggleHot  = "/api/v1/namespaces/kube-system/pods?resourceVersion=0"
 	smuggleCold = "/api/v1/namespaces/default/secrets"
@@ -42,13 +42,13 @@ func smuggleAttempts() (all []smuggleAttempt) {
 	return append(all, smuggleBytes()...)
 }
 
-// smuggleHidden are requests that must be heard as the caller's if they are heard at all.
+// smuggleHidden returns requests that a server must ignore or attribute to the caller.
 func smuggleHidden() string {
 	return "DELETE /api/v1/namespaces/kube-system/configmaps/precious HTTP/1.1\nHost: localhost\nUser-Agent: " + smuggleAgent +
 		"hidden\n\nGET " + smuggleHot + " HTTP/1.1\nHost: localhost\nUser-Agent: " + smuggleAgent + "hidden\nConnection: close\n\n"
 }
 
-// smuggleHeaders ask to be somebody else.
+// smuggleHeaders ask to act as another user.
 var smuggleHeaders = []string{
 	"Impersonate-User: admin\nImpersonate-Group: system:masters",
 	"impersonate-user: admin\nIMPERSONATE-GROUP: system:masters",
@@ -95,7 +95,7 @@ var smuggleHeaders = []string{
 	"Range: bytes=0-1000000\nIf-None-Match: *",
 }
 
-// smuggleTargets are paths to what nobody may have.
+// smuggleTargets are paths to forbidden objects.
 var smuggleTargets = []string{
 	smuggleHot,
 	smuggleCold,
@@ -164,7 +164,7 @@ var smuggleTargets = []string{
 	"*",
 }
 
-// smuggleRequestLines are other beginnings.
+// smuggleRequestLines are unusual request lines.
 var smuggleRequestLines = []string{
 	"CONNECT localhost:443 HTTP/1.1",
 	"CONNECT " + smuggleHot + " HTTP/1.1",

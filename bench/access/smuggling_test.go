@@ -57,8 +57,8 @@ func newSmugglers(t *testing.T) *smugglers {
 	return s
 }
 
-// precious are the namespaces with what nobody may read or take away, and what their configmaps say: bob and carol may list
-// those of namespace default.
+// precious maps the namespaces with protected configmaps to the text in them. bob and carol may
+// list only the configmaps of namespace default.
 var precious = map[string]string{"default": smugglePublic, "kube-system": smuggleMarker}
 
 func (w *world) createPrecious(ctx context.Context) error {
@@ -77,8 +77,8 @@ func (w *world) createPrecious(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// try has every attempt made at the proxy and then at the apiserver. No attempt may be heard as anybody else's, change
-// anything, or be answered with more than the apiserver answers it with.
+// try makes every attempt at the proxy and then at the apiserver. No attempt may act as another
+// user, change an object, or get more from the proxy than from the apiserver.
 func (w *smugglers) try(t *testing.T, all func(*testing.T, *server) []*smuggled) {
 	t.Helper()
 	w.prove(t)
@@ -99,8 +99,8 @@ func (w *smugglers) try(t *testing.T, all func(*testing.T, *server) []*smuggled)
 	}
 }
 
-// No bytes that a client with few rights, or none, can send make the proxy ask the apiserver as anybody else, show what
-// the apiserver would not, or change anything.
+// A client with few rights, or none, can send any bytes. The proxy must not act as another user at
+// the apiserver, show more than the apiserver, or change an object.
 func TestSmuggling(t *testing.T) {
 	w := newSmugglers(t)
 	attempts := smuggleAttempts()
@@ -118,7 +118,7 @@ type smuggleAttempt struct {
 	lenient bool
 }
 
-// smuggled is what became of an attempt.
+// smuggled is the outcome of an attempt.
 type smuggled struct {
 	attempt smuggleAttempt
 	caller  *caller
@@ -128,7 +128,7 @@ type smuggled struct {
 
 func (s *smuggled) String() string { return s.caller.name + ": " + s.attempt.name }
 
-// data is how many answers have something to tell.
+// data counts the answers that contain data.
 func (s *smuggled) data() (n int) {
 	for _, code := range s.codes {
 		if code/100 == 2 {
@@ -224,7 +224,7 @@ func smuggleCodes(answers []byte) (codes []int) {
 	}
 }
 
-// prove makes the caches hot and sees that each caller gets what is due.
+// prove fills the caches and checks that each caller gets the expected answer.
 func (w *smugglers) prove(t *testing.T) {
 	t.Helper()
 	for _, hot := range []string{
@@ -243,7 +243,7 @@ func (w *smugglers) prove(t *testing.T) {
 	}
 }
 
-// checkStanding sees that nothing has gone or come.
+// checkStanding checks that no object was created or deleted.
 func (w *smugglers) checkStanding(t *testing.T) {
 	t.Helper()
 	for namespace, uid := range w.uids {
@@ -261,7 +261,7 @@ func (w *smugglers) checkStanding(t *testing.T) {
 	}
 }
 
-// checkIdentities holds what the audit log has told against who may have asked.
+// checkIdentities compares the users in the audit log with the expected ones.
 func (w *smugglers) checkIdentities(t *testing.T) {
 	t.Helper()
 	seen := map[string]int{}
@@ -279,12 +279,12 @@ func (w *smugglers) checkIdentities(t *testing.T) {
 	}
 }
 
-// explained tells whether a request may have arrived as the one that it has arrived as.
+// explained tells whether the user of a request in the audit log is an expected one.
 func explained(r cluster.AuditRecord) bool {
 	switch user := r.Effective().Username; user {
 	case "bob", "carol":
 		return true
-	case "": // nobody's: refused, or broken off before it was known whose
+	case "": // no user: refused, or broken off before authentication
 		return r.ResponseStatus.Code == unknown
 	case "admin":
 		return r.UserAgent == userAgent

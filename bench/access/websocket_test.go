@@ -19,7 +19,7 @@ func webSocket(token string, subprotocols ...string) http.Header {
 	}
 }
 
-// WebSockets carry whoever's token is in the handshake: for exec to the kubelet, and for a watch.
+// A WebSocket acts with the token in its handshake, both for exec to the kubelet and for a watch.
 func TestWebSocketTokens(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, withAnonymous)
@@ -84,8 +84,8 @@ func TestWebSocketTokens(t *testing.T) {
 	}
 }
 
-// A browser adds a certificate to the WebSockets of any page, and the place in the network counts for all: pages of other
-// origins need a token.
+// A browser adds its certificate to the WebSockets of any page, and all of its pages share its
+// place in the network. So pages of other origins need a token.
 func TestWebSocketOrigins(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, withAnonymous)

@@ -56,7 +56,7 @@ func newWorld(tb testing.TB) *world {
 	return w
 }
 
-// The users of the token file. A user's token is its name and then some.
+// These are the users of the token file. A user's token is its name with a suffix.
 const (
 	proxyUser   = "watchproxy"
 	poorProxy   = "watchproxy-poor"   // has lost a right

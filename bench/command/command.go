@@ -1,5 +1,5 @@
-// Package command is what the commands of the bench have in common: signals, errors, and the flag of the
-// proxy that they run.
+// Package command has the common parts of the bench's commands: signals, errors, and the flag for
+// the proxy's binary.
 package command
 
 import (
@@ -15,7 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// New is a command of no arguments but its flags, which it shows in their order. It is run if they are valid.
+// New returns a command that takes flags and no arguments. Its help shows the flags in their order.
+// The command runs if the flags are valid.
 func New(use, short, long string, valid func() error, run func(context.Context) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long,
@@ -33,8 +34,8 @@ func ProxyFlag(cmd *cobra.Command, path *string) {
 	cmd.Flags().StringVar(path, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
 }
 
-// Run is the main of a command. The first signal tidies up; a second one ends the command at once,
-// unless it is one of the soft ones.
+// Run is the main of a command. On the first signal the command cleans up. A second signal ends it
+// at once, unless the signal is a soft one.
 func Run(cmd *cobra.Command, soft ...os.Signal) {
 	ctx, stop := signal.NotifyContext(context.Background(), append(soft, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)...)
 	context.AfterFunc(ctx, func() {

@@ -1,31 +1,37 @@
-// Package conformance holds watchproxy to its first promise: never a wrong answer. Its tests run the real proxy in front
-// of a real kube-apiserver, ask both the same, and compare.
+// Package conformance checks watchproxy's first promise: never a wrong answer. Its tests run the real
+// proxy in front of a real kube-apiserver, send both the same requests, and compare the answers.
 //
 // # The differential suite
 //
-// A [testing.T] table of requests, each sent to both servers as it stands, over HTTP/1.1 or HTTP/2 and without any client
-// library in between: in plain JSON and in the other forms that the apiserver offers, one that -seed picks or
-// all (-all-forms). Status, headers and body must be the same. Each row also says where the proxy's answer has to come from,
-// its cache or the apiserver, and the proxy's own metrics have to agree: a row about the cache cannot pass because the
-// request was forwarded.
+// The suite is a [testing.T] table of requests. Each request goes to both servers as it is, over
+// HTTP/1.1 or HTTP/2 and without a client library. Each request asks for plain JSON, and for the other
+// forms that the apiserver offers: for one form that -seed picks, or for all (-all-forms). Status,
+// headers and body must be the same.
 //
-// What the contract leaves open is what two answers of the apiserver itself could differ in, and no more:
+// Each row also says where the proxy's answer must come from, its cache or the apiserver. The proxy's
+// own metrics must agree. So a row about the cache cannot pass because the proxy forwards the request.
 //
-//   - A list that asks for no exact resourceVersion shows some state that is new enough. Its items must be equal byte
-//     for byte; of its metadata, only the digits of resourceVersion may differ, there and inside the continue token. Both
-//     must be at least what was asked for, and a token must carry the list's own.
-//   - An exact page comes from the apiserver's cache or, some time later, from etcd. Whether the key in its continue token
-//     begins with a slash tells which.
-//   - "Too large resource version" and "too old resource version" tell how far the server's cache reaches.
-//   - Compressed bodies are compared after decompression; the proxy's must not be larger.
-//   - Tables tell ages, and in watches the definitions of their columns with any event.
-//   - A bookmark comes when the server likes. Its object must be equal but for the digits of resourceVersion.
+// The comparison ignores only what can differ between two answers of the apiserver itself:
 //
-// Everything else is compared byte for byte. All rows about exact resourceVersions and continue tokens are.
+//   - A list without an exact resourceVersion shows some state that is new enough. Its items must be
+//     equal byte for byte. Of its metadata, only the digits of resourceVersion may differ, there and
+//     inside the continue token. Both must be at least the requested resourceVersion, and a token must
+//     carry the list's own resourceVersion.
+//   - An exact page comes from the apiserver's cache or, some time later, from etcd. The key in its
+//     continue token begins with a slash if the page comes from the cache.
+//   - "Too large resource version" and "too old resource version" name the limits of the server's
+//     cache.
+//   - Compressed bodies are compared after decompression. The proxy's body must not be larger.
+//   - Tables contain ages. In watches, any event may carry the definitions of the columns.
+//   - The server decides when to send a bookmark. The objects of two bookmarks must be equal except
+//     for the digits of resourceVersion.
+//
+// Everything else is compared byte for byte, including all rows about exact resourceVersions and
+// continue tokens.
 //
 // # The validator
 //
-// [Check] holds what one watcher saw, over all its connections, against what the apiserver tells of the same selection
-// ([Reference]). What it finds wrong it reports by the name of the [Guarantee] that was broken. Load and fault tests can
-// use it as well.
+// [Check] compares what one watcher saw, over all its connections, with what the apiserver says about
+// the same selection ([Reference]). It reports each error with the name of the broken [Guarantee].
+// Load and fault tests can use it as well.
 package conformance

@@ -1,5 +1,5 @@
-// Command demo shows watchproxy at work on a real kube-apiserver: what goes in, what goes out, and what that costs. It is
-// what make demo runs.
+// Command demo shows watchproxy at work on a real kube-apiserver: its input, its output and its
+// cost. `make demo` runs this command.
 package main
 
 import (

@@ -8,14 +8,14 @@
 // Each scenario counts violations. A watcher must see no event lost, duplicated, reordered or
 // invented. A read of the most recent state must not lack a write that was acknowledged before it.
 //
-// In some scenarios upstream loses its history. Then the events of a watcher must fit each other
-// and lead to the final state. Watchers with a label selector may be told to begin anew. In others
-// upstream goes back to an earlier state. Then a watcher is compared with what the apiserver has
-// sent since.
+// In some scenarios upstream loses its history. Then the events of a watcher must be consistent
+// with each other and lead to the final state. Watchers with a label selector may get a 410 and
+// begin anew. In other scenarios upstream goes back to an earlier state. Then the comparison uses
+// what the apiserver has sent since.
 //
-// `make faults` runs all scenarios and writes the table of bench/results; `make test` a few.
+// `make faults` runs all scenarios and writes the table in bench/results; `make test` runs a few.
 //
 // Other tests cover restarts under thousands of informers (TestRestarts), kills at random moments
-// (TestKills) and a client that does not read (TestStalled). In TestSoak clients come and go for as
-// long as one likes.
+// (TestKills) and a client that does not read (TestStalled). In TestSoak clients come and go for a
+// configurable time.
 package faults

@@ -1,18 +1,22 @@
-// Command load measures what reads cost: at kube-apiserver, through watchproxy, and at a floor, which is what it costs to
-// send the same bytes without knowing anything about them. It is what make bench runs.
+// Command load measures what reads cost: at kube-apiserver, through watchproxy, and at a floor. The
+// floor sends the same bytes and knows nothing about them. `make bench` runs this command.
 //
-// All servers run on one machine, in one run, and are asked the same in turn. What is compared is the processor time that
-// a server takes for a unit of work, user and system (proc_pid_stat(5)); clients are another process's business and are not
-// counted. Times on the clock depend on what else the machine does, and are given for delays only. What the clients of a
-// fan-out take stands beside them: all have to read before the last has, and the processors are the servers' as well.
+// All servers run on one machine, in one run, and get the same requests in turn. The bench compares
+// the processor time, user and system, that a server takes for a unit of work (proc_pid_stat(5)).
+// Clients are another process and do not count. Wall-clock times depend on the rest of the machine, so
+// the report has them for delays only. The report also shows the processor time of a fan-out's clients:
+// all clients have to read before the last one has the event, and they share the servers' processors.
 //
-// Where there is perf(1), one round more shows what a delivery to 1,000 consists of, ours and the floor's (perf.go).
+// If perf(1) is available, one more round shows the parts of a delivery to 1,000 watches, for the proxy
+// and for the floor (perf.go).
 //
-// The floor of lists is nginx, which sends them as static files, compressed ones by gzip_static. That of watches is a
-// program which writes ready frames to every connection (floor.go), that of forwarding nginx again, and for comparison what
-// net/http's ReverseProxy adds (gateway.go).
+// The floor of lists is nginx, which sends lists as static files, and compressed lists by gzip_static.
+// The floor of watches is a program that writes ready frames to every connection (floor.go). The floor
+// of forwarding is nginx again; for comparison, the bench also measures net/http's ReverseProxy
+// (gateway.go).
 //
-// The floor of watches once read its frames from a pipe that blocked a thread, which keeps Go's monitor awake: without a
-// single watch it took 1.5 to 2 ms a frame, and as what writes take without watches is taken off, it seemed to deliver to
-// a thousand for 1.5 to 2 µs less than it does.
+// The floor of watches reads its frames without blocking a thread. Before, it read them from a pipe
+// that blocked a thread, and this kept Go's monitor awake. Without any watch, a frame then took 1.5 to
+// 2 ms. The bench subtracts the cost of writes without watches, so each delivery to 1,000 watches
+// appeared 1.5 to 2 µs cheaper than it was.
 package main

@@ -1,3 +1,4 @@
-// Package page looks at the proxy's status page through a real browser: headless Chromium, which `make test` fetches from
-// Debian without installing it. It is a module of its own, so that the proxy does not depend on the browser's driver.
+// Package page tests the proxy's status page in a real browser: headless Chromium, which `make
+// test` fetches from Debian without installing it. It is a module of its own, so the proxy does not
+// depend on the browser's driver.
 package page

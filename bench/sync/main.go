@@ -1,10 +1,12 @@
-// Command sync measures how long client-go's informers take until they have synced: at the apiserver, through watchproxy,
-// and in herds that start together behind a proxy which has nothing cached yet. It is what make bench-sync runs.
+// Command sync measures how long client-go's informers take until they have synced: at the
+// apiserver, through watchproxy, and in herds that start together behind a proxy with empty caches.
+// `make bench-sync` runs this command.
 //
-// They sync as client-go 0.36 does by default, by a watch that asks for the most recent state first (sendInitialEvents
-// without a resourceVersion). The proxy answers that from its cache, but has to make sure that the cache is up to date.
-// Other resources are written to all the time; so etcd's revision is always ahead of what a quiet resource's watch has
-// brought, and that takes more than looking.
+// The informers sync as client-go 0.36 does by default: with a watch that first asks for the most
+// recent state (sendInitialEvents without a resourceVersion). The proxy answers this watch from its
+// cache, but first has to prove that the cache is up to date. The bench writes to other resources
+// all the time. So etcd's revision is always ahead of the watch of a quiet resource, and the proof
+// needs more than a look at that watch.
 package main
 
 import (
@@ -22,7 +24,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/command"
 )
 
-// runLimit bounds everything together; on an idle machine with two cores it takes about three minutes.
+// runLimit bounds the whole run. On an idle machine with two cores, a run takes about three
+// minutes.
 const runLimit = 20 * time.Minute
 
 // options are the flags.
@@ -91,7 +94,7 @@ func (o *options) validate() error {
 	return errors.Join(errs...)
 }
 
-// run shows what was measured even if not all was.
+// run prints the report even if some measurements fail.
 func (o *options) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, runLimit, fmt.Errorf("not finished after %v", runLimit))
 	defer cancel()

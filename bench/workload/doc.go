@@ -1,2 +1,3 @@
-// Package workload is what commands of the bench put into an apiserver: pods like real ones, and writes at a rate.
+// Package workload fills an apiserver for the bench: with realistic pods, and with writes at a
+// rate.
 package workload

@@ -39,7 +39,7 @@ type budget struct {
 	fixedGC bool // by the environment
 }
 
-// workspace is for answers that are made for one request each, 0 for the usual.
+// workspace bounds answers that are made for one request each, in bytes; 0 means the default.
 func (b *budget) workspace() int64 {
 	const share, usual = 8, 128 << 20
 	if b.limit == 0 {
@@ -48,7 +48,7 @@ func (b *budget) workspace() int64 {
 	return min(b.limit/share, usual)
 }
 
-// run looks now and then until ctx ends.
+// run looks at memory once per lookEvery until ctx ends.
 func (b *budget) run(ctx context.Context) {
 	b.logs = 1
 	for tick := time.NewTicker(lookEvery); ; {
@@ -80,7 +80,7 @@ func (b *budget) tune(inUse int64) {
 // look draws the conclusions from what is in use.
 func (b *budget) look(inUse int64, collected time.Time) {
 	if part(inUse, b.limit) >= derivedFrom && time.Since(collected) > collectEvery {
-		runtime.GC() // what was let go of counts until then
+		runtime.GC() // released memory counts until then
 		inUse, _ = memoryInUse()
 	}
 	used := part(inUse, b.limit)

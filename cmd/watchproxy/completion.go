@@ -10,7 +10,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// flagValues are what flags may be set to, by name. Shells complete others with names of files.
+// flagValues are the possible values of flags, by flag name. For other flags, shells complete the
+// names of files.
 var flagValues = map[string]cobra.CompletionFunc{
 	"authentication": cobra.FixedCompletions([]string{"delegated", "none"}, cobra.ShellCompDirectiveNoFileComp),
 	"log-level":      cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp),
@@ -26,7 +27,7 @@ var flagValues = map[string]cobra.CompletionFunc{
 	"tls-server-name": cobra.NoFileCompletions,
 }
 
-// completeFlags tells shells what flags and arguments of all commands may be.
+// completeFlags tells shells the possible values of all commands' flags and arguments.
 func completeFlags(cmd *cobra.Command) {
 	if cmd.ValidArgsFunction == nil && !cmd.HasSubCommands() {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// Of the file descriptors, an eighth, and at least this number, is not for clients' connections:
-	// it is for connections to upstream, saved caches, logs and the admin address. An exec or a
-	// port-forward takes one more, to upstream.
+	// An eighth of the file descriptors, and at least this number, is kept from clients'
+	// connections. These descriptors are for connections to upstream, saved caches, logs and the
+	// admin address. An exec or a port-forward takes one more, to upstream.
 	descriptorsKept      = 64
 	descriptorsKeptShare = 8
-	// adminConnections is how many connections the admin address has at a time; others wait. They
-	// are among those that are kept.
+	// adminConnections is how many connections the admin address has at a time; further ones wait.
+	// These connections use the kept descriptors.
 	adminConnections = 32
 	// adminIdle is how long one of them may be idle.
 	adminIdle = time.Minute
@@ -26,7 +26,7 @@ const (
 func clientDescriptors() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return 0 // unknown: accepting them will tell
+		return 0 // unknown: accept fails when there are no more
 	}
 	const most = 1 << 30
 	return forClients(int(min(limit.Cur, most))) //nolint:gosec // it is small

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Some descriptors are always left for all but clients.
+// Some descriptors are always kept from clients' connections.
 func TestForClients(t *testing.T) {
 	for descriptors, want := range map[int]int{10: 5, 100: 50, 256: 192, 1024: 896, 1 << 20: 1<<20 - 1<<17} {
 		if got := forClients(descriptors); got != want {
@@ -35,8 +35,8 @@ type flooded struct {
 	events     chan string // upstream's of a watch
 }
 
-// A flood of connections to a proxy with few file descriptors ends neither it nor its watches, its
-// operators still get an answer, and afterwards so does everybody.
+// A flood of connections to a proxy with few file descriptors ends neither the proxy nor its
+// watches. Its operators still get an answer. After the flood, all clients do.
 func TestFlood(t *testing.T) {
 	f := startFlooded(t)
 	watch := f.get(f.url + "/api/v1/configmaps?watch=1")

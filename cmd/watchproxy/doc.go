@@ -2,10 +2,11 @@
 //
 // # Bounds
 //
-// These tables list everything in memory that others can fill: caches, maps, queues, pools and
-// metrics. Each row has its key, who fills it, its bound, and what happens beyond the bound. The
-// workspace is an eighth of the memory budget, at most 128 MiB. A client is known once its
-// credentials were accepted. bench/hostile fills all of them through the front door.
+// These tables list everything in memory that clients, upstream or operators can fill: caches,
+// maps, queues, pools and metrics. Each row names the key, the party that fills it, the bound, and
+// what happens beyond the bound. The workspace is an eighth of the memory budget, at most 128 MiB.
+// A client is known once its credentials were accepted. bench/hostile fills all of them through the
+// front door.
 //
 // Connections and requests:
 //
@@ -86,5 +87,5 @@
 //
 // Pools (chunkBuffers, copyBuffers, scratches, listWriters, deflaters, gzips, buffers, pieces) keep
 // the objects that were used at the same time, until the garbage collector runs. A compressor takes
-// some 1.2 MB, others at most 128 KiB.
+// some 1.2 MB, every other object at most 128 KiB.
 package main

@@ -16,7 +16,7 @@ import (
 
 const module = "github.com/watchproxy/watchproxy/"
 
-// layers are the packages of the product. Each imports those above it alone.
+// layers are the packages of the product. Each imports only layers above it.
 var layers = []string{
 	"watchcache/object", "watchcache/tree", "watchcache/filter", "watchcache", "watchcache/cachetest",
 	"watchcache/upstream/ledger", "watchcache/upstream/client", "watchcache/upstream/servers", "watchcache/upstream/discovery",

@@ -22,15 +22,15 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
-	// The socket must not be open to others even for a moment.
+	// The socket must not be open to other users even for a moment.
 	const others = 0o177
 	before := syscall.Umask(others)
 	defer syscall.Umask(before)
 	return lc.Listen(ctx, "unix", path)
 }
 
-// removeStale removes a socket that a process left behind which did not end in an
-// orderly way. It touches nothing else.
+// removeStale removes a socket that a process left behind because it did not end in an orderly way.
+// It touches nothing else.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	switch {

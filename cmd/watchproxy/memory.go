@@ -11,27 +11,28 @@ import (
 )
 
 const (
-	// gcPercent is how much garbage there may be beside what is in use. Most of what is in
-	// use is the cache: bytes without pointers, which cost little to mark, and which reads make
-	// little garbage of. A quarter of the usual amount costs next to no time.
+	// gcPercent is how much garbage there may be beside what is in use. Most of what is in use is
+	// the cache: bytes without pointers. They cost little to mark, and reads make little garbage
+	// from them. A quarter of the usual amount costs next to no time.
 	gcPercent = 25
-	// leastGarbage is how much there may be at least, in bytes. A quarter of a small cache is made
-	// within milliseconds by a crowd of readers: the collector ran a hundred times a second, and
-	// the 99th percentile of a get beside them took 7.7 ms, now 4.6.
+	// leastGarbage is how much garbage there may be at least, in bytes. Many readers make a quarter
+	// of a small cache within milliseconds. Without this minimum, the collector ran a hundred times
+	// a second, and the 99th percentile of a get beside these readers was 7.7 ms. With the minimum
+	// it is 4.6 ms.
 	leastGarbage = 16 << 20
-	// mostPercent is for next to nothing in use.
+	// mostPercent applies when next to nothing is in use.
 	mostPercent = 400
-	// slackShare and leastSlack say what the garbage collector's limit leaves of the budget, the
-	// larger of the two. The limit is a soft one: rather than take more than half of the processor
-	// time, the collector lets the heap pass it for a moment. On a busy machine a tenth of a
-	// budget of 160 MiB was not enough for that, so there is a least amount. No more than half of a
-	// budget goes to it.
+	// slackShare and leastSlack are the part of the budget above the garbage collector's limit; the
+	// larger of the two applies. The limit is a soft one: rather than take more than half of the
+	// processor time, the collector lets the heap exceed the limit for a moment. On a busy machine
+	// a tenth of a budget of 160 MiB was not enough for that, so there is a minimum. The part is
+	// never more than half of the budget.
 	slackShare = 0.1
 	leastSlack = 32 << 20
 	mostSlack  = 0.5
 )
 
-// collectorLimit is what the garbage collector keeps to, for a budget; both in bytes.
+// collectorLimit is the garbage collector's limit for a budget; both in bytes.
 func collectorLimit(budget int64) int64 {
 	slack := max(slackShare*float64(budget), leastSlack)
 	return budget - int64(min(slack, mostSlack*float64(budget)))
@@ -67,7 +68,7 @@ func tuneMemory(budget *resource.Quantity, log *zap.Logger) int64 {
 	return 0
 }
 
-// containerLimit is what the collector keeps to in the container that the process runs in.
+// containerLimit is the collector's limit in the container that the process runs in.
 func containerLimit() (uint64, error) {
 	limit, err := memlimit.FromCgroup()
 	if err != nil || limit > math.MaxInt64 {

@@ -18,7 +18,7 @@ func TestCollectorLimit(t *testing.T) {
 	}
 }
 
-// Of a large cache there may be a quarter of garbage, of a small one at least 16 MiB.
+// Beside a large cache there may be a quarter of it as garbage, beside a small one at least 16 MiB.
 func TestPercentFor(t *testing.T) {
 	const mib = 1 << 20
 	for inUse, want := range map[int64]int{0: 400, mib: 400, 4 * mib: 400, 16 * mib: 100, 32 * mib: 50, 64 * mib: 25, 1024 * mib: 25} {

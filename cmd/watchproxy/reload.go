@@ -16,11 +16,11 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// reloader applies changes of the configuration file while the proxy runs. It refuses a file with
-// an error or with a change that needs a restart as a whole.
+// reloader applies changes of the configuration file while the proxy runs. It refuses the whole
+// file if the file has an error, or a change that needs a restart.
 type reloader struct {
 	file    string // empty for none
-	known   []byte // what was in it when it was last read, or before
+	known   []byte // the file's content at the last read, or earlier
 	read    func() (*config.ProxyConfiguration, error)
 	hangups <-chan os.Signal
 	running *config.ProxyConfiguration
@@ -53,8 +53,8 @@ func newReloadMetrics(r prometheus.Registerer) *reloadMetrics {
 // update a ConfigMap.
 const lookForChanges = 5 * time.Second
 
-// hangups takes SIGHUP for as long as the process lives, so that it never ends the process. It
-// keeps one that comes at the start.
+// hangups takes SIGHUP for as long as the process lives, so that the signal never ends the process.
+// It keeps a signal that comes at the start.
 func hangups() <-chan os.Signal {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
@@ -75,7 +75,7 @@ func (r *reloader) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		// A file that is just being replaced is there a moment later.
+		// A file that is being replaced may be missing for a moment.
 		if r.file == "" {
 			if asked {
 				r.log.Info("there is no configuration file to read again")
@@ -119,7 +119,7 @@ func (r *reloader) refuse(why string, field zapcore.Field) {
 	r.log.Error(why, zap.String("file", r.file), field)
 }
 
-// logLevel is one that was validated.
+// logLevel converts a validated level.
 func logLevel(name string) zapcore.Level {
 	l, err := zapcore.ParseLevel(name)
 	if err != nil {

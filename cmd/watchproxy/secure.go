@@ -23,8 +23,8 @@ import (
 // authenticated.
 const secureLimit = 30 * time.Second
 
-// secure sets the options by which clients are told apart and the listener speaks TLS.
-// Their sources are followed until stop is called; wait waits for the end of that.
+// secure sets the options by which clients are told apart and the listener speaks TLS. Their
+// sources are followed until stop is called; wait waits until that has ended.
 func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver, options *proxy.Options,
 	registry prometheus.Registerer, log *zap.Logger,
 ) (wait, stop func(), err error) {
@@ -68,7 +68,7 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver
 		running.Go(func() { certificates.Run(following) })
 		options.TLS = certificates.Config()
 	}
-	if ca != nil { // whoever listens to it has begun to
+	if ca != nil { // its listeners are registered by now
 		running.Go(func() { ca.Run(following) })
 		ctx, cancel := context.WithTimeout(ctx, secureLimit)
 		defer cancel()
@@ -79,8 +79,8 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver
 	return running.Wait, cease, nil
 }
 
-// seldom keeps the library's log from being as long as the list of requests that cannot be
-// reviewed: of lines with the same message, one in a while.
+// seldom thins out the library's log. The library logs each request that it cannot review; seldom
+// lets one line of each message pass in 10 s.
 func seldom(core zapcore.Core) zapcore.Core {
 	const while, first, thereafter = 10 * time.Second, 1, 0
 	return zapcore.NewSamplerWithOptions(core, while, first, thereafter)

@@ -47,7 +47,7 @@ func newServe() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			asked := hangups()
-			known, _ := os.ReadFile(f.config) // before it is read for good: what changes from now on is noticed
+			known, _ := os.ReadFile(f.config) // read before the configuration is loaded, so that no later change is missed
 			c, err := f.configuration()
 			if err != nil {
 				return err

@@ -8,9 +8,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// streamWindow bounds what upstream may send of one answer before the proxy has read it, in bytes,
-// where the garbage collector keeps to a limit, or to none if that is 0. A client that reads a
-// forwarded answer slowly makes the proxy hold that much. Go's own is 4 MiB.
+// streamWindow returns how many bytes of one answer upstream may send before the proxy has read
+// them. limit is the garbage collector's; 0 means none. For each client that reads a forwarded
+// answer slowly, the proxy holds that many bytes. Go's own window is 4 MiB.
 func streamWindow(limit int64) int {
 	const share, least, most = 512, 256 << 10, 1 << 20
 	if limit == 0 {

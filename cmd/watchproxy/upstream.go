@@ -77,7 +77,7 @@ func (a *apiserver) transport(adapt forward.Adaptation) (http.RoundTripper, erro
 	return a.servers.Transport(ways), nil
 }
 
-// config is for client-go's clients, as the proxy.
+// config is the configuration of client-go's clients, with the proxy's credentials.
 func (a *apiserver) config() (*rest.Config, error) {
 	if len(a.configs) == 1 {
 		return a.configs[0], nil
@@ -99,7 +99,7 @@ func (a *apiserver) forwarding() *rest.Config {
 	return a.configs[0]
 }
 
-// client is the feeds' way, as the proxy.
+// client is the client of the feeds, with the proxy's credentials.
 func (a *apiserver) client(metrics *upstream.Metrics) (*client.Client, error) {
 	transport, err := a.transport(rest.CopyConfig)
 	return a.servers.Client(transport, metrics.Client), err

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version and commit are set at link time. Without, what Go knows of the build is told.
+// version and commit are set at link time. Without them, Go's build information is used.
 var version, commit string
 
 // build is what is known of this binary.

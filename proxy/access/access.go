@@ -86,8 +86,8 @@ func retries() *wait.Backoff {
 	return &wait.Backoff{Duration: first, Factor: factor, Jitter: jitter, Steps: steps}
 }
 
-// Authorize implements authorizer.Authorizer. If upstream could not be asked, there is an error,
-// and the decision is not authorizer.DecisionAllow.
+// Authorize implements authorizer.Authorizer. If upstream cannot be asked, Authorize returns an
+// error and a decision other than authorizer.DecisionAllow.
 func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes) (authorizer.Decision, string, error) {
 	found, err := a.decisions.decide(ctx, attributes)
 	if err != nil {
@@ -96,7 +96,7 @@ func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes
 	return found.Decision, found.reason, nil
 }
 
-// Allows tells whether a request is known to be allowed, without asking upstream.
+// Allows tells whether a request is known to be allowed. It does not ask upstream.
 func (a *Access) Allows(attributes authorizer.Attributes) bool { return a.decisions.allows(attributes) }
 
 // Authenticate tells who sent a request, in kube-apiserver's order: certificate, token, anonymous.
@@ -131,8 +131,8 @@ func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 	return nil, ErrUnauthenticated
 }
 
-// CheckRights returns an error if the identity of a client configuration may not create the reviews
-// that every client needs.
+// CheckRights returns an error if the identity of a client configuration may not create
+// TokenReviews and SubjectAccessReviews.
 func CheckRights(ctx context.Context, config *rest.Config) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

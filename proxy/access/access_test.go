@@ -104,7 +104,7 @@ func reading(name string) authorizer.Attributes {
 	return &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name}, Verb: "list", APIVersion: "v1", Resource: "pods", ResourceRequest: true}
 }
 
-// Equal questions of a crowd are asked once, and the outcome is remembered, good or bad.
+// If many clients have the same question, it is asked once. The outcome is remembered, good or bad.
 func TestReviewsAreShared(t *testing.T) {
 	a, j := newTrial(t, Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
 	const crowd = 50
@@ -155,7 +155,8 @@ func TestFailedReviews(t *testing.T) {
 	}
 }
 
-// A client is anonymous only if that is enabled, and not with invalid credentials.
+// A client is anonymous only if anonymous clients are enabled. A client with invalid credentials is
+// not anonymous.
 func TestAnonymous(t *testing.T) {
 	for _, enabled := range []bool{false, true} {
 		a, j := newTrial(t, Options{Anonymous: enabled, TokenTTL: time.Minute})

@@ -14,16 +14,17 @@ import (
 // Caller is who sent a request.
 type Caller struct {
 	User user.Info
-	// Token tells that the user has proved itself by a bearer token. No browser adds one by itself.
+	// Token is true if a bearer token authenticated the user. No browser adds a token by itself.
 	Token bool
-	// ActsAs is whom the proxy impersonates upstream: the owner of a certificate, or a user whom the
-	// owner impersonates. It is nil for clients whose own credentials are forwarded.
+	// ActsAs is the user that the proxy impersonates upstream: the owner of a certificate, or a
+	// user that the owner impersonates. It is nil if the client's own credentials are forwarded.
 	ActsAs user.Info
-	// key differs for credentials that upstream could tell apart. It does not reveal them.
+	// If upstream could tell two sets of credentials apart, they have different keys. A key does
+	// not reveal the credentials.
 	key string
 }
 
-// Key is equal for equal credentials only.
+// Key returns the same value for the same credentials only.
 func (c *Caller) Key() string {
 	if c == nil {
 		return ""
@@ -38,13 +39,14 @@ func certificateCaller(u user.Info, proof *x509.Certificate) *Caller {
 	return &Caller{User: u, ActsAs: u, key: digest("certificate", string(proof.Raw))}
 }
 
-// tokenCaller is known by all headers that could hold a token. The authenticators do not tell which
-// one they took.
+// tokenCaller hashes all headers that could hold a token into the key. The authenticators do not
+// tell which header they took.
 func tokenCaller(u user.Info, header http.Header) *Caller {
 	return &Caller{User: u, Token: true, key: credentials("token", header)}
 }
 
-// anonymousCaller is known by the same headers: upstream may understand more in them.
+// anonymousCaller hashes the same headers into the key, because upstream may accept credentials
+// that the proxy does not know.
 func anonymousCaller(u user.Info, header http.Header) *Caller {
 	return &Caller{User: u, key: credentials("anonymous", header)}
 }
@@ -67,7 +69,7 @@ func digest(parts ...string) string {
 }
 
 // Impersonating returns a round tripper whose requests act as a user. The requests must not have
-// Impersonate headers or credentials. It is false for a user whom headers cannot name.
+// Impersonate headers or credentials. It returns false if headers cannot carry the user.
 func Impersonating(u user.Info, way http.RoundTripper) (http.RoundTripper, bool) {
 	values := append([]string{u.GetName()}, u.GetGroups()...)
 	if uid := u.GetUID(); uid != "" {

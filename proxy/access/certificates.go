@@ -89,8 +89,8 @@ func NewCertificates(certFile, privateKeyFile string, ca *ClientCA) (*Certificat
 	}
 	var clients dynamiccertificates.CAContentProvider
 	if ca != nil {
-		// A client without a certificate may have a token. A client with an invalid one gets an
-		// answer instead of an alert.
+		// A client without a certificate may have a token. A client with an invalid certificate
+		// gets an HTTP answer instead of a TLS alert.
 		base.ClientAuth = tls.RequestClientCert
 		clients = ca.content
 	}

@@ -98,9 +98,9 @@ func (d *decisions) review(ctx context.Context, spec *authorizationv1.SubjectAcc
 	return decision{authorizer.DecisionNoOpinion, status.Reason}, nil
 }
 
-// specOf is the review of attributes. It writes selectors as in a query: kube-apiserver reads them
-// like a request's, so its authorizers see the same. As requirements they would be ten times as
-// long, and lack some operators.
+// specOf is the review of attributes. It writes selectors as in a query. Kube-apiserver parses them
+// like those of a request, so its authorizers see the same selectors. As requirements, selectors
+// would be ten times as long, and some operators would be lost.
 func specOf(a authorizer.Attributes) *authorizationv1.SubjectAccessReviewSpec {
 	spec := &authorizationv1.SubjectAccessReviewSpec{}
 	if u := a.GetUser(); u != nil {
@@ -130,8 +130,8 @@ func specOf(a authorizer.Attributes) *authorizationv1.SubjectAccessReviewSpec {
 	return spec
 }
 
-// fieldsOf writes a field selector. It leaves out what it cannot read: selectors only narrow a
-// request.
+// fieldsOf writes a field selector. It leaves out a selector that it cannot parse. This is safe: a
+// selector only narrows a request.
 func fieldsOf(a authorizer.Attributes) string {
 	requirements, _ := a.GetFieldSelector()
 	var all []fields.Selector

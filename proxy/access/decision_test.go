@@ -89,13 +89,14 @@ func TestSelectorsArriveAsTheyWere(t *testing.T) {
 	}
 }
 
-// sorted puts requirements in a fixed order: all of them have to hold.
+// sorted puts requirements in a fixed order. The order has no meaning, because all of them have to
+// hold.
 func sorted[R any](requirements []R) []R {
 	slices.SortFunc(requirements, func(a, b R) int { return strings.Compare(fmt.Sprintf("%#v", a), fmt.Sprintf("%#v", b)) })
 	return requirements
 }
 
-// Only equal questions are one question.
+// Different questions have different keys.
 func TestQuestionsAreToldApart(t *testing.T) {
 	base := func() *authorizer.AttributesRecord {
 		return &authorizer.AttributesRecord{
@@ -146,8 +147,8 @@ func TestQuestionsAreToldApart(t *testing.T) {
 	}
 }
 
-// A client that is refused list after list, each with another large selector, fills next to no
-// memory. It costs upstream no more than it has sent.
+// A client without rights sends list after list, each with another large selector. It fills almost
+// no memory, and costs upstream no more than the bytes that it sends.
 func TestDecisionsTakeLittle(t *testing.T) {
 	a, j := newTrial(t, Options{AllowTTL: time.Hour, DenyTTL: time.Hour})
 	j.reason = "no role binding"

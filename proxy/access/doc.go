@@ -1,13 +1,15 @@
 // Package access tells who a client is and what it may read, as upstream sees it.
 //
-// A TokenReview authenticates a bearer token, the cluster's client authority a certificate. A
-// SubjectAccessReview authorizes a read from the cache, with all attributes that the apiserver
-// uses, selectors included. Authenticators and the impersonation filter are k8s.io/apiserver's.
+// A TokenReview authenticates a bearer token. The cluster's client authority authenticates a
+// certificate. A SubjectAccessReview authorizes a read from the cache, with all attributes that the
+// apiserver uses, selectors included. The authenticators and the impersonation filter come from
+// k8s.io/apiserver.
 //
 // Outcomes of reviews are remembered (outcomes.go), and clients take turns upstream (package fair).
-// The library's caches bound numbers or time and keep whole questions, so a client without rights
-// could fill the memory. Equal questions are asked once (reviews.go). A failed review is an outage,
-// not a refusal. The next use of an outcome in its last quarter renews it: a busy client waits once.
+// The library's caches are not used: they bound only the number or age of entries and keep whole
+// questions, so a client without rights could fill the memory. Equal questions are asked once
+// (reviews.go). A failed review is an outage, not a refusal. The first use of an outcome in the
+// last quarter of its TTL renews it in the background, so a busy client waits only once.
 //
 // # Bounds
 //
@@ -19,21 +21,22 @@
 //	reviews of tokens        | client address | any client    | 50, 25 each  | none, they wait
 //	reviews that wait, each  | the same       | the same      | 32 MiB, 10 s | longest line's last
 //
-// Each outcome is dropped at most 10 s after its TTL. A dropped review counts as an unavailable
-// upstream: the read is forwarded, the token answered with 503.
+// Each outcome is dropped at most 10 s after its TTL. If a review is dropped, upstream counts as
+// unavailable: a read is forwarded, and a token is answered with 503.
 //
 // # Upstream
 //
 // A request with a token is forwarded with that token and none of the proxy's credentials. The
-// proxy impersonates the user of a certificate: name, uid, groups and extra. Values that headers
-// would change, such as a name with a final space, are refused. Upstream judges the Impersonate
-// headers of a client with a token. For a certificate, the apiserver's own filter judges them here,
-// and the proxy impersonates the user that they name.
+// proxy impersonates the user of a certificate: name, uid, groups and extra. A header would change
+// some values, such as a name with a final space. The proxy refuses them. Upstream judges the
+// Impersonate headers of a client with a token. For a certificate, the apiserver's own filter
+// judges them here, and the proxy impersonates the user that they name.
 //
 // # Observed in kube-apiserver
 //
-// A TokenReview of an unknown token has an error set. It counts as a refusal, or each try of an
-// expired token would be reviewed. An impersonated user gets all its groups: without any, the
-// apiserver adds those of service accounts to a service account's name. The functions that read a
-// request's selectors read a rawSelector (k8s.io/kubernetes/pkg/registry/authorization/util).
+// A TokenReview of an unknown token has an error set. The proxy counts it as a refusal. Otherwise
+// each try of an expired token would be reviewed. The proxy sends all groups of an impersonated
+// user: if it sent none, the apiserver would add the service account groups to a service account's
+// name. The functions that read a request's selectors read a rawSelector
+// (k8s.io/kubernetes/pkg/registry/authorization/util).
 package access

@@ -17,7 +17,7 @@ var RequestInfos = request.RequestInfoFactory{
 	GrouplessAPIPrefixes: sets.NewString("api"),
 }
 
-// newImpersonation is the apiserver's filter in front of a handler that notes the impersonated
+// newImpersonation returns the apiserver's filter. A handler behind it records the impersonated
 // user.
 func newImpersonation(a authorizer.Authorizer) http.Handler {
 	note := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -33,8 +33,8 @@ type Refusal struct {
 	Body   []byte
 }
 
-// Impersonate returns the user that a caller's request acts as: the caller, or the user in its
-// Impersonate headers if that is allowed. A refusal is worded as the apiserver's.
+// Impersonate returns the user that a caller's request acts as. That is the caller, or the user in
+// the Impersonate headers if the impersonation is allowed. A refusal has the apiserver's wording.
 func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Refusal) {
 	info, err := RequestInfos.NewRequestInfo(req)
 	if err != nil {

@@ -17,17 +17,19 @@ const (
 	outcomeCost, holderCost = 360, 320
 	// outcomeShare is the part of the bound that one outcome may take.
 	outcomeShare = 64
-	// renewShare is the last part of an outcome's time, in which the next use renews it.
+	// renewShare sets the last part of an outcome's TTL. The first use in that part renews the
+	// outcome.
 	renewShare = 4
 	// sweepPause bounds how long an expired outcome is kept.
 	sweepPause = 10 * time.Second
 )
 
-// outcomes remembers the results of reviews, for a while and within a bound in bytes. Each outcome
-// belongs to the client that asked first. Over the bound, the largest holder loses its least
-// recently used outcomes. So a client with ever new questions evicts only its own outcomes.
+// outcomes remembers the results of reviews, each for its TTL and all within a bound in bytes. Each
+// outcome belongs to the client that asked first. Above the bound, the largest holder loses its
+// least recently used outcomes. So a client that keeps asking new questions evicts only its own
+// outcomes.
 //
-// It keeps digests of questions, since questions contain tokens and have any length.
+// It keeps digests of questions, because questions contain tokens and their length has no limit.
 type outcomes[V any] struct {
 	most int
 
@@ -65,7 +67,7 @@ func newOutcomes[V any](most int) *outcomes[V] {
 	return o
 }
 
-// get returns an outcome that still holds.
+// get returns an outcome that has not expired.
 func (o *outcomes[V]) get(k key) (value V, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -77,8 +79,8 @@ func (o *outcomes[V]) get(k key) (value V, ok bool) {
 	return found.value, true
 }
 
-// due tells, once for each outcome, that it is time to renew it. So no client waits when its time
-// is over.
+// due returns true once for each outcome: when it should be renewed. So no client has to wait when
+// the outcome expires.
 func (o *outcomes[V]) due(k key) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 
 func keyOf(parts ...any) key { return sha256.Sum256([]byte(fmt.Sprint(parts...))) }
 
-// Whatever clients have remembered, it stays within the bound, by the account and by the heap. A
-// client that asks for more loses its own outcomes; others keep theirs.
+// Remembered outcomes stay within the bound, both by the account and by the heap. A client that
+// asks for more loses its own outcomes. Other clients keep their outcomes.
 func TestOutcomesAreBounded(t *testing.T) {
 	const most, modest, each = 4 << 20, 20, 50
 	before := liveHeap()
@@ -55,7 +55,7 @@ func TestOutcomesAreBounded(t *testing.T) {
 	}
 }
 
-// An outcome holds for its time, and its memory is given back soon after.
+// An outcome is valid for its TTL. Its memory is given back soon after.
 func TestOutcomesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOutcomes[int](1 << 20)

@@ -13,8 +13,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// A busy user waits only for the first review. The next one begins before the first expires, and
-// counts as soon as it ends. If upstream does not answer, the first one holds until it expires.
+// A busy user waits only for the first review. The next review begins before the first outcome
+// expires, and its outcome counts as soon as the review ends. If upstream does not answer, the
+// first outcome is valid until it expires.
 func TestOutcomesAreRenewed(t *testing.T) {
 	const ttl = time.Minute
 	refused := errors.New("revoked")
@@ -69,7 +70,7 @@ func TestOutcomesAreRenewed(t *testing.T) {
 	}
 }
 
-// An outcome that is not remembered still removes the one before.
+// If an outcome is not remembered, it still removes the outcome before it.
 func TestWhatIsNotRememberedReplaces(t *testing.T) {
 	o := newOutcomes[int](1 << 20)
 	o.put("a", keyOf("k"), 1, 0, time.Hour)

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// reviewsMax bounds the reviews upstream at a time, of tokens and of access each.
+	// reviewsMax bounds how many reviews of tokens run upstream at a time. The same number applies
+	// to reviews of access.
 	reviewsMax = 50
 	// waitingMax bounds the reviews that wait, in bytes; waitCost is the fixed cost of each.
 	waitingMax = 32 << 20
@@ -27,8 +28,8 @@ const (
 	reviewMax = 1 << 20
 )
 
-// reviews asks upstream questions of one kind, and equal questions once. After an outage all
-// clients come back at once, and many are the same service account.
+// reviews asks upstream questions of one kind. Equal questions are asked once: after an outage all
+// clients come back at the same time, and many have the same service account.
 type reviews[V any] struct {
 	slots   *fair.Queue // upstream
 	flights singleflight.Group
@@ -54,8 +55,8 @@ type question[V any] struct {
 	review func(ctx context.Context) (V, error)
 }
 
-// answer returns a remembered answer, or waits for its turn and asks. A review goes on if the
-// client that began it leaves. An answer near the end of its time is renewed.
+// answer returns a remembered answer, or waits for its turn and asks. If the client that began a
+// review leaves, the review goes on. An answer close to the end of its TTL is renewed.
 func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err error) {
 	if found, ok := q.known(); ok {
 		r.hits.Inc()

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A client that floods upstream with questions has half of the slots, and leaves the next one to
-// another client. When too many bytes wait, the flood's own questions are refused.
+// A client that floods upstream with questions gets half of the slots. The next slot goes to
+// another client. When too many bytes wait, the flooding client's own questions are refused.
 func TestFloodOfReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = time.Second

@@ -24,14 +24,15 @@ import (
 )
 
 const (
-	// refusedTTL bounds how long a token stays refused: the apiserver may not know a new one yet.
+	// refusedTTL bounds how long a token stays refused, because the apiserver may not know a new
+	// token yet.
 	refusedTTL = 10 * time.Second
 	// tokensMax and refusedMax bound remembered good and refused tokens, in bytes.
 	tokensMax, refusedMax = 16 << 20, 8 << 20
 )
 
-// tokens has bearer tokens reviewed and remembers the outcomes. Refused tokens are kept apart,
-// since clients can make them up.
+// tokens has upstream review bearer tokens, and remembers the outcomes. It keeps refused tokens
+// apart, because clients can make up any number of them.
 type tokens struct {
 	review    authenticator.Token
 	ttl       time.Duration
@@ -61,8 +62,8 @@ func (t *tokens) requests() authenticator.Request {
 // addressKey is the context's key for the client's address.
 type addressKey struct{}
 
-// withAddress adds the client's address to a request's context. Before a review nothing else is
-// known of a client, so clients take turns by address.
+// withAddress adds the client's address to a request's context. Before a review the proxy knows
+// nothing else about a client, so clients take turns by address.
 func withAddress(req *http.Request) context.Context {
 	host, _, err := net.SplitHostPort(req.RemoteAddr)
 	if err != nil {
@@ -122,7 +123,7 @@ func sizeOf(u user.Info) int {
 	return size
 }
 
-// isUnavailable tells a review without an outcome from a refusal.
+// isUnavailable tells whether an error is a review without an outcome, and not a refusal.
 func isUnavailable(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // it is what the union returns
 		return slices.ContainsFunc(all.Errors(), isUnavailable)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// Remembered made-up tokens are bounded, and do not evict good ones.
+// Remembered made-up tokens are bounded, and do not evict good tokens.
 func TestTokensAreBounded(t *testing.T) {
 	var asked atomic.Int64
 	review := authenticator.TokenFunc(func(_ context.Context, token string) (*authenticator.Response, bool, error) {
@@ -64,8 +64,8 @@ func TestTokensAreBounded(t *testing.T) {
 	runtime.KeepAlive(tokens)
 }
 
-// An address that sends made-up tokens does not block the reviews of others, whatever upstream
-// answers.
+// An address that sends made-up tokens does not block the reviews of other addresses, whatever
+// upstream answers.
 func TestMadeUpTokensBlockNoOther(t *testing.T) {
 	a, j := newTrial(t, Options{TokenTTL: time.Minute})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -18,8 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Admin serves /metrics, /livez, /readyz, /status, and at / a page that shows the status. Of the
-// cluster it shows only names of resources and figures.
+// Admin serves /metrics, /livez, /readyz, /status, and at / a page that shows the status. It shows
+// nothing of the cluster except names of resources and figures.
 type Admin struct {
 	ready   atomic.Bool
 	mux     *http.ServeMux
@@ -28,7 +28,8 @@ type Admin struct {
 
 const (
 	adminHeaderTimeout = 10 * time.Second
-	// adminWriteTimeout bounds an answer; a profile takes the time in its request.
+	// adminWriteTimeout bounds the time of an answer. A profile runs for the time given in its
+	// request.
 	adminWriteTimeout = 2 * time.Minute
 	profiles          = "/debug/pprof/"
 )
@@ -87,10 +88,10 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 	a.mux.ServeHTTP(w, r)
 }
 
-// adminReason tells why a page that must not send a request may have sent it. It is "" if none may
-// have. Addresses are safe, as no page can point them elsewhere. Tools in a cluster use names, as a
-// Service's, which the proxy cannot know. So names are refused for browsers, on loopback, and for
-// profiles.
+// adminReason returns why a request may come from a page that must not send it, or "" if it does
+// not. Addresses are safe, because no page can point an address elsewhere. Tools in a cluster use
+// names, such as a Service's, and the proxy cannot know these names. So names are refused only for
+// browsers, on loopback, and for profiles.
 func adminReason(r *http.Request) string {
 	h, profile := r.Header, strings.HasPrefix(r.URL.Path, profiles)
 	named := !browser.LoopbackHost(r.Host) && !browser.AddressHost(r.Host)
@@ -105,7 +106,8 @@ func adminReason(r *http.Request) string {
 	return browser.Foreign(h, r.TLS != nil, r.Host)
 }
 
-// byLoopback tells a request to a loopback address, as through a port-forward.
+// byLoopback tells whether a request came to a loopback address, for example through a
+// port-forward.
 func byLoopback(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return !ok || local.IP.IsLoopback()

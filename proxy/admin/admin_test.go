@@ -16,8 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// The admin address answers scrapes and probes by whatever name reaches it, and browsers by
-// names that no page can have led there.
+// The admin address answers scrapes and probes under any name. It answers browsers only under names
+// that no page can have pointed to it.
 func TestAdminVisits(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	counts := metrics.New(registry)

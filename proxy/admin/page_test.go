@@ -13,7 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// The page loads nothing but its own files, and what they are is told right.
+// The page loads only its own files, and each file has the right Content-Type.
 func TestPage(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	admin := New(registry, metrics.New(registry), func() (any, error) { return nil, errors.New("no figures") }, false)

@@ -1,8 +1,8 @@
 // Package browser tells which requests a web page may have made a browser send.
 //
 // A page in a browser must not act as the browser's user. Without a bearer token, a client is let
-// in by its place in the network or by a certificate, and a browser brings both for any page. Pages
-// of other origins can send, without the server's consent:
+// in because of its place in the network or its certificate. A browser has both, whichever page
+// makes it send a request. Pages of other origins can send, without the server's consent:
 //
 //   - WebSockets, whose answers they can read; every browser sends Origin with them;
 //   - GET and HEAD for images, scripts, frames and links, without Origin; no answer can be read;
@@ -11,11 +11,11 @@
 //   - other requests only after a preflight, an OPTIONS with Origin, which is refused here.
 //
 // Browsers since 2020 (Safari since 2023) send Sec-Fetch-Site with all of these except WebSockets.
-// No script can set it or Origin. A page that rebinds its own name in the DNS to this address looks
-// same-origin to the browser; only Host betrays it.
+// No script can set Sec-Fetch-Site or Origin. If a page rebinds its own DNS name to this address,
+// the browser takes the requests for same-origin. Only Host shows the page's name.
 //
-// Callers with a bearer token are exempt, as no browser adds one by itself. Anonymous callers are
-// not: they have a place in the network that the page's author may not have.
+// Callers with a bearer token are exempt, because no browser adds a token by itself. Anonymous
+// callers are not exempt: they have a place in the network that the page's author may not have.
 package browser
 
 import (
@@ -42,8 +42,8 @@ const (
 	ReasonInteractive = "interactive"  // browsers may not exec and the like
 )
 
-// PageReason tells why a page that must not send a request may have sent it. It is "" if none may
-// have.
+// PageReason returns why a request may come from a page that must not send it, or "" if it does
+// not.
 func PageReason(req *exchange.Request, rt *exchange.Route) string {
 	h := req.Header
 	if reason := Foreign(h, req.TLS != nil, req.Host); reason != "" {
@@ -64,7 +64,7 @@ func PageReason(req *exchange.Request, rt *exchange.Route) string {
 	case browser && !told && simple && req.Method == http.MethodPost:
 		return ReasonUntold
 	case unsafe && simple && (req.Body != nil || h["Content-Type"] != nil):
-		// A proxied service judges its own pages' forms.
+		// A proxied service decides on forms of its own pages.
 		if told && proxied || !browser && h.Get("User-Agent") != "" {
 			return ""
 		}
@@ -73,8 +73,9 @@ func PageReason(req *exchange.Request, rt *exchange.Route) string {
 	return ""
 }
 
-// Foreign tells which header shows a page of another origin. A tool may pass on its own page's
-// requests: they have that page's Origin, and Sec-Fetch-Site vouches for it.
+// Foreign tells which header shows a page of another origin. A tool may pass on the requests of its
+// own page: such requests have the page's Origin, and Sec-Fetch-Site says that it is the same
+// origin.
 func Foreign(h http.Header, secure bool, host string) (reason string) {
 	sites := h["Sec-Fetch-Site"]
 	for _, site := range sites {
@@ -98,8 +99,8 @@ func OwnOrigin(secure bool, host string) string {
 	return "http://" + strings.TrimSuffix(host, ":80")
 }
 
-// formType tells a Content-Type that needs no preflight (WHATWG Fetch, CORS-safelisted
-// request-header), or none.
+// formType tells whether the Content-Type needs no preflight (WHATWG Fetch, CORS-safelisted
+// request-header) or is missing.
 func formType(h http.Header) bool {
 	for _, value := range h["Content-Type"] {
 		essence, _, _ := strings.Cut(value, ";")
@@ -111,8 +112,9 @@ func formType(h http.Header) bool {
 	return h["Content-Type"] == nil
 }
 
-// FromBrowser tells a browser's request by what a page of another origin cannot hide. Node's fetch
-// sends Sec-Fetch-Mode and accepts any language.
+// FromBrowser tells whether a request is a browser's, by headers that a page of another origin
+// cannot hide. Node's fetch sends Sec-Fetch-Mode and accepts any language, so neither shows a
+// browser.
 func FromBrowser(h http.Header) bool {
 	if h["Sec-Fetch-Site"] != nil || h["Sec-Fetch-Dest"] != nil || h["Sec-Fetch-User"] != nil {
 		return true
@@ -130,16 +132,16 @@ func FromBrowser(h http.Header) bool {
 	return false
 }
 
-// MaybeBrowser also tells a request by a page that looks same-origin. Such a page can set the
+// MaybeBrowser is also true for a request of a page that looks same-origin. Such a page can set the
 // User-Agent in some browsers, but cannot remove the language.
 func MaybeBrowser(h http.Header) bool {
 	return FromBrowser(h) || h["Accept-Language"] != nil || h["Origin"] != nil || h["Referer"] != nil ||
 		h["Cookie"] != nil || h["Sec-Fetch-Mode"] != nil
 }
 
-// interactive tells requests that control a container or node: exec, attach, port-forward, other
-// upgrades, the kubelet's own API. No page may send them, as a proxied service's page has the
-// proxy's origin.
+// interactive tells whether a request controls a container or node: exec, attach, port-forward,
+// other upgrades, the kubelet's own API. No page may send such a request, because the page of a
+// proxied service has the proxy's origin.
 func interactive(req *exchange.Request, rt *exchange.Route) bool {
 	switch rt.Subresource {
 	case "attach", "exec", "portforward":
@@ -174,13 +176,13 @@ func LoopbackHost(host string) bool {
 	return name == "" || strings.EqualFold(name, "localhost")
 }
 
-// AddressHost tells whether Host is an address, which no page can point elsewhere.
+// AddressHost tells whether Host is an address. No page can point an address elsewhere.
 func AddressHost(host string) bool {
 	_, err := netip.ParseAddr(hostname(host))
 	return err == nil
 }
 
-// PageRefusals tell what to do about each reason.
+// PageRefusals tell the client what to do about each reason.
 var PageRefusals = map[string]string{
 	ReasonHost:        "%s is not a loopback name, and a web page can have led it here: name localhost, 127.0.0.0/8 or [::1]",
 	ReasonSite:        "a page of another site sent this request to %s, says Sec-Fetch-Site: type the address into the browser, or use another client",

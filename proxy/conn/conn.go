@@ -14,19 +14,19 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Conn is a client's connection. While a handler runs, no goroutine reads it, so a client that
-// leaves would go unnoticed until the next write. CancelWhenGone reads ahead in that time, and the
-// next reader gets those bytes.
+// Conn is a client's connection. While a handler runs, no goroutine reads the connection. The proxy
+// would then not notice until the next write that the client has left. So CancelWhenGone reads
+// ahead while the handler runs, and the next reader gets those bytes.
 //
-// One goroutine at a time calls its methods, as fasthttp does.
+// Only one goroutine at a time may call its methods, as fasthttp does.
 type Conn struct {
 	net.Conn    // the socket, or TLS above it
 	socket      *socket
 	set         *Set
 	nonblocking bool // as the socket is
 	crowded     bool // more connections are open than should be
-	// ahead was read and not yet given to the reader. It begins with the head of a request if
-	// HeadLength is not 0; see Read.
+	// ahead holds bytes that were read and not yet given to the reader. If HeadLength is not 0,
+	// they begin with the head of a request; see Read.
 	ahead      []byte
 	HeadLength int         // in bytes, 0 if the head is not complete
 	Ended      atomic.Bool // a read failed: nothing more comes
@@ -34,11 +34,11 @@ type Conn struct {
 	Idle       bool      // a request was answered and the next one has not begun
 	HandedBack bool      // fasthttp is done with the connection, which goes on
 	since      time.Time // when it began to wait for a request
-	// Abandoned is called by Close between the request for a hijack and its begin. Fasthttp drops
-	// the hijack if the connection breaks in between.
+	// Close calls Abandoned if a hijack was requested but has not begun. Fasthttp drops the hijack
+	// if the connection breaks in that time.
 	Abandoned func()
 	Unread    bool // part of a request was not read when it was answered
-	// Stall is how long a write may take at least. A client that stops reading is cut then; 0 is
+	// Stall is the least time that a write gets before a client that does not read is cut; 0 is
 	// never.
 	Stall    time.Duration
 	until    time.Time // the deadline for writes, zero for none
@@ -51,7 +51,7 @@ type Conn struct {
 		draining    bool // no further request is waited for
 		closed      bool
 		user        string // that the connection counts for
-		counted     func() // ends that; nil if the connection does not count
+		counted     func() // ends the counting; nil if the connection does not count
 	}
 }
 
@@ -61,10 +61,10 @@ func New(accepted net.Conn) *Conn {
 	return &Conn{Conn: s, socket: s}
 }
 
-// handshakeTimeout bounds how long a client may take to agree on TLS.
+// handshakeTimeout bounds how long a TLS handshake may take.
 const handshakeTimeout = 10 * time.Second
 
-// Handshake agrees on TLS and returns the protocol for it, "" without TLS.
+// Handshake does the TLS handshake and returns the negotiated protocol, "" without TLS.
 func (c *Conn) Handshake() (protocol string, err error) {
 	t, ok := c.Conn.(*tls.Conn)
 	if !ok {
@@ -108,15 +108,15 @@ func (c *Conn) HoldAs(user string, take func() (giveBack func(), ok bool)) bool 
 	return true
 }
 
-// Known tells whether the connection counts for a user: a request was authenticated.
+// Known tells whether the connection counts for a user, because a request was authenticated.
 func (c *Conn) Known() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.counted != nil
 }
 
-// Write implements net.Conn. Setting a deadline takes a small part of a write's time, so one
-// deadline serves several writes: each has Stall at least, and half as much again at most.
+// Write implements net.Conn. Setting a deadline takes a small part of a write's time, so several
+// writes share one deadline. Each write has at least Stall, and at most half as much again.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.nonblocking {
 		if err := c.limitWrite(); err != nil {
@@ -141,7 +141,8 @@ func (c *Conn) limitWrite() error {
 // Pumpable tells whether the connection can be nonblocking.
 func (c *Conn) Pumpable() bool { return c.socket.raw != nil }
 
-// StartNonblocking makes writes not wait for the client. They need no deadline.
+// StartNonblocking makes writes return without waiting for the client. Such writes need no
+// deadline.
 func (c *Conn) StartNonblocking() {
 	_ = c.SetWriteDeadline(time.Time{})
 	c.socket.setNonblocking(true)
@@ -192,7 +193,8 @@ func (c *Conn) ReadUntil(t time.Time) {
 	}
 }
 
-// Close implements net.Conn. Fasthttp also closes a connection that it hands back, which goes on.
+// Close implements net.Conn. Fasthttp also calls Close for a connection that it hands back. Such a
+// connection stays open.
 func (c *Conn) Close() error {
 	if c.HandedBack {
 		return nil
@@ -217,7 +219,7 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// halfCloseTime bounds how long a client that was answered early may go on sending its request.
+// halfCloseTime bounds how long a client may go on sending its request after an early answer.
 const halfCloseTime = 5 * time.Second
 
 // halfClose ends the writing side and discards what the client still sends until it hangs up.

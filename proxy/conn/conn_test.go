@@ -88,8 +88,9 @@ func TestCloseAbandonsAHijackThatDidNotBegin(t *testing.T) {
 	}
 }
 
-// An unread write is cut after the stall, and not before: the first write, a write soon after
-// another, and one after the deadline was reset, as fasthttp does when it hands a connection over.
+// An unread write is cut after the stall, and not before. There are three cases: the first write, a
+// write soon after another write, and a write after a reset of the deadline. Fasthttp resets the
+// deadline when it hands a connection over.
 func TestUnreadWriteIsCut(t *testing.T) {
 	for name, before := range map[string]func(c *Conn, client net.Conn){
 		"first write": func(*Conn, net.Conn) {},
@@ -129,7 +130,7 @@ func TestUnreadWriteIsCut(t *testing.T) {
 	}
 }
 
-// Without a stall, a write has no deadline, also not an earlier one.
+// Without a stall, a write has no deadline, not even one from before.
 func TestUnreadWriteIsNotCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := pipe(t)
@@ -148,7 +149,7 @@ func writeAndRead(c *Conn, client net.Conn) {
 	_, _ = c.Write([]byte("x")) // else the test would hang
 }
 
-// A handler that outlives its connection does not count it.
+// If a handler outlives its connection, the connection is not counted.
 func TestClosedConnectionIsNotCounted(t *testing.T) {
 	_, c := pipe(t)
 	held := 0

@@ -1,14 +1,16 @@
-// Package conn is a client's connection below HTTP: it is accepted, agrees on TLS, waits for
-// requests, is read ahead of a handler, and is written without waiting for the client.
+// Package conn handles a client's connection below HTTP. It accepts the connection, negotiates TLS
+// and waits for requests. It reads ahead of a handler, and it can write without waiting for the
+// client.
 //
 // A connection waits outside fasthttp until the head of a request is complete (head.go). Until then
-// it costs a goroutine and a buffer no larger than what has come. Over TLS it waits for one byte
-// below TLS: a goroutine that waits inside a TLS read keeps a large stack ([Conn.WaitBelowTLS]).
+// it costs a goroutine and a buffer. The buffer is no larger than the bytes that have arrived. With
+// TLS, the goroutine waits for one byte below the TLS layer, because a wait inside a TLS read keeps
+// a large stack ([Conn.WaitBelowTLS]).
 //
-// A watch is written by a pump that must not wait. For that time the [Conn] is nonblocking: it
-// keeps what the kernel does not take, up to leftMax, until Settle writes it. TLS may write answers
-// of its own at any time, so the limit holds below TLS.
+// A pump writes a watch, and must not wait. While the pump writes, the [Conn] is nonblocking. It
+// keeps the bytes that the kernel does not take, up to leftMax, until Settle writes them. TLS may
+// write answers of its own at any time, so the limit applies below TLS.
 //
-// The kernel keeps at most two pieces of what a client does not read (TCP_NOTSENT_LOWAT). Without
-// that bound it keeps up to 4 MiB for each client.
+// For a client that does not read, the kernel keeps at most two unsent pieces (TCP_NOTSENT_LOWAT).
+// Without this bound, the kernel keeps up to 4 MiB for each client.
 package conn

@@ -10,27 +10,27 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Fasthttp holds large buffers for a connection from its first read on, and parses a request's head
-// anew with each piece of it. So it gets a connection only while there are requests on it, and each
-// head as a whole. In between, the connection waits in a goroutine of its own with a buffer no
-// larger than what has come.
+// Fasthttp holds large buffers for a connection from its first read on. With each piece of a
+// request's head, it parses the head again from the start. So it gets a connection only while there
+// are requests on it, and it gets each head as a whole. Between requests, the connection waits in a
+// goroutine of its own. Its buffer is no larger than the bytes that have arrived.
 
 const (
 	// warmTime is how long fasthttp keeps the connection of a known user after an answer. Requests
-	// in a row then need no handing over and no copy.
+	// in a row then need no handover and no copy.
 	warmTime = time.Second
 	// headFree is how much of a head is not counted, in bytes.
 	headFree = 2 << 10
-	// headsMax bounds what is counted of all incomplete heads, in bytes: room for 256 of the
-	// largest at a time, and for thousands of ordinary ones.
+	// headsMax bounds the counted bytes of all incomplete heads. It has room for 256 of the largest
+	// heads at a time, and for thousands of ordinary heads.
 	headsMax = 16 << 20
 	// readSize is how much is read at a time, in bytes.
 	readSize = 4 << 10
 )
 
-// Await reads until the head of a request is complete, or as much as will never be one: fasthttp
-// answers that. Heads counts the bytes of incomplete heads. Without room for more of its head, a
-// connection is refused.
+// Await reads until the head of a request is complete. It also stops when the bytes cannot become a
+// head, and fasthttp then answers them. Heads counts the bytes of incomplete heads. If there is no
+// room for more of a head, the connection is refused.
 func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, refused bool) {
 	c.Idle, c.HandedBack = false, false
 	silence := l.Idle
@@ -48,7 +48,7 @@ func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, re
 		if c.HeadLength > 0 || c.err != nil || len(c.ahead) >= l.HeaderBytes {
 			return true, false
 		}
-		// Known clients are bounded by user: unknown ones must not lock them out.
+		// Known clients are bounded by user, so that unknown clients cannot lock them out.
 		if more := int64(cap(c.ahead)) - headFree - counted; more > 0 && !c.Known() {
 			counted += more
 			if heads.Add(more) > headsMax {
@@ -80,7 +80,7 @@ func (c *Conn) readMore() {
 
 var pieces = sync.Pool{New: func() any { return new([readSize]byte) }}
 
-// readPiece appends what has come to what was read ahead.
+// readPiece appends the bytes that have arrived to the bytes read ahead.
 func (c *Conn) readPiece() (int, error) {
 	piece := pieces.Get().(*[readSize]byte)
 	defer pieces.Put(piece)
@@ -89,8 +89,8 @@ func (c *Conn) readPiece() (int, error) {
 	return n, err
 }
 
-// WaitBelowTLS calls read until something has come. Meanwhile it waits below TLS if the socket has
-// a file descriptor.
+// WaitBelowTLS calls read until it returns bytes. If the socket has a file descriptor, the wait is
+// below TLS.
 func (c *Conn) WaitBelowTLS(read func() (int, error)) (int, error) {
 	for c.socket.raw != nil {
 		c.socket.reading.now = true
@@ -106,8 +106,9 @@ func (c *Conn) WaitBelowTLS(read func() (int, error)) (int, error) {
 	return read()
 }
 
-// headEnd returns the length of the head that b begins with, 0 if it is not complete. An empty line
-// ends it; empty lines at its beginning do not count, as in fasthttp. Nothing before from ends it.
+// headEnd returns the length of the head that b begins with, 0 if the head is not complete. An
+// empty line ends a head; empty lines at its beginning do not count, as in fasthttp. The caller
+// knows that no head ends before from.
 func headEnd(b []byte, from int) int {
 	lead := len(b) - len(bytes.TrimLeft(b, "\r\n"))
 	for at := max(lead, from-len("\n\r")); ; {
@@ -144,7 +145,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readAhead returns a head on its own. Bytes behind it must not wait in fasthttp's buffer.
+// readAhead returns a head without the bytes behind it. Those bytes must not wait in fasthttp's
+// buffer.
 func (c *Conn) readAhead(p []byte) int {
 	n := len(c.ahead)
 	if c.HeadLength > 0 {

@@ -58,7 +58,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// isTransient tells whether accept may succeed later, although nothing is done about the error.
+// isTransient tells whether accept may succeed later without any action.
 func isTransient(err error) bool {
 	return slices.ContainsFunc([]syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, // until something is closed
@@ -67,8 +67,8 @@ func isTransient(err error) bool {
 	}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// pause waits before the next attempt, unless the server ends. A spell may be many failures and is
-// logged once.
+// pause waits before the next attempt, unless the server ends. A spell may consist of many
+// failures, but is logged once.
 func (l *Listener) pause(err error) bool {
 	const first, doublings, longest = 5 * time.Millisecond, 8, time.Second
 	if time.Since(l.failed) > spell {

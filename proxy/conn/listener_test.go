@@ -117,7 +117,8 @@ func TestAcceptFails(t *testing.T) {
 	}
 }
 
-// File descriptors bound connections, including the crowded ones, whose clients get an error.
+// File descriptors bound connections, including the crowded connections. Clients of crowded
+// connections get an error.
 func TestDescriptorsBoundConnections(t *testing.T) {
 	limits := testLimits()
 	limits.Descriptors = 16

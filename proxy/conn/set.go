@@ -11,8 +11,8 @@ type Set struct {
 	}
 }
 
-// add adds a connection unless the set has most of them, and returns how many it has then. The
-// connection leaves the set when it closes.
+// add adds a connection unless the set is full, and returns how many connections the set then has.
+// Most is the largest number. The connection leaves the set when it closes.
 func (s *Set) add(c *Conn, most int) (open int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +33,7 @@ func (s *Set) remove(c *Conn) {
 	delete(s.mu.open, c)
 }
 
-// Drain ends connections without a request. The others end after theirs.
+// Drain ends connections without a request. Each other connection ends after its request.
 func (s *Set) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,19 +14,20 @@ import (
 )
 
 // socket is the TCP connection below TLS. While it is nonblocking, a write does not wait for the
-// client: the socket keeps what the kernel does not take for settle. Two goroutines may write,
-// because TLS answers some of what it reads with its own lock held. If such a write blocked, so
-// would the next writer. So a socket is nonblocking for as long as a pump writes to it.
+// client: the socket keeps the bytes that the kernel does not take, and settle writes them. Two
+// goroutines may write, because a TLS read can send an answer while it holds TLS's own lock. If
+// that answer blocked, the next writer would block too. So a socket is nonblocking as long as a
+// pump writes to it.
 //
-// A pump writes at most one piece, and nothing more before that is settled. What is kept beside it
-// are answers of TLS. A client that causes too many of them is cut.
+// A pump writes at most one piece, and nothing more until this piece is settled. Apart from the
+// piece, the socket only keeps answers of TLS. A client that causes too many answers is cut.
 type socket struct {
 	net.Conn
 	raw syscall.RawConn // nil if there is no file descriptor
 
 	// reading belongs to the goroutine that reads. A goroutine that waits in a read needs a buffer
 	// and, in TLS, a large stack. So a connection that may be silent for long waits for one byte
-	// below TLS, and then reads what has come without waiting.
+	// below TLS. Then it reads the bytes that have arrived without waiting.
 	reading struct {
 		first  [1]byte
 		peeked bool // first was read and not yet given to the reader
@@ -49,18 +50,18 @@ type socket struct {
 }
 
 const (
-	// leftMax bounds what is left, in bytes: a piece as TLS writes it and a bookmark, and as much
-	// again of answers. While what was left is being written, only answers are added.
+	// leftMax bounds the bytes that are left: a piece as TLS writes it and a bookmark, and the same
+	// amount again for answers. While settle writes the left bytes, only answers are added.
 	leftMax = 2 * exchange.PieceSize
-	// unsentMax is how much the kernel keeps of what is written and not sent yet, in bytes: two
-	// pieces. Without a bound it is 4 MiB of the container's memory for each client that does not
-	// read, and as much work before a write waits.
+	// unsentMax is how many bytes the kernel keeps that are written and not sent yet: two pieces.
+	// Without this bound, the kernel keeps 4 MiB of the container's memory for each client that
+	// does not read, and the proxy makes as much before a write waits.
 	unsentMax = 2 * exchange.PieceSize
 	// tcpNotSentLowWater is Linux's TCP_NOTSENT_LOWAT, which package syscall lacks.
 	tcpNotSentLowWater = 25
 )
 
-// errUnread says that a client does not read what TLS answers it.
+// errUnread says that a client does not read the answers of TLS.
 var errUnread = errors.New("the client does not read the answers to what it asks")
 
 func newSocket(c net.Conn) *socket {
@@ -133,7 +134,7 @@ func (s *socket) keepLocked(rest []byte, size int) (int, error) {
 	return size, nil
 }
 
-// tryLocked is one write to the file descriptor, which does not block.
+// tryLocked writes once to the file descriptor. The write does not block.
 func (s *socket) tryLocked(fd uintptr) (done bool) {
 	for {
 		if s.mu.n, s.mu.err = syscall.Write(int(fd), s.mu.p); !errors.Is(s.mu.err, syscall.EINTR) {
@@ -142,8 +143,8 @@ func (s *socket) tryLocked(fd uintptr) (done bool) {
 	}
 }
 
-// settle writes what is left within the deadline, and then resets the deadline: a nonblocking write
-// would fail after it.
+// settle writes the left bytes within the deadline. Then it resets the deadline, because a
+// nonblocking write would fail after the deadline.
 func (s *socket) settle() error {
 	for {
 		left, err := s.take()

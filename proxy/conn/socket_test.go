@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// tcpPair is a client's connection and the proxy's end of it. The kernel holds little of what is
-// not read.
+// tcpPair is a client's connection and the proxy's end of it. The kernel holds only a few unread
+// bytes.
 func sockets(t *testing.T) (client net.Conn, server *Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,7 +39,7 @@ func sockets(t *testing.T) (client net.Conn, server *Conn) {
 	return client, server
 }
 
-// Bytes that the kernel does not take at once come later, and in order.
+// Bytes that the kernel does not take at once arrive later, and in order.
 func TestNonblockingSocket(t *testing.T) {
 	client, server := sockets(t)
 	server.StartNonblocking()
@@ -70,8 +70,8 @@ func TestNonblockingSocket(t *testing.T) {
 	}
 }
 
-// No writer waits while the rest is written: TLS answers with its lock held. But answers to a
-// client that does not read are bounded.
+// No writer waits while settle writes the rest, because TLS answers while it holds its lock. But
+// answers to a client that does not read are bounded.
 func TestWriteWhileSettling(t *testing.T) {
 	_, server := sockets(t)
 	server.StartNonblocking()
@@ -111,8 +111,7 @@ func (s *socket) isSettling() bool {
 	return s.mu.settling
 }
 
-// A client that does not read is cut after the stall, and nothing is written behind a part of
-// something.
+// A client that does not read is cut after the stall. Nothing is written after a partial write.
 func TestUnsettledIsCut(t *testing.T) {
 	_, server := sockets(t)
 	server.Stall = 100 * time.Millisecond

@@ -1,4 +1,4 @@
-// Package derived keeps what is made of the cache's pages once: metadata in another form,
+// Package derived computes data from the cache's pages once and keeps it: metadata in another form,
 // compressed segments, and the objects that selectors select. It also writes lists from pages,
 // without a copy of any object.
 //
@@ -7,9 +7,9 @@
 //	List        a list of whole pages and pieces
 //	OneOff      a list that is indented or compressed for one request while it is written
 //
-// A compressed segment may refer to the end of the run before it, and is kept under both pages. So
-// a list in segments is no larger than a list that is compressed as a whole.
+// A compressed segment may refer to the end of the run before it, so its key has both pages. A list
+// in segments is therefore no larger than a list that is compressed as a whole.
 //
-// A list by a selector looks at each object twice, and from its third time on at each page. Waiting
-// for the objects' memory takes most of the time, not comparing.
+// The first two lists by a selector look at each object. From the third list on, they look at each
+// page only. Most of the time goes into waiting for the objects' memory, not into comparing.
 package derived

@@ -7,7 +7,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// List is a list that is written straight from the cache. It copies no item, and shares its pieces
+// List is a list that is written straight from the cache. It copies no item. It shares its pieces
 // with other lists.
 type List struct {
 	Head, Tail []byte

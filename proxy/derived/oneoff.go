@@ -9,8 +9,9 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/wire"
 )
 
-// OneOff is a list that is indented or compressed for one request while it is written. It takes the
-// memory of a piece or a compressor, however long it is. It takes turns with the read's meter.
+// OneOff is a list that is indented or compressed for one request while it is written. It needs
+// only the memory of a piece or a compressor, however long the list is. It takes turns through the
+// read's meter.
 type OneOff struct {
 	List    *List
 	Meter   *fair.Meter

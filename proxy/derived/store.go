@@ -18,21 +18,22 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// Store keeps what was made of pages once: their metadata in another form, their compressed bytes,
-// and what selectors select. An update replaces one page and its pieces; the rest of a list stays.
-// A lost piece only has to be made again.
+// Store keeps pieces that were made from pages: their metadata in another form, their compressed
+// bytes, and what selectors select. An update replaces one page and its pieces; the rest of a list
+// stays. If a piece is lost, it only has to be made again.
 //
 // Ristretto keeps the pieces within a budget of bytes, and prefers those that are read often
-// (TinyLFU). By itself it kept stale pages' pieces because their frequency was high, and rejected
-// those of the pages that replaced them. So a piece is kept under the slot of its page: the piece
-// of a newer page deletes the stale one, takes its room, and inherits its frequency.
+// (TinyLFU). Left alone, ristretto kept the pieces of stale pages because their frequency was high.
+// It rejected the pieces of the new pages. So a piece is kept under the slot of its page: the piece
+// of a newer page deletes the stale piece, takes its room, and inherits its frequency.
 //
-// Why does the writer not delete stale pieces when it replaces a page? New ones would have no
-// frequency. With a budget of 1.1 times what is read, beside lists that are read once, an update
-// cost 20 makes by page, 10 by page with deletions, 2.3 by slot; it needs 2.
+// Why does the writer not delete stale pieces when it replaces a page? New pieces would have no
+// frequency. A measurement used a budget of 1.1 times the bytes that are read, beside lists that
+// are read once. An update made 20 pieces if the key was the page, 10 if the key was the page and
+// stale pieces were deleted, and 2.3 if the key was the slot. It needs 2.
 //
-// The price of TinyLFU: if readers of a full budget turn to another list, each of its pieces is
-// made up to ten times before one is kept, unless a list still holds it.
+// TinyLFU has a price. If the budget is full and readers turn to another list, each piece of the
+// new list is made up to ten times before it is kept, unless a list still holds it.
 //
 // Invariants:
 //
@@ -43,8 +44,8 @@ type Store struct {
 	keeping sync.Mutex // while a piece is added: none is dropped, and each has its own cost
 	kept    *ristretto.Cache[uint64, *Piece]
 	seed    maphash.Seed
-	// Shared also holds pieces that are not kept but from which lists are still written: the next
-	// list finds them and makes no second copy.
+	// Shared also holds pieces that are not kept but that lists still write from. The next list
+	// finds them here and makes no second copy.
 	Shared sync.Map // derivedKey to weak.Pointer[Piece]
 	making singleflight.Group
 	hits   prometheus.Counter
@@ -111,8 +112,8 @@ func (d *Store) Close() {
 // Cost is the cost of all kept pieces, in bytes.
 func (d *Store) Cost() int64 { return d.kept.MaxCost() - d.kept.RemainingCost() }
 
-// derivedKey says what a piece was made of, and how. It has the IDs of pages, because pieces must
-// not keep pages alive.
+// derivedKey says what a piece was made of, and how. It has the IDs of pages instead of pointers,
+// because pieces must not keep pages alive.
 type derivedKey struct {
 	page, behind spanKey
 	form         FormID
@@ -170,10 +171,10 @@ const (
 	PartialProtobufForm
 )
 
-// Get returns a piece, and makes it if necessary. One of several readers of the same piece makes
-// it. Produce returns its bytes, and for a compressed piece the end of the run before it. The meter
-// is the read's. A reader waits for its turn before it makes a piece, so no other waits for that
-// turn.
+// Get returns a piece, and makes it if necessary. If several readers want the same piece, one of
+// them makes it. Produce returns the piece's bytes, and for a compressed piece the end of the run
+// before it. The meter is the read's. A reader waits for its turn before it makes a piece, so no
+// other reader waits for that turn.
 func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (context, plain []byte, err error)) (*Piece, error) {
 	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, object: v.Object, first: v.First}
 	if p := d.lookup(key); p != nil {
@@ -230,9 +231,9 @@ func (d *Store) share(p *Piece) {
 	runtime.AddCleanup(p, func(key derivedKey) { d.Shared.CompareAndDelete(key, shared) }, p.key)
 }
 
-// keep replaces the piece of an older page. It deletes that first: ristretto makes no room for a
-// larger piece in place of a smaller one. Without the wait, readers would not see the new piece
-// yet.
+// keep replaces the piece of an older page. It deletes the old piece first, because ristretto does
+// not make room when a larger piece replaces a smaller one. It waits, so that readers see the new
+// piece.
 func (d *Store) keep(p *Piece) {
 	d.keeping.Lock()
 	defer d.keeping.Unlock()
@@ -247,8 +248,8 @@ func (d *Store) keep(p *Piece) {
 	d.kept.Wait()
 }
 
-// SetLimit changes how many bytes are kept at most. It drops excess pieces at once. Ristretto would
-// only do so when the next piece comes.
+// SetLimit changes how many bytes are kept at most. It drops excess pieces at once. Ristretto
+// itself would drop them only when the next piece is added.
 func (d *Store) SetLimit(limit int64) {
 	d.keeping.Lock()
 	defer d.keeping.Unlock()

@@ -29,9 +29,10 @@ func newStore(tb testing.TB, limit int64) *Store {
 	return d
 }
 
-// An update costs one make of the page that it replaces, and one of the page behind it, which
-// refers to it: however long updates go on, and even if the budget holds little more than what is
-// read. A collection that is filled anew costs one make of each page.
+// For each update two pieces are made: the piece of the page that the update replaces, and the
+// piece behind it, which refers to it. This is true however long updates go on, and even if the
+// budget is only a little larger than the bytes that are read. When a collection is filled again,
+// one piece is made for each page.
 func TestChurnCostsOneMakeEach(t *testing.T) {
 	for name, budget := range map[string]int64{"ample": 1 << 20, "tight": 180 << 10} {
 		t.Run(name, func(t *testing.T) { churn(t, budget) })
@@ -184,8 +185,8 @@ func TestOldSnapshotsKeepNothing(t *testing.T) {
 	}
 }
 
-// Pages change, old and new snapshots are read, and the limit changes. A piece is always the one
-// that was asked for (D1), and kept pieces cost what the store says, within the limit (D2).
+// Pages change, old and new snapshots are read, and the limit changes. Each reader gets the piece
+// that it asked for (D1). The kept pieces cost what the store says, and stay within the limit (D2).
 func TestDerivedKeepsToTheLimit(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Body is a request's body. If it is not read to its end, its connection must close: fasthttp would
-// take the rest for the next request.
+// Body is a request's body. If it is not read to its end, its connection must close. Otherwise
+// fasthttp would take the rest for the next request.
 type Body struct {
 	From   io.Reader
 	Cut    *atomic.Bool // the client has ended the connection; nil if From tells
@@ -19,7 +19,8 @@ type Body struct {
 	Most   int64                 // its largest length, in bytes; 0 for any
 	Extend func()                // called before each read; nil for nothing
 	began  time.Time             // the first read
-	// Suspend removes the deadline of reads. It is nil over HTTP/1, as fasthttp has read ahead.
+	// Suspend removes the deadline of reads. It is nil over HTTP/1, because fasthttp has read
+	// ahead.
 	Suspend func()
 	ahead   []byte // from ReadAhead
 	after   error  // the last error of ReadAhead
@@ -29,7 +30,7 @@ type Body struct {
 const BodyAhead = 64 << 10
 
 // ReadAhead reads the beginning of a body over HTTP/2 while its request waits. All bodies of a
-// connection share one window, so an unread body would block the others.
+// connection share one window, so an unread body would block all other bodies.
 func (b *Body) ReadAhead() {
 	if b == nil || b.Suspend == nil {
 		return
@@ -45,10 +46,11 @@ func (b *Body) ReadAhead() {
 }
 
 // leastRate is how fast a client has to send a bounded body, in bytes a second: each KiB adds a
-// second. An unbounded body, as one to a pod, may trickle.
+// second. An unbounded body, such as a stream to a pod, may be slower.
 const leastRate = 1 << 10
 
-// Deadline is when more of a body has to be here, if the client may pause for so long.
+// Deadline returns the time by which more of a body has to arrive, if the client may pause for that
+// long.
 func (b *Body) Deadline(pause time.Duration) time.Time {
 	now := time.Now()
 	if b.began.IsZero() {
@@ -100,7 +102,7 @@ func (b *Body) readMore(p []byte) (int, error) {
 		return n, err
 	}
 	if b.Length < 0 && errors.Is(err, io.EOF) && b.Cut != nil && b.Cut.Load() {
-		// fasthttp takes the connection's end between two chunks for the last chunk.
+		// If the connection ends between two chunks, fasthttp takes the end for the last chunk.
 		err = io.ErrUnexpectedEOF
 	}
 	switch {

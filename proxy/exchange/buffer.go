@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// SmallBody bounds what BufferSmall reads, in bytes, and the buffers that are used again. Upstream
-// writes an answer above 2 KiB at once, but tells no length. Each piece would be a write of its own
-// here, and wake the client again.
+// SmallBody is the most that BufferSmall reads, in bytes, and the size of the largest buffer that
+// is used again. Upstream writes an answer above 2 KiB at once, but sends no length. Each piece
+// that arrives would be a separate write here, and would wake the client again.
 const SmallBody = 64 << 10
 
 // buffers are for answers of unknown length.

@@ -10,8 +10,8 @@ import (
 // ChunkWriter collects the frames of a stream and writes them as HTTP/1.1 chunks. It writes pending
 // frames at once, unless they are large.
 //
-// An idle stream holds no buffer. A stream whose client does not read holds one piece. The next
-// piece is collected when the writer has sent it.
+// An idle stream holds no buffer. If a client does not read, its stream holds one piece. The next
+// piece is collected after the writer has sent this piece.
 type ChunkWriter struct {
 	To       io.Writer
 	Settle   func() error // waits until To has sent what it keeps; nil if it keeps nothing
@@ -26,7 +26,8 @@ const (
 	// PieceSize is how much is collected and written at a time, in bytes. A larger event is written
 	// by itself.
 	PieceSize = 64 << 10
-	// ChunkKeep is the largest buffer that is used again, in bytes: append makes a piece that large.
+	// ChunkKeep is the largest buffer that is used again, in bytes. Append may grow the buffer of a
+	// piece to this size.
 	ChunkKeep = 96 << 10
 )
 

@@ -8,5 +8,5 @@
 //	Stream     an endless body, written to a ChunkWriter
 //	Tunnel     what follows an upgrade
 //
-// Only canonical paths are answered from the cache. Upstream interprets all others.
+// Only canonical paths are answered from the cache. Upstream interprets all other paths.
 package exchange

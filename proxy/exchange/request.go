@@ -48,7 +48,7 @@ type Client interface {
 	// CancelWhenGone calls gone once if the client leaves. Stop ends that. It must be called before the
 	// connection is read again.
 	CancelWhenGone(gone context.CancelFunc) (stop func())
-	// Interrupt makes a read of the request body fail. The connection cannot be used afterwards.
+	// Interrupt makes a read of the request body fail. The connection cannot be used after that.
 	Interrupt()
 }
 
@@ -68,7 +68,7 @@ func (r *Request) SplitTarget() { r.Path, r.Query, _ = strings.Cut(r.Target, "?"
 func (r *Request) Pretty() bool { return wire.Pretty(r.Query, r.Header.Get("User-Agent")) }
 
 // HidesIdentity tells whether the client declares an identity header hop-by-hop. A proxy would have
-// to drop it, and upstream would take the request for another user's.
+// to drop such a header. Upstream would then attribute the request to another user.
 func (r *Request) HidesIdentity() bool {
 	for _, v := range r.Header.Values("Connection") {
 		for token := range strings.SplitSeq(v, ",") {
@@ -80,7 +80,7 @@ func (r *Request) HidesIdentity() bool {
 	return false
 }
 
-// isIdentity tells headers that tell who sent a request, or for whom.
+// isIdentity tells whether a header says who sent a request, or for whom.
 func isIdentity(name string) bool {
 	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, ImpersonatePrefix)
 }
@@ -90,8 +90,8 @@ func (r *Request) WantsUpgrade() bool {
 	return r.Header.Get("Upgrade") != "" && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
 
-// EndsConnection tells that upstream would close the connection after the request. Net/http takes
-// spaces for commas here.
+// EndsConnection tells whether upstream would close the connection after the request. Net/http
+// treats spaces like commas here.
 func (r *Request) EndsConnection() bool {
 	for _, value := range r.Header.Values("Connection") {
 		for _, token := range strings.FieldsFunc(value, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' }) {

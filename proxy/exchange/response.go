@@ -14,7 +14,8 @@ import (
 // Response is a handler's answer. At most one of its bodies is set.
 type Response struct {
 	Status int
-	// Told is the status for metrics if the body has it: a watch of one ERROR is accepted with 200.
+	// Told is the status for metrics if only the body has the status: a watch of one ERROR is
+	// accepted with 200.
 	Told   int
 	Header http.Header
 	Source Source
@@ -40,7 +41,8 @@ func NewResponse(status int, from Source) *Response {
 
 // Stream is an endless body. One of its methods is called, once.
 type Stream interface {
-	// Run writes it in the caller's goroutine, until it ends or the client has left, which ends ctx.
+	// Run writes the body in the caller's goroutine, until the body ends or the client has left. A
+	// client that leaves ends ctx.
 	Run(ctx context.Context, out *ChunkWriter)
 	// Abandon is called instead if the connection is lost.
 	Abandon()
@@ -48,7 +50,7 @@ type Stream interface {
 
 // Tunnel joins a client with upstream after both left HTTP. One of its methods is called, once.
 type Tunnel interface {
-	// Join takes the connection over. Buffered holds what was read ahead.
+	// Join takes the connection over. Buffered holds the bytes that were read ahead.
 	Join(client net.Conn, buffered io.Reader)
 	// Abandon is called instead if the connection is lost.
 	Abandon()

@@ -20,8 +20,9 @@ type Route struct {
 	Verb        string
 	// Resource is false for paths without a resource, such as /version.
 	Resource bool
-	// Plain tells a collection's or an object's canonical path: no empty or escaped segments, nothing
-	// after the name, no namespace in a namespace, no verb. The cache answers plain paths only.
+	// Plain is true for the canonical path of a collection or an object: no empty or escaped
+	// segments, nothing after the name, no namespace in a namespace, no verb. The cache answers
+	// plain paths only.
 	Plain bool
 }
 
@@ -29,14 +30,14 @@ var verbs = map[string]string{
 	"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete",
 }
 
-// ParseRoute reads a method and an escaped path. RequestInfo gets no method: it would decode a
-// get's query, which IsWatch reads later.
+// ParseRoute reads a method and an escaped path. RequestInfo gets no method, because it would then
+// decode the query of a get. IsWatch reads the query later.
 func ParseRoute(method, path string) Route {
 	unescaped, err := url.PathUnescape(path)
 	if err != nil {
 		unescaped = path
 	}
-	// NewRequestInfo fails for paths that end at watch or proxy, which are not plain.
+	// NewRequestInfo fails for paths that end at watch or proxy. Such paths are not plain.
 	info, _ := access.RequestInfos.NewRequestInfo(&http.Request{URL: &url.URL{Path: unescaped}})
 	rt := Route{
 		GVR:       schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource},
@@ -73,8 +74,8 @@ func verbOf(method string, rt *Route) string {
 	return verb
 }
 
-// IsWatch tells a watch from a list. Of a malformed query the readable part counts, as it does
-// upstream.
+// IsWatch tells a watch from a list. Of a malformed query the readable part counts, as in
+// kube-apiserver.
 func IsWatch(query string) bool {
 	values, _ := url.ParseQuery(query)
 	return len(values["watch"]) > 0 && ParseBool(values["watch"][0])

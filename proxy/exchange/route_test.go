@@ -89,7 +89,7 @@ func FuzzParseRoute(f *testing.F) {
 	})
 }
 
-// A watch with an unreadable rest of the query is a watch, as it is upstream.
+// If the rest of a query is unreadable, the watch is still a watch, as in kube-apiserver.
 func TestMalformedWatch(t *testing.T) {
 	for query, want := range map[string]bool{
 		"watch=1": true, "watch=1&x=%zz": true, "x=a;b&watch=true": true, "watch": true, "watch=false&x=%zz": false, "x=%zz": false, "watch=%zz": false,

@@ -34,7 +34,7 @@ func StatusOf(err *apierrors.StatusError) metav1.Status {
 	return s
 }
 
-// ClientGone is for a client that has left. No client sees it.
+// ClientGone is the answer for a client that has left. No client sees it.
 func ClientGone() *Response {
 	return StatusResponse(Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "the client has left"), FromProxy)
 }
@@ -82,7 +82,7 @@ func StatusResponse(s metav1.Status, from Source) *Response {
 	return r
 }
 
-// NoRequest refuses what upstream might not take for a request, and ends its connection.
+// NoRequest refuses input that upstream might not accept as a request, and ends the connection.
 func NoRequest(status metav1.Status) *Response {
 	resp := StatusResponse(status, FromProxy)
 	resp.Close = true

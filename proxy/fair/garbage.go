@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// garbage bounds the garbage of one-off bodies. A body in YAML leaves some 90 times its size. On a
-// busy machine the collector falls behind such a rate and lets the heap pass its limit: a hundred
-// small lists in YAML took 76 MiB too much. So a body that makes too much garbage has it collected
-// before others get the memory.
+// garbage bounds the garbage of one-off bodies. A body in YAML leaves garbage of some 90 times its
+// size. On a busy machine the collector cannot keep up with this rate, and the heap exceeds its
+// limit: a hundred small lists in YAML took 76 MiB too much. So if a body makes too much garbage,
+// the garbage is collected before other claims get the memory.
 type garbage struct {
 	most int64 // bytes; 0 for no bound
 	mu   struct {
@@ -19,17 +19,18 @@ type garbage struct {
 	}
 }
 
-// CollectAfter has garbage collected when there is more than this of it, in bytes; 0 is never.
+// CollectAfter sets how many bytes of garbage start a collection; 0 is never.
 func (g *garbage) CollectAfter(bytes int64) { g.most = bytes }
 
-// Discard counts bytes that were taken and are garbage. It waits for a collection under way.
+// Discard counts bytes that were taken from the workspace and are now garbage. It waits for a
+// collection under way.
 func (g *garbage) Discard(bytes int64) {
 	if g.most == 0 {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	// The second collection since then began after the garbage was there.
+	// The second completed collection since then started after the garbage was made.
 	if now := collections(); g.mu.bytes == 0 || now >= g.mu.since+2 {
 		g.mu.bytes, g.mu.since = 0, now
 	}

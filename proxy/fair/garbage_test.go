@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The workspace has garbage collected before it is more than half of the workspace.
+// Garbage is collected before it exceeds half of the workspace.
 func TestGarbageIsCollected(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no other collections
 	w := NewWorkspace(1000, 1000, 1000)

@@ -8,14 +8,14 @@ import (
 )
 
 // Meter bounds the processor time of a read from the cache. A read begins without a slot. A cheap
-// read never waits, and the meter costs it one subtraction. A read that has cost more than
-// CheapWork takes a slot from a [Queue] and gives it back after its turn. So users get equal shares
-// of the processors, however expensive each of their reads is. No read holds a slot while it waits
-// for something else. Each piece of a long answer takes a turn too. The turn costs what writing the
-// piece costs.
+// read never waits, and its meter does one subtraction. When a read has cost more than CheapWork,
+// it takes a slot from a [Queue] and gives the slot back after its turn. So users get equal shares
+// of the processors, however expensive their reads are. No read holds a slot while it waits for
+// something else. Each piece of a long answer takes a turn too. The cost of this turn is the cost
+// of writing the piece.
 //
-// Costs are estimates in nanoseconds, known beforehand. Measured times grow on a busy machine, and
-// cheap reads would then count as expensive.
+// Costs are fixed estimates in nanoseconds. Measured times grow on a busy machine, and cheap reads
+// would then count as expensive.
 type Meter struct {
 	ctx    context.Context
 	base   context.Context // as given to NewMeter; ctx may also end when the client leaves
@@ -24,7 +24,8 @@ type Meter struct {
 	left   int64  // what the turn may still cost
 	holds  bool   // a slot
 	writes bool   // the answer is being written
-	// attends says that the read has yet to call Attended. stop is what Attended returned.
+	// attends says that the read has not called Attended yet. stop is the function that Attended
+	// returned.
 	attends bool
 	stop    func()
 	// err says why the read was given up. Its partial result must not be used.
@@ -33,15 +34,16 @@ type Meter struct {
 
 // Bounds of a read's work, in nanoseconds.
 const (
-	// CheapWork is what a read may cost without a slot.
+	// CheapWork is the most that a read may cost without a slot.
 	CheapWork = 2e6
-	// TurnWork is what a turn may cost. writingWork is the same, once the answer is being written.
+	// TurnWork is the most that a turn may cost. writingWork is the same while the answer is
+	// written.
 	TurnWork    = 2e6
 	writingWork = 5e5
 )
 
 // Costs in nanoseconds. LookCost is for each object, and CompareCost for each comparison of a
-// filter. The others are for each byte.
+// filter. All other costs are for each byte.
 const (
 	LookCost    = 50
 	CompareCost = 7
@@ -125,8 +127,8 @@ func (m *Meter) ReleaseSlot() {
 	}
 }
 
-// End is called when the answer is complete. The client's connection may be read then. An answer
-// that is written later, such as the state of a watch, takes turns as before.
+// End is called when the answer is complete. The client's connection may be read then. If an answer
+// is written later, such as the state of a watch, it still takes turns.
 func (m *Meter) End() {
 	m.ReleaseSlot()
 	if m.stop != nil {
@@ -136,8 +138,8 @@ func (m *Meter) End() {
 	m.ctx, m.attends, m.writes = m.base, false, true
 }
 
-// write takes a turn to write size bytes. The turn ends when end is called or its cost has passed:
-// the client may not read. An empty write takes none.
+// write takes a turn to write size bytes. The turn ends when end is called, or after the time that
+// it costs, because the client may not read. An empty write takes no turn.
 func (m *Meter) write(size int) (end func(), err error) {
 	m.ReleaseSlot()
 	if m.slots == nil || size == 0 {

@@ -11,24 +11,24 @@ import (
 )
 
 // Queue hands out a capacity, in bytes or slots, and lets users take turns when there is not enough
-// for all. A user's claims are served in the order in which they came. A semaphore, which serves
-// all claims in that order, gives most to the user who claims most.
+// for all. A user's claims are served in the order in which they came. A semaphore serves all
+// users' claims in that order, so the user with the most claims gets most of the capacity.
 //
-// It is start-time fair queueing: each claim moves its user's next turn back by the claim's cost,
-// and the user with the earliest turn is served. That is round robin, weighted by cost. It needs no
-// quantum, and claims may differ in size by orders of magnitude.
+// The algorithm is start-time fair queueing: each claim moves its user's next turn back by the
+// claim's cost, and the user with the earliest turn is served. This is round robin, weighted by
+// cost. It needs no quantum, and claims may differ in size by orders of magnitude.
 //
 // Invariants:
 //
 //  1. Users never hold more than the capacity.
-//  2. A user who holds something does not get more than the share in all, so others always find
-//     room. A user who holds nothing may get any claim.
+//  2. A user who holds something does not get more than the share in all, so other users
+//     always find room. A user who holds nothing may get any claim.
 //  3. The first claim in turn waits only for room. No other claim overtakes it, so small claims do
 //     not starve a large one.
-//  4. Of two users who wait all the time and are below their share, neither is served more than the
-//     other by more than the greatest costs of a claim of each.
-//  5. Waiting claims hold at most room bytes. When more come, the user whose claims hold most loses
-//     the last one that holds any.
+//  4. Take two users who wait all the time and are below their share. The costs served to each
+//     differ by at most the sum of the most expensive claim of each.
+//  5. Waiting claims hold at most room bytes. When more claims come, the user whose claims hold
+//     most bytes loses the last claim that holds any.
 //  6. A user without claims is forgotten once no claim waits.
 type Queue struct {
 	Capacity int64
@@ -63,7 +63,7 @@ var (
 	errNeverFits = errors.New("larger than the capacity")
 )
 
-// flow is what a user holds and waits for.
+// flow is one user's part in the queue: what the user holds, and the claims that wait.
 type flow struct {
 	user    string
 	held    int64     // of the capacity
@@ -84,7 +84,7 @@ type Waiter struct {
 	err     error
 }
 
-// flowsRested bounds the users without claims that are remembered.
+// flowsRested is how many users without claims are remembered at most.
 const flowsRested = 256
 
 // NewQueue returns a queue. A user may hold a share of its capacity. Waiting claims may hold room
@@ -104,7 +104,7 @@ func (q *Queue) Take(ctx context.Context, c Claim) error {
 	return q.Wait(ctx, w)
 }
 
-// Try takes at once or not at all.
+// Try takes a claim at once or not at all.
 func (q *Queue) Try(c Claim) bool {
 	w, err := q.Enter(c)
 	if w == nil {
@@ -125,7 +125,7 @@ func (q *Queue) Wait(ctx context.Context, w *Waiter) error {
 	}
 }
 
-// Enter takes at once, fails, or returns a waiter for Wait.
+// Enter takes a claim at once, fails, or returns a waiter for Wait.
 func (q *Queue) Enter(c Claim) (*Waiter, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -234,7 +234,7 @@ func (q *Queue) grantLocked(f *flow, c Claim) {
 	q.enterLocked(f)
 }
 
-// enterLocked puts a flow behind all others with the same turn.
+// enterLocked puts a flow behind all flows with the same turn.
 func (q *Queue) enterLocked(f *flow) {
 	q.mu.entered++
 	f.entered = q.mu.entered
@@ -250,8 +250,8 @@ func (q *Queue) dropLocked(w *Waiter) {
 	q.placeLocked(w.flow)
 }
 
-// makeRoomLocked refuses claims until more bytes may wait. It begins with the user who would have
-// most. If that is the user of f, it returns false.
+// makeRoomLocked refuses waiting claims until there is room for more bytes. It begins with the user
+// who would have the most waiting bytes. If this is the user of f, it returns false.
 func (q *Queue) makeRoomLocked(f *flow, more int64) bool {
 	for q.mu.waiting+more > q.room {
 		most := f
@@ -272,7 +272,7 @@ func (q *Queue) makeRoomLocked(f *flow, more int64) bool {
 	return true
 }
 
-// lastHolding is the last waiter that holds memory. Claims that hold none are not refused.
+// lastHolding is the last waiter that holds memory. Claims without memory are not refused.
 func (f *flow) lastHolding() *Waiter {
 	e := f.waiters.Back()
 	for e.Value.(*Waiter).Held == 0 {
@@ -281,12 +281,12 @@ func (f *flow) lastHolding() *Waiter {
 	return e.Value.(*Waiter)
 }
 
-// sharesLocked tells whether a user's share allows so much more.
+// sharesLocked tells whether a user's share allows size more.
 func (q *Queue) sharesLocked(f *flow, size int64) bool {
 	return f.held == 0 || f.held+size <= q.share
 }
 
-// placeLocked puts a flow into turns, or at its place there, if its first claim may be granted.
+// If the first claim of a flow may be granted, placeLocked puts the flow at its place in turns.
 // Otherwise it takes the flow out.
 func (q *Queue) placeLocked(f *flow) {
 	first := f.waiters.Front()
@@ -303,8 +303,8 @@ func (q *Queue) placeLocked(f *flow) {
 	}
 }
 
-// restLocked forgets a flow without claims. While other claims wait, it remembers how much the flow
-// was served: its user may ask for one expensive thing at a time.
+// restLocked forgets a flow without claims. While other claims wait, it keeps the flow's next turn,
+// because the user may send one expensive claim at a time.
 func (q *Queue) restLocked(f *flow) {
 	switch {
 	case f.held > 0 || f.waiters.Len() > 0 || f.rested:

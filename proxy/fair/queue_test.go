@@ -167,8 +167,8 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 	}
 }
 
-// Users who want as much as they can get are served alike by cost, however large each claim is and
-// however many wait (4).
+// Users who always want more get equal service by cost, whatever the size and number of their
+// claims (4).
 func TestFairQueueServesAlike(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -223,7 +223,8 @@ func TestFairQueueServesAlike(t *testing.T) {
 	})
 }
 
-// A user with one expensive claim at a time gets no more than a user with many cheap ones waiting.
+// A user with one expensive claim at a time gets no more than a user with many waiting cheap
+// claims.
 func TestFairQueueRemembersWhoRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, 1, 1<<20)
@@ -267,7 +268,7 @@ func TestFairQueueRemembersWhoRests(t *testing.T) {
 	})
 }
 
-// When no more bytes may wait, the user with most of them loses its last claims.
+// When no more bytes may wait, the user with the most waiting bytes loses its last claims.
 func TestFairQueueIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, 1, 100)
@@ -322,8 +323,8 @@ func BenchmarkFairQueue(b *testing.B) {
 	}
 }
 
-// A claim that holds no memory while it waits is never refused for room: it is the rest of an
-// answer that has begun.
+// If a claim holds no memory while it waits, it is never refused for lack of room, because it is
+// for the rest of an answer that has begun.
 func TestClaimWithoutMemoryIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, 1, 100)

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// workspaceWait is how long a read waits for memory. Then upstream makes the body.
+	// workspaceWait is how long a read waits for memory. After that, upstream answers.
 	workspaceWait = 2 * time.Second
-	// paceMin is how many bytes a second a client has to read of a body in the workspace. It counts
-	// after paceGrace, and only if another claim has waited for memory within paceWanted.
+	// paceMin is how many bytes a second a client has to read of a body in the workspace. It
+	// applies after paceGrace, and only if another claim has waited for memory within paceWanted.
 	paceMin    = 64 << 10
 	paceGrace  = 10 * time.Second
 	paceWanted = 2 * time.Minute
 )
 
-// Workspace bounds the memory of all one-off answers together, until they are written. Clients must
-// not decide how much memory that is.
+// Workspace bounds the memory of all one-off answers together, until they are written. Otherwise
+// clients would decide how much memory the proxy needs.
 type Workspace struct {
 	*Queue
 	garbage
@@ -63,13 +63,14 @@ func (w *Workspace) room(user string, size int64) *Room {
 	return &Room{w, sync.OnceFunc(func() { w.Give(user, size) })}
 }
 
-// late tells whether a client has read so many bytes too slowly while others want the memory.
+// late tells whether a client has read too slowly while other claims want the memory. Read is the
+// bytes so far.
 func (r *Room) late(read int64, took time.Duration) bool {
 	due := time.Duration(read) * time.Second / paceMin
 	return took > paceGrace+due && time.Since(time.Unix(0, r.in.wanted.Load())) < paceWanted
 }
 
-// Make makes a body. Meanwhile it takes as much memory as is claimed, and then the body's length
+// Make makes a body. While it does so, it holds the claimed memory. Then it holds the body's length
 // until the body is closed.
 func (w *Workspace) Make(ctx context.Context, c Claim, do func() ([]byte, error)) (*Body, error) {
 	if err := w.Take(ctx, c); err != nil {

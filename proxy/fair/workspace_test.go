@@ -80,7 +80,7 @@ func TestWorkspaceIsFull(t *testing.T) {
 	})
 }
 
-// However many bodies a user leaves unread, other users get memory at once.
+// Other users get memory at once, however many bodies a user leaves unread.
 func TestWorkspaceIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := NewWorkspace(100, 50, 100)
@@ -101,7 +101,7 @@ func TestWorkspaceIsShared(t *testing.T) {
 	})
 }
 
-// A client may read a body slowly while no other wants the memory.
+// A client may read a body slowly while no other user wants the memory.
 func TestWorkspaceOfSlowReader(t *testing.T) {
 	for _, wanted := range []bool{false, true} {
 		for pace, slow := range map[int]bool{paceMin / 2: true, paceMin * 2: false} {

@@ -18,7 +18,7 @@ type turning struct {
 	begun bool // the body is long: a piece was written, or its length says so
 }
 
-// InTurns returns a writer that waits for a turn before each piece but the first.
+// InTurns returns a writer that waits for a turn before each piece except the first.
 func InTurns(w io.Writer, turns *Meter) io.Writer { return &turning{Writer: w, turns: turns} }
 
 // Write implements io.Writer. A short body does not wait.
@@ -37,8 +37,8 @@ func (t *turning) Write(p []byte) (int, error) {
 }
 
 // paced fails if a client reads less than listPace on average, because a list keeps its objects and
-// pages alive. Kube-apiserver ends every answer but a watch after a minute. Only time in writes
-// counts, not time in which the list waits for a turn.
+// pages alive. Kube-apiserver ends every answer except a watch after a minute. Only the time of
+// writes counts, not the time in which the list waits for a turn.
 type paced struct {
 	io.Writer
 	room    *Room // memory that other users may want; nil for none
@@ -76,8 +76,8 @@ type listWriter struct {
 }
 
 // WriteLong writes a body of length bytes, or -1 if that is unknown, in large pieces. Each piece is
-// a system call, a TLS record or more, and over HTTP/2 a message to another goroutine. Without
-// turns it takes none. Room is the memory that the body takes, or nil.
+// a system call, a TLS record or more, and over HTTP/2 a message to another goroutine. If turns is
+// nil, it takes no turns. Room is the memory that the body takes, or nil.
 func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *Room) (int64, error) {
 	lw := listWriters.Get().(*listWriter)
 	lw.paced = paced{Writer: w, room: room}

@@ -11,11 +11,11 @@ import (
 // flights lets forwarded gets and lists share an answer if upstream could not tell them apart. A
 // flight is one request upstream; a fleet is the flights of equal requests.
 //
-// A reader must see every write from before it came, so only a flight that begins later may answer
-// it. A reader that comes during a flight waits for the next one, which all waiting readers share:
-// upstream sees one at a time. The wait for two flights takes twice the time of a direct request.
-// So if the time of a flight is known, the next begins after a part of it, and upstream sees a few
-// at a time.
+// A reader must see every write from before its arrival, so only a flight that begins later may
+// answer it. A reader that arrives during a flight waits for the next flight. All waiting readers
+// share this flight, so upstream sees one flight at a time. Such a reader may wait twice the time
+// of a direct request. So if the time of a flight is known, the next flight begins after a part of
+// that time, and upstream sees a few flights at a time.
 type flights struct {
 	mu struct {
 		sync.Mutex
@@ -38,16 +38,16 @@ type flight struct {
 	waiting int                // readers that wait, the leader included if it waited; guarded by flights.mu
 }
 
-// fleetMost bounds the flights of a fleet under way. With a known time, the next begins after one
-// fleetPart of it.
+// fleetMost bounds the flights of a fleet under way. If a flight's time is known, the next flight
+// begins after that time divided by fleetPart.
 const fleetMost, fleetPart = 8, 10
 
 func newFlight() *flight {
 	return &flight{lead: make(chan struct{}, 1), landed: make(chan struct{})}
 }
 
-// join returns the flight that may answer a new request, and whether the caller leads it. Upstream
-// takes so long for one, 0 if unknown.
+// join returns the flight that may answer a new request, and whether the caller leads it. Takes is
+// how long upstream takes for a flight, 0 if unknown.
 func (fs *flights) join(key string, takes time.Duration) (f *flight, leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -154,16 +154,18 @@ func (fs *flights) leave(key string, f *flight) {
 	}
 }
 
-// crowd tells whether readers share a flight. No further reader can join it.
+// crowd tells whether several readers share a flight that has begun. No further reader can join
+// such a flight.
 func (fs *flights) crowd(f *flight) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return f.waiting > 1
 }
 
-// share returns the answer to a new request: from the caller's own flight or from another one. A
-// nil answer cannot be shared, and the caller asks alone. Fly is told whether readers wait, and
-// says whether they may have its answer. If ctx ends while the caller waits, there is no answer.
+// share returns the answer to a new request: from the caller's own flight or from another flight.
+// If the answer is nil, it cannot be shared, and the caller sends its own request. Fly gets as an
+// argument whether several readers wait. It returns whether they may have its answer. If ctx ends
+// while the caller waits, there is no answer.
 func (fs *flights) share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (answer *exchange.Response, ok bool)) (answer *exchange.Response, flew bool) {
 	f, leads := fs.join(key, takes)
 	if !leads {

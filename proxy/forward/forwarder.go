@@ -21,25 +21,25 @@ import (
 )
 
 // Forwarder sends requests upstream as they are and streams the answers back. A request keeps its
-// own identity; one without an identity gets the proxy's.
+// own identity. A request without an identity gets the proxy's.
 type Forwarder struct {
 	base *url.URL
-	// actsAs tells that the proxy itself impersonates. A client's Impersonate headers would be merged
-	// with the proxy's.
+	// actsAs tells whether the proxy itself impersonates a user. A client's Impersonate headers
+	// would then be merged with the proxy's.
 	actsAs    bool
 	own       transports
 	anonymous transports
 }
 
-// transports lead to one upstream: over HTTP/2 where it is spoken, and over HTTP/1.1 for upgrades,
-// which HTTP/2 lacks.
+// transports lead to one upstream: over HTTP/2 if upstream supports it, and over HTTP/1.1 for
+// upgrades, because HTTP/2 has no upgrades.
 type transports struct{ plain, upgrade http.RoundTripper }
 
 // Adaptation copies a client configuration and changes the copy for a purpose.
 type Adaptation func(*rest.Config) *rest.Config
 
-// New returns a forwarder to the server of a client configuration. Transport makes a round tripper,
-// which may have several servers; it adapts each server's configuration.
+// New returns a forwarder to the server of a client configuration. Transport makes a round tripper
+// and adapts the configuration of each of its servers.
 func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, error)) (*Forwarder, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
@@ -71,8 +71,8 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 }
 
 // Send sends a request upstream. The request ends when the client leaves. When over ends, the
-// response ends as if upstream had ended it; nil never does. Done is called once, when both sides
-// are through.
+// response ends as if upstream had ended it. Over may be nil. Done is called once, when both sides
+// have finished.
 func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Trip, done func()) *exchange.Response {
 	ctx, cancel := context.WithCancel(ctx)
 	x := &roundTrip{Request: req, cancel: OnceBoth(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
@@ -150,7 +150,7 @@ func (t *Trip) Since() time.Duration {
 	return time.Since(t.Sent)
 }
 
-// within gives up an answer that does not begin within the trip's patience.
+// within gives up if the answer does not begin within the trip's patience.
 func (t *Trip) within(cancel func(), ask func() (*http.Response, error)) (*http.Response, error) {
 	if t.Patience == 0 {
 		return ask()
@@ -164,7 +164,7 @@ func (t *Trip) within(cancel func(), ask func() (*http.Response, error)) (*http.
 }
 
 // way chooses how a request goes upstream: as the proxy, as a user whom the proxy impersonates, or
-// with the client's own credentials only. It is false if upstream cannot be told the user's name.
+// with the client's own credentials only. It returns false if headers cannot carry the user.
 func (f *Forwarder) way(req *exchange.Request) (http.RoundTripper, bool) {
 	ts := f.own
 	if req.Identity == nil && req.Identified() || req.Identity != nil && !req.Identity.ActsAsAnother() {
@@ -180,7 +180,7 @@ func (f *Forwarder) way(req *exchange.Request) (http.RoundTripper, bool) {
 	return way, true
 }
 
-// OnceBoth returns what calls both functions, once.
+// OnceBoth returns a function that calls both functions, once.
 func OnceBoth(first, second func()) func() {
 	return sync.OnceFunc(func() {
 		first()
@@ -188,7 +188,7 @@ func OnceBoth(first, second func()) func() {
 	})
 }
 
-// roundTrip is one forwarded request until its response has been written. It reads as the
+// roundTrip is one forwarded request until its response has been written. It is the reader of the
 // response's body; Close ends both sides.
 type roundTrip struct {
 	*exchange.Request
@@ -239,8 +239,8 @@ func (x *roundTrip) outgoing(ctx context.Context, base *url.URL) (*http.Request,
 	return out, nil
 }
 
-// watchClient ends the request when the client leaves. It must not be called before the request
-// body has been read.
+// watchClient ends the request when the client leaves. It may only be called after the request body
+// has been read.
 func (x *roundTrip) watchClient() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -249,7 +249,7 @@ func (x *roundTrip) watchClient() {
 	}
 }
 
-// finish lets go of both sides. It returns when the client's connection is read no more.
+// finish releases both sides. It returns when nothing reads the client's connection any more.
 func (x *roundTrip) finish() {
 	x.cancel()
 	x.mu.Lock()
@@ -260,7 +260,8 @@ func (x *roundTrip) finish() {
 	select {
 	case <-x.bodyDone:
 	default:
-		// Upstream answered before it read the whole request, or the transport has yet to see the end.
+		// Upstream answered before it read the whole request, or the transport has not seen the end
+		// yet.
 		if x.Body == nil || !x.Body.Ended.Load() {
 			x.Client.Interrupt()
 		}
@@ -372,7 +373,7 @@ func forbidden(message string) metav1.Status {
 	return exchange.Failure(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
 
-// unreachable tells that a request could not be forwarded.
+// unreachable is the Status for a request that could not be forwarded.
 func unreachable(err error) metav1.Status {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// shareMax bounds a shared answer, in bytes. A longer one is streamed to its first reader, and the
-	// others ask for themselves.
+	// shareMax bounds a shared answer, in bytes. A longer answer is streamed to its first reader,
+	// and each of the other readers sends its own request.
 	shareMax = 4 << 20
-	// shareWait bounds the wait for such an answer: kube-apiserver gives up after a minute.
+	// shareWait bounds the wait for a shared answer: kube-apiserver gives up after a minute.
 	shareWait = time.Minute
 )
 
@@ -45,7 +45,7 @@ func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchang
 	return resp
 }
 
-// Waiting counts the requests that wait for another one's answer or for their turn.
+// Waiting counts the requests that wait for the answer to another request or for their turn.
 func (s *Sharing) Waiting() int { return s.flights.waiting() }
 
 // share forwards a request, together with equal reads.
@@ -85,8 +85,8 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 	return resp
 }
 
-// shareWork is the peak memory to read an answer, as a multiple of its length: the buffer doubles,
-// and is copied.
+// shareWork is the peak memory to read an answer, as a multiple of its length: the buffer is
+// doubled and copied as it grows.
 const shareWork = 3
 
 // buffer reads an answer that readers share, if the workspace has room. A short answer takes room
@@ -132,8 +132,8 @@ func (f freeing) Close() error {
 	return f.ReadCloser.Close()
 }
 
-// kubernetesOwn tells the API groups of kube-apiserver itself, whose answers are complete. An
-// answer of others may be a stream that does not look like one.
+// kubernetesOwn tells whether an API group is kube-apiserver's own. Answers of its own groups are
+// complete. An answer of another group may be a stream that does not look like one.
 func kubernetesOwn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
@@ -159,8 +159,8 @@ var plainHeaders = []string{
 	"Kubectl-Command", "Kubectl-Session", "Traceparent", "Tracestate", "User-Agent",
 }
 
-// shareKey is equal for reads that upstream answers alike, which includes equal credentials.
-// Without authentication, a request with credentials is not shared.
+// shareKey is equal for reads that get the same answer from upstream. Such reads have the same
+// credentials. Without authentication, a request with credentials is not shared.
 func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
 	if req.Method != http.MethodGet || !rt.Resource || !rt.Plain || rt.Verb != "get" && rt.Verb != "list" ||
 		req.Body != nil || req.WantsUpgrade() || req.Identity == nil && req.Identified() || req.Impersonates() {

@@ -18,8 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 )
 
-// A shared answer is to a request that was sent after all its readers came. Upstream sees one
-// request at a time, or a few if their time is known.
+// A shared answer belongs to a request that was sent after all its readers arrived. Upstream sees
+// one request at a time, or a few if their time is known.
 func TestSharedAnswersAreConsistent(t *testing.T) {
 	t.Run("one at a time", func(t *testing.T) { testShared(t, 0, 1, 1000/10+2) })
 	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, fleetMost, 1000*fleetPart/10+2) })
@@ -116,7 +116,8 @@ func testSlowFlights(t *testing.T) {
 	})
 }
 
-// No reader waits for a hanging flight after the next may begin, whatever time is expected.
+// When the next flight may begin, no reader waits for a hanging flight any longer, whatever time is
+// expected.
 func testHungFlight(t *testing.T) {
 	for _, known := range [][]int{{10, 10, 10}, {10, 20, 10}, {0, 10, 10}, {10, 0, 20}, {0, 0, 10}} {
 		synctest.Test(t, func(t *testing.T) {

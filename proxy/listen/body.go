@@ -46,7 +46,7 @@ const copySize = 32 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// writeBody writes a response's list or reader. Of readers, only a body that lasts takes no turns:
+// writeBody writes a response's list or reader. A reader takes turns, except for a body that lasts:
 // an event must not wait.
 func (s *Server) writeBody(ctx context.Context, w io.Writer, req *exchange.Request, resp *exchange.Response) (int64, error) {
 	if resp.List != nil {

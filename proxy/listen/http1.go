@@ -44,8 +44,8 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 	}
 }
 
-// serveConn serves a connection until it ends or is a stream. Each wait is in a new goroutine,
-// because the stack of a busy one stays large.
+// serveConn serves a connection until it ends or becomes a stream. Each wait is in a new goroutine,
+// because the stack of a busy goroutine stays large.
 func (s *Server) serveConn(c *conn.Conn) {
 	switch protocol, err := c.Handshake(); {
 	case err != nil:
@@ -117,7 +117,7 @@ func (s *Server) newRequest(fctx *fasthttp.RequestCtx) *exchange.Request {
 		TLS:    c.TLSState,
 	}
 	req.SplitTarget()
-	// In their order: All would join, drop or reorder some of them.
+	// AllInOrder keeps the order: All would join, drop or reorder some headers.
 	for name, value := range h.AllInOrder() {
 		name := http.CanonicalHeaderKey(string(name))
 		req.Header[name] = append(req.Header[name], string(value))
@@ -175,8 +175,8 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 // hijack takes the connection from fasthttp until f returns. If the connection breaks before that,
 // it calls abandon instead.
 //
-// f runs in a goroutine of its own. Fasthttp's request and its read buffer, which is as large as
-// the largest header, are then free: a watch costs its connection and no more, unless it needs
+// f runs in a goroutine of its own. This frees fasthttp's request and its read buffer, which is as
+// large as the largest header. A watch then costs no more than its connection, unless it needs
 // buffered.
 func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn.Conn, buffered net.Conn)) {
 	c := fctx.Conn().(*conn.Conn)
@@ -220,7 +220,7 @@ func writeUnframed(c *conn.Conn, resp *exchange.Response) {
 }
 
 // runStream writes an endless response, in chunks unless the client is too old for them. The
-// connection ends with it, because what came behind the request was dropped.
+// connection ends with the response, because the bytes behind the request were dropped.
 func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Response, old bool) {
 	open := s.Metrics.WatchOpened(rt)
 	defer open.Dec()

@@ -26,12 +26,12 @@ const (
 	// long it may take to answer.
 	pingAfter   = 30 * time.Second
 	pingTimeout = 15 * time.Second
-	// http2Frame is the largest frame that is read, in bytes. The library allocates it once it
-	// knows the length, whether or not more comes. It is the smallest that the protocol allows.
+	// http2Frame is the largest frame that is read, in bytes. The library allocates a frame when it
+	// knows the length, even if the rest never comes. The protocol allows no smaller limit.
 	http2Frame = 16 << 10
 	// http2Ahead is how much of a body a client sends before it is read, in bytes. http2AheadAll is
-	// the same for all bodies on one connection. It is much larger: waiting requests must not keep
-	// others from sending their bodies.
+	// the same for all bodies on one connection. It is much larger, because waiting requests must
+	// not keep other requests from sending their bodies.
 	http2Ahead, http2AheadAll = 128 << 10, 4 << 20
 	// strangersMax is how many answers wait for unknown clients, on all connections. Each takes
 	// some 16 KiB.
@@ -41,11 +41,11 @@ const (
 // newHTTP2 makes the server of HTTP/2 connections. It never listens: serveConn hands it connections
 // on which TLS has agreed on HTTP/2.
 //
-// The library bounds floods. Handlers of streams that were reset count until they end, and five
-// times http2Streams of them end the connection (x/net v0.17.0). So do 10,000 unread answers to
-// PING, SETTINGS and others (v0.0.0-20190813), and headers that go on beyond MaxHeaderBytes in
-// CONTINUATION frames (v0.23.0). A client that reads nothing at all has WriteByteTimeout: it would
-// not answer a PING either.
+// The library bounds floods. The handler of a stream that was reset counts until it ends, and five
+// times http2Streams of such handlers end the connection (x/net v0.17.0). 10,000 unread answers to
+// PING, SETTINGS and other frames also end it (v0.0.0-20190813), as do headers that exceed
+// MaxHeaderBytes in CONTINUATION frames (v0.23.0). WriteByteTimeout is for a client that reads
+// nothing at all: such a client would not answer a PING either.
 func (s *Server) newHTTP2() error {
 	o := s.Options()
 	s.http2.base = &http.Server{
@@ -94,14 +94,14 @@ type connKey struct{}
 
 func connOf(hr *http.Request) *conn.Conn { return hr.Context().Value(connKey{}).(*conn.Conn) }
 
-// serveHTTP2 is where a request enters from HTTP/2. The stack is almost empty when a watch waits.
+// serveHTTP2 is where a request enters from HTTP/2. When a watch waits, its stack is almost empty.
 func (s *Server) serveHTTP2(w http.ResponseWriter, hr *http.Request) {
 	if stream := s.answerHTTP2(w, hr); stream != nil {
 		stream()
 	}
 }
 
-// answerHTTP2 answers a request, or returns the rest of an answer that lasts.
+// answerHTTP2 answers a request. If the answer lasts, it returns a function that writes the rest.
 func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream func()) {
 	began := time.Now()
 	out := &stallStream{ResponseWriter: w, control: http.NewResponseController(w), stall: s.Options().Limits.Write}
@@ -133,8 +133,8 @@ func (s *Server) answerHTTP2(w http.ResponseWriter, hr *http.Request) (stream fu
 	return nil
 }
 
-// writeHTTP2 writes a small answer. The library sends it when the handler returns. Answers to
-// unknown clients are sent at once, and counted until the client has taken them.
+// writeHTTP2 writes a small answer. The library sends it when the handler returns. An answer to an
+// unknown client is sent at once, and is counted until the client has taken it.
 func (s *Server) writeHTTP2(out *stallStream, answer []byte, known bool) {
 	if !known {
 		defer s.strangers.Add(-1)
@@ -210,9 +210,9 @@ func (s *Server) writeBodyHTTP2(ctx context.Context, out *stallStream, req *exch
 }
 
 // stallStream sets a deadline for each write to a stream, unless stall is 0. A client that leaves
-// the stream unread loses this stream alone. In HTTP/2 a deadline also ends a stream with nothing
-// to write. So it is reset if the answer pauses. Otherwise it stays for what the library writes
-// when the handler returns: all of a short answer.
+// the stream unread loses only this stream. In HTTP/2 a deadline also ends a stream with nothing to
+// write. So the deadline is reset if the answer pauses. Otherwise the deadline stays, because the
+// library writes the rest when the handler returns. For a short answer, the rest is everything.
 type stallStream struct {
 	http.ResponseWriter
 	control *http.ResponseController

@@ -15,14 +15,16 @@ import (
 )
 
 // pump writes events to the watches that they concern. A watch over HTTP/1 has no goroutine that
-// waits for events: waking one for each event was a fifth of a delivery. Instead the cursor puts
-// the watch into a queue, and a goroutine for each processor takes watches out and works on them.
+// waits for events: to wake a goroutine for each event took a fifth of a delivery. Instead the
+// cursor puts the watch into a queue. One goroutine for each processor takes watches from the queue
+// and works on them.
 //
 // The pump never waits for a client. If the kernel does not take everything at once, the watch gets
 // a goroutine of its own until it has caught up. An event larger than a piece is written the same
 // way. A watch with an expensive filter always has its own goroutine.
 //
-// Nothing more is polled until the kernel has taken what was written: the socket keeps one piece.
+// The pump polls no further events until the kernel has taken the written bytes, so the socket
+// keeps one piece at most.
 type pump struct {
 	log  *zap.Logger
 	most int // goroutines
@@ -115,7 +117,8 @@ func (p *pump) run() {
 	}
 }
 
-// take takes watches from the front of the queue. If there are none, the goroutine counts as ended.
+// take takes watches from the front of the queue. If the queue is empty, the goroutine counts as
+// ended.
 func (p *pump) take(batch *[pumpBatch]*pumpedWatch) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,7 +155,7 @@ func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn.Conn
 	c.StopNonblocking()
 }
 
-// work takes a turn of the watch. If the client does not take all of it at once, catchUp goes on.
+// work does a turn of the watch. If the client does not take all bytes at once, catchUp goes on.
 func (p *pumpedWatch) work(s *watch.Scratch) {
 	p.state.Store(working)
 	if p.conn.Unsettled() { // TLS has written an answer
@@ -170,7 +173,7 @@ func (p *pumpedWatch) work(s *watch.Scratch) {
 	}
 }
 
-// step is a turn of the watch.
+// step does a turn of the watch.
 func (p *pumpedWatch) step(s *watch.Scratch) (on, behind bool) {
 	defer p.recovered()
 	return p.Turn(p.ctx, p.out, s)
@@ -206,7 +209,7 @@ func (p *pumpedWatch) end() {
 	p.conn.Interrupt()
 }
 
-// recovered makes a panic end this watch alone.
+// recovered makes a panic end only this watch.
 func (p *pumpedWatch) recovered() {
 	if r := recover(); r != nil {
 		p.pump.log.Error("panic in a watch", zap.Any("panic", r), zap.ByteString("stack", debug.Stack()))

@@ -25,8 +25,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// tcpPair is a client's connection and the proxy's end of it. The kernel holds little of what is
-// not read.
+// tcpPair is a client's connection and the proxy's end of it. The kernel holds only a few unread
+// bytes.
 func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,9 +55,8 @@ func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn.Co
 	return client, server
 }
 
-// A crowd of watches gets every event once and in order from one pump, however slow some clients
-// are; and each watch ends for itself: because its client leaves, its time is up, or the server
-// drains.
+// Many watches get every event once and in order from one pump, however slow some clients are. Each
+// watch ends separately: because its client leaves, its time is up, or the server drains.
 func TestPump(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -169,7 +168,7 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 	}
 }
 
-// An event that a client takes slowly comes whole, although no event follows.
+// An event that a client takes slowly arrives whole, although no event follows.
 func TestPumpSettles(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 1)
 	p := &pump{log: zap.NewNop(), most: 1}
@@ -208,8 +207,8 @@ func (p *pump) busy() bool {
 	return p.mu.running > 0 || len(p.mu.queue) > 0
 }
 
-// A quiet watch whose client asks for things of TLS, and does not read the answers, is cut after
-// the stall.
+// The client of a quiet watch makes TLS send answers, and does not read them. The watch is cut
+// after the stall.
 func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 1)
 	client, server := tcpPair(t, nil)

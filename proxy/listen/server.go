@@ -26,7 +26,8 @@ import (
 type Handler interface {
 	// Handle answers a request. It may correct the route's verb, and does not panic.
 	Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response
-	// Answered is called before an answer is written, also the answer to a malformed request.
+	// Answered is called before an answer is written, even before the answer to a malformed
+	// request.
 	Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration)
 }
 
@@ -39,8 +40,8 @@ type Options struct {
 	Drain time.Duration
 	// Stall is how long a client may leave a watch unread before it is cut.
 	Stall time.Duration
-	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 makes its connection
-	// take no further ones.
+	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 is the last on its
+	// connection.
 	GoawayChance float64
 }
 
@@ -51,7 +52,7 @@ type Config struct {
 	Slots   *fair.Queue // for long answers
 	Metrics *metrics.Metrics
 	Log     *zap.Logger
-	// Serving ends with Cut: open connections are cut. Draining ends with Drain.
+	// Cut ends Serving: open connections are cut. Drain ends Draining.
 	Serving, Draining context.Context //nolint:containedctx // they are the server's
 	Cut, Drain        context.CancelFunc
 }
@@ -72,7 +73,7 @@ type Server struct {
 	streams sync.WaitGroup
 	// strangers are answers over HTTP/2 to unknown clients that are being written.
 	strangers atomic.Int64
-	// http are the servers of HTTP/1, for short heads of requests and for all others.
+	// http are the servers of HTTP/1, for requests with short heads and for all other requests.
 	http  struct{ short, long *fasthttp.Server }
 	http2 struct {
 		base   *http.Server
@@ -126,7 +127,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.end(context.WithoutCancel(ctx), l, failed)
 }
 
-// end drains.
+// end drains the server.
 func (s *Server) end(ctx context.Context, l net.Listener, accepting <-chan error) error {
 	began := time.Now()
 	stage := func(what string) {

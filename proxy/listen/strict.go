@@ -12,16 +12,16 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// rejectMalformed refuses heads that fasthttp accepts, but that net/http, and so upstream, refuses
-// or reads in another way.
+// rejectMalformed refuses some heads that fasthttp accepts: upstream uses net/http, which refuses
+// these heads or reads them in another way.
 func rejectMalformed(h *fasthttp.RequestHeader, header http.Header) *exchange.Response {
 	raw := h.RawHeaders()
 	switch {
 	case !slices.Contains([]string{"HTTP/1.0", "HTTP/1.1"}, string(h.Protocol())):
 		return exchange.NoRequest(exchange.Failure(http.StatusHTTPVersionNotSupported, "", "unsupported protocol version"))
 	case bytes.Count(raw, []byte("\n")) != bytes.Count(raw, []byte("\r\n")), bytes.Contains(raw, []byte("\n ")), bytes.Contains(raw, []byte("\n\t")):
-		// AllInOrder would lose headers of a block with other line ends, and cannot read folded
-		// ones twice.
+		// With other line ends, AllInOrder would lose headers, and it cannot read folded headers
+		// twice.
 		return exchange.NoRequest(exchange.BadRequest("header lines must end in CR LF and must not be folded"))
 	}
 	for name, values := range header {

@@ -1,5 +1,5 @@
-// Package metrics counts requests and where their answers come from. Clients cannot make it
-// remember names: a resource gets labels only after upstream has answered for it.
+// Package metrics counts requests and where their answers come from. Clients cannot fill it with
+// names, because a resource gets labels only after upstream has answered for it.
 package metrics
 
 import (
@@ -111,7 +111,7 @@ const (
 )
 
 // names are the resources with labels. An aggregated API, such as external metrics, may answer for
-// any name, so their number is bounded. The rest share one label.
+// any name, so the number of names is bounded. All further resources share one label.
 type names struct {
 	mu struct {
 		sync.RWMutex

@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Made-up names become no labels: none while upstream refuses them, and a bounded number if
-// upstream accepts every name. The metrics keep names, not queries.
+// While upstream refuses made-up names, they become no labels. If upstream accepts every name, a
+// bounded number become labels. The metrics keep names, not queries.
 func TestLabelsAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := New(registry)

@@ -17,12 +17,12 @@ import (
 const (
 	// futureWait is how long kube-apiserver lets a read wait for a future resourceVersion.
 	futureWait = 3 * time.Second
-	// freshWait bounds the wait for an up-to-date cache. Most reads wait less. The alternative is to
-	// have upstream answer each read: under load, that takes longer still.
+	// freshWait bounds the wait for an up-to-date cache. Most reads wait less. Upstream could
+	// answer each read instead, but under load it would take even longer.
 	freshWait = 10 * time.Second
-	// streamLag is how long the stream may take to reach a client's resourceVersion before the feed
-	// asks upstream for its own. The client may have the version from another resource, and a quiet
-	// stream tells nothing about those.
+	// streamLag is how long the stream may take to reach a client's resourceVersion. After that,
+	// the feed asks upstream for its current resourceVersion. The client may have the version from
+	// another resource, and a quiet stream does not show versions of other resources.
 	streamLag = 100 * time.Millisecond
 	// joinWait bounds the wait of a get that joins a freshness run: one or two probes take less.
 	joinWait = 5 * time.Millisecond
@@ -35,7 +35,7 @@ func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("Too large resource version: %d, current: %d", e.asked, e.current)
 }
 
-// status is what kube-apiserver's cache answers.
+// status is the answer of kube-apiserver's cache.
 func (e *tooLargeError) status() metav1.Status {
 	s := exchange.Failure(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, "Timeout: "+e.Error())
 	s.Details = &metav1.StatusDetails{
@@ -45,9 +45,9 @@ func (e *tooLargeError) status() metav1.Status {
 	return s
 }
 
-// fresh returns the state that the read's resourceVersion asks for: the most recent one if none is
-// given, else one that is not older. It fails with Stale, or with *tooLargeError if upstream has
-// not reached that version.
+// fresh returns the state that the read's resourceVersion asks for: a state that is not older, or
+// the most recent state if no resourceVersion is given. It fails with Stale, or with *tooLargeError
+// if upstream has not reached that version.
 func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	began := time.Now()
 	wait := freshWait
@@ -99,9 +99,9 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	return snapshot, &tooLargeError{r.rv, snapshot.ResourceVersion()}
 }
 
-// scope is what upstream reads for a list of the most recent state. It is nil for other reads. A
-// watch would stay upstream for long, a get is forwarded unless it costs nothing, and a
-// resourceVersion or a timeout sets its own wait.
+// scope is what upstream reads for a list of the most recent state. It is nil for all other reads,
+// for three reasons. A watch would stay upstream for long. A get is forwarded unless it costs
+// nothing. A read with a resourceVersion or a timeout has its own limit on the wait.
 func (r *read) scope() *watchcache.Scope {
 	if r.kind() != wire.List || r.rvGiven || r.timeout {
 		return nil
@@ -125,11 +125,12 @@ func (r *read) reached(ctx context.Context, wait time.Duration) (watchcache.Snap
 	return r.cache.WaitFresh(ctx, r.rv)
 }
 
-// LostGrace is how long upstream may be away without a warning, as broken streams come back.
+// LostGrace is how long upstream may be away without a warning, because a broken stream usually
+// comes back.
 const LostGrace = time.Second
 
-// allowStale decides on a read from a cache that is not kept up to date. Reads of the most recent
-// state go upstream, in case it is back.
+// allowStale decides on a read from a cache that is out of date. A read of the most recent state
+// goes upstream, because upstream may be back.
 func (rd *Reader) allowStale(r *read) error {
 	age, lost := r.feed.Lost()
 	switch {

@@ -16,8 +16,8 @@ type lostFeed struct {
 // Lost implements Feed.
 func (f *lostFeed) Lost() (time.Duration, bool) { return f.away, f.away > 0 }
 
-// Reads that may be out of date get a warning with the age, up to a bound, unless configuration
-// makes them fail. Reads of the most recent state go upstream.
+// Up to a bound, a read from an out-of-date cache gets a warning with the age, unless configuration
+// makes it fail. Reads of the most recent state go upstream.
 func TestAllowStale(t *testing.T) {
 	for name, c := range map[string]struct {
 		options Options

@@ -11,7 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// get answers a get at resourceVersion 0 or N, or of the most recent state if that costs nothing.
+// get answers a get at resourceVersion 0 or N. It answers a get of the most recent state if this
+// costs nothing.
 func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	snapshot, err := r.fresh(ctx)
 	if err != nil {

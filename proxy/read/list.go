@@ -65,11 +65,13 @@ func (r *read) continued(ctx context.Context, from, to string) (*exchange.Respon
 	return r.exact(uint64(rv), from, to)
 }
 
-// indexed tells a page that upstream cuts from an index. That shows in its continue token.
+// indexed tells whether upstream cuts the page from an index. The continue token of such a page is
+// different.
 func (r *read) indexed() bool { return r.limit > 0 && r.fields != nil && !r.fields.Empty() }
 
-// pinned tells a list of all namespaces whose field selector names one. Upstream cuts its first
-// page from that namespace and writes a continue token relative to it.
+// pinned tells whether the read lists all namespaces with a field selector that names one
+// namespace. Upstream cuts the first page from that namespace and writes a continue token relative
+// to the namespace.
 func (r *read) pinned() bool {
 	if r.fields == nil || r.Namespace != "" {
 		return false
@@ -94,7 +96,7 @@ func (r *read) notOlderThan(ctx context.Context, from, to string) (*exchange.Res
 	return r.page(snapshot, from, to)
 }
 
-// exact lists the state at rv, if the log still knows it.
+// exact lists the state at rv, if the log still has that state.
 func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	snapshot, err := r.cache.SnapshotAt(rv)
 	if err != nil {

@@ -40,7 +40,7 @@ const (
 	compressorSize = 1536 << 10
 )
 
-// render writes a list in the negotiated form.
+// render makes the answer to a list in the negotiated form.
 //
 //	cached items, plain    straight from the cache, nothing is copied
 //	cached items, gzip     a compressed segment for each page, made once
@@ -56,7 +56,7 @@ func (r *read) render(meta wire.ListMeta, items *listItems) (*exchange.Response,
 	return r.write(meta, items)
 }
 
-// workspaceAnswer makes a body in the workspace. It lets others compute while it waits for room.
+// workspaceAnswer makes a body in the workspace. While it waits for room, it holds no slot.
 func (r *read) workspaceAnswer(size, work int64, do func() (*exchange.Response, error)) (resp *exchange.Response, err error) {
 	r.meter.ReleaseSlot()
 	body, broken := r.workspace.Make(r.meter.Context(), r.claim(size*work), func() (body []byte, _ error) {
@@ -187,9 +187,9 @@ func gzipped(r *exchange.Response) {
 	r.Header.Set("Vary", "Accept-Encoding")
 }
 
-// derive makes items in a form that the cache does not hold. Selected items are made for this read,
-// in its share of the workspace. Runs of whole pages are shared: there is one copy, however many
-// clients read it slowly.
+// derive makes items in a form that the cache does not hold. Selected items are made for this read
+// alone, in its share of the workspace. Runs of whole pages are shared: there is one copy, even if
+// many clients read the list slowly.
 func (r *read) derive(items *listItems, body *derived.List) error {
 	runOf := r.derivedRun
 	if r.filter.Selective() {
@@ -240,8 +240,8 @@ func (r *read) itemsOf(span tree.Span, first bool) (dst []byte, err error) {
 	return dst, nil
 }
 
-// endOf is the end of a span's items: what the next segment may refer to, up to the span's start.
-// What stands before the span differs from list to list.
+// endOf returns the end of a span's items, to which the next segment may refer. It goes back to the
+// span's start at most, because the items before the span differ from list to list.
 func (r *read) endOf(span tree.Span) (end []byte, err error) {
 	if span.Page == nil {
 		return nil, nil

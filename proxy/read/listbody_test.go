@@ -20,8 +20,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// A compressed list equals the plain one, however lists overlap and whatever changes after their
-// segments were made: a segment must only follow its own context.
+// A compressed list equals the plain list, however lists overlap and whatever changes after their
+// segments are made. A segment may only follow its own context.
 func TestCompressedListsAreThePlainOnes(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

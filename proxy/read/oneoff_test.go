@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// A list that is indented or compressed while it is written equals the plain one, and gives back
+// A list that is indented or compressed while it is written equals the plain list, and gives back
 // its room.
 func TestOneOffListsAreThePlainOnes(t *testing.T) {
 	for _, c := range []struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// params are the query parameters that the cache understands. The first of a repeated parameter
-// counts.
+// params are the query parameters that the cache understands. If a parameter is repeated, the first
+// value counts.
 type params struct {
 	labels labels.Selector // nil selects everything
 	fields fields.Selector
@@ -34,7 +34,7 @@ type params struct {
 	watchSeconds  int64 // timeoutSeconds, 0 if not set
 }
 
-// parseParams reads a query. Unknown, malformed and doubtful parameters are Beyond.
+// parseParams reads a query. For unknown, malformed and doubtful parameters the error is Beyond.
 func parseParams(query string) (params, error) {
 	var p params
 	values, err := url.ParseQuery(query)
@@ -90,8 +90,9 @@ func (p *params) set(name, value string) (err error) {
 	return nil
 }
 
-// selectorTerms bounds the requirements and values of a selector; upstream takes longer ones. A
-// selector as long as a URI would hold 1.3 MiB while a watch is open, and take 0.1 ms an object.
+// selectorTerms bounds the requirements and values of a selector. Reads with longer selectors go
+// upstream. A selector as long as a URI would hold 1.3 MiB while a watch is open, and take 0.1 ms
+// for each object.
 const selectorTerms = 1000
 
 func (p *params) selectBy(kind, selector string) (err error) {

@@ -23,17 +23,17 @@ import (
 )
 
 // Feeds hands out the feed of a resource with its cache filled. On any error the request is
-// forwarded. watchcache.ErrNotReady says that many requests may be, object.ErrNoEncoding that
-// another encoding may work. A new feed should have the history since a resourceVersion, if it is
-// not 0.
+// forwarded. watchcache.ErrNotReady says that many requests may be forwarded at the same time.
+// object.ErrNoEncoding says that another encoding may work. If since is not 0, a new feed should
+// have the history since that resourceVersion.
 type Feeds interface {
 	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (Feed, error)
-	// Lost tells for how long upstream has been away, if a feed of the resource finds it so. It does
+	// Lost tells for how long upstream has been away, as seen by a feed of the resource. It does
 	// not wait.
 	Lost(gvr schema.GroupVersionResource) time.Duration
 	// Joins tells whether a feed answers a get of the most recent state at no cost upstream, or
-	// with an older state that configuration allows. A get of a client whose rights upstream would
-	// have to review costs something. It does not wait.
+	// with an older state that configuration allows. If upstream would have to review the client's
+	// rights, the get has a cost. Joins does not wait.
 	Joins(gvr schema.GroupVersionResource, encoding object.Encoding, allowed func() bool) bool
 	// Caches tells whether a resource may have a feed. It does not wait.
 	Caches(gvr schema.GroupVersionResource) bool
@@ -53,11 +53,11 @@ type Feed interface {
 	Recent() (s watchcache.Snapshot, age time.Duration, ok bool)
 	// Leaves tells whether upstream answers a list sooner than Fresh.
 	Leaves(scope watchcache.Scope) bool
-	// Fresh returns a state that is not older than the call. On any error upstream has to answer. With
-	// a scope, it may fail so that upstream answers sooner.
+	// Fresh returns a state that is not older than the call. On any error upstream has to answer.
+	// With a scope, Fresh may fail because upstream would answer sooner.
 	Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.Snapshot, error)
-	// Takes is how long upstream takes for a list. Answered records how long one took, and whether
-	// upstream answered it.
+	// Takes is how long upstream takes for a list. Answered records how long a list took, and
+	// whether upstream answered it.
 	Takes(scope watchcache.Scope) time.Duration
 	Answered(scope watchcache.Scope, took time.Duration, ok bool)
 }
@@ -66,8 +66,8 @@ type Feed interface {
 type Options struct {
 	// SyncTimeout is how long a request waits for a starting feed before it is forwarded.
 	SyncTimeout time.Duration
-	// FailOnLoss makes reads fail while upstream is away. Otherwise they are answered, for
-	// MaxStaleness if it is not 0.
+	// FailOnLoss makes reads fail while upstream is away. Otherwise the cache answers them. If
+	// MaxStaleness is not 0, the cache answers only for that time.
 	FailOnLoss   bool
 	MaxStaleness time.Duration
 	// Access authenticates and authorizes clients. Without it, requests act as the proxy.
@@ -80,7 +80,7 @@ type Options struct {
 type Limiter interface {
 	// AdmitWatch counts an open watch of the request's user until done is called.
 	AdmitWatch(req *exchange.Request) (done func(), refusal *exchange.Response)
-	// GaveUp answers a request that waited in vain for what limit names.
+	// GaveUp answers a request that gave up waiting for the resource that limit names.
 	GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response
 }
 
@@ -130,8 +130,8 @@ type read struct {
 	tooEarly  *exchange.Response // the answer to a watch from before the history
 }
 
-// Answer answers a read from the cache, or tells why upstream has to. If it insists, it does not
-// leave the read to an upstream that answers sooner.
+// Answer answers a read from the cache, or tells why upstream has to answer. If insists is true, it
+// answers even if upstream would answer sooner.
 func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route, insists bool) Verdict {
 	r := &read{Request: req, Route: rt, derived: rd.Derived, workspace: rd.Workspace, insists: insists}
 	resp, err := rd.answer(ctx, r)
@@ -160,7 +160,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return nil, Beyond
 	}
 	if r.joinsFreshRun() {
-		choices = choices[:1] // upstream would take the others only without the first
+		choices = choices[:1] // upstream takes a further choice only if it lacks the first
 	}
 	if refusal, err := rd.authorize(ctx, r); refusal != nil || err != nil {
 		return refusal, err
@@ -190,8 +190,8 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 // cacheable tells, before the query is parsed, whether the cache may answer.
 func (rd *Reader) cacheable(req *exchange.Request, rt exchange.Route) bool {
 	return req.Method == http.MethodGet && rt.Resource && rt.Plain && req.Body == nil && !req.WantsUpgrade() &&
-		// Without authentication, a client with credentials is not the user whom the cache
-		// reads as. With it, upstream judges impersonation.
+		// Without authentication, a client with credentials is not the user that the cache reads
+		// as. With authentication, upstream decides on impersonation.
 		(req.Identity != nil || !req.Identified()) && !req.Impersonates() && rd.Feeds.Caches(rt.GVR)
 }
 
@@ -218,10 +218,11 @@ func (r *read) answerable() bool {
 	}
 }
 
-// joinsFreshRun tells a get of the most recent state. The cache answers it if that costs nothing.
+// joinsFreshRun tells whether the read is a get of the most recent state. The cache answers such a
+// get if this costs nothing.
 func (r *read) joinsFreshRun() bool { return r.Name != "" && !r.rvGiven }
 
-// mayJoin tells whether it costs nothing.
+// mayJoin tells whether the get costs nothing.
 func (rd *Reader) mayJoin(r *read, choices []wire.Choice) bool {
 	return len(choices) > 0 && rd.Feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
 		what := r.asked()
@@ -249,8 +250,8 @@ func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) erro
 	return Beyond
 }
 
-// openFeed opens the feed in a choice's encoding. Protobuf is served as upstream writes it. Custom
-// resources have no protobuf feed, but their metadata can be written in protobuf.
+// openFeed opens the feed in a choice's encoding. Protobuf is served in upstream's own bytes.
+// Custom resources have no protobuf feed, but their metadata can be written in protobuf.
 func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, rd.Options().SyncTimeout)
 	defer cancel()
@@ -305,7 +306,8 @@ func (r *read) prepare() (err error) {
 	return nil
 }
 
-// isNamespaceObject tells /api/v1/namespaces/NAME, whose name is also its namespace.
+// isNamespaceObject tells whether the path is /api/v1/namespaces/NAME. The name of a namespace is
+// also its namespace.
 func (r *read) isNamespaceObject() bool {
 	return r.GVR.Group == "" && r.GVR.Resource == "namespaces" && r.Name == r.Namespace
 }

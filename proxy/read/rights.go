@@ -17,7 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// asked is the part of a read that the right to it depends on.
+// asked is the part of a read that is needed to decide whether the caller may do it.
 type asked struct {
 	exchange.Route
 	path   string
@@ -27,7 +27,7 @@ type asked struct {
 
 func (r *read) asked() asked { return asked{r.Route, r.Path, r.labels, r.fields} }
 
-// Attributes are what the apiserver decides on for a read with a query.
+// Attributes returns the attributes that the apiserver authorizes for a read with a query.
 func Attributes(rt exchange.Route, path, query string, u user.Info) (authorizer.Attributes, error) {
 	p, err := parseParams(query)
 	what := asked{rt, path, p.labels, p.fields}
@@ -55,8 +55,8 @@ func (r *asked) attributes(u user.Info) authorizer.Attributes {
 	return a
 }
 
-// authorize asks whether the caller may have a read, and refuses if not. If the question has no
-// answer, the read is forwarded, and upstream decides.
+// authorize asks whether the caller may do a read, and refuses the read if not. If the review has
+// no answer, the read is forwarded, and upstream decides.
 func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Response, err error) {
 	if r.Identity == nil {
 		return nil, nil
@@ -76,7 +76,8 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 }
 
 // reviewAgain returns the review of an open watch, see watch.Params. An error other than
-// watch.ErrRevoked means that the review had no answer. It keeps as little of the read as it needs.
+// watch.ErrRevoked means that the review had no answer. The function holds only the part of the
+// read that it needs.
 func (rd *Reader) reviewAgain(r *read) func(context.Context) error {
 	req, what := r.Slim(), r.asked()
 	return func(ctx context.Context) error {

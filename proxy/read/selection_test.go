@@ -14,9 +14,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// A selector selects what it would select from each object, in order, whatever is remembered about
-// pages: while objects come, change and go, for ranges and limits, with room in the store and
-// without.
+// A selector selects the same objects in the same order as a check of each object, whatever is
+// remembered about pages. This is true while objects come, change and go, for ranges and limits,
+// with room in the store and without.
 func TestSelectionIsTheFilters(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -134,7 +134,7 @@ func selecting(tb testing.TB, r *read, query string) int {
 	return n
 }
 
-// No selector gets what is remembered about another, whatever its values are.
+// No selector gets the remembered results of another selector, whatever its values are.
 func TestSelectorsAreToldApart(t *testing.T) {
 	r, _ := pageOf(t, 0, 0)
 	r.derived = newDerived(t, 1<<20)

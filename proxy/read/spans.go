@@ -29,8 +29,8 @@ func (r *read) spans(snapshot watchcache.Snapshot, from, to string) iter.Seq[tre
 	}
 }
 
-// spansAhead is spans for slow readers. It selects before the walk, and selects nothing if the
-// meter has an error.
+// spansAhead is spans for slow readers. It selects the objects before the walk. If the meter has an
+// error, it selects nothing.
 func (r *read) spansAhead(snapshot watchcache.Snapshot) iter.Seq[tree.Span] {
 	from, to := r.filter.KeyRange(r.resource)
 	if !r.filter.Selective() || r.filter.Single() {

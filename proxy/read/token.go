@@ -8,7 +8,7 @@ import (
 )
 
 // continueToken is kube-apiserver's own continue token: unpadded base64url of this JSON. So a list
-// that began here can continue at the apiserver or at another replica, and the other way round.
+// that began here can continue at the apiserver or at another replica. The reverse also works.
 type continueToken struct {
 	APIVersion      string `json:"v"`
 	ResourceVersion int64  `json:"rv"`
@@ -20,8 +20,9 @@ type continueToken struct {
 
 const tokenVersion = "meta.k8s.io/v1"
 
-// encodeToken makes the token of the page after an object, as the apiserver's cache writes it, or
-// etcd for a resource without that cache. The last key is relative to the listed prefix.
+// encodeToken makes the token of the page after an object, in the form of the apiserver's cache.
+// For a resource without that cache, it uses the form of etcd. The last key is relative to the
+// listed prefix.
 func encodeToken(last string, rv uint64, etcd bool) string {
 	start := "/" + last + "\x00"
 	if etcd {
@@ -35,7 +36,7 @@ func encodeToken(last string, rv uint64, etcd bool) string {
 }
 
 // decodeToken returns the start of a page, relative to the listed prefix, and its resourceVersion.
-// A negative one asks for the most recent state. Malformed tokens are left to upstream.
+// A negative resourceVersion asks for the most recent state. Malformed tokens are left to upstream.
 func decodeToken(token string) (start string, rv int64, err error) {
 	data, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {

@@ -23,9 +23,9 @@ type Reason string
 func (r Reason) Error() string { return string(r) }
 
 const (
-	// Beyond is the reason for every doubt: upstream answers, or words its own error.
+	// Beyond is the reason in every case of doubt: upstream answers, or returns its own error.
 	Beyond Reason = "beyond the cache"
-	// Stale reads need a cache that is up to date. They come in crowds.
+	// Stale is for a read that needs an up-to-date cache. Many such reads come at the same time.
 	Stale Reason = "the cache is not up to date"
 	// Lost is Stale because upstream is away.
 	Lost Reason = "upstream is lost"

@@ -17,11 +17,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// feedAgent is the User-Agent of every proxy's feeds (client.UserAgent). Another proxy's feeds may
-// be clients of this one.
+// feedAgent is the User-Agent of every proxy's feeds (client.UserAgent). The feeds of another proxy
+// may be clients of this proxy.
 const feedAgent = "watchproxy"
 
-// watchable tells whether the cache has what a watch's parameters ask for.
+// watchable tells whether the cache can answer a watch with these parameters.
 //
 //	RV  sendInitialEvents  match         start
 //	–   –                  –             the most recent state, then changes
@@ -100,8 +100,8 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	return resp, nil
 }
 
-// noteUnwritable marks a cache whose metadata watches are forwarded. It does not keep the cache
-// alive.
+// noteUnwritable marks a cache whose metadata watches are forwarded. The mark does not keep the
+// cache alive.
 func (rd *Reader) noteUnwritable(cache *watchcache.Cache) {
 	key := weak.Make(cache)
 	if _, known := rd.unwritable.LoadOrStore(key, struct{}{}); !known {

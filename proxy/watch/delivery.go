@@ -10,16 +10,16 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// deltasMax is how many events are taken from the log at once. A watch that is further behind than
-// pumpDeltas leaves the pump until it has caught up.
+// deltasMax is how many events are taken from the log at once. If a watch is more than pumpDeltas
+// behind, it leaves the pump until it has caught up.
 const deltasMax, pumpDeltas = 128, 16
 
-// deliver appends new events as far as they fit into a piece, or writes a single event. If it is
-// behind, there are more events; otherwise the position is valid. A pump, which has scratch space,
+// deliver appends new events as far as they fit into a piece, or writes a single event. If behind
+// is true, there are more events; otherwise the position is valid. A pump has scratch space. It
 // leaves an event larger than a piece to the goroutine that catches up.
 //
-// Polled events are not held while a client is waited for: they would keep objects alive that the
-// log has dropped.
+// deliver holds no polled events while it waits for a client. They would keep objects alive that
+// the log has dropped.
 func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch) (position uint64, behind bool, err error) {
 	pooled, most := s, pumpDeltas
 	if pooled == nil {
@@ -84,9 +84,9 @@ func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error
 	return out.Flush()
 }
 
-// stays fails if it is pointless to go on writing the state. The state keeps replaced objects
-// alive, but no longer than the log does: a watch that has fallen out of the log could not go on
-// anyway.
+// stays fails if there is no point in writing the rest of the state. The state keeps replaced
+// objects alive, but no longer than the log does. If a watch has fallen out of the log, it could
+// not go on after the state.
 func (w *Watch) stays(ctx context.Context) error {
 	if err := w.Cursor.Err(); err != nil {
 		return err
@@ -97,8 +97,8 @@ func (w *Watch) stays(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// add appends an event, after a flush if there is no room for it. An event larger than a piece is
-// written from the bytes that the cache keeps if its form allows that.
+// add appends an event, after a flush if there is no room for it. If an event is larger than a
+// piece and its form allows it, add writes the event from the cache's own bytes.
 func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o *object.Object) error {
 	size := len(o.Item()) + watchcache.EventOverhead
 	if err := out.MakeRoom(size); err != nil {
@@ -125,8 +125,8 @@ func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o *obj
 	return err
 }
 
-// append appends an event. An object that left the selection has its previous content at the
-// resourceVersion of the change.
+// append appends an event. If an object left the selection, the event has the object's previous
+// content with the resourceVersion of the change.
 func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	return w.put(out, d.Type, d.Object.At(d.RV))
 }

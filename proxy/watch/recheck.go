@@ -9,26 +9,26 @@ import (
 )
 
 const (
-	// recheckRetry is how long after a review without an answer the next one follows.
+	// recheckRetry is the time between a review without an answer and the next review.
 	recheckRetry = 10 * time.Second
 	// recheckGrace is how long a watch goes on without an answer.
 	recheckGrace = 5 * time.Minute
 )
 
-// ErrRevoked says that the client of an open watch may not go on.
+// ErrRevoked says that the client of an open watch has lost its right to it.
 var ErrRevoked = errors.New("access was revoked")
 
-// recheck repeats the access review of an open watch. Kube-apiserver reviews a watch once, but ours
-// show a cache that was read with other rights than the client's. If no review is answered,
-// upstream is away and there are few new events: the watch goes on for a grace.
+// recheck repeats the access review of an open watch. Kube-apiserver reviews a watch once. But a
+// watch here shows a cache that was read with the proxy's rights, not the client's. If no review is
+// answered, upstream is away and there are few new events, so the watch goes on for recheckGrace.
 type recheck struct {
 	every     time.Duration // 0 for never
 	review    func(context.Context) error
 	due       time.Time
 	confirmed time.Time
 	verdict   chan error     // of the review under way; nil if there is none
-	running   sync.WaitGroup // that review
-	cancel    func()         // ends it
+	running   sync.WaitGroup // the same review
+	cancel    func()         // ends the review
 	wake      func()         // called when there is a verdict
 }
 
@@ -43,7 +43,7 @@ func nextReview(now time.Time, every time.Duration) time.Time {
 	return now.Add(every - rand.N(every/spread+1))
 }
 
-// next is when the next review is due if that is before otherwise.
+// next returns the time of the next review, or otherwise if that is earlier.
 func (c *recheck) next(otherwise time.Time) time.Time {
 	if c.every > 0 && c.verdict == nil && c.due.Before(otherwise) {
 		return c.due
@@ -52,7 +52,7 @@ func (c *recheck) next(otherwise time.Time) time.Time {
 }
 
 // goesOn takes the verdict of a review, if there is one, and begins the next one when it is due. It
-// does not wait for it. If it returns false, the watch has to end.
+// does not wait for the new review. If it returns false, the watch has to end.
 func (c *recheck) goesOn(ctx context.Context, now time.Time) bool {
 	if c.every == 0 {
 		return true

@@ -64,7 +64,8 @@ func TestRecheck(t *testing.T) {
 	}
 }
 
-// behind is a client that never catches up: while it reads events, as many more happen.
+// behind is a client that never catches up: while it reads events, the same number of new events
+// happen.
 type behind struct {
 	t     *testing.T
 	cache *watchcache.Cache
@@ -85,7 +86,7 @@ func (b *behind) Write(p []byte) (int, error) {
 	return len(p), b.cache.Apply(changes, time.Now())
 }
 
-// A watch that lags, and so never waits for events, is reviewed all the same.
+// A watch that lags never waits for events, but is still reviewed.
 func TestRecheckOfLaggingWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, initial := cachetest.ConfigMaps(t, 1)

@@ -9,12 +9,12 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// framesMax is for how many forms and event types frames are kept: an event may be ADDED for one
-// selector and DELETED for another.
+// framesMax is the number of combinations of form and event type that have a frame: an event may be
+// ADDED for one selector and DELETED for another.
 const framesMax = 4
 
-// Scratch is space that only a turn needs. There is one for each goroutine at work. A pump's holds
-// up to framesMax pieces.
+// Scratch is space that is needed only during a turn. Each goroutine at work has one. The scratch
+// of a pump holds up to framesMax pieces.
 type Scratch struct {
 	deltas [deltasMax]watchcache.Delta
 	frames [framesMax]frame // the last events, for other watches of the same form
@@ -34,7 +34,7 @@ var scratches = sync.Pool{New: func() any { return new(Scratch) }}
 // NewScratch returns scratch space. It has to be freed.
 func NewScratch() *Scratch { return scratches.Get().(*Scratch) }
 
-// Free gives the space back. It then holds no objects.
+// Free gives the space back. The space then refers to no objects.
 func (s *Scratch) Free() {
 	for i := range s.frames {
 		s.frames[i].delta = watchcache.Delta{}
@@ -42,8 +42,8 @@ func (s *Scratch) Free() {
 	scratches.Put(s)
 }
 
-// writeOne writes a single event, from a frame if there is one. The writer must keep none of its
-// bytes.
+// writeOne writes a single event, from a frame if there is one. The writer must not retain the
+// bytes that it is given.
 func (w *Watch) writeOne(out *exchange.ChunkWriter, d *watchcache.Delta, s *Scratch) error {
 	for i := range s.frames {
 		f := &s.frames[i]

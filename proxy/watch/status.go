@@ -38,9 +38,9 @@ func (e *OnlyError) Run(_ context.Context, out *exchange.ChunkWriter) {
 // Abandon implements exchange.Stream.
 func (*OnlyError) Abandon() {}
 
-// appendEnd tells the client why the watch cannot go on, if the client cannot find out by coming
-// back. There are two such cases. A cache that began anew may reach the client's resourceVersion by
-// another history. A relist may have jumped over changes of which this watch cannot be told.
+// appendEnd tells the client why the watch cannot go on, if a new watch would not tell the client.
+// There are two such cases. A cache that started again may reach the client's resourceVersion by
+// another history. A relist may have skipped changes that this watch cannot deliver.
 func (w *Watch) appendEnd(out *exchange.ChunkWriter, err error) {
 	tooOld, jumped := errors.AsType[*watchcache.TooOldError](err)
 	if !jumped {

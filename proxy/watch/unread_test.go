@@ -46,8 +46,8 @@ func (g *gated) writes() (n, last int) {
 	return n, last
 }
 
-// A watch whose client does not read writes one piece and polls nothing before it was taken. Small
-// events are written together.
+// If a client does not read, its watch writes one piece and polls nothing until the client takes
+// this piece. Small events are written together.
 func TestUnreadWatchHoldsOnePiece(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -174,8 +174,8 @@ func TestLargeEventIsNotCopied(t *testing.T) {
 	}
 }
 
-// A watch that still writes its initial state ends when it falls out of the log: it keeps no more
-// alive than the log does.
+// If a watch falls out of the log while it writes its initial state, it ends. So it keeps no more
+// objects alive than the log does.
 func TestStateEndsWithTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, initial := cachetest.ConfigMaps(t, 10_000)

@@ -28,15 +28,15 @@ const (
 	lifetimeFloor = 30 * time.Minute
 )
 
-// Params say what a watch shows and for how long.
+// Params say which events a watch sends and for how long.
 type Params struct {
 	Cache  *watchcache.Cache
 	Cursor *watchcache.Cursor
 	Filter *filter.Filter
 	Form   wire.Form
 	Choice wire.Choice // the form is made of it
-	// State walks the state that the watch begins with; nil for none. Meter gives the turns to
-	// write it.
+	// State walks the state that the watch begins with; nil for none. The turns to write the state
+	// come from Meter.
 	State func() iter.Seq[tree.Span]
 	Meter *fair.Meter
 	// Start is the resourceVersion that the watch begins at. Bookmarks are above it.
@@ -44,8 +44,8 @@ type Params struct {
 	Bookmarks bool
 	// Lifetime is how long the watch lasts; 0 is a random time.
 	Lifetime time.Duration
-	// Review asks every Recheck whether the client still may watch; 0 is never. If not, it fails
-	// with ErrRevoked.
+	// Review is called at the interval Recheck; 0 is never. If the client may no longer watch,
+	// Review fails with ErrRevoked.
 	Review  func(context.Context) error
 	Recheck time.Duration
 	// Draining ends when the server begins to drain. The watch ends DrainShare later.
@@ -77,8 +77,8 @@ func New(p Params) *Watch {
 	return w
 }
 
-// Run implements exchange.Stream. It writes the watch until it times out, the client leaves, the
-// server drains, or the cache cannot go on. For the client, each is a clean end.
+// Run implements exchange.Stream. It writes the watch until the watch times out, the client leaves,
+// the server drains, or the cache cannot go on. In each case the client sees a clean end.
 func (w *Watch) Run(ctx context.Context, out *exchange.ChunkWriter) {
 	defer w.Close()
 	if !w.Open(ctx, out) {
@@ -101,8 +101,8 @@ func (w *Watch) Abandon() { w.Close() }
 // cheapCost is the highest cost of a filter that a pump evaluates (filter.Filter.Cost).
 const cheapCost = 32
 
-// Cheap tells whether a pump may evaluate the filter. All watches of the pump wait for it, so
-// clients must not decide how long that takes.
+// Cheap tells whether a pump may evaluate the filter. All watches of the pump wait for the filter,
+// so clients must not decide how long it takes.
 func (w *Watch) Cheap() bool { return w.Filter.Cost() <= cheapCost }
 
 // Open writes the state that the watch begins with, if any. From then on the cursor wakes the watch
@@ -134,9 +134,9 @@ func (w *Watch) wake() {
 	w.Cursor.Wake()
 }
 
-// Turn delivers new events and does what else is due. It tells whether the watch goes on, and
-// whether there are more events to deliver. A pump has scratch space. A caller whose writes may
-// block has none: it would hold the space all that time.
+// Turn delivers new events and does everything else that is due. It tells whether the watch goes
+// on, and whether there are more events to deliver. A pump passes scratch space. If a caller's
+// writes may block, the caller passes none: it would hold the space during a write.
 func (w *Watch) Turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch) (on, behind bool) {
 	due := w.maintenanceDue.Swap(false) // before any check
 	position, behind, err := w.deliver(out, s)
@@ -148,7 +148,7 @@ func (w *Watch) Turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch)
 	if !due {
 		return out.Flush() == nil, behind
 	}
-	if !behind { // else upstream may never have had that position
+	if !behind { // else upstream may never have had this position
 		err = w.appendBookmark(out, position)
 	}
 	if errors.Join(err, out.Flush()) != nil {
@@ -234,9 +234,9 @@ func (w *Watch) putBookmark(out *exchange.ChunkWriter, rv uint64, initialEnd boo
 }
 
 // finalBookmark precedes the end of a watch that drains. The client can then continue elsewhere
-// from the latest resourceVersion; an older one may be expired there. The bookmark is sent even if
-// it says nothing new: if a watch ends within a second without an event, client-go's informers
-// think it is broken and list again.
+// from the latest resourceVersion. An older resourceVersion may be expired there. The bookmark is
+// sent even if it has nothing new: if a watch ends within a second without an event, client-go's
+// informers treat the watch as broken and list again.
 func (w *Watch) finalBookmark(out *exchange.ChunkWriter, position uint64) {
 	if w.hasBookmarks() && w.Cache.Bookmark() != nil && w.putBookmark(out, max(position, w.Start), false) == nil {
 		_ = out.Flush() // the client may be gone

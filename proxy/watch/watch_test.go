@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// A watch ends when its time is up: with bookmarks, without them, and when it asked for bookmarks
-// and gets none. It wakes for nothing else.
+// A watch ends when its time is up: with bookmarks, without bookmarks, and when it asks for
+// bookmarks and gets none. It wakes for nothing else.
 func TestWatchEnds(t *testing.T) {
 	for _, bookmarks := range []bool{false, true} {
 		for _, uncached := range []bool{false, true} {
@@ -56,8 +56,8 @@ func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
 	}
 }
 
-// A watch that ends because the server drains has sent an event, if its client understands
-// bookmarks: client-go's informers think that a short, silent watch is broken, and list again.
+// If a client understands bookmarks, its watch sends an event before it ends for a drain:
+// client-go's informers treat a short, silent watch as broken, and list again.
 func TestDrainedWatchIsNeverSilent(t *testing.T) {
 	for want, bookmarks := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -79,8 +79,8 @@ func TestDrainedWatchIsNeverSilent(t *testing.T) {
 	}
 }
 
-// When the cache begins anew, a watch is told that it cannot go on. When the cache ends, it is told
-// nothing: its client finds out by coming back.
+// When the cache starts again, the client is told that its watch cannot go on. When the cache ends,
+// the client is told nothing: a new watch shows it.
 func TestWatchOfAnEpochThatIsOver(t *testing.T) {
 	for what, over := range map[string]func(*watchcache.Cache){
 		"begun anew": func(c *watchcache.Cache) { c.Reset(nil, 1) },

@@ -47,9 +47,9 @@ func (s *sluggish) Write(p []byte) (int, error) {
 	return s.mu.got.Write(p)
 }
 
-// A watch delivers each event once and in order, is reviewed when due, and ends when its time is
-// up, its client leaves or the server drains: whatever happens at the same time, and however slow
-// the client is.
+// A watch delivers each event once and in order, and is reviewed when due. It ends when its time is
+// up, its client leaves or the server drains. All this is true whatever happens at the same time,
+// and however slow the client is.
 func TestWatchesAtRandom(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -1,15 +1,16 @@
 // Package wire writes the bytes that kube-apiserver would write. It owns all encodings and the
 // choice between them, and knows neither caches nor HTTP servers. It turns the bytes of cached
-// objects into those of lists, objects and watch events, without decoding them.
+// objects into the bytes of lists, objects and watch events. It does so without decoding the
+// objects.
 //
 //	Accept ─► Negotiate ─► Choice ─► Form: list, object, event, bookmark, error
 //	                          └────► Render: indented JSON, YAML
 //	pieces of a list ─► Segment ─► Gzip
 //
 // A [Form] writes JSON, protobuf, or PartialObjectMetadata in either. It cuts metadata out of the
-// object's bytes. It decodes only the metadata of custom resources, for two reasons: their keys are
-// sorted, unlike those of PartialObjectMetadata, and custom resources have no protobuf. If metadata
-// has unknown fields, upstream answers, so no field is dropped.
+// object's bytes. Only for custom resources does it decode the metadata, for two reasons. Their
+// keys are sorted, but the keys of PartialObjectMetadata are not. And custom resources have no
+// protobuf. If metadata has unknown fields, upstream answers, so no field is lost.
 //
 // No protobuf field number is written by hand. The API's own types encode the envelopes, tags and
 // list metadata, once for each form.

@@ -4,10 +4,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Form writes the answers about one resource in one way. It takes the cached bytes of objects, and
-// decodes them only where it says so.
+// Form writes the answers for one resource in one encoding and shape. It takes the cached bytes of
+// objects. It decodes nothing of them except the metadata of custom resources.
 type Form interface {
-	// ContentType is that of a get or a list, StreamType that of a watch.
+	// ContentType is the Content-Type of a get or a list. StreamType is the Content-Type of a
+	// watch.
 	ContentType() string
 	StreamType() string
 	// Kept tells that a list has the cached items unchanged. Otherwise AppendItem converts them.
@@ -21,11 +22,12 @@ type Form interface {
 	Separator() string
 	// AppendObject writes the body of a get.
 	AppendObject(dst, object []byte) ([]byte, error)
-	// AppendEvent writes a watch event, AppendBookmark one of type BOOKMARK for an object of
-	// watchcache.Bookmark, AppendError one of type ERROR.
+	// AppendEvent writes a watch event. AppendBookmark writes an event of type BOOKMARK for an
+	// object of watchcache.Bookmark. AppendError writes an event of type ERROR.
 	AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error)
-	// SplitEvent is AppendEvent without a copy of the object. The event is head, which begins with
-	// dst, then body, a part of object, then tail. Ok is false if the form changes the object's bytes.
+	// SplitEvent is AppendEvent without a copy of the object. The event is head, body and tail.
+	// Head begins with dst, and body is a part of object. Ok is false if the form changes the
+	// object's bytes.
 	SplitEvent(dst []byte, eventType string, object []byte) (head, body, tail []byte, ok bool)
 	AppendBookmark(dst, object []byte) ([]byte, error)
 	AppendError(dst []byte, s *metav1.Status) []byte
@@ -34,7 +36,8 @@ type Form interface {
 // Kind names the resource that a form writes.
 type Kind struct {
 	Kind, ListKind, APIVersion string
-	// Sorted tells custom resources: their keys are sorted, their items have kind and apiVersion.
+	// Sorted is true for custom resources: their keys are sorted, and their items have kind and
+	// apiVersion.
 	Sorted bool
 	// Protobuf tells that the cache keeps the objects in protobuf.
 	Protobuf bool

@@ -12,13 +12,13 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// A list is compressed in segments that are made once. A request puts them together: a gzip header,
-// deflate blocks that end at a byte, and a trailer with the combined checksum. The result is one
-// gzip member, which every reader accepts.
+// A list is compressed in segments that are made once. A request puts the segments together: a gzip
+// header, deflate blocks that end on a byte boundary, and a trailer with the combined checksum. The
+// result is one gzip member. Every reader accepts it.
 //
-// Alone, a segment of few small objects would be larger than in kube-apiserver's list, which is
-// compressed as a whole. So a segment may refer to the end of the one before, its context. An
-// update makes two segments anew.
+// Kube-apiserver compresses a list as a whole. Compressed alone, a segment of few small objects
+// would be larger than in that list. So a segment may refer to the end of the segment before it,
+// its context. After an update, two segments are made again.
 
 const (
 	// GzipThreshold is the length above which kube-apiserver compresses a body.
@@ -29,8 +29,8 @@ const (
 	storedMax  = 1<<16 - 1
 	storedHead = 5
 	trailerLen = 8
-	// deflateLevel with ContextMax makes every list smaller than kube-apiserver does, by 11 % for
-	// small objects. Levels from 1 to 6 make some lists larger.
+	// With deflateLevel and ContextMax every list is smaller than kube-apiserver's, by 11 % for
+	// small objects. With levels from 1 to 6, some lists are larger.
 	deflateLevel = 7
 	// ContextMax bounds a context, in bytes. 32 KiB took longer and saved nothing.
 	ContextMax = 8 << 10
@@ -49,8 +49,8 @@ func (s *Segment) Len() int { return len(s.deflated) }
 
 var deflaters = sync.Pool{New: func() any { return must(flate.NewWriter(nil, deflateLevel)) }}
 
-// NewSegment compresses a piece of a body. It may only follow a segment that ends with the context,
-// which may be empty.
+// NewSegment compresses a piece of a body. It may only follow a segment that ends with the context.
+// The context may be empty.
 func NewSegment(context, plain []byte) *Segment {
 	w := deflaters.Get().(*flate.Writer)
 	defer deflaters.Put(w)
@@ -64,7 +64,8 @@ func NewSegment(context, plain []byte) *Segment {
 	return newSegment(bytes.Clone(b.Bytes()), plain)
 }
 
-// StoredSegment keeps a short piece uncompressed: to compress it costs more than it saves.
+// StoredSegment keeps a short piece uncompressed, because compression would cost more than it
+// saves.
 func StoredSegment(plain []byte) *Segment {
 	if len(plain) > storedMax {
 		return NewSegment(nil, plain)
@@ -102,8 +103,8 @@ func Gzip(segments []*Segment) (pieces [][]byte, length int64) {
 // lastBlock is an empty final block.
 const lastBlock = "\x03\x00"
 
-// A CRC-32 is the remainder of a polynomial over GF(2), with its bits reversed. To append n bits
-// multiplies it by x to the power of n, then adds the CRC of those bits.
+// A CRC-32 is the remainder of a polynomial over GF(2), with its bits reversed. When n bits are
+// appended, the CRC is multiplied by x to the power of n, and the CRC of the n bits is added.
 
 // combine is the checksum of a prefix and a segment.
 func combine(crc uint32, s *Segment) uint32 { return multiply(crc, s.shift) ^ s.crc }

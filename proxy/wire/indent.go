@@ -3,8 +3,8 @@ package wire
 import "io"
 
 // Indenter indents JSON while it is written, as json.Indent does with two spaces. So a long list
-// needs no memory of its own. All writes together must be one valid JSON value; a write may end
-// anywhere in it.
+// needs no memory of its own. All writes together must be one valid JSON value. A write may end
+// anywhere in this value.
 type Indenter struct {
 	to      io.Writer
 	out     []byte // not written yet
@@ -14,7 +14,7 @@ type Indenter struct {
 	escaped bool // after a backslash
 }
 
-// indentPiece is how much is collected for a write, in bytes.
+// indentPiece is how many bytes are collected for a write.
 const indentPiece = 16 << 10
 
 // NewIndenter returns an Indenter. Flush writes the rest.
@@ -98,7 +98,7 @@ func (i *Indenter) line() {
 	}
 }
 
-// Flush writes what is collected.
+// Flush writes the collected bytes.
 func (i *Indenter) Flush() error {
 	_, err := i.to.Write(i.out)
 	i.out = i.out[:0]

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Any pieces of JSON come out as json.Indent makes the whole.
+// JSON that is written in any pieces gives the same result as json.Indent for the whole.
 func FuzzIndenter(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `[]`, `[[],{},[{}]]`, `{"a":[1,2.5e3,null,true],"b":{"c":"d\"\\","é":"{[,:]}"}}`, "{\"a\" :\n[ 1 , {} ]\t}\n",

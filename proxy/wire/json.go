@@ -10,7 +10,7 @@ import (
 // mimeJSON is the Content-Type of all answers in JSON, watches included.
 const mimeJSON = "application/json"
 
-// inJSON is what all forms in JSON share.
+// inJSON has the methods that all forms in JSON share.
 type inJSON struct{}
 
 func (inJSON) ContentType() string { return mimeJSON }

@@ -26,7 +26,7 @@ type Choice struct {
 	Pretty   bool // indented; never for watches, JSON only
 }
 
-// Read is a kind of read, as far as its form depends on that.
+// Read is a kind of read. The form depends on it.
 type Read uint8
 
 // The reads that a cache answers.
@@ -39,17 +39,17 @@ const (
 // sortedMax bounds the clauses that kube-apiserver keeps in order. Its sort is unstable above that.
 const sortedMax = 12
 
-// encodings are kube-apiserver's, in its order for a wildcard.
+// encodings are kube-apiserver's encodings, in its order for a wildcard.
 var encodings = []struct {
 	subtype  string
 	encoding Encoding
 }{{"json", JSON}, {"yaml", YAML}, {"vnd.kubernetes.protobuf", Protobuf}}
 
 // Negotiate reads an Accept header as kube-apiserver does and returns the form of the answer. If
-// the first choice is plain protobuf, further ones may follow, for resources without protobuf such
-// as custom ones.
+// the first choice is plain protobuf, further choices may follow. They are for resources without
+// protobuf, such as custom resources.
 //
-// It returns nothing if upstream has to answer: for Tables, refusals and every doubt.
+// It returns no choice if upstream has to answer: for Tables, refusals and in every case of doubt.
 func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 	if accept == "" {
 		return []Choice{{Pretty: pretty && read != Watch}}

@@ -11,13 +11,15 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// ErrUnknownMetadata says that metadata cannot be converted without loss: upstream has to write it.
+// ErrUnknownMetadata says that metadata cannot be converted without loss, so upstream has to
+// answer.
 var ErrUnknownMetadata = errors.New("metadata with fields that are not known here")
 
 // partialAPIVersion is the group and version of PartialObjectMetadata.
 const partialAPIVersion = metaGroup + "/" + metaVersion
 
-// metadataMember cuts the metadata out of an object's JSON. A built-in object's is in final order.
+// metadataMember cuts the metadata out of an object's JSON. The metadata of a built-in object is
+// already in final order.
 func metadataMember(object []byte) ([]byte, error) {
 	meta := gjson.GetBytes(object, "metadata")
 	if !meta.IsObject() {
@@ -52,8 +54,8 @@ func readMetadata(object []byte) (meta metav1.ObjectMeta, err error) {
 	return meta, nil
 }
 
-// metadataFromJSON makes a PartialObjectMetadata message from JSON: custom resources have no
-// protobuf, but their metadata has.
+// metadataFromJSON makes a PartialObjectMetadata message from JSON. Custom resources have no
+// protobuf, but their metadata has a protobuf form.
 func metadataFromJSON(object []byte) ([]byte, error) {
 	meta, err := readMetadata(object)
 	if err != nil {
@@ -69,8 +71,8 @@ var metadataTag = func() byte {
 	return must(partial.Marshal())[0]
 }()
 
-// metadataField cuts the metadata out of an object's message. With its tag it is a
-// PartialObjectMetadata.
+// metadataField cuts the metadata out of an object's message. The metadata with its tag is a
+// PartialObjectMetadata message.
 func metadataField(object []byte) ([]byte, error) {
 	for at := 0; at < len(object); {
 		number, kind, n := protowire.ConsumeTag(object[at:])

@@ -20,8 +20,8 @@ const (
 // envelope is the runtime.Unknown around every message.
 type envelope struct{ head, tail []byte }
 
-// newEnvelope has the API's own type write an envelope of one byte, and cuts it there. So field
-// numbers are not written by hand.
+// newEnvelope lets the API's own type write an envelope around one byte, and cuts the result at
+// this byte. So no field number is written by hand.
 func newEnvelope(apiVersion, kind string) envelope {
 	sample := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: []byte{0xff}}
 	written := must(sample.Marshal())

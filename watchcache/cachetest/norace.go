@@ -2,6 +2,6 @@
 
 package cachetest
 
-// Race tells that the race detector is on: pools forget things at random, so that allocations cannot be
-// counted.
+// Race tells that the race detector is on. Pools then drop objects at random, so allocations cannot
+// be counted.
 const Race = false

@@ -82,8 +82,8 @@ func TestInterestNarrows(t *testing.T) {
 	}
 }
 
-// A filter's cost is the work of a match: the values that labels and fields are
-// compared with, and more for fields that must be looked up in the object.
+// A filter's cost is the work of a match: one for each value that labels and fields are compared
+// with, more for each field that must be looked up in the object.
 func TestFilterCost(t *testing.T) {
 	for _, c := range []struct {
 		labels, fields string

@@ -11,8 +11,8 @@ import (
 // apimachinery's labels.Labels: for an object's handful of labels, a slice is
 // smaller and faster than a map.
 //
-// All objects share the keys, so a lookup reads memory that many others have just read:
-// fetching the objects' own bytes took most of the time of a list by selector.
+// All objects share the keys, so a lookup reads memory that many other lookups have just read. With
+// keys in the objects' own bytes, most of the time of a list by selector went into fetching them.
 type labelSet []label
 
 type label struct {
@@ -44,8 +44,8 @@ func (s *labelSet) addEntry(entry []byte) error {
 	return err
 }
 
-// Lookup returns the value of a label and whether it is set. The last of several with one key
-// counts, as for any decoder.
+// Lookup returns the value of a label and whether it is set. If a key occurs several times, the
+// last value counts, as for any decoder.
 func (s labelSet) Lookup(key string) (value string, ok bool) {
 	for _, l := range slices.Backward(s) {
 		if l.key.Value() == key {

@@ -329,9 +329,9 @@ type decoded struct {
 
 var surrogate = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
 
-// decodersAgree tells whether decoders have to agree about src. They may differ on duplicate keys,
-// which an apiserver cannot write: it encodes structs and maps. They may also differ on broken
-// UTF-8 and halves of surrogate pairs, which each decoder repairs in its own way.
+// decodersAgree tells whether decoders have to agree about src. They may differ on duplicate keys.
+// An apiserver cannot write these, because it encodes structs and maps. They may also differ on
+// broken UTF-8 and halves of surrogate pairs, because each decoder repairs these in its own way.
 func decodersAgree(src []byte) bool {
 	return utf8.Valid(src) && !surrogate.Match(src) && uniqueKeys(json.NewDecoder(bytes.NewReader(src)))
 }

@@ -130,8 +130,8 @@ func eachField(message []byte, visit func(protoField) bool) error {
 	return nil
 }
 
-// protoScalar is the value at a path, as kube-apiserver compares it with a
-// selector; "" if there is none. The last of a repeated field counts.
+// protoScalar is the value at a path, as kube-apiserver compares it with a selector; "" if there is
+// none. If the field occurs several times, the last value counts.
 func protoScalar(message []byte, path WirePath) (value string) {
 	number, rest := path.Numbers[0], path.Numbers[1:]
 	_ = eachField(message, func(f protoField) bool { // a broken message has no value

@@ -69,8 +69,8 @@ type Field struct {
 	// Wire locates the value in the object's protobuf message. The first one
 	// that is present and not empty counts.
 	Wire []WirePath
-	// Kept values are read once, when the object arrives; others each time a
-	// selector needs them. Meant for fields that many watches select by.
+	// Kept values are read once, when the object arrives. Other values are read each time a
+	// selector needs them. Kept is meant for fields that many watches select by.
 	Kept bool
 	// Final values do not change once they are set.
 	Final bool

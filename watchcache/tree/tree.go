@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// PageMax bounds the objects of a page. Derived encodings hang on pages:
-	// larger ones compress better, smaller ones lose less to one update.
+	// PageMax bounds the objects of a page. Derived encodings are kept per page. Larger pages
+	// compress better; smaller pages lose less to one update.
 	PageMax = 64
 	// fanout bounds the children of an inner node.
 	fanout = 32
 )
 
-// Tree is a persistent (copy-on-write) B+tree of objects in key order, bytewise on the key, as
-// etcd orders them. Every operation leaves the old tree as it was and copies only the path to the
-// change: a snapshot is just a root that somebody still holds.
+// Tree is a persistent (copy-on-write) B+tree of objects in key order, bytewise on the key, as etcd
+// orders them. Every operation leaves the old tree as it was and copies only the path to the
+// change: a snapshot is just a root that a reader still holds.
 //
 // Why not a sorted slice: an update of one in 100,000 objects would copy 800 kB.
 // Why not a map: lists need order, and derived encodings need pages.
@@ -61,8 +61,8 @@ var pageIDs atomic.Uint64
 // ID is unique while the process lives: a key for what is derived from the page.
 func (p *Page) ID() uint64 { return p.id }
 
-// Slot is the page's place in its collection. A page that replaces another takes over its slot, and
-// a collection that is filled anew, even in another cache, begins with the same slots.
+// Slot is the page's place in its collection. A page that replaces another takes over its slot. A
+// collection that is filled again, even in another cache, begins with the same slots.
 func (p *Page) Slot() uint64 { return p.slot }
 
 // Objects are the page's objects in key order. The slice must not be modified.
@@ -120,8 +120,9 @@ func newInner(children []*node) *node {
 }
 
 // Build makes a tree of objects that are sorted by key without duplicates. It leaves room on the
-// pages, so that the first updates do not split them all. The pages' slots begin at a number that
-// slot alone determines; no page of a split has such a slot.
+// pages, so that the first updates do not split them all. The first page's slot depends on the
+// argument alone, and the next pages count up from there. A page that a split adds never has such a
+// slot.
 func Build(objects []*object.Object, slot uint64) Tree {
 	if len(objects) == 0 {
 		return Tree{}

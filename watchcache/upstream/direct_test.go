@@ -89,8 +89,9 @@ func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 	})
 }
 
-// Without the ledger, however often others write, less than one in a hundred successive reads
-// waits for a metadata list. Where such lists are rare, the cache answers most reads.
+// Without the ledger, however often other resources are written, less than one in a hundred
+// successive reads waits for a metadata list. Where such lists are rare, the cache answers most
+// reads.
 func TestReadsBesideWrites(t *testing.T) {
 	const answers = 5 * time.Millisecond
 	for _, every := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond, time.Second, 5 * time.Second, time.Minute} {
@@ -173,7 +174,7 @@ func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 	})
 }
 
-// Of reads that wait long, a few go to upstream, however many wait, and none while upstream does
+// Of reads that wait long, a few go to upstream, however many wait. None goes while upstream does
 // not answer the probe.
 func TestFewReadsLeaveEarly(t *testing.T) {
 	for _, test := range []struct {
@@ -270,7 +271,8 @@ func TestMaxAge(t *testing.T) {
 	})
 }
 
-// A get joins a probe that others wait for if the ledger proves its answer, and sends none itself.
+// A get joins a probe that other readers wait for if the ledger proves its answer. The get sends no
+// probe itself.
 func TestGetsJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

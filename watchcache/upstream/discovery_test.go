@@ -142,8 +142,8 @@ func gvrOf(group, version, resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
 }
 
-// While discovery fails, upstream gets no further request for a while, whoever asks, and the log
-// says so once. Then it is asked again.
+// While discovery fails, upstream gets no further request for a while, whichever client asks, and
+// the log says so once. Then it is asked again.
 func TestDiscoveryFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
@@ -198,8 +198,8 @@ func TestDiscoveryIsShared(t *testing.T) {
 	})
 }
 
-// A resource that upstream begins to serve is cached soon, whether somebody asked for
-// it before or not.
+// A resource that upstream begins to serve is cached soon, whether a client asked for it before or
+// not.
 func TestNewResourceIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var served atomic.Bool

@@ -6,7 +6,7 @@
 // second feed for it. Custom resources have no protobuf form: upstream answers 406, and
 // object.ErrNoEncoding is remembered for a while.
 //
-// Each of the packages below imports some of those after it:
+// Each of these packages imports some of the packages listed after it:
 //
 //   - fresh: shows that caches are up to date
 //   - feed: the loop that keeps one cache in step
@@ -22,9 +22,9 @@
 // at a time reads each of them, and the answer holds for two seconds. Only resources that
 // discovery lists get a feed.
 //
-// Each feed sends one probe and one watch, and one more probe before it resumes a broken watch.
-// The probe is a list that matches nothing. Its resourceVersion is a linearizable read. The form
-// of its body tells built-in types (kind first, list items without kind) from custom resources
+// Each feed sends one probe and one watch, and one more probe before it resumes a broken watch. The
+// probe is a list that matches nothing. Its resourceVersion comes from a linearizable read. The
+// form of its body tells built-in types (kind first, list items without kind) from custom resources
 // (sorted keys, items with kind); an empty list shows that as well as a full one.
 //
 // A sync reads the state through the watch itself (sendInitialEvents), so it needs no list.

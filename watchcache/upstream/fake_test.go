@@ -45,7 +45,7 @@ type fakeUpstream struct {
 		compacted  uint64        // and lists
 		changed    chan struct{} // closed and replaced by every change
 		cut        chan struct{} // closed and replaced to end all streams
-		stalled    bool          // streams say nothing, but for side watches
+		stalled    bool          // streams say nothing, except side watches
 		down       error         // every request fails
 		noStream   bool          // sendInitialEvents is refused
 		noMetadata bool          // and so is a list of metadata

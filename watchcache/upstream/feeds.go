@@ -88,9 +88,9 @@ func (fs *Feeds) Stop() {
 	}
 }
 
-// Open returns the feed of a resource in an encoding. It starts the feed if need be,
-// and waits for its cache to be filled until ctx ends. After any error, upstream has to answer
-// the request; after [object.ErrNoEncoding] another encoding may do.
+// Open returns the feed of a resource in an encoding. It starts the feed if need be, and waits for
+// its cache to be filled until ctx ends. After any error, upstream has to answer the request; after
+// [object.ErrNoEncoding] another encoding may work.
 //
 // A new feed begins its history at since, the resourceVersion that a client resumes from, if since
 // is not 0 and upstream still has that history.
@@ -128,7 +128,8 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
 }
 
 // Joins tells, without waiting, whether a feed can answer a get of the most recent state at no cost
-// to upstream: for a client that is known to be allowed, or within the resource's maxAge.
+// to upstream. Either the client is known to be allowed (see [fresh.Feed.Joins]), or an earlier
+// proof is within the resource's maxAge.
 func (fs *Feeds) Joins(gvr schema.GroupVersionResource, encoding object.Encoding, allowed func() bool) bool {
 	fs.mu.Lock()
 	f := fs.mu.feeds[store.Key{GVR: gvr, Encoding: encoding}]
@@ -256,7 +257,7 @@ func (fs *Feeds) giveUp(f *fresh.Feed, reason error, pause time.Duration) {
 // changed: upstream needs a moment to serve the new version.
 const settling = 2 * time.Second
 
-// retireIdle stops feeds that nobody has used for IdleTimeout.
+// retireIdle stops feeds that were not used for IdleTimeout.
 func (fs *Feeds) retireIdle() {
 	for {
 		idle := fs.Options.Load().IdleTimeout
@@ -294,8 +295,8 @@ func (fs *Feeds) list() []*fresh.Feed {
 var errReconfigured = errors.New("the resource is cached in another way now")
 
 // SetOptions changes all options but SelfCheck while feeds run. Feeds of newly excluded resources
-// end, and their watches with them. Feeds whose Aggregated option changed start anew. All others
-// go on.
+// end, and their watches with them. Feeds whose Aggregated option changed start anew. All other
+// feeds go on.
 func (fs *Feeds) SetOptions(options feed.Options) {
 	options.SelfCheck = fs.Options.Load().SelfCheck
 	fs.mu.Lock()
@@ -308,8 +309,8 @@ func (fs *Feeds) SetOptions(options feed.Options) {
 	fs.mu.Unlock()
 }
 
-// reconfigure applies the current options to a feed once it has started. It is also called when
-// one has: the options may have changed meanwhile.
+// reconfigure applies the current options to a feed once it has started. It is also called when a
+// feed has just started, because the options may have changed meanwhile.
 func (fs *Feeds) reconfigure(f *fresh.Feed) {
 	if f.Start(fs.ctx) != nil {
 		return

@@ -39,7 +39,7 @@ const (
 	away           // no listener
 	unready        // it answers, and is not ready yet
 	unwell         // it says that it is not ready, and serves all the same
-	refusing       // it has just started, and knows no access rules
+	refusing       // it has just started, and knows no access rules yet
 	breaking       // it says that it is ready, and breaks off everything else
 )
 

@@ -141,8 +141,8 @@ func TestFreshListsASmallCollection(t *testing.T) {
 	}
 }
 
-// Where only others write, a probe tells no more than that. Then small collections are listed at
-// once, until a list shows no write at all, or a write in the collection.
+// While only other resources are written, a probe shows only these writes. Then small collections
+// are listed at once, until a list shows no write at all, or a write in the collection.
 func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -18,7 +18,7 @@ import (
 func withLedger(o *feed.Options) { o.Ledger = true }
 
 // feedWithLedger returns a feed of a large quiet collection whose readers have the ledger, while
-// others write.
+// other resources are written.
 func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*feed.Options)) (*Feeds, *fresh.Feed) {
 	t.Helper()
 	fill(f, feed.SmallObjects+1)
@@ -35,8 +35,8 @@ func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*feed.Options)
 	return feeds, feed
 }
 
-// Where others write, and watches show all their writes, a consistent read of a quiet collection
-// costs a probe. A hole costs one confirmation, before a reader comes.
+// While other resources are written, and watches show all these writes, a consistent read of a
+// quiet collection costs a probe. A hole costs one confirmation, before a reader comes.
 func TestFreshByTheLedger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -72,8 +72,8 @@ func TestFreshByTheLedger(t *testing.T) {
 }
 
 // Once a new era of the ledger has its evidence, upstream is asked for the state that the ledger
-// needs to begin, even if all reads go to upstream, would do so for long, and foreign writes have
-// ended.
+// needs to begin. This also holds if foreign writes have ended, and all reads go to upstream and
+// would do so for long.
 func TestLedgerWhileReadsAreLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -166,7 +166,7 @@ func TestExpiredRelistsAtOnce(t *testing.T) {
 	})
 }
 
-// One resource fails and upstream does not: the others follow, and the failing one backs off.
+// One resource fails and upstream does not: the other feeds follow, and the failing one backs off.
 func TestOneResourceFails(t *testing.T) {
 	for _, code := range []int{429, 500, 503} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
@@ -226,8 +226,8 @@ func TestUnwellUpstreamIsAsked(t *testing.T) {
 	})
 }
 
-// Feeds have failed so often that they pause for seconds when upstream goes away. Its return ends
-// these pauses.
+// Feeds have failed so often that they pause for seconds when upstream goes away. Upstream's return
+// ends these pauses.
 func TestReturnEndsPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()

@@ -20,7 +20,7 @@ import (
 
 // Clients that resume from before a feed's beginning get all later events, in order and once,
 // whichever client comes first, unless upstream has lost that history. In either case the cache
-// equals upstream's state, and answers nobody before.
+// answers no client until it equals upstream's state.
 func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 	seed := *seed
 	if seed == 0 {

@@ -11,7 +11,7 @@ import (
 )
 
 // starter is an upstream that can answer late, or behave like a starting server: not ready by its
-// own word, and refusing everybody, because it does not know any access rules yet.
+// own word, and refusing every request, because it does not know any access rules yet.
 type starter struct {
 	*frail
 	starting atomic.Bool

@@ -19,8 +19,8 @@ import (
 type FeedStatus struct {
 	GVR      schema.GroupVersionResource
 	Encoding object.Encoding
-	// Lost is how long the cache may have been out of date; 0 if it is current. Unreachable
-	// is how long of that upstream has not answered at all.
+	// Lost is how long the cache may have been out of date; 0 if it is current. Unreachable is the
+	// part of that time in which upstream has not answered at all.
 	Lost, Unreachable time.Duration
 	LastSign          time.Time
 	watchcache.Stats

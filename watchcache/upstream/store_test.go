@@ -67,8 +67,8 @@ func saved(t *testing.T, f *fakeUpstream, dir string) (since uint64) {
 	return since
 }
 
-// A restarted proxy resumes where the last one stopped: it reads no state, has the earlier
-// history, and answers nobody before it has caught up.
+// A restarted proxy resumes where the last one stopped: it reads no state, has the earlier history,
+// and answers no client until it has caught up.
 func TestRestoredFeed(t *testing.T) {
 	for name, meanwhile := range map[string]func(*fakeUpstream){
 		"nothing":   func(*fakeUpstream) {},
@@ -309,7 +309,8 @@ func TestRestoredFeedMayNotWatch(t *testing.T) {
 	})
 }
 
-// The store refuses a directory that others can write to, and a second process in one directory.
+// The store refuses a directory that other users can write to, and a second process in one
+// directory.
 func TestDirectoryOfOthers(t *testing.T) {
 	f := newFake()
 	client := clientOf(f)

@@ -5,7 +5,7 @@
 // clientcmd does not keep comments either; a copy of the file brings them back.
 //
 // serve uses the original server if its kubeconfig points at the proxy itself. That takes ten lines
-// here, and without them no proxy would start after kubeconfig --in-place.
+// here. Without them, no proxy starts after kubeconfig --in-place.
 package kubeconfig
 
 import (

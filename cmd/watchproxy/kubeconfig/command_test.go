@@ -200,7 +200,7 @@ func TestOverTLS(t *testing.T) {
 	}
 }
 
-// $KUBECONFIG lists are merged: what comes first holds.
+// The files of a $KUBECONFIG list are merged: the first value holds.
 func TestList(t *testing.T) {
 	first, second := writeConfiguration(t), writeConfiguration(t)
 	writeFile(t, first, `{apiVersion: v1, kind: Config, current-context: two, contexts: [{name: mine, context: {cluster: two, user: token}}]}`)

@@ -15,7 +15,8 @@ import (
 )
 
 // backupSuffix names the copy of a file from before a cluster in it was redirected. The copy has
-// what clientcmd drops: comments, order, unknown fields. Further copies have a number behind it.
+// what clientcmd drops: comments, order, unknown fields. Further copies have a number after the
+// suffix.
 const backupSuffix = ".watchproxy-backup"
 
 // kubefile is one file of a kubeconfig. Paths in it stay as they are.
@@ -60,7 +61,7 @@ func read(path string) (f *kubefile, err error) {
 	return f, err
 }
 
-// lock keeps kubectl config and others that use client-go from changing the file. It is clientcmd's
+// lock keeps kubectl config and other users of client-go from changing the file. It is clientcmd's
 // lock, which only ModifyConfig can take.
 func lock(path string) (unlock func() error, err error) {
 	name := path + ".lock"
@@ -108,8 +109,9 @@ func (f *kubefile) copies() (names []string, contents [][]byte, next string, err
 	}
 }
 
-// backUp copies the file before it is changed, unless there is a copy of the same content or, if a
-// cluster was redirected already, of the content before that. Other copies stay.
+// backUp copies the file before it is changed. It makes no copy if there is one of the same
+// content. If a cluster is redirected already, the latest copy has the content from before that,
+// and backUp keeps it. Other copies stay.
 func (f *kubefile) backUp(repeated bool) (name string, others []string, err error) {
 	names, contents, next, err := f.copies()
 	if err != nil {
@@ -159,7 +161,7 @@ func (f *kubefile) restore() (how string, err error) {
 	return how, f.replace(now)
 }
 
-// writeTo is --to. It replaces a file, but none that the kubeconfig was read from: that one may
+// writeTo is --to. It replaces a file, unless the kubeconfig was read from that file: the file may
 // hold more.
 func writeTo(name string, content []byte, sources []string) error {
 	there, err := os.Stat(name)

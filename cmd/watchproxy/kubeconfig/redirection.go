@@ -65,8 +65,8 @@ func isLoopback(server string) bool {
 	return err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback())
 }
 
-// redirect makes a cluster lead to the proxy. The apiserver's own settings go unless they can apply
-// to the proxy as well. Warnings tell what the user has to check.
+// redirect makes a cluster lead to the proxy. It removes the apiserver's own settings unless they
+// can apply to the proxy as well. Warnings tell what the user has to check.
 func redirect(c *clientcmdapi.Cluster, to endpoint) (warnings []string, err error) {
 	secure, err := speaksTLS(to.Server)
 	if err != nil {
@@ -161,7 +161,7 @@ var (
 	errChangedSince  = errors.New("was changed since")
 )
 
-// revert takes a redirection back. Only force reverts a cluster that was edited since.
+// revert undoes a redirection. Only force reverts a cluster that was edited since.
 func revert(c *clientcmdapi.Cluster, force bool) error {
 	r, err := redirectionOf(c)
 	if err != nil {

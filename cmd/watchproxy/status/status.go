@@ -61,7 +61,7 @@ type toUpstream struct {
 // mostRecent counts reads of the most recent state of cached resources.
 type mostRecent struct {
 	// Reads are counted by what proved that the cache was up to date, as in
-	// watchproxy_freshness_seconds. Upstream answered those counted as direct.
+	// watchproxy_freshness_seconds. Upstream answered the reads counted as direct.
 	Reads map[string]float64 `json:"reads"`
 	// UpstreamSeconds is upstream's time for the proofs. SavedSeconds is what upstream would have
 	// taken for the lists among the reads, by its time for lists of similar size.

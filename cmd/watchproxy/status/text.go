@@ -71,7 +71,7 @@ func (r mostRecent) text() string {
 		count(int(all)), how, upstream, r.SavedSeconds)
 }
 
-// percent rounds down, as the page does: 100.0 % is all.
+// percent rounds down, as the page does: 100.0 % means all.
 func percent(ratio float64) string {
 	const perMille = 1000
 	return fmt.Sprintf("%.1f %%", math.Floor(ratio*perMille)/10)

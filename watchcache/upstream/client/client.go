@@ -76,12 +76,12 @@ func (c *Client) Read(ctx context.Context, gvr schema.GroupVersionResource, path
 	return nil
 }
 
-// UserAgent tells another proxy upstream that this one keeps the answers for others: see
-// watchcache.Cursor.WholeHistory.
+// UserAgent tells an upstream that is itself a proxy that this proxy keeps the answers for its own
+// clients: see watchcache.Cursor.WholeHistory.
 const UserAgent = "watchproxy"
 
-// statusError reads the Status that kube-apiserver sends with an error, or
-// makes one of another body.
+// statusError reads the Status that kube-apiserver sends with an error. From any other body it
+// makes a Status.
 func statusError(resp *http.Response) error {
 	defer resp.Body.Close() //nolint:errcheck // the error is the answer
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, MaxErrorBody))

@@ -70,8 +70,8 @@ func IsTooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, "ResourceVersionTooLarge")
 }
 
-// Ended is the error of a stream's end. A clean end is none, unless the
-// stream had not delivered its initial state.
+// Ended is the error of a stream's end. A clean end is no error, unless the stream had not
+// delivered its initial state.
 func Ended(err error, early bool) error {
 	switch {
 	case errors.Is(err, io.EOF) && early:

@@ -16,7 +16,8 @@ import (
 // PageSize is the limit of a paged list. It keeps memory flat while a large collection is read.
 const PageSize = 500
 
-// At asks for the state at a resourceVersion: "Exact", or "NotOlderThan" it; 0 is the most recent one.
+// At asks for the state at a resourceVersion. match is "Exact" or "NotOlderThan". rv 0 asks for the
+// most recent state.
 func At(rv uint64, match string) url.Values {
 	if rv == 0 {
 		return url.Values{}
@@ -24,7 +25,7 @@ func At(rv uint64, match string) url.Values {
 	return url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {match}}
 }
 
-// ListedAt is the error of a list at a resourceVersion that another one was asked for.
+// ListedAt is the error of a list whose resourceVersion rv does not fit the asked one.
 func ListedAt(rv, asked uint64) error {
 	return fmt.Errorf("upstream listed at %d, asked for %d", rv, asked)
 }

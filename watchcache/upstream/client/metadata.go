@@ -77,9 +77,9 @@ const (
 	listItems        = protowire.Number(2)
 )
 
-// readMetadata reads a metadata list in protobuf as it arrives, one item at a time. Reading and
-// decoding the whole body took megabytes. When that allocation met a garbage collection, its
-// goroutine delayed all others by up to 20 ms.
+// readMetadata reads a metadata list in protobuf as it arrives, one item at a time. To read and
+// decode the whole body at once took megabytes. When that allocation met a garbage collection, the
+// goroutine delayed all other goroutines by up to 20 ms.
 func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err error) {
 	in := &protoReader{r: bufio.NewReaderSize(body, 16<<10)}
 	prefix := make([]byte, len(ProtobufPrefix))

@@ -25,7 +25,7 @@ const (
 type Probe struct {
 	RV       uint64 // upstream's current revision for this resource
 	ListKind string
-	// SelfDescribing tells custom resources, whose keys are sorted, from built-in
+	// SelfDescribing is true for custom resources, whose keys are sorted. It is false for built-in
 	// types, which put kind first.
 	SelfDescribing bool
 	Warnings       []string // Warning headers; each response has them

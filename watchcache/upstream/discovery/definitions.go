@@ -27,9 +27,9 @@ import (
 //
 // When a definition changes, upstream ends the watches of its resources cleanly, at any moment
 // after the change. It answers 429 for some 100 ms, and then serves the same objects at the same
-// resourceVersions in other bytes. So a feed is abandoned as soon as the change is seen, requests
-// wait for upstream to settle, and a watch of a custom resource that ends early leads to a relist
-// that compares bytes.
+// resourceVersions in other bytes. So a feed is abandoned as soon as the change is seen. Requests
+// wait for upstream to settle. If a watch of a custom resource ends early, the feed relists and
+// compares bytes.
 type Definitions struct {
 	Client *client.Client
 	Health *servers.Health

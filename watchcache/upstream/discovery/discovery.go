@@ -31,7 +31,7 @@ const (
 	AskedAgain = 2 * time.Second
 	// Max bounds the documents that are read at a time.
 	Max = 4
-	// Timeout bounds the read of one document, with the wait for others.
+	// Timeout bounds the read of one document, including the wait for other reads.
 	Timeout = 10 * time.Second
 	// nameMost is the longest name of a group, a version or a resource.
 	nameMost = 253

@@ -21,10 +21,11 @@ import (
 // A quiet collection gets a bookmark only once a minute. A watch with timeoutSeconds=3 gets one
 // after one to two seconds, at the revision of an earlier probe of the same resource: the probe, a
 // consistent read, makes the apiserver ask etcd for the progress of that resource's watch. The
-// apiserver's cache then has all that the probe saw, so a list not older than that does not wait.
+// apiserver's cache then has all that the probe saw, so a list not older than the probe's revision
+// does not wait.
 //
-// A metadata list of six thousand objects in protobuf took some 25 ms, for a megabyte, and shows
-// just as well that nothing has happened. So that is tried first.
+// A metadata list shows just as well that nothing has happened. For six thousand objects in
+// protobuf it is a megabyte and takes some 25 ms. So the feed tries that list first.
 
 const (
 	// AskTimeout bounds how long upstream's answer is waited for.
@@ -44,7 +45,7 @@ const (
 // IsSmall tells whether a collection is listed rather than watched.
 func IsSmall(s watchcache.Stats) bool { return s.Objects <= SmallObjects && s.Bytes <= smallBytes }
 
-// CatchUp has upstream show the state at rv or later, and returns by what request it did.
+// CatchUp makes upstream show the state at rv or later, and returns which request did so.
 func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
 	stats := f.cache.Stats()
 	if IsSmall(stats) {
@@ -66,8 +67,8 @@ func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
 	return "side-watch", f.sideWatch(ctx, rv)
 }
 
-// Probe asks upstream for its revision. It also fails with [ErrWentBack] if that is below a revision
-// known to readers.
+// Probe asks upstream for its revision. It also fails with [ErrWentBack] if that revision is below
+// one that readers know.
 func (f *Feed) Probe(ctx context.Context) (rv uint64, err error) {
 	known := f.cache.Stats().Newest
 	p, err := f.Client.Probe(ctx, "probe", f.cache.Resource())
@@ -85,8 +86,8 @@ func (f *Feed) Reaches(ctx context.Context, rv uint64, patience time.Duration) b
 	return err == nil
 }
 
-// FastForward lists the collection: the most recent state, or with rv set one
-// that is not older than rv, which upstream's cache already has.
+// FastForward lists the collection. With rv 0 it asks for the most recent state. Otherwise it asks
+// for a state not older than rv; upstream's cache already has rv.
 func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error) {
 	_, epoch := f.Standing()
 	before := f.cache.Stats()

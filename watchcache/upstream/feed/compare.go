@@ -56,7 +56,7 @@ func (f *Feed) SelfCheck(ctx context.Context) error {
 }
 
 // Confirm compares the log's state with upstream's at rv or later. If both are the same, readers
-// may have the cached state as of then. It returns whether they are the same.
+// get the cached state as of that revision. It returns whether they are the same.
 func (f *Feed) Confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	_, epoch := f.Standing()
 	done := f.Metrics.Spend("metadata")

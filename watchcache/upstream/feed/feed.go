@@ -35,8 +35,8 @@ var (
 	errOtherEpoch = errors.New("cache was started anew")
 )
 
-// Feed keeps the cache of one resource in step with upstream. Its run loop follows one watch;
-// whoever needs the most recent state can make it catch up sooner (see catchup.go).
+// Feed keeps the cache of one resource in step with upstream. Its run loop follows one watch; a
+// reader that needs the most recent state can make it catch up sooner (see catchup.go).
 type Feed struct {
 	*Upstream
 	store.Key
@@ -76,7 +76,7 @@ type Feed struct {
 type phase int
 
 const (
-	syncing  phase = iota // read the state; the cached one, if any, goes on
+	syncing  phase = iota // read the state; the cached one, if any, stays in use
 	renewing              // read the state; it begins a new epoch
 	watching              // follow the changes
 	stopped               // nothing: the cache was abandoned
@@ -117,7 +117,7 @@ func (f *Feed) Use(since uint64) {
 	f.past.Note(since)
 }
 
-// Idle is how long nobody has used the feed.
+// Idle is the time since the feed was last used.
 func (f *Feed) Idle() time.Duration {
 	if f.cache.Stats().Cursors > 0 {
 		f.Use(0)
@@ -174,8 +174,9 @@ func (f *Feed) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Run lives until Stop, or until the resource turns out not to be cacheable: then it returns why.
-// It calls started when Started is true, before it reads a state and before the cache can answer.
+// Run lives until Stop, or until the resource turns out not to be cacheable. In the second case it
+// returns the reason. It calls started when Started is true, before it reads a state and before the
+// cache can answer.
 func (f *Feed) Run(started func()) error {
 	defer close(f.done)
 	defer f.stop()
@@ -237,7 +238,8 @@ func (f *Feed) Abandon() {
 	f.stop()
 }
 
-// enter begins a phase. The feed stays stopped, and renewing until a state was read.
+// enter begins a phase. A stopped feed stays stopped. A renewing feed does not fall back to
+// syncing: it stays renewing until it has read a state.
 func (f *Feed) enter(p phase) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -334,8 +336,8 @@ type tasks struct {
 	}
 }
 
-// Go runs a task until ctx ends, with the feed; the feed waits for it. It returns false if the feed
-// has ended.
+// Go runs a task. Its ctx ends with the feed, and the feed waits for the task. It returns false if
+// the feed has ended.
 func (t *tasks) Go(task func(ctx context.Context)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

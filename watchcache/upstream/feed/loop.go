@@ -74,8 +74,8 @@ func (f *Feed) urgency() servers.Urgency {
 	return servers.Urgency{Watched: f.cache.Stats().Cursors > 0, Used: f.lastUsed.Load()}
 }
 
-// sync reads the whole state. If a stream brought it, sync goes on with that watch. It calls read
-// when it has the state.
+// sync reads the whole state. If a stream brought the state, sync goes on with that watch. It calls
+// read when it has the state.
 func (f *Feed) sync(ctx context.Context, read func()) error {
 	notOlderThan := uint64(0)
 	if s, err := f.cache.Snapshot(); err == nil && f.phase() != renewing {
@@ -102,17 +102,18 @@ func (f *Feed) watch(ctx context.Context, opened func()) error {
 	if _, lost := f.Lost(); lost && f.wentBack(ctx) {
 		// An etcd restored to an earlier state reuses resourceVersions with other content.
 		// kube-apiserver accepts a watch from a future one and stays silent until it gets there:
-		// the watch would miss everything before. So the feed probes first. If upstream has
-		// already overtaken the cache, changes that do not fit, or the self-check, must show it.
+		// the watch would miss everything before. So the feed probes first. If upstream has already
+		// overtaken the cache, the probe shows nothing: then changes that do not fit, or the
+		// self-check, must show the restore.
 		return ErrWentBack
 	}
 	rv, epoch := f.Standing()
 	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch, opened)
 }
 
-// stream opens a watch and consumes it to its end. With an epoch it continues that one;
-// epoch 0 first reads the state that begins an epoch. It calls followed when it has the state and
-// follows the changes.
+// stream opens a watch and consumes it to its end. With an epoch, it continues that epoch. With
+// epoch 0, it first reads the state that begins a new one. It calls followed when it has the state
+// and follows the changes.
 func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, followed func()) error {
 	wanted := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -144,7 +145,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 		}
 	}
 	followed()
-	// Not before: a state that is being read mends what a freshness run finds wrong.
+	// Not earlier: the state that is being read corrects whatever a freshness run finds wrong.
 	f.interruptible(cancel)
 	defer f.interruptible(nil)
 	err = f.consume(s, epoch, f.alive)

@@ -14,14 +14,15 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// This file begins a feed with a saved cache. Until that was verified, it answers nobody.
+// This file begins a feed with a saved cache. The feed answers no client until the cache is
+// verified.
 
 const (
-	// settleStream is how long the stream may take to bring what happened while no
-	// proxy ran, before a side watch helps.
+	// settleStream is how long the stream may take to bring the changes made while no proxy ran.
+	// After that, a side watch helps.
 	settleStream = 100 * time.Millisecond
-	// restoreTries is how often a restored cache is compared with upstream. Then it is given up, and
-	// the state is read from upstream.
+	// restoreTries is how often a restored cache is compared with upstream. After that many tries
+	// the feed gives the cache up and reads the state from upstream.
 	restoreTries = 10
 )
 
@@ -77,8 +78,8 @@ func (f *Feed) Save() (saved bool, err error) {
 	return true, nil
 }
 
-// restore fills the cache from a usable file, if there is one that upstream is not behind. It
-// returns whether it did.
+// restore fills the cache from its file, if there is a usable file and upstream is not behind it.
+// It returns whether it filled the cache.
 func (f *Feed) restore(upstreamAt uint64) bool {
 	if f.Store == nil {
 		return false

@@ -53,8 +53,8 @@ func (s *signs) Unreachable() (age time.Duration) {
 	return age
 }
 
-// Lost tells whether upstream cannot be reached, and since when: the cache may be that far
-// out of date. Either the stream broke, or a probe got no answer.
+// Lost tells whether upstream cannot be reached, and for how long: the cache may be that far out of
+// date. Either the stream broke, or a probe got no answer.
 func (s *signs) Lost() (age time.Duration, lost bool) {
 	for _, since := range []int64{s.lost.Load(), s.unanswered.Load()} {
 		if since != 0 {
@@ -64,9 +64,9 @@ func (s *signs) Lost() (age time.Duration, lost bool) {
 	return age, lost
 }
 
-// NoteAnswer notes whether upstream answered a request that began at that time. After no answer, a
-// task probes until upstream answers anything. While upstream is away, it waits for its turn as all
-// feeds do.
+// NoteAnswer notes whether upstream answered a request that began at that time. If upstream did not
+// answer, a task probes until upstream answers anything. While upstream is away, the task waits for
+// its turn, as all feeds do.
 func (f *Feed) NoteAnswer(ctx context.Context, began time.Time, err error) {
 	switch {
 	case err == nil:
@@ -102,7 +102,7 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 const (
 	// Silence is how long a stream may say nothing: upstream sends a bookmark about once a minute.
 	Silence = 90 * time.Second
-	// grace is how long a stream may take to follow once upstream was seen ahead.
+	// grace is how long a stream may take to follow once upstream was seen to be ahead.
 	grace = 5 * time.Second
 )
 
@@ -151,7 +151,8 @@ func (f *Feed) check(ctx context.Context) error {
 	return nil
 }
 
-// Trim drops what has exceeded the log's age limit. Bookmarks do that as well, where they come.
+// Trim drops what has exceeded the log's age limit. Where upstream sends bookmarks, these do that
+// as well.
 func (f *Feed) Trim() error {
 	_, epoch := f.Standing()
 	return f.Write(epoch, func() error {

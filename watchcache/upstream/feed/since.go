@@ -23,16 +23,18 @@ import (
 //
 // So the feed begins in the past, with one list as of then (Exact) and a watch from there. Clients
 // come back in any order, some with earlier resourceVersions. So the feed begins twice as far back
-// as the earliest of those known, and a little more. If upstream no longer has that history, it
-// begins at the earliest itself; if one client comes from too long ago, at the latest.
+// as the earliest of those known, and a little more. If upstream no longer has that history, the
+// feed begins at the earliest itself. One client may come from too long ago: if upstream lacks that
+// history, too, the feed tries the latest in the same way.
 //
 // Upstream may list a past state and lack the history after it: its watch cache is younger than
-// etcd's history. So the cache answers nobody until the watch was accepted and the cache has
-// reached upstream's revision; before that, the feed can begin elsewhere. A read needs no past; if
-// it starts the feed, clients with an earlier resourceVersion are forwarded or get 410.
+// etcd's history. So the cache answers no client until upstream has accepted the watch and the
+// cache has reached upstream's revision. Until then, the feed can begin elsewhere. A read needs no
+// past. If a read starts the feed, clients with an earlier resourceVersion are forwarded or get
+// 410.
 //
-// Before that, when the proxies of two hundred informers were replaced in turn, 23 informers had to
-// relist, and 18 watches stayed with upstream.
+// When feeds always began at the present, and the proxies of two hundred informers were replaced in
+// turn, 23 informers had to relist, and 18 watches stayed with upstream.
 type ResumePoints struct {
 	mu struct {
 		sync.Mutex
@@ -77,7 +79,7 @@ func (p *ResumePoints) Beginnings(at uint64) (all []uint64) {
 }
 
 // beginInThePast begins a feed where its clients resume, if upstream has that history. The feed
-// answers nobody before it has reached upstream's revision at its start.
+// answers no client until it has reached the revision that upstream had at the feed's start.
 func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 	f.past.left = f.past.Beginnings(upstreamAt)
 	if !f.begin(ctx) {
@@ -90,8 +92,8 @@ func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 	})
 }
 
-// begin puts the state at the next beginning that upstream can list into the cache. It returns
-// whether there was one.
+// begin fills the cache with the state at the next beginning that upstream can list. It returns
+// whether there was such a beginning.
 func (f *Feed) begin(ctx context.Context) bool {
 	for len(f.past.left) > 0 {
 		rv := f.past.left[0]
@@ -108,8 +110,9 @@ func (f *Feed) begin(ctx context.Context) bool {
 	return false
 }
 
-// beginElsewhere begins again if upstream lacks the history after the feed's beginning and nobody
-// has been answered. It returns whether it did; otherwise the feed reads the present state.
+// beginElsewhere begins again if upstream lacks the history after the feed's beginning and no
+// client has been answered. It returns whether it began again; otherwise the feed reads the present
+// state.
 func (f *Feed) beginElsewhere(ctx context.Context) bool {
 	if !f.past.begun || closed(f.settled) {
 		return false
@@ -143,8 +146,9 @@ func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 	return err
 }
 
-// catchUp waits until upstream has accepted a watch from the feed's beginning, the cache has
-// reached rv and knows the form of bookmarks. A streamed state would have ended with one.
+// catchUp waits until upstream has accepted a watch from the feed's beginning, and the cache has
+// reached rv and knows the form of bookmarks. A streamed state ends with a bookmark; a listed state
+// does not.
 func (f *Feed) catchUp(ctx context.Context, rv uint64) error {
 	for opened := f.past.opened.Load(); opened == 0 || watchcache.SinceMoment(opened) < refusalTime; opened = f.past.opened.Load() {
 		if !client.Sleep(ctx, refusalTime/10) {
@@ -175,7 +179,7 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	}
 	resp, err := f.Client.GetAs(ctx, client.MimeOf(f.Encoding), "probe", f.GVR, path, query)
 	if apierrors.IsInvalid(err) {
-		return nil // upstream does not stream states, and only streamed states show it
+		return nil // upstream does not stream states, and only streamed states show the form
 	}
 	if err != nil {
 		return err

@@ -55,7 +55,8 @@ type Options struct {
 type ResourceOptions struct {
 	// ForwardConsistent leaves reads of the most recent state to upstream.
 	ForwardConsistent bool
-	// MaxAge lets reads of the most recent state see one that was current so long ago; 0: never.
+	// MaxAge lets reads of the most recent state see a state that was current that long ago; 0
+	// means never.
 	MaxAge time.Duration
 	// Aggregated caches the resource even if an aggregated API serves it.
 	Aggregated bool

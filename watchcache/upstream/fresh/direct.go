@@ -13,13 +13,14 @@ import (
 
 // This file leaves reads to upstream when upstream answers sooner than the cache.
 //
-// Catching up can take longer than upstream's own answer, and cost upstream more: a metadata list
-// of 10,000 objects to answer a list of 170 of them. So a feed keeps a moving average of both
-// times for each read size (see [roads]). While reads go to upstream, a run without readers
-// checks each second whether anybody has written, and lists metadata far less often. Where others
-// write every five seconds, as the apiserver itself does, one read in seven goes to upstream;
-// without these runs it was three in four. Deciding by the run's cost, starting with its cheap
-// part, did not work: beside 200 foreign writes a second the probe alone takes as long as the list.
+// Catching up can take longer than upstream's own answer, and cost upstream more: for example, a
+// metadata list of 10,000 objects to answer a list of 170 of them. So a feed keeps a moving average
+// of both times for each read size (see [roads]). While reads go to upstream, a run without readers
+// checks each second whether anything has happened. It lists metadata far less often. With a
+// foreign write every five seconds, as the apiserver itself makes, one read in seven goes to
+// upstream. Without these runs, three in four did. A decision by the run's cost, after its cheap
+// part, did not work: beside 200 foreign writes a second, the probe alone takes as long as the
+// list.
 
 const (
 	// sizes is the number of read sizes. Each covers four times as many objects as the one before.
@@ -30,21 +31,21 @@ const (
 	figureLasts            = time.Minute
 	// The cache may take a fifth more than upstream, plus compareSlack.
 	compareSlack = time.Millisecond
-	// A slow run counts if another one preceded it by less than slowAgain. When foreign writes are
+	// A slow run counts if another one preceded it by less than slowAgain. With foreign writes
 	// further apart, few reads wait for such a run.
 	slowAgain = 2 * time.Second
 	// EarlyAfter is how long a read waits after upstream has answered the probe, beside twice
 	// upstream's own time for the read. Then it goes to upstream.
 	EarlyAfter = 25 * time.Millisecond
-	// EarlyBurst is how many such reads may go to upstream at once, over all resources, earlyRate how
-	// many in each second: when all reads wait long, upstream has enough to do.
+	// EarlyBurst is how many such reads may go to upstream at once, over all resources. earlyRate
+	// is how many may go in each second. When all reads wait long, upstream has enough to do.
 	EarlyBurst = 16
 	earlyRate  = 10
 	// ExploreEvery is the interval of runs without readers while reads go to upstream. Such a run
 	// only checks whether anything has happened.
 	ExploreEvery = time.Second
-	// ExploreMost bounds the rest of such runs before one may help the cache: exploreRest times the
-	// duration of the last run that helped.
+	// ExploreMost bounds the pause until such a run may help the cache. The pause is exploreRest
+	// times the duration of the last run that helped.
 	ExploreMost = 15 * time.Second
 	exploreRest = 50
 )
@@ -54,7 +55,7 @@ const (
 type roads struct {
 	mu struct {
 		sync.Mutex
-		// helped is how long recent runs took that needed more than a probe: a moving average of
+		// helped is the duration of recent runs that needed more than a probe: a moving average of
 		// the shorter of two such runs. Each run that needed only a probe takes an eighth off.
 		helped  time.Duration
 		last    time.Duration // of the last such run
@@ -211,7 +212,7 @@ func (s *freshness) note(p proof) {
 }
 
 // Recent returns a state that is not older than the resource's maxAge, and its possible age, if
-// there is one. It starts the next proof before this one expires.
+// there is such a state. It starts the next proof before this one expires.
 func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	s, age, ok = f.recent()
 	if ok {
@@ -252,9 +253,9 @@ func (s *freshness) ahead(f *Feed, help bool) {
 	})
 }
 
-// Joins tells whether the cache can answer a get of the most recent state quickly and at no cost
-// to upstream. Either readers already wait for the next probe, which is soon, and the ledger
-// proves its answer; or an earlier proof is within the resource's maxAge.
+// Joins tells whether the cache can answer a get of the most recent state quickly and at no cost to
+// upstream. Either readers already wait for the next probe, the probe is due soon, and the ledger
+// may prove the cache current. Or an earlier proof is within the resource's maxAge.
 func (f *Feed) Joins(allowed func() bool) bool {
 	if _, _, ok := f.recent(); ok {
 		return true
@@ -269,5 +270,6 @@ func (f *Feed) Joins(allowed func() bool) bool {
 	return f.Carries(era) && allowed()
 }
 
-// JoinMost bounds a probe's duration, and the wait for the next probe, for a get to wait for it.
+// JoinMost bounds a probe's duration and the time until the next probe. Above it, a get does not
+// wait for that probe.
 const JoinMost = 2 * time.Millisecond

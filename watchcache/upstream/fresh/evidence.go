@@ -42,7 +42,7 @@ func (k *Keeper) choose() {
 }
 
 // link looks for evidence of which watched resources share one etcd. It returns whether some
-// evidence is still missing. While nobody writes, there is none.
+// evidence is still missing. Without writes, there is no evidence.
 func (k *Keeper) link(ctx context.Context) (missing bool) {
 	ctx, cancel := context.WithTimeout(ctx, feed.AskTimeout)
 	defer cancel()

@@ -41,7 +41,8 @@ const (
 	// more than a probe. Such a collection is listed instead.
 	TinyObjects = 100
 	tinyBytes   = 128 << 10
-	// tinyPatience bounds that list. While others write, upstream's own cache makes it wait.
+	// tinyPatience bounds that list. While other resources are written, upstream's own cache makes
+	// the list wait.
 	tinyPatience = 10 * time.Millisecond
 	// readersLast is how long after a reader more are expected.
 	readersLast = 10 * time.Second
@@ -65,13 +66,13 @@ const (
 // may only share a run whose probe is sent after the reader came. So at most one probe is in
 // flight, and one run gathers the readers of the next.
 //
-// Probes follow each other without a pause unless many readers wait: spacing them by up to 100 ms
-// made reads slower than kube-apiserver's own and released all readers at once. A budget bounds the
-// probes of all feeds together. Feeds that wait for it take turns in order.
+// Probes follow each other without a pause unless many readers wait. With pauses of up to 100 ms,
+// reads were slower than kube-apiserver's own, and all readers were released at once. A budget
+// bounds the probes of all feeds together. Feeds that wait for it take turns in order.
 type freshness struct {
 	mu struct {
 		sync.Mutex
-		next    *freshRun     // gathers readers; nil if nobody waits
+		next    *freshRun     // gathers readers; nil if no reader waits
 		probing bool          // a goroutine sends probes
 		proof   proof         // the latest
 		due     time.Time     // no probe is sent before
@@ -80,7 +81,7 @@ type freshness struct {
 	helping chan struct{} // holds a token while a run catches up
 	read    atomic.Int64  // moment of the last reader
 	era     atomic.Uint64 // 1 + the ledger's era in which upstream itself last showed the state
-	looking atomic.Bool   // a run without readers is to come or in flight
+	looking atomic.Bool   // a run without readers is due or in flight
 	closing atomic.Bool   // a run brings the cache beyond a hole
 	rested  atomic.Int64  // moment until which no such run begins
 }

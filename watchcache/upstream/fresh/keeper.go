@@ -54,7 +54,8 @@ const (
 
 // Keeper keeps the ledger while consistent readers profit from it. It watches the metadata of all
 // resources that upstream serves itself and that no feed watches, and keeps only their revisions.
-// So the ledger can prove, without a list, that a quiet cache is current though others write.
+// So the ledger can prove, without a list, that a quiet cache is current although other resources
+// are written.
 //
 // Every cluster has foreign writes: leases, events, statuses. A probe then returns a revision that
 // a quiet collection's own stream does not mention for a minute. All watches together show which
@@ -62,10 +63,10 @@ const (
 // leases leave one every ten seconds. A run without readers brings caches beyond a hole.
 //
 // kube-apiserver answers a consistent list, and a probe, from its own cache once that has reached
-// etcd's revision. Where only others write, it asks etcd every 100 ms. Events have no cache there:
-// a probe of events returns at once. With that probe and the ledger, a list of a quiet collection
-// beside 200 foreign writes a second takes 3 ms in the median, against 100 ms at the apiserver
-// (make bench-recent).
+// etcd's revision. While only other resources are written, it asks etcd every 100 ms. Events have
+// no cache there: a probe of events returns at once. With that probe and the ledger, a list of a
+// quiet collection beside 200 foreign writes a second takes 3 ms in the median, against 100 ms at
+// the apiserver (make bench-recent).
 type Keeper struct {
 	*feed.Upstream
 	feeds   func() []*Feed // those with a cache
@@ -74,7 +75,8 @@ type Keeper struct {
 	early   *rate.Limiter // bounds reads that go to upstream after a long wait
 	wanted  chan struct{}
 	// uncached is a ledger resource that upstream has no cache of, or nil. A probe of any other
-	// resource waits until upstream's cache of it is current: up to 100 ms where only others write.
+	// resource waits until upstream's cache of it is current: up to 100 ms while only other
+	// resources are written.
 	uncached atomic.Pointer[ledgerWatch]
 
 	mu struct {
@@ -128,7 +130,7 @@ func (k *Keeper) SetBudget(perSecond int) {
 	k.probes.SetLimit(rate.Limit(perSecond))
 }
 
-// noteReader notes that a reader needed more than a probe, and whether the ledger spared it that.
+// noteReader notes that a probe alone was not enough for a reader, and whether the ledger was.
 func (k *Keeper) noteReader(proved bool) {
 	if !k.Options.Load().Ledger {
 		return
@@ -166,7 +168,8 @@ func (k *Keeper) over() bool {
 }
 
 // askAside asks upstream for its revision through a resource that upstream has no cache of. ok is
-// false if there is none, or if the answer is below known: then the feed's own resource is probed.
+// false if there is no such resource, or if the answer is below known: then the feed's own resource
+// is probed.
 func (k *Keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool) {
 	w := k.uncached.Load()
 	if w == nil || !k.Ledger.Has(w.owner) {
@@ -371,8 +374,8 @@ var metadataOnly = object.Resource{
 	Kind: "PartialObjectMetadata", Encoding: object.Protobuf, Namespaced: true,
 }
 
-// closeHoles runs for caches that the ledger cannot prove current, before a reader has to wait for
-// that: caches before a hole, and all caches in a new era.
+// closeHoles begins runs for caches that the ledger cannot prove current: caches before a hole, and
+// all caches in a new era. So readers do not have to wait for these runs.
 func (k *Keeper) closeHoles(ctx context.Context) {
 	for client.Sleep(ctx, holeLooks) {
 		for _, f := range k.feeds() {

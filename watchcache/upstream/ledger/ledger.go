@@ -29,7 +29,7 @@ import (
 // anything for events: etcd deletes many of them at one revision when a lease expires, and a cache
 // may show only some of these deletions.
 //
-// If the upstream is another watchproxy, that one caches everything that the ledger watches.
+// If the upstream is another watchproxy, that proxy caches everything that the ledger watches.
 type Ledger struct {
 	mu struct {
 		sync.Mutex

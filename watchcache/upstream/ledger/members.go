@@ -1,18 +1,19 @@
 package ledger
 
 // This file establishes which resources share one etcd. kube-apiserver may keep some resources in
-// another (--etcd-servers-overrides), whose revisions mean something else.
+// another etcd (--etcd-servers-overrides). Its revisions mean something else.
 //
-// As evidence, a probe of the resource must lie between two probes of namespaces, three times, at
-// another revision each time. A probe outside of the two excludes the resource for good; so do two
-// revisions that another resource has used as well. Both names of events count as one resource.
+// As evidence, a probe of the resource must lie between two probes of namespaces, three times, at a
+// different revision each time. A probe outside of these two excludes the resource for good. So do
+// two revisions that another resource has used as well. Both names of events count as one resource.
 // Aggregated APIs do not count: they may show other resources' objects.
 
 const (
-	// EvidenceEnough is how many times a resource's revision must lie between two of the reference,
-	// at another revision each time.
+	// EvidenceEnough is how many times a resource's revision must lie between two revisions of the
+	// reference, at a different revision each time.
 	EvidenceEnough = 3
-	// evidenceWidth bounds the distance of those two: the closer, the less likely is a coincidence.
+	// evidenceWidth bounds the distance between these two revisions. The closer they are, the less
+	// likely is a coincidence.
 	evidenceWidth = 1000
 )
 
@@ -39,8 +40,8 @@ type Reading struct {
 	RV uint64
 }
 
-// Attest takes successive readings, the first and the last of the
-// reference. In one etcd, revisions never go back. It returns the resources found to be apart.
+// Attest takes successive readings. The first and the last are of the reference. In one etcd,
+// revisions never go back. It returns the resources found to be apart.
 func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
 	first, last := readings[0], readings[len(readings)-1]
 	if last.RV < first.RV || last.RV-first.RV > evidenceWidth {

@@ -172,8 +172,8 @@ func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err 
 	return resp.StatusCode == http.StatusOK, nil
 }
 
-// serves sends a read to a server that says it is not ready, or answers too slowly. A
-// refusal is an answer, too, unless it asks to come back later, or /readyz was readable
+// serves sends a read to a server that says it is not ready, or answers too slowly. A refusal is an
+// answer, too, with two exceptions. It asks the proxy to come back later. Or /readyz was readable
 // before: then the server may not know the access rules yet.
 func (one *server) serves(ctx context.Context, readable bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)

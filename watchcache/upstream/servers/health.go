@@ -9,10 +9,10 @@ import (
 // upstream that is away, and all feeds go on when it is back.
 //
 // A feed does not know why its request or stream failed. It doubts upstream. The turns are then
-// shut until a check that began after the doubt finds a server ready (see [Set]). If upstream is
-// ready, the failure is the feed's own, and the feed backs off. When each feed had only its own
-// back-off, 50 feeds asked 90 times a second, and needed ten seconds after upstream's return (make
-// restarts).
+// shut until a check finds a server ready (see [Set]). The check must begin after the doubt. If
+// upstream is ready, the failure is the feed's own, and the feed backs off. When each feed had only
+// its own back-off, 50 feeds asked 90 times a second, and needed ten seconds after upstream's
+// return (make restarts).
 //
 //	no answer, a broken or ended stream, 5xx ─► doubt ─► ready ─────► go on; from the second failure
 //	                                              │                   in a row after a back-off
@@ -41,7 +41,8 @@ func newHealth(check func()) *Health {
 	return h
 }
 
-// Doubt keeps all feeds from upstream until a check that begins after it finds upstream ready.
+// Doubt keeps all feeds from upstream until a later check finds upstream ready. The check must
+// begin after the doubt.
 func (h *Health) Doubt() {
 	h.mu.Lock()
 	h.mu.doubts++

@@ -26,10 +26,10 @@ const Steady = 5 * time.Second
 // NewRetry returns a Retry without failures.
 func NewRetry(h *Health) Retry { return Retry{health: h, backoff: Reconnect} }
 
-// After waits before the next attempt. The last one took some time and ended with err; relist tells
-// whether the next one reads the state again. The first
-// broken stream is resumed at once, and the first relist that upstream asks for starts at once.
-// The turns, not After, wait while upstream is away. It returns false if ctx ends.
+// After waits before the next attempt. took and err are the duration and the end of the last
+// attempt; relist tells whether the next attempt reads the state again. The first broken stream is
+// resumed at once, and the first relist that upstream asks for starts at once. While upstream is
+// away, the turns wait, not After. After returns false if ctx ends.
 func (r *Retry) After(ctx context.Context, took time.Duration, err error, relist bool) bool {
 	if took > Steady {
 		*r = NewRetry(r.health)

@@ -27,17 +27,18 @@ type Server struct {
 // again. Checks of the servers also tell all feeds whether upstream is there (see [Health]).
 //
 // The resourceVersions of kube-apiserver are etcd's, so a feed whose stream breaks resumes at
-// another server as it would at the same one. A lagging watch cache is no danger: the apiserver
-// waits until it has reached the resourceVersion of a list, and a watch only gets later events.
+// another server as it would at the same one. A lagging watch cache is no danger. For a list, the
+// apiserver waits until its cache has reached the requested resourceVersion. A watch only gets
+// later events.
 //
 // A single server is checked when a feed doubts it, and only for readiness:
 // there is nothing to compare it with.
 //
 // A server may be used if its own health check passes, if it belongs to the same cluster as the
 // others (by the uid of kube-system), and if a consistent read of it is no older than any server's
-// earlier answer. A server that lags behind its etcd, or whose etcd was cut off or restored, is
-// not used while there is another. Without another it is used all the same, as if it were alone;
-// then feeds find out for themselves. A server of another cluster is never used.
+// earlier answer. A server that lags behind its etcd, or whose etcd was cut off or restored, is not
+// used while there is another. Without another it is used all the same, as a single server is. Then
+// feeds find out for themselves. A server of another cluster is never used.
 type Set struct {
 	servers []*server
 	log     *zap.Logger
@@ -60,8 +61,9 @@ type server struct {
 		reason error     // why it is not used; nil if it may be
 		silent int       // unanswered checks in a row
 		behind time.Time // since when it is behind; zero if it is not
-		// ready tells whether the last check found it ready, or serving in spite of its
-		// own word; unready is since when it says it is not ready, zero if it is ready.
+		// ready tells whether the last check found the server ready, or found that it serves
+		// although it says it is not ready. unready is the time since when it says so, zero if it
+		// is ready.
 		ready    bool
 		unready  time.Time
 		readable bool // /readyz has been readable

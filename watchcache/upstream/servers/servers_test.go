@@ -173,7 +173,7 @@ func TestNextServerIfOneCannotBeConnectedTo(t *testing.T) {
 	}
 }
 
-// A request that cannot be sent twice is not: its sender gets the error.
+// A request that cannot be sent twice is sent once: its sender gets the error.
 func TestBodyIsNotSentTwice(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	_, way := serversOf(t, a, b)

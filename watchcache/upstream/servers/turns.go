@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// openingMax bounds the feeds that read their state, or open a watch, at a
-	// time. After an outage, all feeds want to.
+	// openingMax bounds the feeds that read their state, or open a watch, at a time. After an
+	// outage, all feeds want to do so at once.
 	openingMax = 8
-	// turnMax is how long one of them can delay another.
+	// turnMax is how long one feed can delay another.
 	turnMax = 5 * time.Second
 )
 

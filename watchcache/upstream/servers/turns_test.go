@@ -46,7 +46,7 @@ func TestTurns(t *testing.T) {
 
 func idle() Urgency { return Urgency{} }
 
-// While turns are shut nobody has one. Then feeds with open watches come first, and among them
+// While turns are shut, no feed has one. Then feeds with open watches come first, and among them
 // those that were read last.
 func TestMostUrgentComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

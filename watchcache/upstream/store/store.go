@@ -29,12 +29,12 @@ import (
 // probe, a watch and a metadata list per feed, and costs clients nothing: no state is read again,
 // and their resourceVersions stay valid.
 //
-// A restored cache answers nobody until two things hold. First, it has reached the revision of the
-// probe at its start, by the stream, or by a side watch if nothing has happened. Second, the
+// A restored cache answers no client until two things hold. First, it has reached the revision of
+// the probe at its start, by the stream, or by a side watch if nothing has happened. Second, the
 // metadata of all its objects equals upstream's: after a restore of etcd, upstream may accept a
 // watch from a resourceVersion of the lost history. A file is refused if it comes from another
-// cluster, or from another version of the apiserver, which may write other bytes; if the
-// resource's definition has changed; or if upstream is behind it.
+// cluster, or from another version of the apiserver, which may write other bytes; if the resource's
+// definition has changed; or if upstream is behind it.
 //
 // A file is a line with its format, a line with a header in JSON, a dump
 // ([watchcache.Cache.Dump]) and the SHA-256 of all that. It is written under another name and
@@ -64,7 +64,7 @@ func (k Key) Sorted() []string {
 	return []string{k.GVR.Group, k.GVR.Version, k.GVR.Resource, k.Encoding.String()}
 }
 
-// header describes a file. All of it but the time must match for the file to be used.
+// header describes a file. All of it except the time must match for the file to be used.
 type header struct {
 	origin
 	Key
@@ -155,7 +155,7 @@ func originOf(ctx context.Context, c *client.Client) (o origin, err error) {
 	return origin{cluster, version.GitVersion}, nil
 }
 
-// header is that of the cache of a feed. The definition is that of a custom resource.
+// header describes a feed's cache. The definition is set for a custom resource.
 func (s *Store) header(cache *watchcache.Cache, definition string) header {
 	r := cache.Resource()
 	return header{

@@ -23,12 +23,12 @@ import (
 	apiserveroptions "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// shutdownGrace is how long requests in flight may take to finish after a signal, unless an option says otherwise, before
-// their connections are cut. Watches never finish by themselves.
+// shutdownGrace is the default time that requests in flight get after a signal, before their
+// connections are cut. Watches never finish by themselves.
 const shutdownGrace = 300 * time.Millisecond
 
-// auditPolicy makes the audit log tell each request and its outcome, but no bodies: a watch gives one line when it
-// starts and one when it ends, everything else one line.
+// With auditPolicy the audit log has each request and its outcome, but no bodies. A watch gives one
+// line at its start and one at its end; any other request gives one line.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -36,8 +36,8 @@ rules:
 - level: Metadata
 `
 
-// runAPIServer serves until ctx ends. It does what the kube-apiserver command does, but for three things that a command
-// cannot take: the listener, the context, and where the log goes.
+// runAPIServer serves until ctx ends. It does what the kube-apiserver command does. Unlike the
+// command, it takes a listener, a context and a destination for the log.
 func runAPIServer(ctx context.Context, dir *stateDir, ln *listener, etcdEndpoint string, opts options) error {
 	flags, err := apiServerFlags(dir, ln, etcdEndpoint, opts)
 	if err != nil {
@@ -59,7 +59,7 @@ func runAPIServer(ctx context.Context, dir *stateDir, ln *listener, etcdEndpoint
 	defer logs.FlushLogs()
 	klog.OsExit = func(int) {
 		if ctx.Err() != nil {
-			select {} // a start hook that was interrupted takes that for fatal; the orderly stop goes on
+			select {} // an interrupted start hook reports a fatal error; the orderly stop goes on
 		}
 		os.Exit(1)
 	}
@@ -84,8 +84,9 @@ func runAPIServer(ctx context.Context, dir *stateDir, ln *listener, etcdEndpoint
 	return app.Run(ctx, completed)
 }
 
-// cutUntil cuts the server's connections after a grace, until it has stopped. Once is not enough: it says goodbye to itself over
-// connections of its own before it stops listening, and then waits a minute until the last connection is idle.
+// cutUntil cuts the server's connections after a grace, until it has stopped. One cut is not
+// enough: before it stops listening, the server opens connections to itself, and then waits a
+// minute until the last connection is idle.
 func cutUntil(stopped <-chan struct{}, ln *listener, grace time.Duration) {
 	select {
 	case <-time.After(grace):
@@ -121,7 +122,7 @@ func apiServerFlags(dir *stateDir, ln *listener, etcdEndpoint string, opts optio
 		"--disable-admission-plugins=ServiceAccount",
 		"--allow-privileged=true",
 
-		// The defaults would look for an address of this machine that others can reach.
+		// The default is an address of this machine that other machines can reach.
 		"--bind-address=" + ln.ip().String(),
 		"--advertise-address=127.0.0.1",
 		"--endpoint-reconciler-type=none",
@@ -159,8 +160,8 @@ func parseAPIServerFlags(o *apiserveroptions.ServerRunOptions, args []string) er
 	return nil
 }
 
-// startLog sends the log to standard error: errors only, unless -v asks for more. At its usual level every start writes
-// a hundred lines about versions that no longer exist and gRPC connections that came and went.
+// startLog sends the log to standard error: errors only, unless -v asks for more. At the usual
+// level, every start writes a hundred lines about removed versions and about gRPC connections.
 func startLog(o *logsapi.LoggingConfiguration, gate featuregate.FeatureGate) error {
 	var out io.Writer = os.Stderr
 	if o.Verbosity == 0 {

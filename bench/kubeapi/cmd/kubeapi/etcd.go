@@ -17,7 +17,8 @@ type etcd struct{ *embed.Etcd }
 // startEtcd returns when the member answers clients.
 func startEtcd(ctx context.Context, dir *stateDir) (etcd, error) {
 	client := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
-	// A cluster of one has no peers: it needs the name of a peer address, but nobody ever dials or serves it.
+	// A cluster of one member has no peers. It needs a peer address, but no process dials or serves
+	// this address.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}
 
 	cfg := embed.NewConfig()
@@ -28,8 +29,9 @@ func startEtcd(ctx context.Context, dir *stateDir) (etcd, error) {
 	cfg.AdvertisePeerUrls = []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.QuotaBackendBytes = etcdQuota
-	// The data outlives the process, even a killed one, as the kernel holds what was written. It need not outlive the
-	// machine: this is a test upstream, and fsync would only make its writes slow and their timing the disk's.
+	// The kernel holds the written data, so the data outlives even a killed process. It need not
+	// outlive the machine: this is a test upstream. fsync would only slow down writes, and their
+	// timing would depend on the disk.
 	cfg.UnsafeNoFsync = true
 	cfg.LogOutputs = []string{embed.StdErrLogOutput}
 	cfg.LogLevel = "panic" // an orderly stop logs errors; an error that matters comes out of Err or the apiserver

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// listener is the apiserver's listening socket. It remembers the connections that it accepted, so that a shutdown can
-// cut those that a watch keeps busy: the apiserver itself would wait a minute for them.
+// listener is the apiserver's listening socket. It remembers the connections that it accepts. So a
+// shutdown can cut the connections of watches; the apiserver itself would wait a minute for them.
 type listener struct {
 	*net.TCPListener
 
@@ -58,8 +58,9 @@ func listenPort(ip netip.Addr, port uint16) (*net.TCPListener, error) {
 	return net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, port)))
 }
 
-// listenFreePort chooses a port below those that Linux hands out to outgoing connections (32768 and up). So nobody
-// takes the port by accident while the server is down, and a restart on the same port succeeds.
+// listenFreePort chooses a port below those that Linux hands out to outgoing connections (32768 and
+// up). So no other process takes the port by accident while the server is down, and a restart on
+// the same port succeeds.
 func listenFreePort(ip netip.Addr) (*net.TCPListener, error) {
 	const first, end, tries = 20000, 32768, 100
 	for range tries {

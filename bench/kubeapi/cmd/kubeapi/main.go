@@ -1,20 +1,20 @@
-// Command kubeapi runs a real kube-apiserver and a real etcd in one process, on loopback: the upstream that
-// watchproxy is tested against.
+// Command kubeapi runs a real kube-apiserver and a real etcd in one process, on loopback. It is the
+// upstream in watchproxy's tests.
 //
 //	kubeapi --dir DIR [--listen 127.0.0.1:6443] [--token-file FILE] [--audit-log FILE] [--etcd URL]
 //	    [--shutdown-grace 300ms] [-- kube-apiserver flags]
 //
-// When the server is ready it prints one line on standard output, and nothing else ever:
+// When the server is ready, it prints one line on standard output, and no other output follows:
 //
 //	kubeapi ready: https://127.0.0.1:6443
 //
-// "Ready" is /readyz being ok and the namespace "default" existing. Everything that etcd and the apiserver have to say
-// goes to standard error: errors only, unless "-- -v=2" or the like asks for more.
+// "Ready" means that /readyz is ok and the namespace "default" exists. etcd and the apiserver log
+// to standard error. They log errors only, unless a flag such as "-- -v=2" asks for more.
 //
 // # The directory
 //
-// All state lives in DIR. A second start on the same DIR, after an orderly stop or a SIGKILL, finds the same objects,
-// certificates and tokens. A second process on the same DIR is refused.
+// All state lives in DIR. After an orderly stop or a SIGKILL, a second start on the same DIR finds
+// the same objects, certificates and tokens. A second process on the same DIR is refused.
 //
 //	admin.kubeconfig  for kubectl and client-go; the user admin of group system:masters
 //	admin.token       that user's bearer token
@@ -26,14 +26,17 @@
 //
 // # What differs from a production apiserver
 //
-// RBAC is on and admission is the default one, but for ServiceAccount: no controller makes service accounts here, and
-// with that plugin no pod could be created. The endpoints of the service "kubernetes" are not reconciled, as they could
-// only be loopback addresses. etcd does not fsync. A SIGTERM or SIGINT cuts the open watches after a short grace
-// (--shutdown-grace) instead of draining them for a minute. The rest, the watch cache's timings included, is as shipped; flags after "--"
-// go to the apiserver and win over the ones set here.
+// RBAC is on. Admission is the default one, except that the plugin ServiceAccount is off: no
+// controller creates service accounts here, so with that plugin a pod could not be created. The
+// endpoints of the service "kubernetes" are not reconciled, because they could only be loopback
+// addresses. etcd does not fsync. A SIGTERM or SIGINT cuts the open watches after a short grace
+// (--shutdown-grace) instead of draining them for a minute. All other settings, including the watch
+// cache's timings, are as shipped. Flags after "--" go to the apiserver and take precedence over
+// the flags set here.
 //
-// A Node whose status holds an InternalIP and a daemonEndpoints.kubeletEndpoint.port is reached there over HTTPS for
-// logs, exec, attach and port-forward. Its certificate is not verified, so any test server can stand for a kubelet.
+// A Node's status can hold an InternalIP and a daemonEndpoints.kubeletEndpoint.port. The apiserver
+// then uses this address over HTTPS for logs, exec, attach and port-forward. It does not verify the
+// kubelet's certificate, so any test server can act as a kubelet.
 package main
 
 import (
@@ -114,8 +117,9 @@ func run(ctx context.Context, opts options) error {
 	case <-stopped:
 		own.close()
 	case <-time.After(opts.grace + shutdownLimit):
-		// An apiserver that was interrupted while it started can wait for its own hooks without end. etcd would in turn
-		// wait for it to hang up; its data are as safe as at any other moment.
+		// An apiserver that is interrupted during its start can wait for its own hooks without end.
+		// etcd would in turn wait for the apiserver to hang up. etcd's data are as safe now as at
+		// any other moment.
 	}
 	return stoppedOr(ctx, err)
 }
@@ -123,8 +127,8 @@ func run(ctx context.Context, opts options) error {
 // shutdownLimit is how long the apiserver may take to stop once its connections are cut.
 const shutdownLimit = 3 * time.Second
 
-// watchOver calls announce when ready delivers nil. It returns when ctx ends, or with the first error of any channel.
-// What stopped delivered, it puts back.
+// watchOver calls announce when ready delivers nil. It returns when ctx ends, or with the first
+// error of any channel. It puts a value that it received from stopped back.
 func watchOver(ctx context.Context, ready, etcdFailed <-chan error, stopped chan error, announce func()) error {
 	for {
 		select {
@@ -148,7 +152,8 @@ func watchOver(ctx context.Context, ready, etcdFailed <-chan error, stopped chan
 	}
 }
 
-// stoppedOr returns nil if ctx has ended, as whatever failed then failed because of that, and err otherwise.
+// stoppedOr returns nil if ctx has ended, because the end of ctx causes any failure after it.
+// Otherwise it returns err.
 func stoppedOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// validity is that of every certificate made here, in both directions from now: a test may turn its clock.
+// validity is the validity of every certificate made here, into the past and into the future: a
+// test may change its clock.
 const validity = 10 * 365 * 24 * time.Hour
 
 // authority is the CA that both sides of the apiserver trust: it signs the server's own certificate and vouches for

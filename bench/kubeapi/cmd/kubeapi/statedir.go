@@ -9,8 +9,9 @@ import (
 	"syscall"
 )
 
-// stateDir is the directory that holds everything that outlives the process. It is locked while one uses it: etcd
-// would wait without end for another process to let go of its database.
+// stateDir is the directory that holds everything that outlives the process. It is locked while a
+// process uses it: otherwise etcd would wait without end for another process's lock on its
+// database.
 type stateDir struct {
 	path string // absolute
 	lock *os.File

@@ -1,4 +1,4 @@
-// Command kubectl is kubectl as its own project builds it, from the module that the apiserver beside it comes from.
+// Command kubectl is kubectl as its own project builds it, from the same module as the apiserver.
 package main
 
 import (
