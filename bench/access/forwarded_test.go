@@ -87,7 +87,8 @@ func TestHopByHop(t *testing.T) {
 	}
 }
 
-// checkIdentity sends every kind of request that is forwarded, to the apiserver and through the proxy.
+// checkIdentity sends every kind of request that is forwarded, to the apiserver and through the
+// proxy.
 func (w *world) checkIdentity(t *testing.T, f *front, c *caller, pod string) {
 	t.Helper()
 	const (

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// startKubelet makes a node whose kubelet agrees to every upgrade and sends back what it reads, and a pod on it. It ends
-// with the test.
+// startKubelet makes a node whose kubelet agrees to every upgrade and sends back what it reads, and
+// a pod on it. It ends with the test.
 func startKubelet(t *testing.T, w *world, name string) {
 	t.Helper()
 	w.api.KubeletT(t, name, teamA, name, http.HandlerFunc(echo))

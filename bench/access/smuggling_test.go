@@ -110,7 +110,8 @@ func TestSmuggling(t *testing.T) {
 	w.try(t, func(t *testing.T, s *server) []*smuggled { return w.smuggleAll(t, s, attempts) })
 }
 
-// smuggleAttempt is what is written to a connection. The first & stands for the headers that every honest request has.
+// smuggleAttempt is what is written to a connection. The first & stands for the headers that every
+// honest request has.
 type smuggleAttempt struct {
 	name string
 	raw  string
@@ -138,7 +139,8 @@ func (s *smuggled) data() (n int) {
 	return n
 }
 
-// smuggleAll makes every attempt as every caller, some at a time. The outcomes are in the order of the attempts.
+// smuggleAll makes every attempt as every caller, some at a time. The outcomes are in the order of
+// the attempts.
 func (w *smugglers) smuggleAll(t *testing.T, to *server, attempts []smuggleAttempt) (all []*smuggled) {
 	t.Helper()
 	for _, attempt := range attempts {
@@ -155,7 +157,8 @@ func (w *smugglers) smuggleAll(t *testing.T, to *server, attempts []smuggleAttem
 	return all
 }
 
-// smuggle writes an attempt and reads what comes back, until the server hangs up or has been silent for a while.
+// smuggle writes an attempt and reads what comes back, until the server hangs up or has been silent
+// for a while.
 func (s *smuggled) smuggle(ctx context.Context, to *server, agent string) error {
 	conn, err := to.connect(ctx, s.caller, "http/1.1")
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// webSocket is the header of a browser's handshake, which can bring a token only as the name of a subprotocol.
+// webSocket is the header of a browser's handshake, which can bring a token only as the name of a
+// subprotocol.
 func webSocket(token string, subprotocols ...string) http.Header {
 	if token != "" {
 		bearer := "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token))

@@ -15,7 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// world is an apiserver with users, some objects and rights. All tests share it; each starts proxies of its own.
+// world is an apiserver with users, some objects and rights. All tests share it; each starts
+// proxies of its own.
 type world struct {
 	api     *cluster.APIServer
 	server  *server // the same, as callers reach it

@@ -15,7 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// Helm refuses the durations, quantities and numbers that the proxy would refuse, in every field, and no others.
+// In every field, Helm refuses exactly the durations, quantities and numbers that the proxy would
+// refuse.
 func TestBoundsAreTheProxys(t *testing.T) {
 	candidates := map[reflect.Type][]any{
 		reflect.TypeFor[metav1.Duration](): {"0", "10ms", "0.5s", "999ms", "1s", "1500ms", "0.5m", "1h0m0s", "999999h", "9999999h"},
@@ -48,7 +49,7 @@ func TestBoundsAreTheProxys(t *testing.T) {
 	}
 }
 
-// What helm lets pass, the proxy takes.
+// The proxy accepts every configuration that Helm accepts.
 func TestWhatRendersIsTaken(t *testing.T) {
 	for _, values := range []string{
 		`{config: {authentication: {mode: none}}}`,
@@ -99,7 +100,7 @@ func TestWhatRendersIsTaken(t *testing.T) {
 	}
 }
 
-// leaves are the fields of a configuration that are no structs, by their paths.
+// leaves returns the fields of a configuration that are no structs, by path.
 func leaves(path string, of reflect.Type) map[string]reflect.Type {
 	for of.Kind() == reflect.Pointer {
 		of = of.Elem()
@@ -117,7 +118,7 @@ func leaves(path string, of reflect.Type) map[string]reflect.Type {
 	return all
 }
 
-// nested is an object with a value at a path.
+// nested returns an object with a value at a path.
 func nested(path string, value any) map[string]any {
 	name, rest, more := strings.Cut(path, ".")
 	if more {
@@ -126,7 +127,7 @@ func nested(path string, value any) map[string]any {
 	return map[string]any{name: value}
 }
 
-// refusal is what the proxy says to a configuration.
+// refusal returns the proxy's error for a configuration.
 func refusal(t *testing.T, c map[string]any) error {
 	t.Helper()
 	all := map[string]any{"apiVersion": config.APIVersion, "kind": config.Kind}
@@ -156,7 +157,7 @@ func load(t *testing.T, text string) (*config.ProxyConfiguration, error) {
 	return c, c.Validate()
 }
 
-// configuration is the rendered one, as the proxy takes it.
+// configuration returns the rendered configuration, as the proxy loads it.
 func configuration(t *testing.T, all objects) *config.ProxyConfiguration {
 	t.Helper()
 	text := configText(t, all)

@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// What a client with a certificate has forwarded arrives as that client, if the proxy may impersonate it, and does not
-// arrive otherwise.
+// A forwarded request of a client with a certificate arrives as that client if the proxy may
+// impersonate the client. Otherwise it does not arrive.
 func TestImpersonation(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.proxyWithRights(t, `{persistence: {type: none}, cachedResources: [pods],

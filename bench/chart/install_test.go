@@ -18,8 +18,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
-// The apiserver takes all objects of each combination of values, and the pods of its templates where only restricted
-// ones may be.
+// The apiserver accepts all objects of each combination of values, and the pods of its templates in
+// a restricted namespace.
 func TestObjectsAreAccepted(t *testing.T) {
 	w := sharedWorld(t)
 	for name, values := range combinations(t) {
@@ -49,7 +49,7 @@ func (w *world) accepts(t *testing.T, all objects) {
 	}
 }
 
-// An application's chart embeds the sidecar, by the values of the chart's own example.
+// An application's chart embeds the sidecar, with the values of the chart's example.
 func TestSidecar(t *testing.T) {
 	w := sharedWorld(t)
 	all := embedded(t, combinations(t)["values-sidecar"])
@@ -79,7 +79,8 @@ func TestSidecar(t *testing.T) {
 	}
 }
 
-// Helm itself installs, upgrades and uninstalls. A generated certificate is kept until its names change.
+// Helm itself installs, upgrades and uninstalls. A generated certificate is kept until its names
+// change.
 func TestHelmInstalls(t *testing.T) {
 	w := sharedWorld(t)
 	cache, ns := t.TempDir(), "installed"
@@ -157,7 +158,7 @@ func (w *world) authority(t *testing.T, ns string) *x509.CertPool {
 	return pool
 }
 
-// hasNothingOf tells what is left of the release, of all kinds that it could have had.
+// hasNothingOf fails if any object of the release is left, of all kinds that it could have.
 func (w *world) hasNothingOf(t *testing.T, ns string) {
 	t.Helper()
 	kinds := map[string]*unstructured.Unstructured{}

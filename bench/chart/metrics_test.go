@@ -30,7 +30,7 @@ func TestMetrics(t *testing.T) {
 	t.Run("asked for", func(t *testing.T) { testQueries(t, known) })
 }
 
-// Every metric's name, type and help are as Prometheus wants them.
+// Every metric's name, type and help follow Prometheus' rules.
 func testNames(t *testing.T, known map[string]*dto.MetricFamily) {
 	var ours []*dto.MetricFamily
 	for name, family := range known {
@@ -47,7 +47,7 @@ func testNames(t *testing.T, known map[string]*dto.MetricFamily) {
 	}
 }
 
-// Alerts and dashboard ask for metrics that the proxy serves, and by labels that these have.
+// Alerts and dashboard use only metrics that the proxy serves, and labels that these metrics have.
 func testQueries(t *testing.T, known map[string]*dto.MetricFamily) {
 	queries := dashboardQueries(t)
 	for _, r := range alerts(t) {
@@ -98,7 +98,7 @@ func checkQuery(t *testing.T, where string, expr parser.Expr, known map[string]*
 	})
 }
 
-// labelsOf returns the labels of the series of a name, those of the scrape among them.
+// labelsOf returns the labels of a series, including the scrape's labels.
 func labelsOf(series string, known map[string]*dto.MetricFamily) (labels []string, ok bool) {
 	labels = []string{model.JobLabel, model.InstanceLabel}
 	if series == "up" { // Prometheus' own
@@ -183,8 +183,8 @@ func dashboardQueries(t *testing.T) map[string]string {
 	return queries
 }
 
-// metrics are all that the proxy can serve, by name: those of a proxy that has served clients, and those
-// without a count yet.
+// metrics returns all metrics that the proxy can serve, by name, including metrics without a count
+// yet.
 func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	registry := &touching{Registry: prometheus.NewRegistry()}
@@ -215,7 +215,7 @@ func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	return all
 }
 
-// touching remembers what is registered.
+// touching remembers the registered collectors.
 type touching struct {
 	*prometheus.Registry
 	collectors []prometheus.Collector
@@ -226,7 +226,7 @@ func (r *touching) MustRegister(all ...prometheus.Collector) {
 	r.Registry.MustRegister(all...)
 }
 
-// touch has a metric with labels show itself: it does so once it has counted.
+// touch makes a metric with labels visible: such a metric appears after its first count.
 func touch(t *testing.T, c prometheus.Collector) {
 	t.Helper()
 	const most = 10 // labels

@@ -34,7 +34,7 @@ func TestRollOnConfigChange(t *testing.T) {
 	}
 }
 
-// A policy lets out what the configuration names.
+// The network policy allows egress to all servers of the configuration.
 func TestEgress(t *testing.T) {
 	const (
 		apiserver = "TCP 443, TCP 6443"
@@ -82,7 +82,7 @@ func TestCertificateNames(t *testing.T) {
 	}
 }
 
-// Labels that are given at two places are one, and what is not given at all is no error.
+// Labels that are set in two places are merged, and a value that is not set is no error.
 func TestMerges(t *testing.T) {
 	const labels = `labels: {team: a, app.kubernetes.io/version: "9"}`
 	for _, values := range []string{
@@ -108,7 +108,7 @@ func TestMerges(t *testing.T) {
 	}
 }
 
-// The image of a release is named as the chart of that version asks for it.
+// The image of a release has the name that the chart of that version uses.
 func TestImageOfARelease(t *testing.T) {
 	version := loadChart(t).AppVersion()
 	cmd := exec.CommandContext(t.Context(), "make", "--dry-run", "--no-print-directory", "image", "VERSION=v"+version)
@@ -123,7 +123,8 @@ func TestImageOfARelease(t *testing.T) {
 	}
 }
 
-// The commands of the documents render, and a proxy on each node is asked by its node.
+// The install commands of the documents render. With a proxy on each node, clients use the proxy of
+// their node.
 func TestDocumentedInstallations(t *testing.T) {
 	installs := regexp.MustCompile(`(?m)^    helm install watchproxy charts/watchproxy (.*)$`)
 	sets := regexp.MustCompile(`--set '?([^ ']+)`)

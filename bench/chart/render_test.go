@@ -28,7 +28,7 @@ const (
 
 func chartDir() string { return filepath.Join(cluster.Root(), "charts", "watchproxy") }
 
-// loadChart reads the chart anew: Helm changes what it renders.
+// loadChart reads the chart again, because Helm changes the chart that it renders.
 func loadChart(t *testing.T) *chartv2.Chart {
 	t.Helper()
 	c, err := loader.Load(chartDir())
@@ -38,7 +38,7 @@ func loadChart(t *testing.T) *chartv2.Chart {
 	return c
 }
 
-// parseValues reads values as they are in a file.
+// parseValues parses the text of a values file.
 func parseValues(t *testing.T, text string) map[string]any {
 	t.Helper()
 	values := map[string]any{}
@@ -89,7 +89,7 @@ func render(t *testing.T, values map[string]any) objects {
 	return parseObjects(t, r.Manifest)
 }
 
-// objects are what a manifest has.
+// objects are the objects of a manifest.
 type objects []*unstructured.Unstructured
 
 func parseObjects(tb testing.TB, manifest string) (all objects) {
@@ -135,7 +135,7 @@ func (all objects) of(kinds ...string) (found objects) {
 	return found
 }
 
-// as decodes an object strictly: a field that the type has not is an error.
+// as decodes an object strictly: an unknown field is an error.
 func as[T any](t *testing.T, o *unstructured.Unstructured) (into T) {
 	t.Helper()
 	text, err := yaml.Marshal(o.Object)

@@ -29,11 +29,11 @@ const (
 	reader        = "reader"
 )
 
-// limit bounds what a test waits for.
+// limit bounds each wait of a test.
 const limit = time.Minute
 
-// With exactly the rights that the chart renders, the proxy serves from its cache, nothing of its own is denied, and none of
-// the rights to know its upstream is idle.
+// With exactly the rights that the chart renders, the proxy serves from its cache, and the
+// apiserver denies none of its own requests. The proxy uses all rights to learn about its upstream.
 func TestRightsSuffice(t *testing.T) {
 	w := sharedWorld(t)
 	w.audit.SkipT(t) // other tests are denied things on purpose
@@ -70,7 +70,7 @@ config: {cache: {persistence: {directory: %s}}}`, caches))
 	}
 }
 
-// What is not named is forwarded as its client, and not cached.
+// The proxy does not cache other resources, and forwards requests for them as their client.
 func TestRightsAreNoMore(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.proxyWithRights(t, `{cachedResources: [pods], persistence: {type: none}}`)
@@ -84,8 +84,8 @@ func TestRightsAreNoMore(t *testing.T) {
 	}
 }
 
-// proxyWithRights applies what gives the proxy its rights, and starts one that has the service account's token and the rendered
-// configuration, but for addresses and certificate.
+// proxyWithRights applies the objects that give the proxy its rights. It starts a proxy with the
+// service account's token and the rendered configuration, except for addresses and certificate.
 func (w *world) proxyWithRights(t *testing.T, values string) *cluster.Proxy {
 	t.Helper()
 	all := render(t, parseValues(t, values))
@@ -94,7 +94,7 @@ func (w *world) proxyWithRights(t *testing.T, values string) *cluster.Proxy {
 			t.Fatal(err)
 		}
 	}
-	// Those that it cannot start without, of all kinds of bindings.
+	// These are the rights that the proxy needs to start, from all kinds of bindings.
 	w.awaitRights(t, proxyIdentity,
 		authorizationv1.ResourceAttributes{Verb: "create", Group: "authentication.k8s.io", Resource: "tokenreviews"},
 		authorizationv1.ResourceAttributes{Verb: "watch", Resource: "pods"},
@@ -133,7 +133,7 @@ func (w *world) token(t *testing.T, name string) string {
 	return request.Status.Token
 }
 
-// clientConfig is that of a client with rights of its own, which comes to the proxy with its token.
+// clientConfig returns the configuration of a client with its own rights and token, for the proxy.
 func (w *world) clientConfig(t *testing.T, p *cluster.Proxy) *rest.Config {
 	t.Helper()
 	for _, o := range parseObjects(t, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: reader, namespace: proxies}}`) {
@@ -152,7 +152,8 @@ func (w *world) clientConfig(t *testing.T, p *cluster.Proxy) *rest.Config {
 	return c
 }
 
-// client returns a client that the apiserver lets read. It learns so a moment after it was said.
+// client returns a client with the right to read. The apiserver learns about the right after a
+// moment.
 func (w *world) client(t *testing.T, p *cluster.Proxy) *kubernetes.Clientset {
 	t.Helper()
 	config := w.clientConfig(t, p)
@@ -164,7 +165,7 @@ func (w *world) client(t *testing.T, p *cluster.Proxy) *kubernetes.Clientset {
 	return c
 }
 
-// readThrough lists and watches through the proxy, and looks at where the answers came from.
+// readThrough lists and watches through the proxy, and checks the source of the answers.
 func (w *world) readThrough(t *testing.T, p *cluster.Proxy) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

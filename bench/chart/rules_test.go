@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// alerts are the rules of the chart's file, which is one that Prometheus takes as it is.
+// alerts returns the rules of the chart's file. Prometheus can load this file as it is.
 func alerts(t *testing.T) []rulefmt.Rule {
 	t.Helper()
 	path := filepath.Join(chartDir(), "alerts", "watchproxy.yaml")
@@ -32,15 +32,16 @@ func alerts(t *testing.T) []rulefmt.Rule {
 	return all
 }
 
-// course is how some series go, a sample a minute, and what becomes of an alert: it does not fire before a time, and fires at
-// it. A series is written as Prometheus' own tests do: 1x5 are six samples of 1, 0+2x3 are 0, 2, 4, 6.
+// course has some series, with a sample a minute, and the time at which an alert first fires. A
+// series uses the notation of Prometheus' own tests: 1x5 is six samples of 1, and 0+2x3 is 0, 2, 4,
+// 6.
 type course struct {
 	series string
 	fires  time.Duration
 	of     string // a label of what fires
 }
 
-// feed is the labels of a cache's series.
+// feed has the labels of a cache's series.
 const feed = `job="watchproxy",instance="a",group="",version="v1",resource="pods"`
 
 var courses = map[string]course{
@@ -137,7 +138,8 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// A proxy at work, two hours long: relists now and then, some errors, a watch less or more.
+// This is a proxy at work for two hours, with some relists, some errors, and a changing number of
+// watches.
 func TestAlertsAreQuiet(t *testing.T) {
 	prometheus := newPrometheus(t, `
 		up{job="watchproxy",instance="a"} 1x120
@@ -191,7 +193,7 @@ func newPrometheus(t *testing.T, series string) *engine {
 	return &engine{rules.EngineQueryFunc(e, storage), map[string]*rules.AlertingRule{}}
 }
 
-// eval evaluates a rule and returns what fires. Time has to go on from call to call.
+// eval evaluates a rule and returns the firing alerts. The time must increase from call to call.
 func (e *engine) eval(t *testing.T, r rulefmt.Rule, at time.Duration) (firing []*rules.Alert) {
 	t.Helper()
 	rule, ok := e.rules[r.Alert]

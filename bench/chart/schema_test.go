@@ -15,7 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// What cannot be is refused by a message that names the field and tells what it has to be.
+// The chart refuses an impossible value with a message that names the field and its correct values.
 func TestBadValues(t *testing.T) {
 	for values, want := range map[string]string{
 		`{replica: 3}`:                                       `additional properties 'replica' not allowed`,
@@ -110,7 +110,8 @@ func sidecarWith(more string) string {
 	return `{kind: Sidecar, service: {enabled: false}, serviceAccount: {create: false, name: a}, ` + more + `}`
 }
 
-// The schema of config has the fields of ProxyConfiguration, those that the chart itself sets aside.
+// The schema of config has all fields of ProxyConfiguration, except the fields that the chart
+// itself sets.
 func TestSchemaHasAllOfTheConfiguration(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir(), "values.schema.json"))
 	if err != nil {
@@ -131,7 +132,7 @@ type schemaNode struct {
 	Additional any                   `json:"additionalProperties"`
 }
 
-// compareFields compares a schema with the type that it is of.
+// compareFields compares a schema with its type.
 func compareFields(t *testing.T, path string, is schemaNode, of reflect.Type, without ...string) {
 	t.Helper()
 	for of.Kind() == reflect.Pointer {

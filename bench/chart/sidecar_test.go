@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// embedded renders an application's chart with this one in it.
+// embedded renders an application's chart that depends on this one.
 func embedded(t *testing.T, values map[string]any) objects {
 	t.Helper()
 	application, err := loader.Load("testdata/application")
@@ -26,8 +26,8 @@ func embedded(t *testing.T, values map[string]any) objects {
 	return parseObjects(t, r.Manifest)
 }
 
-// Whatever the sidecar listens on, what its pod mounts is there, and its container is as strict as a restricted namespace
-// wants it, whatever the application says for its own ones.
+// For every address of the sidecar, all mounts of its pod exist. Its container fits a restricted
+// namespace, independent of the application's own settings.
 func TestSidecarPods(t *testing.T) {
 	for _, name := range []string{"values-sidecar", "sidecarsilent", "sidecarmonitored"} {
 		t.Run(name, func(t *testing.T) {

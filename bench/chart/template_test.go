@@ -27,7 +27,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// The configuration of each combination is one that the proxy takes, and fits the pod around it.
+// The proxy accepts the configuration of each combination, and the configuration fits the pod.
 func TestConfigurations(t *testing.T) {
 	for name, values := range combinations(t) {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestConfigurations(t *testing.T) {
 	}
 }
 
-// checkPod holds the pod against the configuration of the proxy in it.
+// checkPod compares the pod with its proxy's configuration.
 func checkPod(t *testing.T, pod corev1.PodSpec, c *config.ProxyConfiguration) {
 	t.Helper()
 	container := pod.Containers[0]
@@ -85,7 +85,7 @@ func checkPod(t *testing.T, pod corev1.PodSpec, c *config.ProxyConfiguration) {
 	}
 }
 
-// The checksum of the pods changes with the configuration, and with nothing else.
+// The checksum of the pods changes with the configuration only.
 func TestChecksumRollsPods(t *testing.T) {
 	const annotation = "checksum/config"
 	checksum := func(values string) string {
@@ -129,7 +129,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// An alert can be left out, the others get the labels and the job of the monitor.
+// An alert can be omitted. The other alerts get the labels and the job of the monitor.
 func TestPrometheusRule(t *testing.T) {
 	rule := render(t, combinations(t)["monitored"]).one(t, "PrometheusRule")
 	text, err := yaml.Marshal(rule.Object)

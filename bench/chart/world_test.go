@@ -19,7 +19,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// world is an apiserver with the custom resources that the chart makes objects of. All tests share it.
+// world is an apiserver with the custom resources that the chart uses. All tests share it.
 type world struct {
 	api     *cluster.APIServer
 	audit   *cluster.AuditLog
@@ -38,7 +38,7 @@ func newWorld(tb testing.TB) *world {
 	w.admin, w.dynamic = w.api.Client(), w.api.Dynamic()
 	ctx, cancel := context.WithTimeout(tb.Context(), limit)
 	defer cancel()
-	// The apiserver refuses pods there that are not as Kubernetes' strictest standard wants them.
+	// In this namespace the apiserver refuses pods that violate Kubernetes' strictest standard.
 	restricted := map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: restricted}}
 	if _, err := w.admin.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {

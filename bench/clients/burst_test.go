@@ -13,11 +13,13 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// burst is what a controller manager with a client that allows for it sends at once when it rolls a Deployment.
+// burst is the number of requests that a controller manager can send at once when it rolls a
+// Deployment.
 const burst = 600
 
-// A burst of writes by one user waits for its turn upstream: the proxy refuses none of it, with the places that there are
-// by default and with few. Others do not wait until it is over.
+// A burst of writes by one user waits for its turn upstream. The proxy refuses none of the writes,
+// with the default number of places and with few places. Other users do not wait for the end of the
+// burst.
 func TestBurstOfWrites(t *testing.T) {
 	w := sharedWorld(t)
 	w.AllowBob(t)
@@ -25,8 +27,8 @@ func TestBurstOfWrites(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ns := w.Namespace(t, "burst")
 			p := cluster.ProxyT(t, cluster.ProxyOptions{
-				// With the race detector 600 requests at once keep two processors busy for seconds. The HTTP/2
-				// library cuts a connection whose settings it has not read within two.
+				// With the race detector 600 requests at once keep two processors busy for seconds.
+				// The HTTP/2 library cuts a connection whose settings it has not read within two.
 				NoRace: true, Kubeconfig: w.API.Kubeconfig, TLS: true, Settings: places, Args: []string{"--authentication=delegated"},
 			})
 			controller, bob := p.Client(w.API.Token), p.Client(BobsToken)

@@ -16,11 +16,11 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Front is a server as kubectl reaches it.
+// Front is a server for kubectl.
 type Front struct {
 	Name string
 	Args []string
-	Home string // kubectl keeps discovery there
+	Home string // kubectl's discovery cache is there
 }
 
 // Fronts are the apiserver and the proxy, in this order.
@@ -32,7 +32,7 @@ func (w *World) Fronts(tb testing.TB) [2]Front {
 	}
 }
 
-// Invocation is what kubectl is asked to do.
+// Invocation is one call of kubectl.
 type Invocation struct {
 	Args  []string
 	Stdin string
@@ -54,14 +54,14 @@ func (i Invocation) With(env ...string) Invocation {
 	return i
 }
 
-// Outcome is what a command has left behind.
+// Outcome is the result of a command.
 type Outcome struct {
 	Stdout, Stderr string
 	Code           int // -1 if a signal ended it
 }
 
-// Command makes a process in a process group of its own, so that a Ctrl-C reaches the test alone, with nothing of the
-// user's own configuration in its environment.
+// Command makes a process in its own process group, so that a Ctrl-C reaches only the test. Its
+// environment has nothing of the user's own configuration.
 func Command(ctx context.Context, home, binary string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + home, "GORACE=" + os.Getenv("GORACE")}
@@ -100,7 +100,7 @@ func Finish(tb testing.TB, cmd *exec.Cmd) Outcome {
 	return Outcome{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// Must is Run for what has to succeed.
+// Must is Run for a command that has to succeed.
 func (f Front) Must(tb testing.TB, i Invocation) string {
 	tb.Helper()
 	o := f.Run(tb, i)
@@ -138,7 +138,7 @@ func (f Front) Start(tb testing.TB, i Invocation) *Running {
 	return r
 }
 
-// Kill ends kubectl without giving it time to say goodbye.
+// Kill ends kubectl at once, without an orderly exit.
 func (r *Running) Kill() {
 	r.cancel()
 	r.Wait()
@@ -150,8 +150,8 @@ func (r *Running) Wait() int {
 	return r.cmd.ProcessState.ExitCode()
 }
 
-// Line reads the next line of standard output, without its newline. It reads byte by byte: what follows the line may be for
-// somebody else.
+// Line reads the next line of standard output, without its newline. It reads byte by byte, because
+// another reader may need the bytes after the line.
 func (r *Running) Line(tb testing.TB) string {
 	tb.Helper()
 	late := time.AfterFunc(cluster.Limit, r.cancel)

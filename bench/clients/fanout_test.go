@@ -8,7 +8,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// podsRequests is what the apiserver itself counts about pods.
+// podsRequests are the apiserver's own counts of requests for pods.
 type podsRequests struct{ lists, watches, open float64 }
 
 func podsRequestsOf(t *testing.T, w *World) podsRequests {
@@ -25,8 +25,8 @@ func (r podsRequests) since(before podsRequests) podsRequests {
 	return podsRequests{r.lists - before.lists, r.watches - before.watches, r.open - before.open}
 }
 
-// A thousand watches are one watch upstream, and one list at most: the probe, which matches nothing. When they leave,
-// nothing of them stays.
+// A thousand watches are one watch upstream, and at most one list: the probe, which matches
+// nothing. After the watches leave, the proxy keeps nothing of them.
 func TestThousandWatches(t *testing.T) {
 	w := NewWorld(t)
 	const count = 1000

@@ -14,7 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// inProtobuf is how in-tree controllers ask.
+// inProtobuf asks for protobuf, like in-tree controllers.
 func inProtobuf(c *rest.Config) *rest.Config {
 	c = rest.CopyConfig(c)
 	c.ContentType = "application/vnd.kubernetes.protobuf"
@@ -22,7 +22,7 @@ func inProtobuf(c *rest.Config) *rest.Config {
 	return c
 }
 
-// schedulerLike are informers of what kube-scheduler follows.
+// schedulerLike returns informers of the resources that kube-scheduler follows.
 func schedulerLike(t *testing.T, p *cluster.Proxy) informers.SharedInformerFactory {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(inProtobuf(p.RESTConfig()))
@@ -58,8 +58,8 @@ func syncAll(t *testing.T, f informers.SharedInformerFactory) {
 	}
 }
 
-// A scheduler's protobuf informers sync from the cache. The next scheduler costs upstream nothing but freshness: what
-// the feeds ask for as one, however many they answer.
+// A scheduler's protobuf informers sync from the cache. The next scheduler costs upstream only
+// freshness proofs. One proof serves any number of clients.
 func TestSchedulerLikeInformers(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.SecureProxy(t, "")
@@ -93,7 +93,8 @@ func TestSchedulerLikeInformers(t *testing.T) {
 	}
 }
 
-// Metadata informers, as the garbage collector's, show what there is, of built-in and of custom resources.
+// Metadata informers, like the garbage collector's, show all objects of built-in and of custom
+// resources.
 func TestMetadataInformers(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)

@@ -25,8 +25,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Informers behind the proxy end up with what upstream has, whichever way they read their first state, and over a
-// restart of the proxy.
+// Informers behind the proxy end with upstream's state, for each way to read the first state, and
+// over a restart of the proxy.
 func TestInformers(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)
@@ -153,7 +153,7 @@ func versions(t *testing.T, w *World, gvr schema.GroupVersionResource, ns string
 	return all
 }
 
-// mirror is an informer with a handler that keeps the books.
+// mirror is an informer with a handler that records every event.
 type mirror struct {
 	gvr      schema.GroupVersionResource
 	informer cache.SharedIndexInformer
@@ -196,7 +196,8 @@ func (m *mirror) OnDelete(object any) {
 	delete(m.mu.versions, key)
 }
 
-// note keeps an object's version and complains if it should not have been known, or should have.
+// note keeps an object's version. It reports an error if right says that the object should, or
+// should not, have been known.
 func (m *mirror) note(object any, what string, right func(known bool) bool) (key string) {
 	o := object.(metav1.Object)
 	key = o.GetNamespace() + "/" + o.GetName()
@@ -209,7 +210,7 @@ func (m *mirror) note(object any, what string, right func(known bool) bool) (key
 	return key
 }
 
-// handled returns the versions that the handler was told of, in one namespace.
+// handled returns the versions that the handler has received, in one namespace.
 func (m *mirror) handled(ns string) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// A resource with a maxAge is read as it was up to so long ago, and the answer says so. Others are not.
+// Answers for a resource with a maxAge may be that old, and have an Age header. Answers for other
+// resources have none.
 func TestMaxAge(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)

@@ -17,9 +17,10 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// A proxy with little memory keeps to it, whatever is asked of it: everything by a hundred clients at once in every form; a
-// resource that does not fit beside the ones it has; writes whose history does not fit. What it cannot cache it forwards,
-// and what it answers is right.
+// A proxy with little memory stays within its budget: while a hundred clients at once read
+// everything in every form, with a resource that does not fit beside the cached ones, and with
+// writes whose history does not fit. It forwards requests for a resource that it cannot cache, and
+// its answers are right.
 func TestMemoryBudget(t *testing.T) {
 	t.Parallel()
 	w := NewWorld(t)
@@ -96,7 +97,7 @@ func TestMemoryBudget(t *testing.T) {
 		keepsTo("one list of " + more)
 	}
 	cluster.Eventually(t, "the last resource is not cached", func() bool { return !p.CachedT(t, "serviceaccounts") })
-	// It was given up while it was read, or not begun.
+	// The proxy stopped reading this resource, or did not begin to read it.
 	if !strings.Contains(p.Log(), "no memory is left for another cache") && !strings.Contains(p.Log(), `"newCaches":false`) {
 		t.Error("the log does not say why")
 	}
@@ -121,7 +122,7 @@ func TestMemoryBudget(t *testing.T) {
 	})
 }
 
-// peakOf is the most memory that a proxy has taken, without its program, which the kernel reads again if need be.
+// peakOf returns a proxy's peak memory without its program file, which the kernel can read again.
 func peakOf(p *cluster.Proxy) (int64, error) {
 	_, peak, err := cluster.MemoryOf(p.PID())
 	if err != nil {
@@ -131,7 +132,7 @@ func peakOf(p *cluster.Proxy) (int64, error) {
 	return peak - program, err
 }
 
-// drainBody asks over a connection of its own and reads the answer as a client does that cannot keep up.
+// drainBody sends a request over its own connection and reads the answer slowly.
 func drainBody(ctx context.Context, p *cluster.Proxy, target string, header http.Header) (status int, n int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*cluster.Limit)
 	defer cancel()

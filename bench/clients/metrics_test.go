@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// All metrics are documented, and those that the operator's figures are made of are there.
+// All metrics have help texts, and the metrics behind the status page's figures exist.
 func TestMetrics(t *testing.T) {
 	w := sharedWorld(t)
 	Get(t, w.Proxy.URL+"/api/v1/pods?resourceVersion=0") // there is a feed

@@ -19,8 +19,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// newer is an apiserver that is newer than every type compiled into the proxy: it serves one ConfigMap, with fields that
-// nobody here knows.
+// newer is an apiserver that is newer than all types compiled into the proxy. It serves one
+// ConfigMap with unknown fields.
 type newer struct{ json, message []byte }
 
 func newNewer(t *testing.T) *newer {
@@ -54,7 +54,7 @@ func envelope(kind string, message []byte) []byte {
 	return append([]byte("k8s\x00"), b...)
 }
 
-// ServeHTTP answers discovery, probes and watches of the feeds, and nothing that would be forwarded.
+// ServeHTTP answers discovery, probes and watches of the feeds. It answers no forwarded requests.
 func (n *newer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proto := strings.HasPrefix(r.Header.Get("Accept"), "application/vnd.kubernetes.protobuf")
 	w.Header().Set("Content-Type", "application/json")
@@ -77,7 +77,7 @@ func (n *newer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// watch shows the one object and the end of the state, and then nothing.
+// watch sends the one object and the end of the state, and then no more.
 func (n *newer) watch(w http.ResponseWriter, r *http.Request, proto bool) {
 	end := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{"k8s.io/initial-events-end": "true"}}}
 	if proto {
@@ -104,7 +104,7 @@ func frame(kind string, object []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
 }
 
-// Fields that are unknown to the proxy's types reach clients unaltered, in both encodings.
+// Fields that the proxy's types do not know reach clients unchanged, in both encodings.
 func TestUnknownFieldsSurvive(t *testing.T) {
 	n := newNewer(t)
 	upstream := httptest.NewServer(n)

@@ -12,8 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// What can change while the proxy runs changes with its file, and watches that need not end go on. A file with something
-// wrong in it, or with what cannot change, changes nothing and says why.
+// Settings that can change at run time change with the file, and unaffected watches go on. A file
+// with an error, or with another change, changes nothing, and the log says why.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	w := NewWorld(t)

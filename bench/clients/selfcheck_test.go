@@ -7,7 +7,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Caches of all kinds compare themselves with the apiserver, while it is written to, and find no difference.
+// During writes, the self check compares caches of all kinds with the apiserver, and finds no
+// difference.
 func TestSelfCheck(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// Watch is an open watch on a bare connection of its own, which keeps what it sees.
+// Watch is an open watch on its own bare connection. It keeps its events.
 type Watch struct {
 	Name    string
 	cancel  context.CancelFunc
@@ -76,7 +76,7 @@ func (w *Watch) Last() (e conformance.Event) {
 	return e
 }
 
-// Saw tells whether a change of an object has come.
+// Saw tells whether an event of this kind has come for an object.
 func (w *Watch) Saw(kind, key string) bool {
 	return slices.ContainsFunc(w.Events(), func(e conformance.Event) bool { return e.Type == kind && e.Key == key })
 }

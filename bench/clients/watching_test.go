@@ -7,8 +7,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Watches may go on from what their clients have listed before the proxy had a cache, however many there are: they are what
-// the cache begins with.
+// A watch can begin at the resourceVersion of a list from before the proxy's cache. For any number
+// of such watches, the cache's history begins at their resourceVersion.
 func TestWatchesBeginTheCache(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "early-watches")
@@ -28,8 +28,8 @@ func TestWatchesBeginTheCache(t *testing.T) {
 	}
 }
 
-// A watch may go on from what a client has listed before the history that a cache has. Some are forwarded; when many come,
-// the others are told to list again, as kube-apiserver tells them after a restart.
+// A watch can begin at a resourceVersion from before a cache's history. The proxy forwards some of
+// these watches. If many come, the others get a 410, as from kube-apiserver after a restart.
 func TestWatchFromBeforeTheCache(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "late-watches")
@@ -73,11 +73,12 @@ func TestWatchFromBeforeTheCache(t *testing.T) {
 	})
 }
 
-// A watch that is forwarded, as its cluster.Limit means nothing, ends upstream when its client leaves.
+// A forwarded watch ends upstream when its client leaves. The proxy forwards this watch because its
+// limit has no meaning.
 func TestForwardedWatchEndsWithItsClient(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "forwarded-watch")
-	// Nobody else watches pod templates.
+	// No other client watches pod templates.
 	open := func() float64 {
 		return w.API.MetricsT(t).Sum("apiserver_longrunning_requests", `resource="podtemplates"`, `verb="WATCH"`)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Main is the TestMain of packages whose proxies are looked at with the race detector.
+// Main is the TestMain of packages whose proxies have the race detector.
 func Main(m *testing.M) {
 	if err := os.Setenv("WATCHPROXY_RACE", "1"); err != nil {
 		panic(err)
@@ -31,8 +31,8 @@ func Main(m *testing.M) {
 	cluster.Main(m)
 }
 
-// World is an apiserver with a proxy in front of it, which most tests share, each in namespaces of its own. Those that
-// kill or count have a world of their own.
+// World is an apiserver with a proxy in front of it. Most tests share one, each with its own
+// namespaces. Tests that kill or count have their own world.
 type World struct {
 	API     *cluster.APIServer
 	Proxy   *cluster.Proxy
@@ -41,7 +41,8 @@ type World struct {
 	Dir     string // for files of the tests
 }
 
-// BobsToken is of bob, who may do nothing but read configmaps in namespace default, once AllowBob has said so.
+// BobsToken is the token of bob. After AllowBob, bob may read configmaps in namespace default, and
+// no more.
 const BobsToken = "bobs-token"
 
 // NewWorld starts a world that ends with the test.
@@ -53,7 +54,7 @@ func NewWorld(tb testing.TB) *World {
 	return w
 }
 
-// Namespace makes a namespace for a test, named as it likes and then some.
+// Namespace creates a namespace for a test. Its name is the given one with a unique suffix.
 func (w *World) Namespace(tb testing.TB, name string) string {
 	tb.Helper()
 	return w.API.NamespaceT(tb, cluster.UniqueName(name))
@@ -92,13 +93,14 @@ func LabelPatch(name, value string) []byte {
 	return patch
 }
 
-// FreshProxy starts another proxy in front of the apiserver, without any caches yet, with settings. It ends with the test.
+// FreshProxy starts another proxy in front of the apiserver, without any caches yet, with settings.
+// It ends with the test.
 func (w *World) FreshProxy(tb testing.TB, settings string, args ...string) *cluster.Proxy {
 	tb.Helper()
 	return cluster.ProxyT(tb, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, Settings: settings, Args: args})
 }
 
-// SecureProxy is a fresh one that speaks TLS, and so HTTP/2.
+// SecureProxy is a FreshProxy with TLS, and so HTTP/2.
 func (w *World) SecureProxy(tb testing.TB, settings string, args ...string) *cluster.Proxy {
 	tb.Helper()
 	return cluster.ProxyT(tb, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, Settings: settings, Args: args, TLS: true})
@@ -161,7 +163,8 @@ func NewWidget(name string) *unstructured.Unstructured {
 	}}
 }
 
-// DefineWidgets defines widgets and waits until they are served and documented.
+// DefineWidgets defines widgets and waits until the apiserver serves them and their OpenAPI
+// document.
 func (w *World) DefineWidgets(tb testing.TB) {
 	tb.Helper()
 	size := map[string]any{"type": "integer", "description": "How large it is."}

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// apiServerLimit is how long an apiserver may take to be ready: 3 s on an idle machine with two cores, and a multiple of
-// that while other tests compile.
+// apiServerLimit is how long an apiserver may take to be ready. It takes 3 s on an idle machine
+// with two cores, and a multiple of 3 s while other tests compile.
 const apiServerLimit = 2 * time.Minute
 
 // Options configure an APIServer. The zero value is fine.
@@ -25,12 +25,14 @@ type Options struct {
 	AuditLog string   // file for one JSON line per request
 	Etcd     string   // another server's, which must outlive this one; empty: one of its own
 	Flags    []string // further flags for kube-apiserver
-	// Grace is how long requests may go on once the server is told to stop; 0 for kubeapi's default, which is short.
+	// Grace is how long requests may go on after the server is told to stop; 0 is kubeapi's
+	// default, which is short.
 	Grace time.Duration
 }
 
-// APIServer is a kube-apiserver with etcd in a process of its own. It can be stopped or killed and started again with
-// the same data at the same address. Its methods must not be called concurrently; its fields do not change.
+// APIServer is a kube-apiserver with etcd in a process of its own. It can be stopped or killed and
+// started again with the same data at the same address. Its methods must not be called
+// concurrently; its fields do not change.
 type APIServer struct {
 	URL        string // https://127.0.0.1:PORT
 	Dir        string // the doc of command kubeapi lists what is in it
@@ -44,7 +46,8 @@ type APIServer struct {
 	process   *process
 }
 
-// StartAPIServer starts bin/kubeapi on a free port of loopback. ctx bounds the start, not the life, of the server.
+// StartAPIServer starts bin/kubeapi on a free port of loopback. ctx bounds the start, not the life,
+// of the server.
 func StartAPIServer(ctx context.Context, opts Options) (*APIServer, error) {
 	s := &APIServer{opts: opts, Dir: opts.Dir}
 	if s.Dir == "" {
@@ -131,8 +134,8 @@ func (s *APIServer) start(ctx context.Context, listen string) error {
 	return nil
 }
 
-// Stop ends the server in an orderly way: its watches are cut, its data stay. It returns an error if the server had
-// failed or had to be killed. On a server that does not run it does nothing.
+// Stop ends the server in an orderly way: it cuts the watches and keeps the data. It returns an
+// error if the server has failed or has to be killed. It does nothing if the server does not run.
 func (s *APIServer) Stop() error {
 	if s.process == nil {
 		return nil
@@ -159,7 +162,7 @@ func (s *APIServer) Close() error {
 	return err
 }
 
-// PID returns the process id, by which /proc tells what the server costs.
+// PID returns the process id, for the server's cost in /proc.
 func (s *APIServer) PID() int { return s.process.child.Pid }
 
 // RESTConfig returns a client configuration for the admin, without client-side rate limits.

@@ -8,7 +8,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A pod is accepted without a service account, and outlives an orderly stop and a crash. The address stays.
+// A pod is accepted without a service account, and outlives an orderly stop and a crash. The
+// address stays.
 func TestAPIServerRestarts(t *testing.T) {
 	s := APIServerT(t, Options{})
 	client, err := kubernetes.NewForConfig(s.RESTConfig())

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// AuditRecord is what the apiserver's audit log tells about a request.
+// AuditRecord is a request in the apiserver's audit log.
 type AuditRecord struct {
 	AuditID                  string
 	Stage                    string
@@ -24,7 +24,7 @@ type AuditRecord struct {
 	ResponseStatus           struct{ Code int }
 }
 
-// AuditUser is who asks.
+// AuditUser is the user of a request.
 type AuditUser struct {
 	Username string
 	UID      string
@@ -32,7 +32,7 @@ type AuditUser struct {
 	Extra    map[string][]string
 }
 
-// Effective is whose rights counted.
+// Effective returns the user whose rights the apiserver checked.
 func (r AuditRecord) Effective() AuditUser {
 	if r.ImpersonatedUser != nil {
 		return *r.ImpersonatedUser
@@ -40,13 +40,13 @@ func (r AuditRecord) Effective() AuditUser {
 	return r.User
 }
 
-// AuditLog reads an audit log as it is written, from the first record on.
+// AuditLog reads an audit log while the apiserver writes it, from the first record on.
 type AuditLog struct {
 	Path string
 	at   int64
 }
 
-// SkipT passes over what was written so far, without reading it: the log of many tests is long.
+// SkipT skips the records so far without reading them, because the log of many tests is long.
 func (l *AuditLog) SkipT(tb testing.TB) {
 	tb.Helper()
 	info, err := os.Stat(l.Path)
@@ -56,21 +56,21 @@ func (l *AuditLog) SkipT(tb testing.TB) {
 	l.at = info.Size()
 }
 
-// NextT returns the records that were written since it was called last, or SkipT.
+// NextT returns the records since the last call of NextT or SkipT.
 func (l *AuditLog) NextT(tb testing.TB) (all []AuditRecord) {
 	tb.Helper()
 	all, l.at = l.read(tb)
 	return all
 }
 
-// PeekT is NextT without going on.
+// PeekT returns the same records as NextT, and keeps them for the next call.
 func (l *AuditLog) PeekT(tb testing.TB) (all []AuditRecord) {
 	tb.Helper()
 	all, _ = l.read(tb)
 	return all
 }
 
-// read returns what stands in the log, but for a last record that is being written, and where that ends.
+// read returns the complete records in the log, and the offset of their end.
 func (l *AuditLog) read(tb testing.TB) (all []AuditRecord, end int64) {
 	tb.Helper()
 	file, err := os.Open(l.Path)

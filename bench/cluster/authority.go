@@ -32,7 +32,7 @@ func (s *APIServer) AuthorityT(tb testing.TB) *Authority {
 	return &Authority{pair.Leaf, pair.PrivateKey.(crypto.Signer)}
 }
 
-// ImpostorT returns an authority of the same name that nobody trusts.
+// ImpostorT returns an authority with the same name that no server trusts.
 func (a *Authority) ImpostorT(tb testing.TB) *Authority {
 	tb.Helper()
 	key := NewKeyT(tb)
@@ -49,7 +49,8 @@ func (a *Authority) ImpostorT(tb testing.TB) *Authority {
 	return &Authority{certificate, key}
 }
 
-// SignT makes a certificate of a user that is valid for as long as said, or no more if that is negative.
+// SignT makes a user's certificate with a validity. With a negative validity the certificate has
+// expired.
 func (a *Authority) SignT(tb testing.TB, lasts time.Duration, user string, groups ...string) *tls.Certificate {
 	tb.Helper()
 	const bits = 127
@@ -82,7 +83,7 @@ func NewKeyT(tb testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// PEM returns a certificate and its key as files have them.
+// PEM returns a certificate and its key in the format of files.
 func PEM(of *tls.Certificate) (certificate, key []byte) {
 	der, err := x509.MarshalPKCS8PrivateKey(of.PrivateKey)
 	if err != nil {

@@ -15,8 +15,9 @@ var builds [2]struct {
 	err error
 }
 
-// BuildProxy builds cmd/watchproxy, with the race detector or without, and returns the binary's path. A process builds
-// each at most once; several that build the same one at the same time take turns.
+// BuildProxy builds cmd/watchproxy, with the race detector or without, and returns the binary's
+// path. A process builds each variant at most once. Processes that build the same variant take
+// turns.
 func BuildProxy(ctx context.Context, race bool) (path string, err error) {
 	name, build := "watchproxy-test", &builds[0]
 	if race {

@@ -1,19 +1,20 @@
-// Package cluster is the cluster that tests and commands of the bench run against: a real kube-apiserver with etcd
-// (bin/kubeapi, see bench/kubeapi) and watchproxy itself. It has what all of them need: endpoints and relays, waiting,
-// certificates, kubeconfigs, users and their rights, audit logs, custom resources, a kubelet.
+// Package cluster runs the cluster for tests and commands of the bench: a real kube-apiserver with
+// etcd (bin/kubeapi, see bench/kubeapi) and watchproxy itself. It also has their shared fixtures:
+// endpoints and relays, waiting, certificates, kubeconfigs, users and their rights, audit logs,
+// custom resources, a kubelet.
 //
-// [Main] is the TestMain of all packages. It defines -seed, ends what tests share ([Shared]), and fails the package if
-// a goroutine is left. Functions that end in T fail the test instead of returning an error, and what they start ends
-// with the test.
+// [Main] is the TestMain of all packages. It defines -seed, ends the fixtures that tests share
+// ([Shared]), and fails the package if a goroutine is left. A function whose name ends in T fails
+// the test instead of returning an error. Whatever it starts ends with the test.
 //
-// Each is a child process in a process group of its own, so that a Ctrl-C in the terminal reaches only the parent,
-// which then stops its children in order. The kernel kills them when the parent dies without having done so: a test
-// that panics, times out or is killed leaves nothing behind.
+// Each server is a child process in its own process group. So a Ctrl-C in the terminal reaches only
+// the parent, which then stops its children in order. If the parent dies before that, the kernel
+// kills the children. A test that panics, times out or is killed leaves nothing behind.
 //
-// A process is ready when it says so in a line on its standard output. All that it prints goes to a file, whose end is
-// part of the error when something fails.
+// A process announces in a line on standard output that it is ready. Its output goes to a file. If
+// something fails, the end of this file is part of the error.
 //
-// What a process costs and counts is read from /proc and from its metrics.
+// The cost of a process comes from /proc, its counters from its metrics.
 //
 // Linux only.
 package cluster

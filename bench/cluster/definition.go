@@ -16,8 +16,9 @@ import (
 // Definitions are the definitions of custom resources.
 var Definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// Define makes a namespaced custom resource, unless it is there, whose objects have the given properties beside metadata, and waits until it is
-// served. More is what its version has beside.
+// Define creates a namespaced custom resource, unless it exists, and waits until the apiserver
+// serves it. The objects have the given properties in addition to metadata. More holds further
+// fields of the version.
 func (s *APIServer) Define(ctx context.Context, of schema.GroupVersionResource, kind string, properties, more map[string]any) error {
 	version := map[string]any{
 		"name": of.Version, "served": true, "storage": true,

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Endpoint is a server, spoken to without a client library that would tidy up what is sent.
+// Endpoint is a client of a server without a client library, which would clean up the requests.
 type Endpoint struct {
 	Name  string
 	URL   string
@@ -27,7 +27,7 @@ type Endpoint struct {
 	http1, http2 *http.Client
 }
 
-// Request is what is sent.
+// Request is an HTTP request.
 type Request struct {
 	Method  string // empty: GET
 	Target  string // path and query, sent as it stands
@@ -50,14 +50,14 @@ func (r Request) With(name, value string) Request {
 	return r
 }
 
-// Answer is what came back.
+// Answer is an HTTP response.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// EndpointT is the server at a URL. Its connections end with the test.
+// EndpointT returns the endpoint of a URL. Its connections end with the test.
 func EndpointT(tb testing.TB, name, url, token string, ca []byte) *Endpoint {
 	tb.Helper()
 	e := NewEndpoint(name, url, token, Trust(ca))
@@ -65,7 +65,8 @@ func EndpointT(tb testing.TB, name, url, token string, ca []byte) *Endpoint {
 	return e
 }
 
-// Trust is the TLS configuration of a client that knows an authority, in PEM. Without one, there is no TLS.
+// Trust returns the TLS configuration of a client that trusts an authority, in PEM. Without one,
+// there is no TLS.
 func Trust(ca []byte) *tls.Config {
 	if ca == nil {
 		return nil
@@ -75,7 +76,7 @@ func Trust(ca []byte) *tls.Config {
 	return &tls.Config{RootCAs: roots}
 }
 
-// NewEndpoint is the server at a URL, for who calls CloseIdle when it is done.
+// NewEndpoint returns the endpoint of a URL. The caller must call CloseIdle at the end.
 func NewEndpoint(name, url, token string, config *tls.Config) *Endpoint {
 	return &Endpoint{Name: name, URL: url, Token: token, TLS: config, http1: client(config, false), http2: client(config, config != nil)}
 }
@@ -115,7 +116,7 @@ func (e *Endpoint) CloseIdle() {
 	e.http2.CloseIdleConnections()
 }
 
-// Once has each request take a connection of its own.
+// Once makes each request use its own connection.
 func (e *Endpoint) Once() {
 	for _, c := range []*http.Client{e.http1, e.http2} {
 		c.Transport.(*http.Transport).DisableKeepAlives = true
@@ -131,7 +132,7 @@ func (e *Endpoint) Open(ctx context.Context, r Request) (*http.Response, error) 
 	req.URL.Opaque, req.URL.RawQuery, _ = strings.Cut(r.Target, "?")
 	req.URL.ForceQuery = strings.HasSuffix(r.Target, "?")
 	if strings.HasPrefix(r.Target, "//") {
-		req.URL.Path, req.URL.Opaque = req.URL.Opaque, "" // net/http takes an opaque "//" for a host
+		req.URL.Path, req.URL.Opaque = req.URL.Opaque, "" // net/http parses an opaque "//" as a host
 	}
 	req.Header = e.Headers(r)
 	if host := r.Header.Get("Host"); host != "" {
@@ -155,7 +156,7 @@ func (e *Endpoint) Open(ctx context.Context, r Request) (*http.Response, error) 
 	return resp, nil
 }
 
-// Headers are what a request carries unless it says otherwise.
+// Headers returns the request's headers and the defaults for the missing ones.
 func (e *Endpoint) Headers(r Request) http.Header {
 	h := http.Header{"Accept-Encoding": {"identity"}}
 	if e.Token != "" {
@@ -165,7 +166,8 @@ func (e *Endpoint) Headers(r Request) http.Header {
 	return h
 }
 
-// Ask sends a request and reads the whole answer, within Limit unless ctx has a deadline of its own.
+// Ask sends a request and reads the whole answer, within Limit unless ctx has a deadline of its
+// own.
 func (e *Endpoint) Ask(ctx context.Context, r Request) (a Answer, err error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -184,7 +186,7 @@ func (e *Endpoint) Ask(ctx context.Context, r Request) (a Answer, err error) {
 	return a, nil
 }
 
-// GetT asks for a target, with a header beside.
+// GetT gets a target, with additional headers.
 func (e *Endpoint) GetT(tb testing.TB, target string, header http.Header) Answer {
 	tb.Helper()
 	return e.AskT(tb, Request{Target: target, Header: header})
@@ -200,7 +202,7 @@ func (e *Endpoint) AskT(tb testing.TB, r Request) Answer {
 	return a
 }
 
-// Watch is Open for a watch: an answer but 200 is an error.
+// Watch is Open for a watch: any status except 200 is an error.
 func (e *Endpoint) Watch(ctx context.Context, r Request) (*http.Response, error) {
 	resp, err := e.Open(ctx, r)
 	if err != nil || resp.StatusCode == http.StatusOK {
@@ -234,7 +236,7 @@ func (e *Endpoint) DialT(tb testing.TB) (net.Conn, *bufio.Reader) {
 	return conn, bufio.NewReader(conn)
 }
 
-// HTTP1Only has requests that ask for HTTP/2 use HTTP/1.1 all the same.
+// HTTP1Only makes requests for HTTP/2 use HTTP/1.1 too.
 func (e *Endpoint) HTTP1Only() { e.http2 = e.http1 }
 
 // Address is where the server listens, without the scheme.

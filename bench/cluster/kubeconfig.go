@@ -27,14 +27,15 @@ func (s *APIServer) WriteKubeconfig(path, token string) error {
 	return WriteKubeconfig(path, s.URL, s.CA, clientcmdapi.AuthInfo{Token: token})
 }
 
-// KubeconfigT writes a kubeconfig for the user of a token, with the URL by which the apiserver is reached, and returns its
-// path. The file ends with the test.
+// KubeconfigT writes a kubeconfig for the user of a token, with a URL of the apiserver, and returns
+// its path. The file ends with the test.
 func (s *APIServer) KubeconfigT(tb testing.TB, url, token string) (path string) {
 	tb.Helper()
 	return KubeconfigT(tb, url, s.CA, token)
 }
 
-// KubeconfigT writes a kubeconfig for the user of a token and returns its path. The file ends with the test.
+// KubeconfigT writes a kubeconfig for the user of a token and returns its path. The file ends with
+// the test.
 func KubeconfigT(tb testing.TB, url string, ca []byte, token string) (path string) {
 	tb.Helper()
 	path = filepath.Join(tb.TempDir(), "kubeconfig")

@@ -21,7 +21,8 @@ func NewPod(name string) *corev1.Pod {
 	}
 }
 
-// KubeletT makes a node whose kubelet is a handler, and a running pod on it. They end with the test.
+// KubeletT makes a node whose kubelet is a handler, and a running pod on it. They end with the
+// test.
 func (s *APIServer) KubeletT(tb testing.TB, node, namespace, pod string, serve http.Handler) {
 	tb.Helper()
 	kubelet := httptest.NewUnstartedServer(serve)

@@ -14,14 +14,15 @@ import (
 
 var seed uint64
 
-// Seed is what tests draw from. The flag -seed gives back that of a run which has failed.
+// Seed returns the seed of all random choices in tests. The flag -seed sets it, to repeat a failed
+// run.
 func Seed() uint64 { return seed }
 
-// Main is a package's TestMain. What is set up before the tests, and what they share, ends after them. A goroutine that is left
-// fails the package.
+// Main is a package's TestMain. Fixtures of setUp, and fixtures that tests share, end after the
+// tests. A leaked goroutine fails the package.
 func Main(m *testing.M, setUp ...func(testing.TB)) {
 	flag.Uint64Var(&seed, "seed", rand.Uint64(), "what tests draw from")
-	// Or each end of a proxy takes a second longer.
+	// Without this setting each proxy takes a second longer to end.
 	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
 		panic(err)
 	}

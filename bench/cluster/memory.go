@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// MemoryOf returns the resident memory of a process, and the most that it was so far, in bytes.
+// MemoryOf returns the resident memory of a process and its peak so far, in bytes.
 func MemoryOf(pid int) (resident, peak int64, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -24,7 +24,7 @@ func MemoryOf(pid int) (resident, peak int64, err error) {
 	return resident, peak, nil
 }
 
-// ProgramOf returns how much of a process's resident memory is its program's file, in bytes.
+// ProgramOf returns the part of a process's resident memory that maps the program's file, in bytes.
 func ProgramOf(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -33,7 +33,8 @@ func ProgramOf(pid int) (int64, error) {
 	return parseStatus(string(status), "RssFile:")
 }
 
-// parseStatus finds a size in /proc/PID/status (proc_pid_status(5)): in kB, by which it means 1,024 bytes.
+// parseStatus finds a size in /proc/PID/status (proc_pid_status(5)): in kB, which are units of
+// 1,024 bytes.
 func parseStatus(status, line string) (int64, error) {
 	const kB = 1 << 10
 	_, rest, _ := strings.Cut(status, line)
@@ -45,7 +46,7 @@ func parseStatus(status, line string) (int64, error) {
 	return n * kB, nil
 }
 
-// ResetPeak makes the present memory of a process the most that it was so far.
+// ResetPeak sets the peak memory of a process to its present memory.
 func ResetPeak(pid int) error {
 	const resetPeak = "5" // proc_pid_clear_refs(5)
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(resetPeak), 0o200)

@@ -9,17 +9,18 @@ import (
 	"strings"
 )
 
-// Metrics are metrics in Prometheus' text format. They are scanned for a few: the apiserver's have many thousand lines,
-// and taking all apart once a second would be seen in what is measured.
+// Metrics are metrics in Prometheus' text format. A scan finds only the wanted ones. The
+// apiserver's metrics have many thousand lines, and parsing all of them once a second would distort
+// the measurements.
 type Metrics string
 
-// Metrics returns what the proxy counts.
+// Metrics returns the proxy's metrics.
 func (p *Proxy) Metrics(ctx context.Context) (Metrics, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.AdminURL+"/metrics", http.NoBody)
 	if err != nil {
 		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
 	}
-	req.Close = true // nobody has to clean up after this
+	req.Close = true // then no connection is left to close
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
@@ -49,8 +50,8 @@ func (m Metrics) Sum(metric string, labels ...string) float64 {
 	}
 }
 
-// sample returns the value of a line without its metric's name; 0 if that was but the beginning of the name, or a label
-// differs.
+// sample returns the value of a line without the metric's name. It returns 0 if the metric's name
+// is longer, or if a label differs.
 func sample(line string, labels []string) float64 {
 	has, value, ok := strings.Cut(line, " ")
 	if end := strings.LastIndex(line, "} "); end >= 0 {

@@ -16,7 +16,7 @@ import (
 // stopLimit is how long a process may take to end after SIGTERM, before it is killed.
 const stopLimit = 20 * time.Second
 
-// command tells what to start and how to know that it is ready.
+// command is a program to start, and the sign that it is ready.
 type command struct {
 	path  string
 	args  []string
@@ -25,7 +25,7 @@ type command struct {
 	log   string        // file that everything printed is appended to
 }
 
-// process is a child that has announced itself. Its goroutine ends with it.
+// process is a child that has announced that it is ready. Its goroutine ends with it.
 type process struct {
 	name   string
 	log    string
@@ -35,8 +35,9 @@ type process struct {
 	killed bool  // by kill
 }
 
-// start returns when the command is ready, with the rest of the line that said so. If ctx ends first, the limit passes
-// or the command exits, it is not running any more when start returns an error.
+// start returns when the command is ready, with the rest of the line that announces it. If ctx
+// ends, the limit passes or the command exits before that, start returns an error. The command then
+// no longer runs.
 func start(ctx context.Context, c command) (*process, string, error) {
 	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -48,13 +49,14 @@ func start(ctx context.Context, c command) (*process, string, error) {
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Stdout = &announcement{prefix: []byte(c.ready), log: log, announced: announced}
 	cmd.Stderr = log
-	cmd.WaitDelay = time.Second // for a grandchild that holds the pipe
+	cmd.WaitDelay = time.Second // in case a grandchild holds the pipe
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 
 	p := &process{name: c.path, log: c.log, exited: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// Pdeathsig follows the thread that forked, not the process. So that thread waits here for the child.
+		// Pdeathsig follows the thread that forked, not the process. So that thread waits here for
+		// the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -85,8 +87,8 @@ func start(ctx context.Context, c command) (*process, string, error) {
 	return nil, "", p.withOutput(err)
 }
 
-// stop ends the process by SIGTERM, or by SIGKILL when that takes too long. It returns an error unless the process
-// ended by itself with code 0, or kill had ended it before.
+// stop ends the process with SIGTERM, or with SIGKILL if it takes too long. It returns an error
+// unless the process ends by itself with code 0, or kill has ended it before.
 func (p *process) stop() error {
 	if p.killed {
 		return nil
@@ -113,7 +115,7 @@ func (p *process) kill() {
 	<-p.exited
 }
 
-// exit tells how the process ended, in words that also fit an exit code of 0.
+// exit describes how the process ended, including exit code 0.
 func (p *process) exit() error {
 	if p.err == nil {
 		return errors.New("exit status 0")
@@ -143,8 +145,8 @@ func tail(log string) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// announcement is a child's standard output: it passes everything on to the log and looks for the line by which the
-// child says that it is ready.
+// announcement is a child's standard output. It passes everything on to the log and looks for the
+// line that announces that the child is ready.
 type announcement struct {
 	prefix    []byte
 	log       *os.File

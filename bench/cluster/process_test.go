@@ -95,8 +95,8 @@ func TestProcessStop(t *testing.T) {
 	}
 }
 
-// orphanLog names the environment variable that makes the test binary a parent which waits to be killed, and holds the
-// log of the child that it starts.
+// orphanLog names an environment variable that holds the path of a child's log. With this variable
+// the test binary starts the child and waits to be killed.
 const orphanLog = "CLUSTER_TEST_ORPHAN_LOG"
 
 func orphan(fifo string) {
@@ -108,7 +108,8 @@ func orphan(fifo string) {
 	select {}
 }
 
-// The log is a pipe here: reading it ends when nobody is left who could write to it, neither parent nor child.
+// The log is a pipe here. Its end comes when no process can write to it any more, neither the
+// parent nor the child.
 func TestNothingOutlivesItsParent(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {

@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// raceVariable in the environment has proxies built with the race detector by tests that were not: it is the proxy that
-// is looked at, and the tests are much quicker without.
+// With raceVariable in the environment, tests without the race detector build proxies with it. It
+// is meant to check the proxy, and tests without it are much faster.
 const raceVariable = "WATCHPROXY_RACE"
 
 // proxyLimit is how long a proxy may take to be ready.
@@ -35,7 +35,8 @@ type ProxyOptions struct {
 	TLS        bool     // with a certificate of its own making
 }
 
-// Proxy is a watchproxy in a process of its own. Its methods must not be called concurrently; its fields do not change.
+// Proxy is a watchproxy in a process of its own. Its methods must not be called concurrently; its
+// fields do not change.
 type Proxy struct {
 	URL      string // http://127.0.0.1:PORT, or https
 	CA       []byte // PEM, nil without TLS
@@ -53,7 +54,8 @@ type Proxy struct {
 
 var proxyAddresses = regexp.MustCompile(`^((?:https?|unix)://\S+) \(admin (https?://\S+)\)$`)
 
-// StartProxy starts watchproxy serve. ctx bounds the start, the build included, but not the life of the proxy.
+// StartProxy starts watchproxy serve. ctx bounds the start, the build included, but not the life of
+// the proxy.
 func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {
 	if opts.Binary == "" {
 		var err error
@@ -104,7 +106,7 @@ func (p *Proxy) Configure(settings string) error {
 	return replaceFile(p.file("config.yaml"), []byte(head+settings))
 }
 
-// replaceFile writes a file at once or not at all, as a ConfigMap changes.
+// replaceFile replaces a file atomically, as the kubelet does for a ConfigMap.
 func replaceFile(path string, content []byte) error {
 	return errors.Join(os.WriteFile(path+".new", content, 0o600), os.Rename(path+".new", path))
 }
@@ -145,14 +147,15 @@ func (p *Proxy) writeCertificate() (err error) {
 	return errors.Join(p.ReplaceCertificate(p.CA), p.ReplaceKey(p.key))
 }
 
-// ReplaceCertificate replaces the file of the certificate. The proxy serves the new one when its key is there, too.
+// ReplaceCertificate replaces the file of the certificate. The proxy serves the new certificate
+// when the new key is there too.
 func (p *Proxy) ReplaceCertificate(pem []byte) error { return replaceFile(p.file("tls.crt"), pem) }
 
 // ReplaceKey replaces the file of the certificate's key.
 func (p *Proxy) ReplaceKey(pem []byte) error { return replaceFile(p.file("tls.key"), pem) }
 
-// Stop ends the proxy in an orderly way. It returns an error unless the exit code is 0 and the log holds neither a data
-// race nor a panic: a proxy that recovers from one and goes on has failed all the same.
+// Stop ends the proxy in an orderly way. It returns an error unless the exit code is 0 and the log
+// holds neither a data race nor a panic. A proxy that recovers from a panic has failed too.
 func (p *Proxy) Stop() error {
 	if p.process == nil {
 		return nil
@@ -178,7 +181,7 @@ func (p *Proxy) Signal(signal syscall.Signal) error { return p.process.child.Sig
 // Close stops the proxy as Stop does and removes its files.
 func (p *Proxy) Close() error { return errors.Join(p.Stop(), os.RemoveAll(p.dir)) }
 
-// PID returns the process id, by which /proc tells what the proxy costs.
+// PID returns the process id, for the proxy's cost in /proc.
 func (p *Proxy) PID() int { return p.process.child.Pid }
 
 // Address is where the proxy listens, without the scheme.
@@ -194,17 +197,19 @@ func (p *Proxy) RESTConfig() *rest.Config {
 	return &rest.Config{Host: p.URL, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: p.CA}}
 }
 
-// WriteKubeconfig writes a kubeconfig that points at the proxy: what stands behind it is another tier.
+// WriteKubeconfig writes a kubeconfig that points at the proxy. A proxy with this kubeconfig is
+// another tier.
 func (p *Proxy) WriteKubeconfig(path string) error {
 	var user clientcmdapi.AuthInfo
 	if p.CA != nil {
-		// kubectl asks for a password unless it has credentials for TLS. The proxy does not ask for them.
+		// kubectl asks for a password unless it has credentials for TLS. The proxy does not ask for
+		// them.
 		user = clientcmdapi.AuthInfo{ClientCertificateData: p.CA, ClientKeyData: p.key}
 	}
 	return WriteKubeconfig(path, p.URL, p.CA, user)
 }
 
-// Log returns everything that the proxy has printed since it was started last.
+// Log returns the proxy's output since its last start.
 func (p *Proxy) Log() string {
 	log := contentOf(p.file("watchproxy.log"))
 	return log[min(p.logged, len(log)):]

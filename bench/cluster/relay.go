@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// Relay passes connections on to a server, and can cut, reset, freeze, slow down, truncate and corrupt them. We wrote our
-// own: the published one for the purpose corrupts nothing, leaves no connection half-open, and is a server of its own.
+// Relay passes connections on to a server, and can cut, reset, freeze, slow down, truncate and
+// corrupt them. The published relay for this purpose cannot corrupt data or leave a connection
+// half-open, and is a separate server.
 type Relay struct {
 	listener net.Listener
 	to       func() string
@@ -27,7 +28,7 @@ type Relay struct {
 	}
 }
 
-// Damage is what happens to what the server says next, once on each connection.
+// Damage is a change to the server's next data, once on each connection.
 type Damage int
 
 // The kinds of damage.
@@ -37,13 +38,14 @@ const (
 	Corrupted
 )
 
-// pair is a connection and the one that goes on from it.
+// pair is a client's connection and its connection to the server.
 type pair struct {
 	near, far net.Conn
 	damage    Damage // guarded by Relay.mu
 }
 
-// RelayT starts a relay that ends with the test. It asks for each connection where that goes: "" is nowhere.
+// RelayT starts a relay that ends with the test. For each connection it calls to for the
+// destination; "" refuses the connection.
 func RelayT(tb testing.TB, to func() string) *Relay {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,7 +103,7 @@ func (r *Relay) join(near net.Conn) {
 	delete(r.mu.pairs, p)
 }
 
-// keep remembers a pair, unless the way is cut.
+// keep remembers a pair, unless the relay is cut.
 func (r *Relay) keep(p *pair) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,8 +113,8 @@ func (r *Relay) keep(p *pair) bool {
 	return !r.mu.cut
 }
 
-// pass copies what comes. Its end is passed on; an error ends both connections. A server that takes
-// no more may still have something to say.
+// pass copies data in one direction. It passes on the end of the data; an error ends both
+// connections. A server that takes no more data may still send some.
 func (r *Relay) pass(p *pair, to, from net.Conn, answers bool) {
 	buf := make([]byte, 16<<10)
 	for {
@@ -131,7 +133,7 @@ func (r *Relay) pass(p *pair, to, from net.Conn, answers bool) {
 	}
 }
 
-// write passes on what came, in its time, and tells whether more may come.
+// write passes data on after the delay, and tells whether more data may follow.
 func (r *Relay) write(p *pair, to net.Conn, b []byte, answers bool) bool {
 	r.mu.Lock()
 	damage, delay := Undamaged, r.mu.latency
@@ -157,14 +159,14 @@ func (r *Relay) write(p *pair, to net.Conn, b []byte, answers bool) bool {
 	return err == nil && damage != Truncated
 }
 
-// Refused returns when connections came that the server did not take.
+// Refused returns the times of connections that the server did not accept.
 func (r *Relay) Refused() []time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.mu.refused)
 }
 
-// Cut cuts all connections and takes no new ones, until Mend.
+// Cut cuts all connections and accepts no new ones, until Mend.
 func (r *Relay) Cut() {
 	r.mu.Lock()
 	r.mu.cut = true
@@ -172,7 +174,7 @@ func (r *Relay) Cut() {
 	r.End(false)
 }
 
-// Mend takes connections again.
+// Mend accepts connections again.
 func (r *Relay) Mend() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,15 +207,15 @@ func (r *Relay) End(reset bool) {
 	})
 }
 
-// HalfClose says on all connections that the client will say nothing more.
+// HalfClose ends the client's direction of all connections.
 func (r *Relay) HalfClose() {
 	r.each(func(p *pair) { _ = p.far.(*net.TCPConn).CloseWrite() })
 }
 
-// Damage damages what the server says next on each open connection.
+// Damage damages the server's next data on each open connection.
 func (r *Relay) Damage(how Damage) { r.each(func(p *pair) { p.damage = how }) }
 
-// Slow delays what passes, by a latency and by a pace in bytes/s, of which 0 is none.
+// Slow delays all data by a latency and by a pace in bytes/s. Pace 0 is no limit.
 func (r *Relay) Slow(latency time.Duration, pace int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,7 +23,8 @@ func subjects(kind string, names []string) (all []rbacv1.Subject) {
 	return all
 }
 
-// Allow gives subjects rules, in a namespace, or everywhere if that is empty. The role and its binding have the same name.
+// Allow grants rules to subjects, in a namespace, or everywhere if the namespace is empty. The role
+// and its binding have the same name.
 func (s *APIServer) Allow(ctx context.Context, namespace, name string, to []rbacv1.Subject, rules ...rbacv1.PolicyRule) error {
 	meta := metav1.ObjectMeta{Name: name, Namespace: namespace}
 	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
@@ -40,8 +41,8 @@ func (s *APIServer) Allow(ctx context.Context, namespace, name string, to []rbac
 	return errors.Join(roleErr, bindingErr)
 }
 
-// AwaitRights waits until the apiserver knows of rights: it learns them in the order in which they were made, each kind by
-// itself.
+// AwaitRights waits until the apiserver knows the rights. It learns each kind of object in the
+// order of creation.
 func (s *APIServer) AwaitRights(ctx context.Context, user string, rights ...authorizationv1.ResourceAttributes) error {
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Shared returns what the first test that asks for it makes. It lasts until Main ends it.
+// Shared returns a function that starts a fixture at its first call and then returns the same one.
+// The fixture lasts until Main ends it.
 func Shared[T any](start func(tb testing.TB) *T) func(tb testing.TB) *T {
 	var once sync.Once
 	var made *T
@@ -37,8 +38,8 @@ func endShared() {
 	}
 }
 
-// lasting is a test whose cleanups wait until all tests are over. What goes wrong then fails the package. Without a test, it
-// is the set-up of all.
+// lasting is a test whose cleanups wait until all tests are over. An error in a cleanup fails the
+// package. Without a test, lasting belongs to the setup of the package.
 type lasting struct{ testing.TB }
 
 func (l lasting) Helper() {

@@ -48,7 +48,7 @@ func ProxyT(tb testing.TB, opts ProxyOptions) *Proxy {
 	return p
 }
 
-// NamespaceT makes a namespace. It stays: there is no controller that could empty it.
+// NamespaceT creates a namespace. The namespace stays, because no controller could empty it.
 func (s *APIServer) NamespaceT(tb testing.TB, name string) string {
 	tb.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -58,7 +58,7 @@ func (s *APIServer) NamespaceT(tb testing.TB, name string) string {
 	return name
 }
 
-// UniqueName is a name and then some, so that a test can run again.
+// UniqueName adds a unique suffix to a name, so that a test can run again.
 func UniqueName(name string) string { return name + "-" + strings.ToLower(rand.Text()[:6]) }
 
 // KubectlT returns the path of bin/kubectl.
@@ -71,7 +71,7 @@ func KubectlT(tb testing.TB) string {
 	return path
 }
 
-// MetricsT returns what the proxy counts.
+// MetricsT returns the proxy's metrics.
 func (p *Proxy) MetricsT(tb testing.TB) Metrics {
 	tb.Helper()
 	m, err := p.Metrics(tb.Context())
@@ -81,7 +81,7 @@ func (p *Proxy) MetricsT(tb testing.TB) Metrics {
 	return m
 }
 
-// MetricsT returns what the apiserver counts.
+// MetricsT returns the apiserver's metrics.
 func (s *APIServer) MetricsT(tb testing.TB) Metrics {
 	tb.Helper()
 	text, err := s.Client().RESTClient().Get().AbsPath("/metrics").DoRaw(tb.Context())
@@ -91,7 +91,7 @@ func (s *APIServer) MetricsT(tb testing.TB) Metrics {
 	return Metrics(text)
 }
 
-// MemoryT returns the memory that the proxy takes, and the most that it has taken, in bytes.
+// MemoryT returns the proxy's memory and its peak, in bytes.
 func (p *Proxy) MemoryT(tb testing.TB) (resident, peak int64) {
 	tb.Helper()
 	resident, peak, err := MemoryOf(p.PID())
@@ -107,7 +107,7 @@ func (p *Proxy) CachedT(tb testing.TB, resource string) bool {
 	return p.MetricsT(tb).Sum("watchproxy_feed_synced", Label("resource", resource)) > 0
 }
 
-// Client is a client of the proxy, with a token unless that is empty.
+// Client returns a client of the proxy, with a token unless the token is empty.
 func (p *Proxy) Client(token string) *kubernetes.Clientset {
 	config := p.RESTConfig()
 	config.BearerToken = token

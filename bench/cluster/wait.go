@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Limit bounds every wait for something that ought to happen soon, on a machine that is busy with other things.
+// Limit bounds every wait for an event that should happen soon, even on a busy machine.
 const Limit = 30 * time.Second
 
-// Eventually waits until a condition holds.
+// Eventually waits until a condition is true.
 func Eventually(tb testing.TB, what string, holds func() bool) {
 	tb.Helper()
 	Within(tb, Limit, what, holds)

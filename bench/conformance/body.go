@@ -40,8 +40,8 @@ func plainBody(r cluster.Answer) ([]byte, error) {
 	return plain, err
 }
 
-// opened is a body without what the contract leaves open. Rules read JSON; what else there is becomes JSON that shows
-// all of it.
+// opened returns a body without the parts that the contract leaves open. Rules read JSON, so a body
+// in another format is first shown as JSON.
 func opened(r cluster.Answer, open Rule) ([]byte, error) {
 	body, err := plainBody(r)
 	if err != nil || open == nil {
@@ -65,7 +65,8 @@ func opened(r cluster.Answer, open Rule) ([]byte, error) {
 	return open(body)
 }
 
-// shownAsJSON shows a list in protobuf as its metadata and its items as they are, anything else as its bytes.
+// shownAsJSON shows a protobuf list as its metadata and its unchanged items, and any other body as
+// its bytes.
 func shownAsJSON(body []byte) ([]byte, error) {
 	envelope, err := OpenEnvelope(body)
 	if err != nil {
@@ -127,7 +128,8 @@ func eventsAsJSON(body []byte) (shown []byte, err error) {
 	return shown, err
 }
 
-// written checks that a list is what the API's own types write of what was read out of it.
+// written checks that a list has the same bytes after it is decoded into the API's own types and
+// encoded again.
 func written(body []byte, envelope runtime.Unknown, meta metav1.ListMeta, items [][]byte) error {
 	list := metav1.PartialObjectMetadataList{ListMeta: meta}
 	raw, err := list.Marshal()
@@ -145,7 +147,7 @@ func written(body []byte, envelope runtime.Unknown, meta metav1.ListMeta, items 
 	return err
 }
 
-// A list that is compressed is no larger than the apiserver's.
+// noLarger checks that a compressed list is no larger than the apiserver's.
 func noLarger(want, got cluster.Answer) error {
 	if want.Header.Get("Content-Encoding") == "gzip" && len(got.Body) > len(want.Body) {
 		return fmt.Errorf("%d bytes of gzip, the apiserver's are %d", len(got.Body), len(want.Body))
@@ -155,11 +157,13 @@ func noLarger(want, got cluster.Answer) error {
 
 var age = regexp.MustCompile(`"(\d+[ydhms])+"`)
 
-// columns are told with the first event of a watch of Tables, or so they should be: the apiserver keeps what it encoded
-// for one watch and sends it to others, so that further events have them or not as it happens.
+// columns matches the column definitions of a Table. Only the first event of a watch of Tables
+// should have them. But the apiserver sends an event that it has encoded for one watch to other
+// watches too, so any event may have them.
 var columns = regexp.MustCompile(`"columnDefinitions":(null|\[[^\]]*\]),`)
 
-// Settled is an event without what the contract leaves open: the resourceVersion of a bookmark, ages, and columns.
+// Settled returns an event without the parts that the contract leaves open: the resourceVersion of
+// a bookmark, ages, and columns.
 func Settled(e Event) []byte {
 	switch {
 	case bytes.Contains(e.Line, []byte(`"kind":"Table"`)):

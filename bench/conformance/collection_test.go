@@ -22,13 +22,14 @@ type collection struct {
 
 	one string // an object, in the namespace "a" if there are namespaces
 
-	// uncached tells that the apiserver answers straight from etcd. The proxy forwards what has to be the most recent.
+	// uncached tells that the apiserver answers directly from etcd. The proxy then forwards reads
+	// of the most recent state.
 	uncached bool
-	// excluded tells that the proxy's configuration leaves it alone.
+	// excluded tells that the proxy's configuration excludes the resource.
 	excluded bool
 
-	// What seed fills in. Past is a resourceVersion at which the proxy already followed the collection and which shows
-	// another state than now.
+	// These are set by seed. At the resourceVersion past, the proxy already follows the collection,
+	// and its state differs from now.
 	past, now uint64
 }
 
@@ -53,7 +54,8 @@ var (
 		pods, configMaps, nodes, namespaces, leases, endpoints, widgets, widgetsV2, widgetsAlpha, planets, coreEvents, newEvents,
 	}
 
-	// samples are of each sort one: namespaced and not, built in and custom, and without a cache in the apiserver.
+	// samples has one resource of each sort: namespaced and cluster-wide, built-in and custom, and
+	// without a cache in the apiserver.
 	samples = []*collection{configMaps, nodes, widgets, planets, coreEvents}
 )
 
@@ -68,8 +70,8 @@ func (c *collection) in(namespace string) string {
 	return c.root + "/namespaces/" + namespace + "/" + c.resource
 }
 
-// object is one object to be written. Fields are its top level beside kind, apiVersion and metadata; meta is what
-// metadata holds beside name and namespace.
+// object is one object to be written. Fields are its top level beside kind, apiVersion and
+// metadata; meta is what metadata holds beside name and namespace.
 type object struct {
 	of              *collection
 	namespace, name string
@@ -101,8 +103,8 @@ func (c *collection) apiVersion() string {
 	return c.root[len("/apis/"):]
 }
 
-// write sends a change to the apiserver and returns the resourceVersion that the answer carries: of a change its own, of
-// a deletion 0, as answers to those vary.
+// write sends a change to the apiserver and returns the resourceVersion of the answer. For a
+// deletion it returns 0, because the answers to deletions vary.
 func write(ctx context.Context, method, target, body string) (uint64, error) {
 	r := request{Method: method, Target: target, Body: body}.With("Content-Type", "application/json")
 	if method == http.MethodPatch {
@@ -138,7 +140,8 @@ func (o object) patchStatus(ctx context.Context, patch string) (uint64, error) {
 	return write(ctx, http.MethodPatch, o.path()+"/status", patch)
 }
 
-// remove deletes at once, without the grace that a pod on a node would get, nor the finalizer of a replicationcontroller.
+// remove deletes at once, without the grace that a pod on a node would get, nor the finalizer of a
+// replicationcontroller.
 func (o object) remove(ctx context.Context) error {
 	_, err := write(ctx, http.MethodDelete, o.path(), `{"gracePeriodSeconds":0,"propagationPolicy":"Background"}`)
 	if err == nil && o.of == namespaces {
@@ -148,7 +151,7 @@ func (o object) remove(ctx context.Context) error {
 	return err
 }
 
-// createT is create for what the test needs.
+// createT is create for objects that the test needs.
 func (o object) createT(tb testing.TB) uint64 {
 	tb.Helper()
 	rv, err := o.create(tb.Context())

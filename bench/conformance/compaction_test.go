@@ -10,7 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// another lets all that follows in a test speak to an apiserver of its own, and to a proxy in front of it.
+// another starts an apiserver and a proxy in front of it. The rest of the test uses both.
 func another(t *testing.T, options cluster.Options) *cluster.APIServer {
 	t.Helper()
 	server := cluster.APIServerT(t, options)
@@ -18,8 +18,8 @@ func another(t *testing.T, options cluster.Options) *cluster.APIServer {
 	return server
 }
 
-// anotherProxy lets all that follows in a test speak to an apiserver, and to a proxy in front of it with settings of its
-// own, both as the user of a token.
+// anotherProxy starts a proxy with its own settings in front of an apiserver. The rest of the test
+// uses both as the user of a token.
 func anotherProxy(t *testing.T, server *cluster.APIServer, token, settings string) {
 	t.Helper()
 	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: server.KubeconfigT(t, server.URL, token), Settings: settings})
@@ -31,8 +31,9 @@ func anotherProxy(t *testing.T, server *cluster.APIServer, token, settings strin
 	speakTo(t, server, token, proxy, "")
 }
 
-// What etcd has compacted is gone: for reads of exact states, for the tokens of pages, and for the watches of what the
-// apiserver has in no cache. A proxy that begins to follow afterwards does not know more than the apiserver.
+// Compacted revisions are gone: for reads of exact states, for continue tokens, and for watches of
+// resources without a cache in the apiserver. A proxy that starts a feed afterwards knows no more
+// than the apiserver.
 func TestCompaction(t *testing.T) {
 	another(t, cluster.Options{Flags: []string{"--etcd-compaction-interval=1s"}})
 	if err := defineCustom(t.Context()); err != nil {
@@ -51,7 +52,7 @@ func TestCompaction(t *testing.T) {
 			}
 		}
 	}
-	// The apiserver's cache looks once in 15 seconds whether what it has is compacted.
+	// Every 15 seconds the apiserver's cache checks for compacted revisions.
 	for _, c := range samples {
 		exact := fmt.Sprintf("%s?resourceVersionMatch=Exact&resourceVersion=%d", c.all(), gone[c])
 		await(t, get(exact), 410)
@@ -61,7 +62,8 @@ func TestCompaction(t *testing.T) {
 		rows = append(rows, compacted(t, c, gone[c])...)
 	}
 	checkTogether(t, rows)
-	// When there are too many watches from before its time, the proxy says itself that they are too late.
+	// If too many watches come from before its history, the proxy itself answers that they are too
+	// old.
 	for range 32 {
 		openPairUnseen(t, get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", configMaps.all(), gone[configMaps])))
 	}

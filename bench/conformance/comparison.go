@@ -13,19 +13,20 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// comparedHeaders are those that must be the same in both answers. Date, the ids of the apiserver's flow control, and
-// how the length of the body is told (Content-Length or chunks) are left out.
+// comparedHeaders are those that must be the same in both answers. Date, the ids of the apiserver's
+// flow control, and how the length of the body is told (Content-Length or chunks) are left out.
 var comparedHeaders = []string{
 	"Content-Type", "Cache-Control", "Retry-After", "Warning", "Vary", "Allow", "Location", "Etag", "Www-Authenticate",
 	"X-Content-Type-Options", "Content-Encoding",
 }
 
-// Rule is what the contract leaves open in a body. It returns the body without that, or an error if the body breaks the
-// contract by itself.
+// Rule removes the parts of a body that the contract leaves open. It returns an error if the body
+// itself breaks the contract.
 type Rule func(body []byte) ([]byte, error)
 
-// SomeState is the rule of lists that ask for no exact resourceVersion: whatever state they show is new enough, and
-// not older than rv. Only the digits of the list's own resourceVersion may differ, there and in its continue token.
+// SomeState is the rule for lists without an exact resourceVersion. They may show any state that is
+// not older than rv. Only the digits of the list's own resourceVersion may differ, there and in its
+// continue token.
 func SomeState(rv uint64) Rule {
 	return func(body []byte) ([]byte, error) {
 		if gjson.GetBytes(body, "kind").Str == "Status" {
@@ -56,8 +57,9 @@ func SomeState(rv uint64) Rule {
 	}
 }
 
-// ExactPage is the rule of pages at an exact resourceVersion. The apiserver's cache answers them while it has that state,
-// then etcd: in continue tokens, the one writes keys with a slash in front, the other without.
+// ExactPage is the rule of pages at an exact resourceVersion. The apiserver's cache answers them
+// while it has that state, and etcd afterwards. In continue tokens the cache writes keys with a
+// leading slash, and etcd without.
 func ExactPage(body []byte) ([]byte, error) {
 	token := gjson.GetBytes(body, "metadata.continue")
 	if token.Str == "" {
@@ -101,7 +103,7 @@ func Compare(want, got cluster.Answer, open Rule) error {
 	return noLarger(want, got)
 }
 
-// excerpts shows where two bodies part.
+// excerpts shows where two bodies begin to differ.
 func excerpts(want, got []byte) string {
 	const around = 120
 	at := 0

@@ -12,8 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// A long list is compressed when the client likes that, whatever it is written in; it is the apiserver's list, and no
-// larger. What was compressed once is not compressed again.
+// A long list in any form is compressed if the client accepts gzip. It is the apiserver's list, and
+// no larger. The proxy compresses each page only once.
 func TestCompressedLists(t *testing.T) {
 	homes := newNamespaces(t, "compressed", 2)
 	small := &collection{name: "small objects", root: "/api/v1", resource: "serviceaccounts", kind: "ServiceAccount", namespaced: true}
@@ -75,7 +75,8 @@ func compressed(t *testing.T, path string) {
 	}
 }
 
-// anUpdate makes anew what it touches and what stands behind that, once.
+// anUpdate checks that an update makes the proxy compress the changed page and the page after it
+// again, once.
 func anUpdate(t *testing.T, c *collection, home string) {
 	t.Helper()
 	list := get(c.all()+"?resourceVersion=0").With("Accept-Encoding", "gzip")
@@ -117,7 +118,7 @@ func derivedMisses(t *testing.T) int {
 	return int(m.Sum("watchproxy_derived_misses_total"))
 }
 
-// What is just long enough is compressed, and what is not is not.
+// A list at the threshold is compressed. A shorter one is not.
 func TestCompressionThreshold(t *testing.T) {
 	const threshold = 128 << 10
 	home := newNamespaces(t, "threshold", 1)[0]

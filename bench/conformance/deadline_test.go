@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Watches that end by themselves are compared as a whole, with their end.
+// The test compares watches that end by themselves as a whole, including their end.
 func TestFiniteWatches(t *testing.T) {
 	var rows []row
 	for _, c := range samples {
@@ -52,7 +52,8 @@ func TestFiniteWatches(t *testing.T) {
 	))
 }
 
-// historyRows are watches from before some writes. These are recent, as the apiserver keeps events for 75 seconds only.
+// historyRows are watches from before some writes. These are recent, as the apiserver keeps events
+// for 75 seconds only.
 func historyRows(t *testing.T, c *collection) (rows []row) {
 	t.Helper()
 	s := newScript(t, c)
@@ -73,7 +74,8 @@ func historyRows(t *testing.T, c *collection) (rows []row) {
 	return append(rows, row{name: c.name + ", nothing", request: get(target), status: 200, from: cache})
 }
 
-// brief asks for a watch that ends as soon as all that is there has come. Etcd takes its time for what is past.
+// brief returns the query of a watch that ends soon after all existing events have come. etcd takes
+// longer for past events.
 func (c *collection) brief() string {
 	if c.uncached {
 		return "watch=true&timeoutSeconds=3"
@@ -81,8 +83,8 @@ func (c *collection) brief() string {
 	return "watch=true&timeoutSeconds=1"
 }
 
-// Watches from before the proxy's history are the apiserver's to serve, but for a crowd of them: then some are told that
-// it is too old, as the apiserver tells those from before its own.
+// The proxy forwards watches from before its history. In a crowd, some of these watches get "too
+// old resource version", like watches from before the apiserver's history.
 func TestCrowdOfLateWatches(t *testing.T) {
 	const crowd = 32
 	late := get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", endpoints.all(), old)) // which the apiserver has, as few are written
@@ -97,14 +99,14 @@ func TestCrowdOfLateWatches(t *testing.T) {
 	})
 }
 
-// Watches that are forwarded by nature, not because the cache lags, are not bounded in number.
+// Watches that the cache never answers are forwarded without a bound on their number.
 func TestCrowdOfForwardedWatches(t *testing.T) {
 	for range 100 {
 		openPairUnseen(t, get(coreEvents.in("a")+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"))
 	}
 }
 
-// What is wrong with a watch is told before it begins.
+// The error of a wrong watch comes before the watch begins.
 func TestRefusedWatches(t *testing.T) {
 	for _, c := range samples {
 		t.Run(c.name, func(t *testing.T) {
@@ -140,7 +142,8 @@ func TestRefusedWatches(t *testing.T) {
 	}
 }
 
-// A watch that asks for bookmarks gets one shortly before it times out, so that its client can go on from there.
+// A watch that asks for bookmarks gets one shortly before it times out, so that its client can go
+// on from there.
 func TestLastBookmark(t *testing.T) {
 	const lifetime = 4 * time.Second
 	var streams []*stream
@@ -209,7 +212,7 @@ func toEnd(streams []*stream) []watched {
 	return all
 }
 
-// check holds a watch that shows nothing but bookmarks against its lifetime, which began between two times.
+// check checks a watch with bookmarks only against its lifetime, which began between two times.
 func (w *watched) check(t *testing.T, unseen uint64, after, before time.Time, lifetime time.Duration) {
 	t.Helper()
 	// The apiserver looks for due bookmarks once a second.

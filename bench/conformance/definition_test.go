@@ -21,7 +21,7 @@ type gadgets struct {
 	t *testing.T
 }
 
-// newGadgets defines a resource that nobody has asked for before.
+// newGadgets defines a resource without earlier requests.
 func newGadgets(t *testing.T, versions ...string) *gadgets {
 	t.Helper()
 	plural := strings.ReplaceAll(unique("gadgets"), "-", "")
@@ -97,7 +97,7 @@ func (g *gadgets) ended(s *stream) {
 	}
 }
 
-// same checks that for a while every answer is the apiserver's, from wherever.
+// same checks that for a while every answer equals the apiserver's, from the cache or forwarded.
 func (g *gadgets) same(targets ...string) {
 	g.t.Helper()
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && !g.t.Failed(); {
@@ -120,13 +120,13 @@ func (g *gadgets) same(targets ...string) {
 	}
 }
 
-// sized is a version whose objects get a size if they have none, as they are read.
+// sized returns a version with a default size, which the apiserver adds when it reads an object.
 func sized(version string) string {
 	return strings.Replace(version, `"color":{"type":"string"}`, `"color":{"type":"string"},"size":{"type":"integer","default":2}`, 1)
 }
 
-// A change of the schema changes the bytes of objects, though not their resourceVersions. Nothing that was cached under
-// the old one is served after upstream itself has let go of it.
+// A change of the schema changes the bytes of objects, though not their resourceVersions. After
+// upstream serves the new schema, the proxy serves no object from a cache of the old schema.
 func TestSchemaChange(t *testing.T) {
 	g := newGadgets(t, version("v1", true, ""))
 	g.add("one", "red")
@@ -161,7 +161,7 @@ func TestSelectableFieldsChange(t *testing.T) {
 	g.same(g.all() + red)
 }
 
-// A version that is not served any more is not served from the cache either; the others go on.
+// The proxy no longer serves a removed version from the cache. The other versions go on.
 func TestVersionRemoved(t *testing.T) {
 	g := newGadgets(t, version("v1", true, ""), version("v2", false, ""))
 	g.add("one", "red")
@@ -177,7 +177,8 @@ func TestVersionRemoved(t *testing.T) {
 	g.cached(g.all() + "?resourceVersion=0")
 }
 
-// A definition that is deleted takes its objects with it. Another one of the same name begins with none.
+// With a deleted definition its objects are gone. A new definition of the same name begins without
+// objects.
 func TestDefinitionDeletedAndRecreated(t *testing.T) {
 	g := newGadgets(t, version("v1", true, ""))
 	g.add("one", "red")
@@ -198,7 +199,8 @@ func TestDefinitionDeletedAndRecreated(t *testing.T) {
 	}
 }
 
-// A new definition is cached from its first request on, though the proxy was asked for it when there was none.
+// The proxy caches a new definition's objects from the first request on, even if it got requests
+// for the resource before.
 func TestDefinitionAppears(t *testing.T) {
 	plural := strings.ReplaceAll(unique("late"), "-", "")
 	target := "/apis/example.com/v1/" + plural
@@ -209,7 +211,8 @@ func TestDefinitionAppears(t *testing.T) {
 	g.cached(target)
 }
 
-// All watches of a resource end when its definition changes, and come back at once. They come back to the cache.
+// All watches of a resource end when its definition changes, and come back at once. They come back
+// to the cache.
 func TestCrowdAfterARedefinition(t *testing.T) {
 	const crowd = 40
 	g := newGadgets(t, version("v1", true, ""))

@@ -1,15 +1,17 @@
-// Package conformance checks watchproxy's first promise: never a wrong answer. Its tests run the real
-// proxy in front of a real kube-apiserver, send both the same requests, and compare the answers.
+// Package conformance checks watchproxy's first promise: never a wrong answer. Its tests run the
+// real proxy in front of a real kube-apiserver, send both the same requests, and compare the
+// answers.
 //
 // # The differential suite
 //
 // The suite is a [testing.T] table of requests. Each request goes to both servers as it is, over
-// HTTP/1.1 or HTTP/2 and without a client library. Each request asks for plain JSON, and for the other
-// forms that the apiserver offers: for one form that -seed picks, or for all (-all-forms). Status,
-// headers and body must be the same.
+// HTTP/1.1 or HTTP/2 and without a client library. Each request asks for plain JSON, and for the
+// other forms that the apiserver offers: for one form that -seed picks, or for all (-all-forms).
+// Status, headers and body must be the same.
 //
-// Each row also says where the proxy's answer must come from, its cache or the apiserver. The proxy's
-// own metrics must agree. So a row about the cache cannot pass because the proxy forwards the request.
+// Each row also says where the proxy's answer must come from, its cache or the apiserver. The
+// proxy's own metrics must agree. So a row about the cache cannot pass because the proxy forwards
+// the request.
 //
 // The comparison ignores only what can differ between two answers of the apiserver itself:
 //
@@ -31,7 +33,7 @@
 //
 // # The validator
 //
-// [Check] compares what one watcher saw, over all its connections, with what the apiserver says about
-// the same selection ([Reference]). It reports each error with the name of the broken [Guarantee].
-// Load and fault tests can use it as well.
+// [Check] compares what one watcher saw, over all its connections, with what the apiserver says
+// about the same selection ([Reference]). It reports each error with the name of the broken
+// [Guarantee]. Load and fault tests can use it as well.
 package conformance

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Nobody may do anything: the proxy's own identity must not show through.
+// This user may do nothing, and the proxy must not answer with its own identity's rights.
 func TestForbidden(t *testing.T) {
 	if *rights != "" {
 		t.Skip("-rbac: a proxy that authenticates refuses itself who has no identity; what it says to those who may not, package access compares")
@@ -47,7 +47,7 @@ func TestForbidden(t *testing.T) {
 	))
 }
 
-// What a resource does not serve is refused in the same words, whoever is asked.
+// Both servers refuse a method that a resource does not serve in the same words.
 func TestRefusedMethods(t *testing.T) {
 	var rows []row
 	for _, c := range samples {
@@ -85,7 +85,7 @@ func TestRefusedMethods(t *testing.T) {
 	))
 }
 
-// A server behind the apiserver that is not there.
+// The server of an aggregated API is down.
 func TestAggregatedServerDown(t *testing.T) {
 	const apiservices = "/apis/apiregistration.k8s.io/v1/apiservices"
 	const name = "v1.down.example.com"

@@ -12,7 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Whatever the apiserver lets select by, the cache selects by.
+// The cache supports every field selector of the apiserver.
 func TestFields(t *testing.T) {
 	home := newNamespaces(t, "fields", 1)[0]
 	var last uint64
@@ -27,7 +27,7 @@ func TestFields(t *testing.T) {
 	checkTogether(t, watches)
 }
 
-// Fields of custom resources are those that their definition names, of three types.
+// The fields of a custom resource are the fields in its definition, of three types.
 func TestCustomFields(t *testing.T) {
 	g := newGadgets(t, typed)
 	home := newNamespaces(t, "fields", 1)[0]
@@ -38,7 +38,8 @@ func TestCustomFields(t *testing.T) {
 	checkTogether(t, s.watches(home))
 }
 
-// What was written as another version, where the field has no type, is compared as the apiserver prints it.
+// If an object was written in another version, where the field has no type, the selector compares
+// the value as the apiserver prints it.
 func TestFieldsOfAnotherVersion(t *testing.T) {
 	g := newGadgets(t, typed, untyped)
 	v2 := g.collection
@@ -113,12 +114,12 @@ func (s *selectables) rows(home string, last uint64) (rows []row) {
 	return rows
 }
 
-// is is a requirement of the field.
+// is returns a requirement for the field.
 func (f field) is(operator, value string) string {
 	return f.label + operator + fields.EscapeValue(value)
 }
 
-// refused are requests by what is no field of the collection.
+// refused returns requests with selectors by fields that the collection does not have.
 func (s *selectables) refused(home string) (rows []row) {
 	for _, label := range s.foreign {
 		for _, query := range []string{"?resourceVersion=0&", "?", "?watch=true&resourceVersion=0&", "?watch=true&"} {
@@ -129,7 +130,7 @@ func (s *selectables) refused(home string) (rows []row) {
 	return rows
 }
 
-// watches are watches that begin with what is selected, and soon end.
+// watches returns watches that begin with the selected objects and end soon.
 func (s *selectables) watches(home string) (rows []row) {
 	for _, f := range s.fields {
 		for _, operator := range []string{"=", "!="} {
@@ -154,7 +155,8 @@ func selected(body []byte) bool {
 	return gjson.GetBytes(body, "items.0").Exists() || gjson.GetBytes(body, "rows.0").Exists()
 }
 
-// something is the rule of lists that must not be empty: else they would show nothing about a selector.
+// something is the rule for lists that must not be empty: an empty list would prove nothing about a
+// selector.
 func something(open rule) rule {
 	return func(body []byte) ([]byte, error) {
 		if !selected(body) {

@@ -40,8 +40,8 @@ func passages(gadgets *collection) []passage {
 	}
 }
 
-// An object enters a selection, changes in it, leaves it, and is deleted inside and outside of it. The watches of the
-// selection and of its opposite tell so in the apiserver's words.
+// An object enters a selection, changes in it, leaves it, and is deleted inside and outside of it.
+// The watches of the selection and of its opposite show this with the apiserver's events.
 func TestFieldWatches(t *testing.T) {
 	g := newGadgets(t, typed)
 	home := newNamespaces(t, "passage", 1)[0]
@@ -93,7 +93,8 @@ func (p passage) object(home, name string) object {
 	return o
 }
 
-// run sends one object through, and another one half way. The last shows in both selections.
+// run moves one object through the selection, and another one half way. Both selections show the
+// object last.
 func (p passage) run(ctx context.Context, o, last object) error {
 	half := o
 	half.name += "-half"

@@ -14,10 +14,11 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Every row is asked for in plain JSON over HTTP/1.1, and in other forms: one of them by lot, or all.
+// Every row is asked for in plain JSON over HTTP/1.1, and in other forms: a random one, or all.
 var allForms = flag.Bool("all-forms", false, "ask for every row in every form, instead of in one more by lot")
 
-// form is a way to ask for an answer: what is accepted for a get, a list and a watch. What is empty is not offered.
+// form is an encoding of answers: the Accept headers for a get, a list and a watch. An empty one
+// means that the apiserver does not offer the form.
 type form struct {
 	name             string
 	get, list, watch string
@@ -27,8 +28,8 @@ type form struct {
 
 const meta = ";v=v1;g=meta.k8s.io"
 
-// encodings are what the apiserver offers, as clients ask for it: custom resources have no protobuf form, and errors
-// none of the transformed ones.
+// encodings are the apiserver's encodings, as clients ask for them. Custom resources have no
+// protobuf form. Errors have no transformed forms.
 var encodings = []form{
 	{name: "JSON", get: "application/json", list: "application/json", watch: "application/json"},
 	{name: "indented", get: "application/json;pretty=1", list: "application/json;pretty=1", watch: "application/json;pretty=1"},
@@ -51,7 +52,8 @@ func partial(name, mime string) form {
 	return form{name: name, get: one, list: mime + ";as=PartialObjectMetadataList" + meta + ",application/json", watch: one}
 }
 
-// forms are all encodings, plain and compressed, over both protocols, but for the one of the row itself.
+// forms are all encodings, plain and compressed, over both protocols, except the form of the row
+// itself.
 var forms = func() (all []form) {
 	for _, f := range encodings {
 		for _, f.gzip = range []bool{false, true} {
@@ -74,7 +76,7 @@ func (f form) String() string {
 	return strings.Join(words, " ")
 }
 
-// lots are those of the forms that something of a name is asked for in.
+// lots draws the forms for a row, by its name.
 func lots(name string, forms []form) []form {
 	if *allForms {
 		return forms
@@ -89,7 +91,8 @@ var watchedForms = slices.DeleteFunc(slices.Clone(forms), func(f form) bool { re
 
 var plainPath = regexp.MustCompile(`^/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?/([^/]+)(/[^/]+)?$`)
 
-// accept is what to accept for what a request asks for, "" if that is not offered or the request is not plain.
+// accept returns the Accept header for a request, or "" if the form is not offered or the request
+// is not plain.
 func (f form) accept(r request) string {
 	path, query, _ := strings.Cut(r.Target, "?")
 	parts := plainPath.FindStringSubmatch(path)
@@ -151,8 +154,8 @@ func (r row) inForms() (rows []row) {
 	return rows
 }
 
-// ageless is the rule of Tables: their cells tell ages, as of the moment in which they are written. What is asked of the
-// apiserver twice at the same time differs in them.
+// ageless is the rule for Tables. Their cells contain ages at the moment of writing, so even two
+// answers of the apiserver can differ.
 func ageless(open rule) rule {
 	if open == nil {
 		open = same
@@ -160,7 +163,8 @@ func ageless(open rule) rule {
 	return func(body []byte) ([]byte, error) { return open(age.ReplaceAll(body, []byte(`"AGE"`))) }
 }
 
-// unwritable tells that the apiserver could not write an answer: its YAML has no control characters.
+// unwritable tells that the apiserver could not write an answer, because its YAML cannot hold
+// control characters.
 func unwritable(r reply) bool {
 	return r.Status == http.StatusInternalServerError && bytes.Contains(r.Body, []byte("control characters are not allowed"))
 }

@@ -40,7 +40,8 @@ func receive(br *bufio.Reader, r request) (*http.Response, []byte, error) {
 	return resp, body, err
 }
 
-// conversation is a mixture of answers from the cache and the apiserver, small and large, with and without a body.
+// conversation is a mixture of answers from the cache and the apiserver, small and large, with and
+// without a body.
 func conversation() []request {
 	return []request{
 		get(configMaps.expand(configMaps.in("a") + "?resourceVersion=$N&resourceVersionMatch=Exact")),
@@ -61,8 +62,9 @@ func conversation() []request {
 	}
 }
 
-// One connection carries one request after another, and the answers are those that each request gets alone. Where the
-// proxy says that a connection ends, which it may do after a watch only, it does, and the client begins another one.
+// One connection carries one request after another, and each request gets the same answer as alone.
+// The proxy may announce the end of a connection only after a watch. The connection then ends, and
+// the client opens another one.
 func TestConnectionReuse(t *testing.T) {
 	for _, sending := range []struct {
 		name  string
@@ -81,8 +83,8 @@ func TestConnectionReuse(t *testing.T) {
 	}
 }
 
-// converse sends requests over one connection, until the last or the end of the connection, and tells how many were
-// answered.
+// converse sends requests over one connection, until the last or the end of the connection, and
+// tells how many were answered.
 func converse(t *testing.T, e *cluster.Endpoint, piece int, exchanges []exchange) (answered int) {
 	t.Helper()
 	conn, br := e.DialT(t)
@@ -158,7 +160,8 @@ func (x exchange) answered(t *testing.T, br *bufio.Reader) *http.Response {
 	return resp
 }
 
-// A client may ask for the connection to end, and one that speaks HTTP/1.0 neither keeps it nor knows chunks.
+// A client may ask for the connection to end. An HTTP/1.0 client neither keeps the connection nor
+// understands chunks.
 func TestLastRequestOfAConnection(t *testing.T) {
 	requests := append(conversation(), get(configMaps.in("a")+"?resourceVersion=0&watch=true&timeoutSeconds=1"))
 	for _, e := range []*cluster.Endpoint{apiserver, proxied} {
@@ -186,7 +189,7 @@ func TestLastRequestOfAConnection(t *testing.T) {
 	}
 }
 
-// What is no HTTP request is refused in the same way, whatever the words.
+// Both servers refuse a malformed request in the same way, perhaps in other words.
 func TestMalformedRequests(t *testing.T) {
 	for _, text := range []string{
 		"GET /api/v1/namespaces/a/pods/web%zz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
@@ -213,7 +216,7 @@ func TestMalformedRequests(t *testing.T) {
 	}
 }
 
-// A client that waits for leave to send its body gets it.
+// A client that sends Expect: 100-continue gets a 100 and then sends its body.
 func TestExpectContinue(t *testing.T) {
 	home := newNamespaces(t, "expected", 1)[0]
 	for _, e := range []*cluster.Endpoint{apiserver, proxied} {

@@ -9,9 +9,11 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// What the proxy's consistent reads stand on, shown at the apiserver itself (watchcache/upstream/fresh, Feed.Fresh).
+// These tests check, at the apiserver itself, the assumptions of the proxy's consistent reads
+// (watchcache/upstream/fresh, Feed.Fresh).
 
-// A list that matches nothing tells etcd's current revision, whichever collection was written to last.
+// A list that matches nothing tells etcd's current revision, whichever collection was written to
+// last.
 func TestProbeTellsTheRevision(t *testing.T) {
 	for name, target := range map[string]string{
 		"namespaced":     "/api/v1/namespaces/watchproxy.none/endpoints?limit=1",
@@ -29,9 +31,10 @@ func TestProbeTellsTheRevision(t *testing.T) {
 	}
 }
 
-// A watch of a quiet collection that times out after three seconds brings a bookmark at or beyond what a probe saw before
-// it was opened, long before an ordinary watch would. The probe has to be of the same collection: it is what makes the
-// apiserver ask etcd how far that one has got. Without, nothing comes at all.
+// A watch of a quiet collection with a timeout of three seconds gets a bookmark at or beyond the
+// revision of an earlier probe, long before an ordinary watch does. The probe must be of the same
+// collection: it makes the apiserver ask etcd for the collection's progress. Without the probe, no
+// bookmark comes.
 func TestSideWatchBringsABookmark(t *testing.T) {
 	for _, c := range []*collection{endpoints, nodes, planets, widgetsV2} {
 		t.Run(c.name, func(t *testing.T) {
@@ -62,7 +65,8 @@ func TestSideWatchBringsABookmark(t *testing.T) {
 	}
 }
 
-// The apiserver's cache has what a probe saw: a list not older than it does not wait, and shows it.
+// The apiserver's cache has the revision of a probe: a list at this revision or later does not
+// wait, and shows it.
 func TestListAtTheProbedRevision(t *testing.T) {
 	written := elsewhere(t)
 	probed := revision(t, must(t, apiserver, get("/api/v1/namespaces/watchproxy.none/endpoints?limit=1"), 200))

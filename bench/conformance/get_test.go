@@ -49,7 +49,7 @@ func TestGets(t *testing.T) {
 	}
 }
 
-// Every object that rows are about, each with bytes that are awkward in its own way.
+// TestGetEveryObject gets every object of the rows. Each object has other unusual bytes.
 func TestGetEveryObject(t *testing.T) {
 	var rows []row
 	for _, target := range []string{
@@ -67,7 +67,8 @@ func TestGetEveryObject(t *testing.T) {
 	check(t, rows)
 }
 
-// A resourceVersion that nobody has reached is waited for, and then answered with 504. What reads etcd does not wait.
+// For a future resourceVersion, the server waits and then answers 504. A read from etcd does not
+// wait.
 func TestTooLargeResourceVersion(t *testing.T) {
 	const future = "resourceVersion=1000000000"
 	var rows []row
@@ -108,8 +109,9 @@ func TestTooLargeResourceVersion(t *testing.T) {
 	))
 }
 
-// What a write elsewhere has reached is no future to the apiserver, though nothing has come of it on the stream of a
-// collection that rests. (A bookmark might, so that the proxy's answer can come from either place.)
+// A resourceVersion of a write to another collection is not in the future for the apiserver,
+// although the stream of a quiet collection does not show it. (A bookmark might show it, so the
+// proxy's answer can come from either place.)
 func TestResourceVersionOfAnotherCollection(t *testing.T) {
 	elsewhere := (object{of: configMaps, namespace: "default", name: unique("elsewhere")}).createT(t)
 	at := fmt.Sprintf("resourceVersion=%d", elsewhere)

@@ -25,7 +25,7 @@ type Event struct {
 	Line       []byte // the whole line with its newline, or in protobuf the frame with its length
 }
 
-// ErrNoEvent says that what came is no event.
+// ErrNoEvent is the error for data that is no event.
 var ErrNoEvent = errors.New("not a line of a watch")
 
 // ParseEvent reads a line. It insists on the framing that kube-apiserver writes, down to the bytes.
@@ -77,14 +77,15 @@ type Connection struct {
 	Events []Event
 }
 
-// History is what one watcher saw. A connection after the first went on from the last resourceVersion that the one
-// before had shown.
+// History is what one watcher has seen. Each further connection begins at the last resourceVersion
+// of the one before.
 type History struct {
 	Name        string
 	Connections []Connection
 }
 
-// Last is where a watcher goes on from after a connection: at its last event or bookmark, else where it began.
+// Last is where a watcher goes on from after a connection: at its last event or bookmark, else
+// where it began.
 func (c *Connection) Last() uint64 {
 	for _, e := range slices.Backward(c.Events) {
 		if e.Type != "ERROR" {
@@ -94,8 +95,8 @@ func (c *Connection) Last() uint64 {
 	return c.From
 }
 
-// Events reads the events of a watch, in JSON or in protobuf as its header says. The last comes with an error unless the
-// watch ends after a whole event.
+// Events reads the events of a watch, in JSON or in protobuf as its header says. The last comes
+// with an error unless the watch ends after a whole event.
 func Events(resp *http.Response) iter.Seq2[Event, error] {
 	next, body := nextLine, bufio.NewReader(resp.Body)
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/vnd.kubernetes.protobuf") {

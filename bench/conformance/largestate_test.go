@@ -8,8 +8,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// A large state is written while the proxy still finds out how recent it is. The client must not notice: the state, its
-// end, and what follows are the apiserver's.
+// The proxy writes a large state before the proof that it is up to date. The client must not
+// notice: the state, its end, and the later events equal the apiserver's.
 func TestLargeState(t *testing.T) {
 	const objects = 700
 	c := &collection{name: "serviceaccounts", root: "/api/v1", resource: "serviceaccounts", kind: "ServiceAccount", namespaced: true}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// listForms are the ways to ask for a collection at some resourceVersion. $N is one that the collection has reached by
-// a write of its own, $PAST an earlier one, $NAME one of its objects.
+// listForms are the ways to ask for a collection at some resourceVersion. $N is one that the
+// collection has reached by a write of its own, $PAST an earlier one, $NAME one of its objects.
 var listForms = []struct {
 	name, query string
 	from        source
@@ -63,7 +63,8 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// A list of one name is a lookup of one key, for which the apiserver reads etcd in more cases than for others.
+// A list of one name is a lookup of one key, for which the apiserver reads etcd in more cases than
+// for others.
 func TestListsOfOne(t *testing.T) {
 	for _, c := range samples {
 		t.Run(c.name, func(t *testing.T) {

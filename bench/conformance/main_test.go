@@ -14,8 +14,8 @@ import (
 // setupLimit bounds building, starting and seeding.
 const setupLimit = 5 * time.Minute
 
-// The servers under comparison, started once for all tests. Tests that write use names of their own, so that they can
-// run in any order.
+// The servers under comparison, started once for all tests. Tests that write use names of their
+// own, so that they can run in any order.
 var (
 	apiserver *cluster.Endpoint
 	proxied   *cluster.Endpoint
@@ -60,12 +60,12 @@ func speakTo(tb testing.TB, server *cluster.APIServer, token string, proxy *clus
 	forget()
 }
 
-// longHistory are the apiserver's flags for a run that may be longer than etcd's usual history: rows go on asking for
-// the resourceVersions of its beginning.
+// longHistory are the apiserver's flags for a run that may be longer than etcd's usual history:
+// rows go on asking for the resourceVersions of its beginning.
 var longHistory = []string{"--etcd-compaction-interval=0"}
 
-// settings are the proxy's for such a run, of which one user asks all at once. Where an answer comes from does not depend on
-// how long anything takes, or on who else asks.
+// settings are the proxy's for such a run, of which one user asks all at once. Where an answer
+// comes from does not depend on how long anything takes, or on who else asks.
 const settings = "cache: {log: {maxAge: 2h}, consistentReads: {ledger: false, forwardIfSooner: false}}\nlimits: {maxForwardsInFlight: 4000}\n"
 
 // startTiers starts the proxies, the first in front of the apiserver, and returns the last.

@@ -10,8 +10,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// minute is a watch of every sample, at both servers, that shows nothing but bookmarks and ends shortly after the regular
-// one is due. They are opened before the first test, so that nobody waits for them.
+// minute is a watch of every sample, at both servers, that shows nothing but bookmarks and ends
+// shortly after the regular one is due. They are opened before the first test, so that no test
+// waits for them.
 var minute struct {
 	streams []*stream
 	unseen  []uint64 // of a write after the watch was opened
@@ -63,8 +64,8 @@ func closeMinute() {
 	minute.reading.Wait()
 }
 
-// A watch gets a bookmark once a minute, and one shortly before its end, and no others. The apiserver, which looks for due
-// ones once a second, now and then sends the last one twice.
+// A watch gets a bookmark once a minute, and one shortly before its end, and no others. The
+// apiserver, which looks for due ones once a second, now and then sends the last one twice.
 func TestBookmarksOnceAMinute(t *testing.T) {
 	minute.reading.Wait()
 	for i, w := range minute.read {

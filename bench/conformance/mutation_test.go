@@ -99,7 +99,8 @@ func (h *History) clone() *History {
 	return c
 }
 
-// mutateAll does to a history whatever can be done to it, each at one place, and checks that it is found out.
+// mutateAll does to a history whatever can be done to it, each at one place, and checks that it is
+// found out.
 func mutateAll(t *testing.T, ref *Reference, h *History, r *rand.Rand) {
 	t.Helper()
 	for _, m := range mutations {

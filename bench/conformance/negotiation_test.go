@@ -8,8 +8,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// What is asked for in a form that the cache has is answered from there, whatever else is named: the rest is forwarded.
-// The lists are exact, so that answers can be compared whatever they are written in.
+// The cache answers a request for a form that it has, whatever other forms the request names.
+// Requests for other forms are forwarded. The lists are exact, so that answers in any form can be
+// compared.
 func TestNegotiation(t *testing.T) {
 	const (
 		table   = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -134,7 +135,7 @@ func TestPretty(t *testing.T) {
 	}
 }
 
-// acceptWords are what Accept headers are made of by lot.
+// acceptWords are the parts of random Accept headers.
 var acceptWords = struct{ types, params []string }{
 	[]string{
 		"application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "*/*", "application/*", "text/html", "*", "application/cbor", "json", "",
@@ -146,7 +147,8 @@ var acceptWords = struct{ types, params []string }{
 	},
 }
 
-// Whatever a client accepts, it gets what the apiserver would give it: of an object, a list, a watch and an error.
+// Whatever a client accepts, it gets what the apiserver would give it: of an object, a list, a
+// watch and an error.
 func TestNegotiationAtRandom(t *testing.T) {
 	const headers = 150
 	r := rand.New(rand.NewPCG(cluster.Seed(), 0))

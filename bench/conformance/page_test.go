@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// A list is walked page by page to its end. Every page, with its token and the count of what remains, must be the
-// apiserver's, so each token goes on at both servers: whoever began the walk, the other can continue it.
+// A list is walked page by page to its end. Every page, with its token and the count of remaining
+// objects, must equal the apiserver's. So each token works at both servers, and either server can
+// continue a walk that the other has begun.
 func TestPageWalks(t *testing.T) {
 	for _, walk := range []struct {
 		name  string
@@ -92,8 +93,8 @@ func walkOn(t *testing.T, c *collection, first string, page reply) {
 	}
 }
 
-// passBy writes to a collection, so that the proxy's cache has moved on from whatever the apiserver's had reached: the
-// rows about what comes after that are about the cache.
+// passBy writes to a collection, so that the proxy's cache has moved on from whatever the
+// apiserver's had reached: the rows about what comes after that are about the cache.
 func passBy(t *testing.T, c *collection) {
 	t.Helper()
 	o := object{of: c, namespace: "default", name: "passer-by"}

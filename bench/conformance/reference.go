@@ -8,9 +8,9 @@ import (
 	"sort"
 )
 
-// Reference is what the apiserver itself tells of one selection: the state at a resourceVersion and every event after
-// it. It is read from the apiserver's own watch with the same selectors, so that the validator needs no model of what
-// they mean.
+// Reference is the apiserver's own history of one selection: the state at a resourceVersion and
+// every event after it. It comes from the apiserver's own watch with the same selectors, so the
+// validator needs no model of selectors.
 type Reference struct {
 	Since  uint64
 	State  []Event // at Since: ADDED events in key order
@@ -46,7 +46,8 @@ func (r *Reference) at(rv uint64) (Event, bool) {
 	return Event{}, false
 }
 
-// states walks the states from rv on, each with the resourceVersion at which it began. The map is reused.
+// states walks the states from rv on, each with the resourceVersion at which it began. The map is
+// reused.
 func (r *Reference) states(rv uint64) iter.Seq2[uint64, map[string]Event] {
 	return func(yield func(uint64, map[string]Event) bool) {
 		rv = max(rv, r.Since)

@@ -18,9 +18,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// slowConversion defines a resource of which v1 is stored, and v2 is converted to by a webhook that never answers. So a
-// read of v2 goes on until the apiserver loses patience, and its cache of v2 is never there. It returns a channel that
-// tells of calls to the webhook.
+// slowConversion defines a resource with the stored version v1 and a version v2. A webhook that
+// never answers converts v1 to v2. So a read of v2 goes on until the apiserver's timeout, and its
+// cache of v2 is never ready. slowConversion returns a channel with the calls of the webhook.
 func slowConversion(t *testing.T) (called <-chan struct{}) {
 	t.Helper()
 	calls, over := make(chan struct{}, 1), make(chan struct{})
@@ -73,8 +73,8 @@ func lasting(t *testing.T, r request, called <-chan struct{}) (end func()) {
 	}
 }
 
-// againByLot checks that an answer's header and body agree on when to come again, which the apiserver draws lots about,
-// and leaves that open.
+// againByLot checks that an answer's header and body agree on when to come again, which the
+// apiserver draws lots about, and leaves that open.
 func againByLot(r reply) (reply, error) {
 	said, told := r.Header.Get("Retry-After"), gjson.GetBytes(r.Body, "details.retryAfterSeconds")
 	if said == "" || said != told.Raw {
@@ -86,7 +86,8 @@ func againByLot(r reply) (reply, error) {
 	return r, nil
 }
 
-// What the apiserver refuses because it is not ready, too slow, or about to end, comes through as it is.
+// What the apiserver refuses because it is not ready, too slow, or about to end, comes through as
+// it is.
 func TestRefusalsForAWhile(t *testing.T) {
 	server := another(t, cluster.Options{
 		Flags: []string{"--request-timeout=6s", "--shutdown-send-retry-after=true"},
@@ -143,8 +144,8 @@ func TestRefusalsForAWhile(t *testing.T) {
 	}
 }
 
-// A user whose priority level has no seat left hears so, whether it asks directly or through the proxy. What
-// the cache answers takes no place.
+// A user whose priority level has no seat left hears so, whether it asks directly or through the
+// proxy. What the cache answers takes no place.
 func TestTooManyRequests(t *testing.T) {
 	const token = "limited-token"
 	server := another(t, cluster.Options{Users: token + ",limited,limited-uid\n"})

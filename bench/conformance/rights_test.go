@@ -22,11 +22,12 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// rights has the proxy run as a service account with what a file gives it, instead of as admin. The suite's client
-// brings its own token then.
+// rights has the proxy run as a service account with what a file gives it, instead of as admin. The
+// suite's client brings its own token then.
 var rights = flag.String("rbac", "", "YAML `FILE` with a service account and its roles, as the chart renders them: the proxy runs as that")
 
-// restrict gives the file's service account its rights, and returns a kubeconfig and the proxy's arguments for it.
+// restrict gives the file's service account its rights, and returns a kubeconfig and the proxy's
+// arguments for it.
 func restrict(ctx context.Context, tb testing.TB, server *cluster.APIServer) (kubeconfig string, args []string) {
 	tb.Helper()
 	if *plain || *tiers != 1 {

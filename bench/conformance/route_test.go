@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Paths mean what RequestInfo and the routes of kube-apiserver make of them. Whatever is not written in the one
-// canonical way is the apiserver's to understand.
+// Paths mean what RequestInfo and the routes of kube-apiserver make of them. Whatever is not
+// written in the one canonical way is the apiserver's to understand.
 func TestRoutes(t *testing.T) {
 	const atZero = "?resourceVersion=0"
 	check(t, []row{

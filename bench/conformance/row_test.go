@@ -21,8 +21,8 @@ type row struct {
 	from   source // of the proxy's answer
 	open   rule   // nil: same
 	says   string // a part of both bodies
-	// moving is for what changes by itself: the apiserver renews its own lease, Tables show ages. The two requests
-	// cannot be sent at the same instant, so a difference has to show again.
+	// moving is for what changes by itself: the apiserver renews its own lease, Tables show ages.
+	// The two requests cannot be sent at the same instant, so a difference has to show again.
 	moving bool
 	yaml   bool // asked for in YAML, see unwritable
 }
@@ -193,7 +193,8 @@ func reach(body []byte) ([]byte, error) {
 
 var drawn = regexp.MustCompile(`"retryAfterSeconds":[123]\b`)
 
-// reachByLot is reach for watches of what the apiserver does not cache: it draws lots when to come again.
+// reachByLot is reach for watches of what the apiserver does not cache: it draws lots when to come
+// again.
 func reachByLot(body []byte) ([]byte, error) {
 	body, err := reach(body)
 	return drawn.ReplaceAll(body, []byte(`"retryAfterSeconds":N`)), err

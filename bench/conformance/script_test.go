@@ -26,7 +26,8 @@ func newNamespaces(t *testing.T, name string, n int) []string {
 	return names
 }
 
-// script is a sequence of writes to one collection, which moves objects into and out of every selection that rows watch.
+// script is a sequence of writes to one collection, which moves objects into and out of every
+// selection that rows watch.
 type script struct {
 	of        *collection
 	home      string // where most of it happens
@@ -44,7 +45,8 @@ func newScript(t *testing.T, c *collection) *script {
 	return s
 }
 
-// fence is in the annotations of the objects that a script ends with, which say whose it is. Every selection sees one.
+// fence is in the annotations of the objects that a script ends with, which say whose it is. Every
+// selection sees one.
 const fence = "fence"
 
 // fenced finds the fence of one test.

@@ -12,8 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// seed makes the objects that the rows at rest are about, and never changes. Half of them are there before the proxy
-// follows their collection, the other half come and change while it does.
+// seed makes the objects that the rows at rest are about, and never changes. Half of them are there
+// before the proxy follows their collection, the other half come and change while it does.
 func seed(ctx context.Context) error {
 	for _, s := range []func(context.Context) error{defineCustom, createNamespaces, createFirst, startFeeds, createRest} {
 		if err := s(ctx); err != nil {
@@ -26,7 +26,8 @@ func seed(ctx context.Context) error {
 // old is a resourceVersion at which the proxy did not follow anything yet.
 var old uint64
 
-// seedNamespaces sort differently as names and as parts of keys: "a-b/" comes before "a/", and that before "a0/".
+// seedNamespaces sort differently as names and as parts of keys: "a-b/" comes before "a/", and that
+// before "a0/".
 var seedNamespaces = []string{"a", "a-b", "a0", "many"}
 
 func createNamespaces(ctx context.Context) error {
@@ -56,8 +57,8 @@ func definition(kind, plural, scope, versions string) string {
 		plural, scope, kind, plural, strings.ToLower(kind), versions)
 }
 
-// version is one of a CRD's. The description makes the schemas of versions differ: the apiserver refuses selectable
-// fields where all are the same.
+// version is one of a CRD's. The description makes the schemas of versions differ: the apiserver
+// refuses selectable fields where all are the same.
 func version(name string, storage bool, more string) string {
 	return fmt.Sprintf(`{"name":%[1]q,"served":true,"storage":%[2]t%[3]s,"schema":{"openAPIV3Schema":{"type":"object","description":%[1]q,
 		"properties":{"spec":{"type":"object","x-kubernetes-preserve-unknown-fields":true,"properties":{"color":{"type":"string"}}}},

@@ -15,7 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// selectables are the fields that objects of a collection can be selected by, and objects that differ in them.
+// selectables are the fields that objects of a collection can be selected by, and objects that
+// differ in them.
 type selectables struct {
 	of      *collection
 	fields  []field
@@ -206,7 +207,8 @@ func builtin(t *testing.T, home string) []selectables {
 }
 
 const (
-	// typed is a version with fields of all types that can be selected by, and with some that are hard to find.
+	// typed is a version with fields of all types that can be selected by, and with some that are
+	// hard to find.
 	typed = `{"name":"v1","served":true,"storage":true,
 		"selectableFields":[{"jsonPath":".spec.color"},{"jsonPath":".spec.on"},{"jsonPath":".spec.size"},{"jsonPath":".spec.deep.er.key"},
 			{"jsonPath":".spec.with-dash"},{"jsonPath":".spec.map.any"},{"jsonPath":".spec.default"},{"jsonPath":".top"}],
@@ -288,11 +290,12 @@ func podCertificate(t *testing.T, signer, pod, node string) map[string]any {
 	}}
 }
 
-// create makes the specimens and returns the last resourceVersion. Those without a namespace get a name of their own.
+// create makes the specimens and returns the last resourceVersion. Those without a namespace get a
+// name of their own.
 func (s *selectables) create(t *testing.T, home string) (last uint64) {
 	t.Helper()
-	// The caches are there before the objects: a watch from then on is forwarded if its cache has begun later, which
-	// it has if something else was written meanwhile.
+	// The caches are there before the objects: a watch from then on is forwarded if its cache has
+	// begun later, which it has if something else was written meanwhile.
 	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		if _, err := proxied.Ask(t.Context(), get(s.of.all()+"?resourceVersion=0").With("Accept", accept+",application/json")); err != nil {
 			t.Fatal(err)

@@ -17,7 +17,8 @@ const (
 	upstream source = "upstream"
 	// anywhere is for answers whose source depends on what else happens at the moment.
 	anywhere source = "anywhere"
-	// ifCached is the cache, but upstream for collections that the apiserver itself has in no cache.
+	// ifCached is the cache, but upstream for collections that the apiserver itself has in no
+	// cache.
 	ifCached source = "cache if the apiserver caches it"
 )
 
@@ -34,8 +35,8 @@ func (c *collection) source(of source) source {
 	return cache
 }
 
-// looked is the last look at the metrics, and how many requests the proxy had been sent then: if it has not been sent any
-// since, a look tells nothing new.
+// looked is the last look at the metrics, and how many requests the proxy had been sent then: if it
+// has not been sent any since, a look tells nothing new.
 var looked struct {
 	sync.Mutex
 	sent   int64
@@ -78,7 +79,8 @@ func look(ctx context.Context) (map[source]int, error) {
 	return counts, nil
 }
 
-// counted describes what was counted between two looks; "" for nothing, and "cache" or "upstream" for one answer.
+// counted describes what was counted between two looks; "" for nothing, and "cache" or "upstream"
+// for one answer.
 func counted(before, after map[source]int) source {
 	var text string
 	for s, n := range after {

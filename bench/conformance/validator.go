@@ -14,13 +14,15 @@ const (
 	Ordered Guarantee = "ordered"
 	// Unique: no event comes twice, whatever the number of connections.
 	Unique Guarantee = "unique"
-	// NoGap: every event of the selection comes, from the start of the first connection to the end of the reference.
+	// NoGap: every event of the selection comes, from the start of the first connection to the end
+	// of the reference.
 	NoGap Guarantee = "no gap"
 	// Resumable: a connection from resourceVersion N goes on with the very next event after N.
 	Resumable Guarantee = "resumable"
 	// Bookmarkable: before a bookmark at N, everything up to N has come.
 	Bookmarkable Guarantee = "bookmarkable"
-	// NotOlderThan: a watch that begins with a state shows one that is not older than what was asked for.
+	// NotOlderThan: a watch that begins with a state shows one that is not older than what was
+	// asked for.
 	NotOlderThan Guarantee = "not older than"
 	// Exact: what a watch begins with, and each event, is upstream's own, byte for byte.
 	Exact Guarantee = "exact"
@@ -35,8 +37,8 @@ type Violation struct {
 // String implements fmt.Stringer.
 func (v Violation) String() string { return string(v.Guarantee) + ": " + v.Message }
 
-// Check compares what a watcher saw with the reference and returns what it finds wrong. The watcher must have gone on
-// until it saw the reference's last event, or longer.
+// Check compares a watcher's history with the reference and returns the violations. The watcher
+// must have gone on until it saw the reference's last event, or longer.
 func Check(ref *Reference, h *History) []Violation {
 	c := &checker{ref: ref, seen: map[sighting]bool{}}
 	for i := range h.Connections {
@@ -70,8 +72,9 @@ func (c *checker) report(g Guarantee, format string, args ...any) {
 	c.found = append(c.found, Violation{g, fmt.Sprintf("connection %d: %s", c.number, fmt.Sprintf(format, args...))})
 }
 
-// connection checks one connection. Where it does not tell at which resourceVersion its state was taken, there must be
-// one that explains all that came; if there is none, the best explanation is reported.
+// connection checks one connection. The connection may not show the resourceVersion of its state.
+// Then there must be one that explains all events. If there is none, connection reports the best
+// explanation.
 func (c *checker) connection(conn *Connection) {
 	if !conn.State {
 		c.live(conn.From, conn.Events)
@@ -198,7 +201,8 @@ func (c *checker) exact(e Event) {
 	}
 }
 
-// bookmark checks a bookmark at rv on a connection from a resourceVersion that has delivered some events.
+// bookmark checks a bookmark at rv on a connection from a resourceVersion that has delivered some
+// events.
 func (c *checker) bookmark(from, rv uint64, delivered map[uint64]bool) {
 	if rv < c.position {
 		c.report(Ordered, "bookmark at %d came after %d", rv, c.position)

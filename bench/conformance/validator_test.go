@@ -20,8 +20,8 @@ const (
 	validateLimit = 2 * time.Minute
 )
 
-// Under random writes, every watcher through the proxy sees exactly what the apiserver's own watch tells of its
-// selection.
+// Under random writes, every watcher through the proxy sees exactly what the apiserver's own watch
+// tells of its selection.
 func TestWatchersSeeEverythingOnce(t *testing.T) {
 	seed := cluster.Seed()
 	ctx, cancel := context.WithTimeout(t.Context(), validateLimit)
@@ -29,8 +29,8 @@ func TestWatchersSeeEverythingOnce(t *testing.T) {
 
 	homes := newNamespaces(t, "writer", writers)
 	all := selections(homes)
-	// The apiserver keeps what is fresh, but of its history it knows only from the oldest event that it kept. That must
-	// not be the first write.
+	// The apiserver keeps what is fresh, but of its history it knows only from the oldest event
+	// that it kept. That must not be the first write.
 	for _, o := range []object{
 		{of: configMaps, namespace: "default", name: unique("anchor")},
 		{of: pods, namespace: "default", name: unique("anchor"), fields: podSpec("n3")},
@@ -112,7 +112,8 @@ func report(t *testing.T, h *History, found []Violation) {
 	}
 }
 
-// references reads the state of each selection before the first write, and at which resourceVersion that is.
+// references reads the state of each selection before the first write, and at which resourceVersion
+// that is.
 func references(t *testing.T, ctx context.Context, all []selection) (uint64, []*Reference) {
 	t.Helper()
 	marker := object{of: configMaps, namespace: "default", name: unique("marker")}
@@ -179,8 +180,8 @@ func readTo(s *stream, last func(Event) bool) ([]Event, error) {
 	return events, nil
 }
 
-// writeAtRandom returns when all is written, with the resourceVersion before the closing writes, of which every
-// selection sees some.
+// writeAtRandom returns when all is written, with the resourceVersion before the closing writes, of
+// which every selection sees some.
 func writeAtRandom(t *testing.T, ctx context.Context, homes []string, seed uint64, p *progress) (closing uint64) {
 	t.Helper()
 	var crowd []*writer

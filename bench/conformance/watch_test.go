@@ -9,8 +9,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// watchForms are the ways to watch a collection. $N is the resourceVersion before the script, $HOME the namespace where
-// it happens, $FIRST an object of its. The path is the namespace's if it says so, else the whole collection's.
+// watchForms are the ways to watch a collection. $N is the resourceVersion before the script, $HOME
+// the namespace where it happens, $FIRST an object of its. The path is the namespace's if it says
+// so, else the whole collection's.
 var watchForms = []struct {
 	name  string
 	in    bool // the namespace only
@@ -161,7 +162,8 @@ func openPairUnseen(t *testing.T, r request) *pair {
 	return &pair{want: open(apiserver), got: open(proxied)}
 }
 
-// compare reads both watches up to an event and compares what came. It returns how many events those were.
+// compare reads both watches up to an event and compares what came. It returns how many events
+// those were.
 func (p *pair) compare(t *testing.T, last func(Event) bool) int {
 	t.Helper()
 	if err := Compare(reply{Status: 200, Header: p.want.header}, reply{Status: 200, Header: p.got.header}, nil); err != nil {
@@ -189,12 +191,12 @@ func (p *pair) compare(t *testing.T, last func(Event) bool) int {
 	return len(want)
 }
 
-// ownLease is how the key of the apiserver's own lease begins, which it renews now and then, possibly after the first watch
-// of a pair was opened and before the other.
+// ownLease is how the key of the apiserver's own lease begins, which it renews now and then,
+// possibly after the first watch of a pair was opened and before the other.
 const ownLease = "kube-system/apiserver-"
 
-// withoutBookmarks drops the bookmarks that come at any time, after a look at whether they tell the truth: everything up
-// to a bookmark has come before it.
+// withoutBookmarks drops the bookmarks that come at any time, after a look at whether they tell the
+// truth: everything up to a bookmark has come before it.
 func withoutBookmarks(t *testing.T, events []Event) []Event {
 	t.Helper()
 	var rest []Event

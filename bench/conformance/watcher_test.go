@@ -72,8 +72,8 @@ type watcher struct {
 	history   History
 }
 
-// newWatcher makes the watchers differ in every respect. Number i has a selection and a start of its own, the rest is left
-// to chance.
+// newWatcher makes the watchers differ in every respect. Number i has a selection and a start of
+// its own, the rest is left to chance.
 func newWatcher(i int, all []selection, milestones int, seed uint64) *watcher {
 	r := rand.New(rand.NewPCG(seed, uint64(1000+i)))
 	w := &watcher{
@@ -136,8 +136,8 @@ func (w *watcher) query(from uint64, state bool) string {
 	return strings.Join(q, "&")
 }
 
-// connect opens one connection and notes what comes, until the watch ends, the watcher leaves, or all that is due has
-// come. End is what is due, once that is known.
+// connect opens one connection and notes what comes, until the watch ends, the watcher leaves, or
+// all that is due has come. End is what is due, once that is known.
 func (w *watcher) connect(ctx context.Context, from uint64, state bool, end *uint64, due <-chan uint64) (done bool, err error) {
 	s, err := openStream(ctx, proxied, get(w.target(w.query(from, state))))
 	if err != nil {
@@ -161,7 +161,7 @@ func (w *watcher) connect(ctx context.Context, from uint64, state bool, end *uin
 			conn.Events = append(conn.Events, e)
 			inState = inState && !e.InitialEnd
 			position = max(position, e.RV)
-			// Without the bookmark that ends it, nobody knows where the state ends and from where to resume.
+			// Without the bookmark that ends the state, the watcher does not know where to resume.
 			if w.leaves && !inState && w.rand.IntN(40) == 0 {
 				return false, nil
 			}

@@ -17,15 +17,15 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// startLimit is how many informers read their first state at a time. Here they share a machine, unlike the programs that
-// they stand for; decoding it takes far longer than getting it.
+// startLimit is how many informers read their first state at a time. Unlike real programs, they
+// share one machine. To decode the state takes far longer than to get it.
 const startLimit = 4
 
-// scope is what narrows an informer; empty fields do not.
+// scope limits an informer to a namespace or a node. An empty field is no limit.
 type scope struct{ namespace, node string }
 
-// scopeOf spreads informers: half watch everything, as controllers and exporters do, a quarter a namespace, as operators
-// do, and a quarter a node, as agents do.
+// scopeOf returns the scope of informer i. Half of them watch everything, like controllers and
+// exporters. A quarter watch a namespace, like operators. A quarter watch a node, like agents.
 func scopeOf(i int) scope {
 	switch i % 4 {
 	case 2:
@@ -36,8 +36,8 @@ func scopeOf(i int) scope {
 	return scope{}
 }
 
-// crowd is the clients of the proxy: shared informers for pods, each with connections of its own like a program of its
-// own.
+// crowd has the clients of the proxy: shared informers for pods. Each has its own connections, like
+// a separate program.
 type crowd struct {
 	url     string
 	scopes  []scope
@@ -63,7 +63,7 @@ func newCrowd(url string, n int) *crowd {
 	return c
 }
 
-// interested tells how many informers an update of the pod has to reach.
+// interested returns how many informers must get an update of the pod.
 func (c *crowd) interested(t target) int64 {
 	return c.watched[scope{}] + c.watched[scope{namespace: t.namespace}] + c.watched[scope{node: t.node}]
 }
@@ -76,7 +76,7 @@ func (c *crowd) start(ctx context.Context, s *screen) error {
 func (c *crowd) startOne(ctx context.Context, i int) error {
 	config := &rest.Config{Host: c.url, QPS: -1, UserAgent: fmt.Sprintf("demo-informer-%d", i)}
 	config.ContentType = "application/json"
-	// client-go would let all share one transport.
+	// By default, client-go shares one transport between all clients.
 	client, err := kubernetes.NewForConfigAndClient(config, &http.Client{Transport: &http.Transport{}})
 	if err != nil {
 		return err
@@ -105,7 +105,8 @@ func (c *crowd) startOne(ctx context.Context, i int) error {
 	return nil
 }
 
-// keepMetadata spares memory, as programs with large caches do: here are two hundred caches in one process.
+// keepMetadata saves memory, like programs with large caches do: this process has two hundred
+// caches.
 func keepMetadata(object any) (any, error) {
 	o, ok := object.(metav1.Object)
 	if !ok {
@@ -117,7 +118,7 @@ func keepMetadata(object any) (any, error) {
 	}}, nil
 }
 
-// updated is the informers' handler. Updates that are not the writer's keep its stamp and do not count.
+// updated is the informers' handler. Updates by others keep the writer's stamp and do not count.
 func (c *crowd) updated(before, after any) {
 	now := time.Now()
 	was := before.(metav1.Object).GetAnnotations()

@@ -20,7 +20,7 @@ const (
 	settleLimit = 10 * time.Second
 )
 
-// demo is what runs: the processes and their clients. Fields are filled in the order of show.
+// demo has the processes and their clients. Fields are filled in the order of show.
 type demo struct {
 	options
 	screen *screen
@@ -32,7 +32,7 @@ type demo struct {
 	writer *writer
 }
 
-// run shows the demo and leaves nothing behind, however it ends. An interrupt is not an error.
+// run shows the demo and leaves nothing behind, even after an error. An interrupt is not an error.
 func run(ctx context.Context, o options, s *screen) error {
 	dir, err := os.MkdirTemp("", "watchproxy-demo-")
 	if err != nil {
@@ -102,7 +102,7 @@ func (d *demo) startProxy(ctx context.Context, direct *kubernetes.Clientset) (*m
 	return newMeter(ctx, direct, d.proxy)
 }
 
-// measure shows the figures of each second, and in the end of all of them.
+// measure shows the figures of each second, and at the end the figures of the whole time.
 func (d *demo) measure(ctx context.Context, m *meter) error {
 	d.screen.begin(d.options)
 	first, err := d.read(ctx, m)
@@ -140,7 +140,7 @@ func (d *demo) read(ctx context.Context, m *meter) (*reading, error) {
 	return r, nil
 }
 
-// settle waits, while nothing is written, until every informer has seen every update that it should have seen.
+// settle waits, without further writes, until every informer has seen all of its updates.
 func (d *demo) settle(ctx context.Context) error {
 	limit := time.NewTimer(settleLimit)
 	defer limit.Stop()
@@ -163,7 +163,7 @@ func (d *demo) settle(ctx context.Context) error {
 	}
 }
 
-// close ends what show has started, clients first: then nobody waits for anybody.
+// close ends everything that show has started. Clients end first, so no end waits for another.
 func (d *demo) close() error {
 	d.screen.say("stopping")
 	if d.crowd != nil {

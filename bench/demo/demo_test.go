@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	cluster.Main(m)
 }
 
-// startable returns the demo with few pods and informers, and the directory that all its temporary files are in. The
-// kernel kills it if the thread ends that started it; so the test keeps its thread.
+// startable returns the demo with few pods and informers, and the directory of its temporary files.
+// The kernel kills the demo if the thread that starts it ends, so the test keeps its thread.
 func startable(t *testing.T, args ...string) (cmd *exec.Cmd, dir string) {
 	t.Helper()
 	proxy, err := cluster.BuildProxy(t.Context(), false)
@@ -46,7 +46,7 @@ func startable(t *testing.T, args ...string) (cmd *exec.Cmd, dir string) {
 	return cmd, dir
 }
 
-// users returns the command lines of processes that were told to use the directory.
+// users returns the command lines of the processes that use the directory.
 func users(t *testing.T, dir string) []string {
 	t.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -147,7 +147,7 @@ func rows(t *testing.T, out string) []row {
 	return all
 }
 
-// The demo stays up, kubectl works as it is told to, and Ctrl-C ends everything.
+// The demo stays up, its kubectl commands work, and Ctrl-C ends everything.
 func TestDemoIsInterrupted(t *testing.T) {
 	kubectl := cluster.KubectlT(t)
 	cmd, dir := startable(t, "--for", "1s")

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// figures are what a screen shows of the time between two readings: rates and latencies of that time, and how things
-// stood at its end.
+// figures has the values of one screen: rates and latencies between two readings, and the state at
+// the second reading.
 type figures struct {
 	*reading
 
@@ -29,7 +29,7 @@ func (r *reading) since(earlier *reading) figures {
 	}
 }
 
-// saved is how many requests upstream was spared.
+// saved is how many upstream requests the proxy saves.
 func (f figures) saved() float64 { return f.requestsDown - f.requestsUp }
 
 // count writes a number with thousands separated.

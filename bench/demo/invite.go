@@ -16,7 +16,8 @@ func (d *demo) invite() error {
 	if err := writeKubeconfig(kubeconfig, d.proxy.URL); err != nil {
 		return err
 	}
-	// Without a directory of its own, kubectl would leave its discovery cache of this server in the home directory.
+	// Without KUBECACHEDIR, kubectl would leave its discovery cache of this server in the home
+	// directory.
 	d.screen.say(strings.NewReplacer(
 		"ROOT", cluster.Root(),
 		"KUBECONFIG_FILE", kubeconfig,

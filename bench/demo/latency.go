@@ -28,7 +28,7 @@ func (l *latency) snapshot() histogram {
 	return h
 }
 
-// histogram is what a latency had counted at some moment, or between two.
+// histogram is a latency's counts at a moment, or between two moments.
 type histogram [buckets]int64
 
 func (h histogram) minus(earlier histogram) histogram {

@@ -10,14 +10,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// meter reads what the apiserver and the proxy tell about themselves.
+// meter reads the metrics of the apiserver and the proxy.
 type meter struct {
 	direct *kubernetes.Clientset
 	proxy  *cluster.Proxy
 	own    float64 // watches on pods that the apiserver holds for itself: its node authorizer needs them
 }
 
-// newMeter has to be called while nobody but the apiserver itself watches pods.
+// newMeter must be called while only the apiserver itself watches pods.
 func newMeter(ctx context.Context, direct *kubernetes.Clientset, proxy *cluster.Proxy) (*meter, error) {
 	m := &meter{direct: direct, proxy: proxy}
 	api, err := m.readAPIServer(ctx)
@@ -28,7 +28,7 @@ func newMeter(ctx context.Context, direct *kubernetes.Clientset, proxy *cluster.
 	return m, nil
 }
 
-// reading is what all counters showed at one moment.
+// reading has the values of all counters at one moment.
 type reading struct {
 	at time.Time
 

@@ -7,7 +7,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// parallel is [workload.Parallel] that shows how far it is.
+// parallel is [workload.Parallel] with a display of its progress.
 func parallel(ctx context.Context, s *screen, what string, n, limit int, do func(ctx context.Context, i int) error) error {
 	s.progress(what, 0, n)
 	var done atomic.Int64

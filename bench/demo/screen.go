@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// header stands above the lines that a pipe gets, and again every headerEvery lines.
+	// If the output is a pipe, header precedes the lines, and again every headerEvery lines.
 	header = "        WATCHES    EVENTS/S       REQUESTS            DELIVERY             CACHE     WATCHPROXY        APISERVER\n" +
 		"  TIME   IN  OUT    IN     OUT   IN   OUT SAVED      P50       P99                    RSS    CPU       RSS    CPU"
 	headerEvery = 20
@@ -18,7 +18,8 @@ const (
 	progressPiped = 2 * time.Second
 )
 
-// screen is standard output. On a terminal the figures are drawn in place; elsewhere each second adds a line.
+// screen is standard output. On a terminal the figures are drawn in place; elsewhere each second
+// adds a line.
 type screen struct {
 	out      *os.File
 	terminal bool
@@ -90,8 +91,8 @@ func (s *screen) show(f figures, passed time.Duration) {
 	s.say("%s", line(f, passed))
 }
 
-// draw replaces the block drawn before. Lines too long for the terminal are cut, not wrapped: a wrapped line would count
-// twice on the way back.
+// draw replaces the block drawn before. It cuts lines that are too long for the terminal: a wrapped
+// line would count as two when the cursor goes back.
 func (s *screen) draw(block []string) {
 	var b strings.Builder
 	b.WriteString("\x1b[?7l")
@@ -106,7 +107,7 @@ func (s *screen) draw(block []string) {
 	fmt.Fprint(s.out, b.String())
 }
 
-// end tells the figures of the whole time.
+// end shows the figures of the whole time.
 func (s *screen) end(f figures) {
 	s.say("\nin %v: %s watches were %s upstream, %s requests were %s, delivery p50 %s p99 %s",
 		s.options.measured, count(f.watchesDown), count(f.watchesUp), count(f.requestsDown), count(f.requestsUp),

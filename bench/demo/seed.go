@@ -8,10 +8,10 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// seedLimit is how many pods are being made at a time: enough to keep a small machine's etcd busy.
+// seedLimit is how many pods are created at a time: enough to keep a small machine's etcd busy.
 const seedLimit = 16
 
-// seed makes n pods and the namespaces that they live in. It returns where to find them.
+// seed creates n pods and their namespaces. It returns the pods as targets.
 func seed(ctx context.Context, client kubernetes.Interface, n int, s *screen) ([]target, error) {
 	if err := workload.CreateNamespaces(ctx, client); err != nil {
 		return nil, err

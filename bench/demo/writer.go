@@ -16,17 +16,18 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// stamp is the annotation that tells when an update was sent, in nanoseconds since 1970.
+// stamp is the annotation with the time of an update, in nanoseconds since 1970.
 const stamp = "demo.watchproxy/sent-at"
 
-// writeLimit is how many updates may be in flight. When all are, updates are skipped, and the rate is what the server
-// can take.
+// writeLimit is how many updates may be in flight. Beyond that the writer skips updates, and the
+// server sets the rate.
 const writeLimit = 8
 
 // target is a pod that can be updated.
 type target struct{ namespace, name, node string }
 
-// writer updates pods directly at the apiserver, as controllers and kubelets do behind the proxy's back.
+// writer updates pods directly at the apiserver, as controllers and kubelets do behind the proxy's
+// back.
 type writer struct {
 	client kubernetes.Interface
 	pods   []target

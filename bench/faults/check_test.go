@@ -31,7 +31,8 @@ func (v *verdict) complain(format string, args ...any) {
 	}
 }
 
-// reference reads what the apiserver itself tells of a selection after a resourceVersion at which there was nothing.
+// reference reads what the apiserver itself tells of a selection after a resourceVersion at which
+// there was nothing.
 func reference(ctx context.Context, s *cluster.Endpoint, of resource, namespace string, selection int, first, last uint64) (*conformance.Reference, error) {
 	resp, err := s.Watch(ctx, cluster.Get(of.watch(namespace, selections[selection], fmt.Sprintf("resourceVersion=%d&timeoutSeconds=30", first))))
 	if err != nil {
@@ -55,7 +56,7 @@ func reference(ctx context.Context, s *cluster.Endpoint, of resource, namespace 
 	return nil, fmt.Errorf("the apiserver's watch from %d stands at %d, due at %d", first, ref.End(), last)
 }
 
-// upTo is the reference as if nothing had happened after a resourceVersion.
+// upTo returns the reference without the events after a resourceVersion.
 func upTo(ref *conformance.Reference, rv uint64) *conformance.Reference {
 	cut := &conformance.Reference{Since: ref.Since, State: ref.State}
 	for _, e := range ref.Events {
@@ -67,7 +68,8 @@ func upTo(ref *conformance.Reference, rv uint64) *conformance.Reference {
 	return cut
 }
 
-// exact holds what a watcher saw against the reference: each event must have come, once, as it was.
+// exact compares a watcher's events with the reference: each event must have come exactly once and
+// unchanged.
 func (v *verdict) exact(w *watcher, ref *conformance.Reference) {
 	for i := range w.histories {
 		h := &w.histories[i]
@@ -94,8 +96,9 @@ func (v *verdict) exact(w *watcher, ref *conformance.Reference) {
 	}
 }
 
-// sound holds what a watcher saw against itself, where upstream has lost its history, so that the proxy could but tell the
-// difference: what comes fits what came before, and leads to what is there.
+// sound checks a watcher's events after upstream has lost its history. The proxy can then only send
+// the difference. Each event must fit the earlier events, and all events together must lead to the
+// present state.
 func (v *verdict) sound(w *watcher, want map[string]uint64) {
 	state := map[string]uint64{}
 	for i := range w.histories {
@@ -158,7 +161,7 @@ func present(t *testing.T, s *cluster.Endpoint, of resource, namespace string, s
 	return nil
 }
 
-// reads holds lists of the most recent state against the reference of everything in an era.
+// reads compares lists of the most recent state with the reference of all events in an era.
 func (v *verdict) reads(r *reader, ref *conformance.Reference, era int64) {
 	v.answered += r.answered
 	v.failed += r.failed
@@ -171,7 +174,7 @@ func (v *verdict) reads(r *reader, ref *conformance.Reference, era int64) {
 	}
 	for _, s := range r.seen {
 		if s.era != era {
-			continue // nobody can tell any more
+			continue // the answer is no longer known
 		}
 		want := map[string]string{}
 		for _, e := range ref.State {

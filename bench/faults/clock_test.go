@@ -13,10 +13,11 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// A process cannot be shown another wall clock from outside: Go asks the kernel's page for the time, not libc, and time
-// namespaces (time_namespaces(7)) have none for CLOCK_REALTIME. So the proxy is built with a package time that adds what a
-// file says to the wall clock, and leaves the monotonic one as it is, as when somebody sets the machine's time. All that
-// asks for the time, in the proxy and what it is built on, gets it from there.
+// A test cannot set the wall clock of another process from outside. Go reads the time from the
+// kernel's page and not through libc, and time namespaces (time_namespaces(7)) do not cover
+// CLOCK_REALTIME. So the test builds the proxy with a changed package time. It adds the offset in a
+// file to the wall clock and leaves the monotonic clock as it is, as after a change of the
+// machine's time. The proxy and all of its libraries use this package.
 
 const clockVariable = "WATCHPROXY_TEST_CLOCK"
 
@@ -55,7 +56,8 @@ func shifted() (sec int64, nsec int32, mono int64) {
 }
 `
 
-// clockProxy builds such a proxy, once, and has those that start from now on look at a clock of their own.
+// clockProxy builds such a proxy, once, and has those that start from now on look at a clock of
+// their own.
 func clockProxy(t *testing.T) (binary string) {
 	t.Helper()
 	binary = filepath.Join(cluster.Root(), "bin", "watchproxy-clock")
@@ -114,7 +116,8 @@ func setClock(t *testing.T, ahead time.Duration) {
 	}
 }
 
-// jump sets the proxy's clock back and forth, and cuts connections, so that everybody has to go on by what is remembered.
+// jump sets the proxy's clock back and forth, and cuts connections, so that everybody has to go on
+// by what is remembered.
 func jump(t *testing.T, w *world) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour, 0} {
 		setClock(t, ahead)

@@ -31,8 +31,8 @@ type extremes struct {
 	rows []string
 }
 
-// What is unusual in size works as anything else: an object as large as etcd takes, many resources with next to nothing in
-// them, a resource with very many objects.
+// Unusual sizes work: an object as large as etcd accepts, many almost empty resources, a resource
+// with very many objects.
 func TestExtremes(t *testing.T) {
 	x := &extremes{world: newWorld(t, cluster.APIServerT(t, cluster.Options{}), gadgets, "", "")}
 	t.Run("a large object", x.largeObject)

@@ -21,8 +21,8 @@ const (
 	before        = time.Second // and after what goes wrong
 )
 
-// Whatever goes wrong: no watcher loses an event or sees one twice, in the wrong order or that never was; no read of the
-// most recent state lacks what was acknowledged before it.
+// In every scenario, watchers see no event lost, duplicated, reordered or invented. A read of the
+// most recent state has every write that was acknowledged before it.
 func TestFaults(t *testing.T) {
 	seed := cluster.Seed()
 	var table strings.Builder

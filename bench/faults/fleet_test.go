@@ -29,7 +29,8 @@ var followed = builtIn[:3]
 const (
 	fleetNamespace = "fleet"
 	fleetAgent     = "fleet"
-	// perConnection is how many informers share an HTTP/2 connection, as those of a controller manager do.
+	// perConnection is how many informers share an HTTP/2 connection, as those of a controller
+	// manager do.
 	perConnection = 100
 	// markName is the object of each resource by which informers show that they are up to date.
 	markName  = "mark"
@@ -42,7 +43,7 @@ type fleet struct {
 	factories []informers.SharedInformerFactory
 	seen      []atomic.Int64 // the mark that each informer has seen last
 
-	// What was asked of the proxy since the last time that somebody looked.
+	// These count the requests to the proxy since the last call of forget.
 	states  atomic.Int64 // lists, and watches that begin with the state: syncs
 	resumed atomic.Int64 // watches from a resourceVersion
 	gone    atomic.Int64 // answers with 410, and watches that ended with an ERROR
@@ -97,7 +98,8 @@ func (f *fleet) connect(to *rest.Config) (*kubernetes.Clientset, error) {
 	config := rest.CopyConfig(to)
 	config.ContentType, config.UserAgent, config.Timeout = "application/json", fleetAgent, 0
 	config.Dial = f.dial
-	// There is none. That it is asked keeps the transport out of client-go's cache, so that there are several.
+	// There is none. That it is asked keeps the transport out of client-go's cache, so that there
+	// are several.
 	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // as net/http wants it
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &counting{next, f} })
 	return kubernetes.NewForConfig(config)

@@ -19,8 +19,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// mishaps are what the proxy logs about saved caches that it cannot use. After a kill there must be none: what is saved is
-// there as a whole, or not at all.
+// mishaps are what the proxy logs about saved caches that it cannot use. After a kill there must be
+// none: what is saved is there as a whole, or not at all.
 var mishaps = []string{"saved cache", "saved caches", "neither restored nor saved", "could not be saved", "DATA RACE", "panic:"}
 
 // killer kills the proxy at random moments, and looks at each that starts after.
@@ -30,8 +30,8 @@ type killer struct {
 	midStart, restored, compared, rows int
 }
 
-// Whenever the proxy is killed, be it while it starts or saves its caches: the next one starts from a cache that is
-// whole, and what it answers is what upstream has. Clients go on as if nothing had been.
+// The proxy can be killed at any time, even while it starts or saves its caches. The next proxy
+// starts from a complete cache, and its answers equal upstream's state. Clients go on undisturbed.
 func TestKills(t *testing.T) {
 	seed := cluster.Seed()
 	k := &killer{random: rand.New(rand.NewPCG(seed, 1))}
@@ -119,7 +119,8 @@ func (k *killer) examine(t *testing.T, log string) {
 	}
 }
 
-// compare holds all that the new proxy has against upstream's state at the same resourceVersion, byte for byte.
+// compare holds all that the new proxy has against upstream's state at the same resourceVersion,
+// byte for byte.
 func (k *killer) compare(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readLimit)

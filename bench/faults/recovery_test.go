@@ -37,7 +37,8 @@ const (
 	asksMore      = 10
 )
 
-// recovery is how soon the watchers of many resources are up to date after the apiserver's restarts.
+// recovery is how soon the watchers of many resources are up to date after the apiserver's
+// restarts.
 type recovery struct {
 	*world
 	all      []resource
@@ -66,8 +67,8 @@ type outage struct {
 const recoveryHead = `| apiserver | restarts | s away | s from /readyz until a watcher is up to date: median | p99 | most | requests/s while away | most in a second | requests in the 1st second back: median | most | in the 2nd | in the 3rd |
 |---|---|---|---|---|---|---|---|---|---|---|---|`
 
-// measureRecovery restarts the apiserver, half of the times by a kill, and returns a table of how soon all are up to date. It is
-// away for at least some time.
+// measureRecovery restarts the apiserver, half of the times by a kill, and returns a table of how
+// soon all watchers are up to date. The apiserver stays away at least for the time away.
 func measureRecovery(t *testing.T, restarts, feeds int, away time.Duration) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(restarts+2)*recoveryStep)
@@ -237,8 +238,8 @@ func (r *recovery) explain(t *testing.T, i int, o outage, fresh time.Duration) {
 	}
 }
 
-// asked returns when the proxy's feeds asked for something: what the apiserver's audit log tells, and the connections that
-// nobody took.
+// asked returns the times of the feeds' requests, from the apiserver's audit log, and of the
+// connections that no server accepted.
 func (r *recovery) asked(t *testing.T) []time.Time {
 	t.Helper()
 	all := r.up.Refused()

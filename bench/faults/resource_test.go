@@ -57,7 +57,8 @@ func (r resource) define(ctx context.Context, t *testing.T, w *world) {
 
 func (r resource) definition() string { return r.Resource + "." + r.Group }
 
-// redefine changes the schema by a default: the same objects are written in another way from then on.
+// redefine changes the schema by a default: the same objects are written in another way from then
+// on.
 func (r resource) redefine(ctx context.Context, t *testing.T, w *world, value string) {
 	t.Helper()
 	patch := `[{"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/` + r.content + `/properties/of",

@@ -58,8 +58,8 @@ type restarting struct {
 	before          int
 }
 
-// Whoever restarts, the proxy or the apiserver: informers go on where they were, and it costs upstream the same whether
-// there is one of them or thousands.
+// After a restart of the proxy or of the apiserver, informers go on from their resourceVersions.
+// The cost at upstream is the same for one informer and for thousands.
 func TestRestarts(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%s, %d informers of client-go on %d HTTP/2 connections, %d resources of %d objects, a write every %v.\n\n%s\n",
@@ -137,14 +137,14 @@ func (r *restarting) judge(t *testing.T) {
 	feeds := len(followed)
 	switch {
 	case r.saved:
-		// Some informers may begin anew by themselves: client-go reads the state again if its connection was reset while it
-		// asked, and not if it was refused.
+		// Some informers may begin anew by themselves: client-go reads the state again if its
+		// connection was reset while it asked, and not if it was refused.
 		if r.gone > 0 || r.asked.syncs > 0 || r.lists > 0 || r.asked.forwarded > 0 {
 			t.Error("a restart from saved caches was seen")
 		}
 	case strings.HasPrefix(r.name, "proxy"):
-		// By a list, as the informer that was first has to go on from somewhere, and a small one if the resource was quiet
-		// when the feed began.
+		// By a list, as the informer that was first has to go on from somewhere, and a small one if
+		// the resource was quiet when the feed began.
 		if r.asked.syncs > 0 || int(r.lists) > 2*feeds {
 			t.Error("more than one sync of a resource")
 		}

@@ -43,7 +43,8 @@ func startTrail(ctx context.Context, s *cluster.Endpoint, of resource, namespace
 				o.fail(failed)
 				return
 			}
-			// The apiserver ends watches that are slow, as this one is where many share a processor.
+			// The apiserver ends watches that are slow, as this one is where many share a
+			// processor.
 			resp, err = open(fmt.Sprintf("resourceVersion=%d", at))
 		}
 		o.fail(err)
@@ -132,8 +133,8 @@ func (o *trail) upTo(ctx context.Context, rv uint64) (*conformance.Reference, er
 	}
 }
 
-// restoreEtcd has etcd go on from where it was some seconds before. What was written since is no more, and its
-// resourceVersions come again.
+// restoreEtcd restores etcd to its state of some seconds before. The later writes are lost, and
+// their resourceVersions occur again.
 func restoreEtcd(t *testing.T, w *world) {
 	data, kept := filepath.Join(w.api.Dir, "etcd"), filepath.Join(w.api.Dir, "etcd-before")
 	stop := func() {
@@ -173,8 +174,8 @@ func restoreEtcd(t *testing.T, w *world) {
 	}
 }
 
-// restored holds what a watcher saw since it was told of the end of its history against what has been since. Before, it
-// must have been told.
+// restored compares the watcher's events after its 410 with the apiserver's events since the
+// restore. The watcher must have got the 410.
 func (v *verdict) restored(w *watcher, ref *conformance.Reference) {
 	if w.expired.Load() == 0 {
 		v.invented++

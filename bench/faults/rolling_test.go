@@ -16,7 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// balance passes connections on to those of several proxies that are ready, by turns, as a Service does.
+// balance passes connections on to those of several proxies that are ready, by turns, as a Service
+// does.
 func balance(behind []*cluster.Proxy) func() string {
 	var next atomic.Int64
 	return func() string {
@@ -39,10 +40,11 @@ func isReady(p *cluster.Proxy) bool {
 	return err == nil && got.Status == http.StatusOK
 }
 
-// One proxy of two is replaced, then the other: informers reconnect, and that is all that they notice. None is told that it
-// comes from too long ago, although the new proxies know nothing of what was before them, and no watch stays with the
-// apiserver. Who reads meanwhile gets each time an answer, and none that is older than the one before. It reads something
-// else, for the first to come decides where a feed begins, and a read has no use for the past.
+// One proxy of two is replaced, then the other: informers reconnect, and that is all that they
+// notice. None gets a 410, although the new proxies have no earlier history, and no watch stays
+// forwarded to the apiserver. A reader meanwhile gets every answer, and no answer is older than the
+// one before. The reader uses another resource: the first request decides where a feed begins, and
+// a read would start the feed at the present.
 func TestRollingRestart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), fleetLimit)
 	defer cancel()

@@ -17,7 +17,8 @@ type scenario struct {
 	own *cluster.Options
 	// settings are further ones of the proxy.
 	settings string
-	// forgets tells that upstream's history is lost on the way: what happened meanwhile comes as a difference.
+	// forgets tells that upstream's history is lost on the way: what happened meanwhile comes as a
+	// difference.
 	forgets bool
 	// relists is how many there may be.
 	relists float64
@@ -26,7 +27,8 @@ type scenario struct {
 	// custom is for those that need a custom resource, clock for those that set the proxy's.
 	custom, clock bool
 	limit         time.Duration // if it takes longer than others
-	// long tells that the apiserver will not remember all of it, so that it is written down meanwhile.
+	// long tells that the apiserver will not remember all of it, so that it is written down
+	// meanwhile.
 	long bool
 }
 
@@ -172,7 +174,7 @@ func (v *verdict) row(name string) string {
 		name, v.watchers, v.events, v.lost, v.duplicated, v.reordered, v.invented, v.stale, v.answered, v.expired, v.relists, v.lists, v.fresh)
 }
 
-// tableHead tells what the columns mean. Lists are those of freshness runs: of a small collection a list costs no more than
-// a probe.
+// tableHead tells what the columns mean. Lists are those of freshness runs: of a small collection a
+// list costs no more than a probe.
 const tableHead = `| scenario | watchers | events | lost | duplicated | reordered | invented | stale reads | 410 | relists | lists for consistent reads | seconds until fresh |
 |---|---|---|---|---|---|---|---|---|---|---|---|`

@@ -59,8 +59,8 @@ type sample struct {
 	watches, logged, events, clients, reads int64
 }
 
-// For as long as one likes, clients come and go under writes: none sees anything amiss, and what the proxy holds is told.
-// Whether that grows is for the reader of the table.
+// Clients come and go under writes for a configurable time. No client sees an error. The table
+// shows the proxy's memory and other holdings; the reader of the table judges whether they grow.
 func TestSoak(t *testing.T) {
 	seed := cluster.Seed()
 	o := &soak{world: newWorld(t, cluster.APIServerT(t, cluster.Options{}), configMaps, soakSetting, ""), namespace: "soak"}
@@ -161,8 +161,8 @@ func (o *soak) live(ctx context.Context, random *rand.Rand, do func(context.Cont
 	return err
 }
 
-// watch watches from the state on, and goes on where it was when it has gone away in between. A pace in bytes/s makes it
-// slow.
+// watch watches from the state on, and goes on where it was when it has gone away in between. A
+// pace in bytes/s makes it slow.
 func (o *soak) watch(ctx context.Context, s *cluster.Endpoint, random *rand.Rand, pace int) error {
 	at, since := uint64(0), "resourceVersion=&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 	for ctx.Err() == nil {
@@ -301,8 +301,8 @@ func (o *soak) table(samples []sample, rate float64) string {
 	return b.String()
 }
 
-// drift is how much a figure changes from the first sample to the last, by the line that fits them best, as a share of its
-// mean.
+// drift is how much a figure changes from the first sample to the last, by the line that fits them
+// best, as a share of its mean.
 func drift(samples []sample, of func(sample) float64) float64 {
 	var n, t, y, tt, ty float64
 	for _, s := range samples {

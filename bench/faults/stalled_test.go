@@ -65,9 +65,9 @@ type phase struct {
 	cut              bool
 }
 
-// One watcher that does not read what it asked for takes from the others nothing but its share of the log: they get
-// everything, and the proxy holds no more for it than the kernel's buffers do. How late the others are is measured, with
-// and without it by turns, and not judged.
+// A watcher that does not read costs the other watchers only its share of the log. The others get
+// every event, and the kernel's buffers hold all data for the stalled watcher. The test measures
+// the delays of the others, with and without the stalled watcher in turn, and does not judge them.
 func TestStalled(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%s, %d watchers see %d events/s; one more sees %d/s of %d KiB beside, or stalls. %v each by turns.\n\n"+
@@ -237,10 +237,12 @@ func (s *stall) phase(t *testing.T, stalls bool) (p phase) {
 	return p
 }
 
-// stallPatience is how long whoever comes back waits for the end of what it did not read.
+// stallPatience is how long the stalled watcher, when it reads again, waits for the end of its
+// unread data.
 const stallPatience = 2 * time.Second
 
-// write makes events for the crowd and noise beside, for the time of a round and until a write that stalls is given up.
+// write makes events for the crowd and noise beside, for the time of a round and until a write that
+// stalls is given up.
 func (s *stall) write(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), *stallTime)
@@ -283,7 +285,7 @@ func (s *stall) write(t *testing.T) {
 	writing.Wait()
 }
 
-// kernelMost is how much of what is written to a connection the kernel takes at most.
+// kernelMost returns the most unread bytes that the kernel holds for a connection.
 func kernelMost(t *testing.T) int64 {
 	t.Helper()
 	b, err := os.ReadFile("/proc/sys/net/ipv4/tcp_wmem") // tcp(7): the least, the usual, the most
@@ -298,7 +300,8 @@ func kernelMost(t *testing.T) int64 {
 	return most
 }
 
-// unsent is how many bytes the kernel holds of what a server has written to a client, 0 if there is no such connection.
+// unsent returns how many bytes from a server to a client the kernel holds, or 0 without such a
+// connection.
 func unsent(serverURL string, client net.Addr) int64 {
 	port := func(address string) string {
 		_, port, _ := net.SplitHostPort(address)

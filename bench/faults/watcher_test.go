@@ -20,8 +20,8 @@ import (
 // selections are what watchers ask for.
 var selections = []string{"", "labelSelector=colour%3Dred", "labelSelector=colour!%3Dred", "fieldSelector=metadata.name%3D" + pinned}
 
-// leavable tells that objects can leave and enter a selection while they are there. After a relist such watches are told to
-// begin anew: which objects they have seen is known no more.
+// leavable tells that existing objects can leave and enter a selection. After a relist such watches
+// get a 410, because the proxy no longer knows which objects they have seen.
 func leavable(selection int) bool { return strings.HasPrefix(selections[selection], "labelSelector") }
 
 // watcher watches, and goes on where it was when its watch ends.
@@ -35,7 +35,8 @@ type watcher struct {
 	refused   map[string]int
 }
 
-// run watches from a resourceVersion on until it has seen all up to due, which is set when that is known, or ctx ends.
+// run watches from a resourceVersion on until it has seen all up to due, which is set when that is
+// known, or ctx ends.
 func (w *watcher) run(ctx context.Context, s *cluster.Endpoint, namespace string, from uint64, due *atomic.Uint64) error {
 	w.refused = map[string]int{}
 	defer w.stop()
@@ -97,7 +98,8 @@ func begun(c *conformance.Connection) bool {
 
 func pause(ctx context.Context) { cluster.Pause(ctx, 100*time.Millisecond) }
 
-// connect opens one watch and reads it to its end, or up to what is due. It fails if there was none.
+// connect opens one watch and reads it to its end, or up to what is due. It fails if there was
+// none.
 func (w *watcher) connect(ctx context.Context, s *cluster.Endpoint, namespace string, conn *conformance.Connection, due *atomic.Uint64) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -108,7 +110,7 @@ func (w *watcher) connect(ctx context.Context, s *cluster.Endpoint, namespace st
 	if conn.State {
 		query += "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 	}
-	// Who watches looks now and then whether it is still connected, as client-go does by pings.
+	// A watcher checks now and then that it is still connected, like client-go with pings.
 	silent := time.AfterFunc(openLimit, cancel)
 	defer silent.Stop()
 	resp, err := s.Watch(ctx, cluster.Get(w.of.watch(namespace, selections[w.selection], query)))

@@ -50,7 +50,8 @@ type world struct {
 
 const header = "drain: 500ms\n"
 
-// newWorld starts a proxy of a binary, empty for the usual one, with settings that may name a directory for caches.
+// newWorld starts a proxy of a binary, empty for the usual one, with settings that may name a
+// directory for caches.
 func newWorld(t *testing.T, api *cluster.APIServer, of resource, settings, binary string) *world {
 	t.Helper()
 	w := &world{api: api, dynamic: api.Dynamic(), of: of, dir: t.TempDir(), persistent: strings.Contains(settings, "%q")}
@@ -101,7 +102,8 @@ func (w *world) count(t *testing.T) {
 	w.lists += m.Sum("watchproxy_feed_requests_total", of, `verb="list"`)
 }
 
-// awaitSaves waits until so many caches were saved in a directory: before that, a restart is one without.
+// awaitSaves waits until so many caches were saved in a directory: before that, a restart is one
+// without.
 func awaitSaves(t *testing.T, dir string, n int) {
 	t.Helper()
 	cluster.Eventually(t, "caches are saved", func() bool {

@@ -52,7 +52,8 @@ func (w *writers) end() {
 	w.running.Wait()
 }
 
-// write changes one object after another. What the apiserver does not acknowledge is left as it is.
+// write changes one object after another. It does not repeat a write that the apiserver does not
+// acknowledge.
 func (w *writers) write(ctx context.Context, me int, random *rand.Rand) {
 	for n := 0; ctx.Err() == nil; n++ {
 		w.change(context.WithoutCancel(ctx), fmt.Sprintf("w-%d-%d", me, random.IntN(objectsEach)), n, random)
@@ -103,7 +104,7 @@ func (w *writers) put(ctx context.Context, name, colour string, n int) (rv uint6
 	}
 }
 
-// mark writes what each selection sees last, and tells at which resourceVersions.
+// mark makes the last write of each selection, and returns the resourceVersions.
 func (w *writers) mark(ctx context.Context) (last []uint64, err error) {
 	var rvs []uint64
 	for _, name := range []string{pinned, "end-red", "end-blue"} {

@@ -105,8 +105,8 @@ func (a *attack) turn() bool {
 // stay waits until the row is over.
 func (a *attack) stay() { <-a.ctx.Done() }
 
-// got notes an answer, or what came instead of one. What comes once the row is over is its own
-// doing.
+// got notes an answer, or an error instead. After the end of the row it counts only forbidden
+// answers, because the end itself causes errors.
 func (a *attack) got(code string) {
 	forbidden := slices.ContainsFunc(a.never, func(begin string) bool { return strings.HasPrefix(code, begin) })
 	a.mu.Lock()

@@ -26,10 +26,10 @@ type behaviour struct {
 	beside func(a *attack, ready func())
 	// never are the beginnings of codes that no answer may have.
 	never []string
-	// after looks at the proxy when the attackers have left.
+	// after checks the proxy after the attackers have left.
 	after func(a *attack) error
-	// lingers tells that at length the clients leave without a word: their sockets stay open, and
-	// the proxy has to find out by itself.
+	// lingers tells that in a long run the clients leave silently: their sockets stay open, and the
+	// proxy must detect this by itself.
 	lingers bool
 	// small is for clients that do not read: they have small buffers for what comes.
 	small bool
@@ -86,7 +86,7 @@ const (
 	forwardedWatch     = cachedWatch + "&unknown=1"
 )
 
-// bearer is the header of somebody with a token.
+// bearer returns the header of a client with a token.
 func bearer(token string) http.Header {
 	return http.Header{"Authorization": {"Bearer " + token}}
 }

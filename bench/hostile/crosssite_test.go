@@ -15,8 +15,8 @@ func upgradeToWebSocket() http.Header {
 	}
 }
 
-// crossSite is what a page of another site has a browser send to a developer's proxy, where
-// everybody is the developer. None of it may be answered with anything.
+// crossSite returns requests that a page of another site can make a browser send to a developer's
+// proxy. On this proxy all clients act as the developer. None of these requests may get data.
 func crossSite() (all []behaviour) {
 	const secrets = "/api/v1/namespaces/default/secrets"
 	with := func(h http.Header, fields ...string) http.Header {

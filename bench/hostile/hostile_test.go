@@ -22,8 +22,8 @@ const (
 	heapSlack = 48 << 20
 )
 
-// Whatever hostile clients do: the proxy keeps to its memory, serves others, and forgets those that
-// have left.
+// For every behaviour of hostile clients, the proxy stays within its memory, serves other users,
+// and keeps nothing of clients that have left.
 func TestHostile(t *testing.T) {
 	w := newWorld(t)
 	w.warm(t)

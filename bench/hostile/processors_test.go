@@ -11,16 +11,17 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// A proxy has processors of its own in life. Here it shares them with the apiserver and the
-// attackers, which therefore run only when no thread of the proxies and the victim wants to. A nice value does
-// not do: a thread of nice 19 that runs keeps its processor for up to 3 ms while others wake up, and a
-// get takes several wake-ups.
+// In production a proxy has its own processors. Here it shares them with the apiserver and the
+// attackers. So these run only when no thread of the proxies and the victim wants to. A nice value
+// is not enough: a running thread of nice 19 keeps its processor for up to 3 ms while others wake
+// up, and a get takes several wake-ups.
 const (
 	whenIdle = unix.SCHED_IDLE
 	asUsual  = unix.SCHED_NORMAL
 )
 
-// share sets everybody's priority, at length: beside other tests the attackers would not get anywhere. Processes that began later have inherited this one's.
+// share sets the priority of all processes, in a long run only: next to other tests the attackers
+// would make no progress. Processes that start later inherit this process's priority.
 func (w *world) share() {
 	prioritize(ownPID, whenIdle)
 	prioritize(w.api.PID(), whenIdle)

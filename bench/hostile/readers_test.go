@@ -36,7 +36,7 @@ func readers() (all []behaviour) {
 		} {
 			all = append(all, behaviour{
 				name: how.name + " " + what.name, clients: 50, most: what.most, rate: rate,
-				// A watch that nobody reads waits for its client by design, up to its own timeout.
+				// By design, an unread watch waits for its client up to the watch's own timeout.
 				lingers: strings.HasPrefix(how.name, "never") && !strings.HasSuffix(what.name, "watch"),
 				do:      reads(what.path, how.read),
 			})

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// requests are whole requests for what there is not, and in forms that nobody needs.
+// requests are complete requests for objects that do not exist, and in forms that no client needs.
 func requests() []behaviour {
 	row := func(name string, rate int, do func(*attack, int)) behaviour {
 		return behaviour{name: "requests: " + name, clients: 8, most: 32, rate: rate, do: do}
@@ -26,8 +26,8 @@ func requests() []behaviour {
 			}
 		}
 	}
-	// The apiserver makes each of these bodies to its end, with a hundred times its size in memory: more
-	// clients at length would show that, not what the proxy does.
+	// The apiserver builds each of these bodies to its end, with a hundred times its size in
+	// memory. In a long run, more clients would measure the apiserver and not the proxy.
 	fewer := func(b behaviour) behaviour {
 		b.most = b.clients
 		return b

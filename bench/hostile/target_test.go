@@ -30,8 +30,8 @@ func targetOf(p *cluster.Proxy) *target {
 	return &target{proxy: p, address: p.Address(), admin: strings.TrimPrefix(p.AdminURL, "http://"), tls: p.CA != nil}
 }
 
-// deadlines are longer than a row, and no longer, as the suite waits for them. The ledger of revisions
-// would begin and end between two counts of goroutines: clients cannot make it any larger.
+// deadlines are only slightly longer than a row, because the suite waits for them. The ledger is
+// off: it would begin and end between two counts of goroutines, and clients cannot make it larger.
 const deadlines = "cache: {consistentReads: {ledger: false}}\n" +
 	"limits: {readTimeout: 15s, writeTimeout: 15s, idleTimeout: 30s}\n"
 
@@ -154,8 +154,7 @@ func (p *target) profile(name string) (string, error) {
 	return string(b), err
 }
 
-// alive tells whether the process has not ended. One that has, and that nobody waits for, has no
-// memory.
+// alive tells whether the process still runs. An ended process without a wait has no memory.
 func (p *target) alive() bool {
 	_, _, err := cluster.MemoryOf(p.proxy.PID())
 	return err == nil
@@ -197,6 +196,6 @@ func (p *target) settle(t *testing.T, before census) census {
 	}
 }
 
-// recoveryLimit is how long a proxy may take to give back what attackers held who have left. It is
-// long, because attackers that leave without a word are found by deadlines alone.
+// recoveryLimit is how long a proxy may take to release the resources of attackers that have left.
+// It is long, because only deadlines detect attackers that leave silently.
 const recoveryLimit = 2 * time.Minute

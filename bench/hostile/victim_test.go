@@ -160,8 +160,8 @@ func (s *suffering) fail(format string, args ...any) {
 	}
 }
 
-// read gets a pod from the cache on every tick, whether the gets before it were answered or not: a
-// proxy that answers late must not thereby be asked less.
+// read gets a pod from the cache on every tick, even if earlier gets are not answered yet. So a
+// slow proxy does not get fewer requests.
 func (s *suffering) read(ctx context.Context, going *sync.WaitGroup) {
 	const atATime = 100
 	places := make(chan struct{}, atATime)

@@ -121,7 +121,8 @@ func podsPath(namespace string) string {
 	return "/api/v1/namespaces/" + namespace + "/pods"
 }
 
-// silent is a kubelet that agrees to every upgrade and then keeps silent. Its logs do not end either.
+// silent is a kubelet that agrees to every upgrade and then keeps silent. Its logs do not end
+// either.
 func silent(rw http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Upgrade") == "" {
 		_, _ = io.WriteString(rw, "a line\n")

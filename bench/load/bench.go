@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// The names of what is compared.
+// These are the names of the compared servers.
 const (
 	kubeAPIServer = "kube-apiserver"
 	ours          = "watchproxy"
@@ -28,7 +28,7 @@ const (
 	seedLimit = 16 // pods that are being made at a time
 )
 
-// bench is everything that runs.
+// bench has all running servers.
 type bench struct {
 	*options
 	wanted *regexp.Regexp
@@ -43,11 +43,11 @@ type bench struct {
 	secure, plain pair
 	forwarder     *server // nginx, in front of the apiserver
 	written       int     // updates of pods
-	quiet         float64 // what the apiserver takes when nobody reads, as a part of a processor
+	quiet         float64 // the apiserver's use of a processor without readers
 	dir           string  // for files, removed at the end
 }
 
-// pair is the proxy and nginx, both by TLS or both without.
+// pair is the proxy and nginx, both with TLS or both without.
 type pair struct {
 	proxy *server
 	nginx *server
@@ -148,7 +148,8 @@ func (b *bench) start(ctx context.Context) (err error) {
 	return err
 }
 
-// startProxy starts a proxy by TLS, which authenticates and authorizes, or one without either.
+// startProxy starts a proxy with TLS, authentication and authorization, or a proxy without any of
+// them.
 func (b *bench) startProxy(ctx context.Context, secure bool) (*server, error) {
 	config, err := b.config()
 	if err != nil {
@@ -168,7 +169,8 @@ func (b *bench) startProxy(ctx context.Context, secure bool) (*server, error) {
 	return newServer(ours, p.URL, p.CA, token, p.CPU, p.PID())
 }
 
-// config writes the proxies' configuration. The first to ask for a collection waits until it is there, however large.
+// config writes the proxies' configuration. The first request for a collection waits until the
+// collection is cached, even a large one.
 func (b *bench) config() (file string, err error) {
 	file = filepath.Join(b.dir, "config.yaml")
 	text := "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\nprofiling: true\ncache:\n  syncTimeout: 2m\n"
@@ -191,7 +193,7 @@ func (b *bench) close() (err error) {
 	return errors.Join(err, os.RemoveAll(b.dir))
 }
 
-// adminOf is where a proxy tells about itself.
+// adminOf returns a proxy's admin URL.
 func (b *bench) adminOf(s *server) string { return b.proxyAt(s).AdminURL }
 
 func (b *bench) proxyAt(s *server) *cluster.Proxy {
@@ -203,7 +205,8 @@ func (b *bench) proxyAt(s *server) *cluster.Proxy {
 	panic("BUG: not a proxy: " + s.name)
 }
 
-// resourceVersion is that of all pods, at the proxy and the apiserver alike.
+// resourceVersion returns the resourceVersion of the list of all pods, the same at the proxy and
+// the apiserver.
 func (b *bench) resourceVersion(ctx context.Context) (string, error) {
 	pods, err := b.admin.CoreV1().Pods("").List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
@@ -212,7 +215,7 @@ func (b *bench) resourceVersion(ctx context.Context) (string, error) {
 	return pods.ResourceVersion, nil
 }
 
-// lists are of all pods.
+// lists measures lists of all pods.
 func (b *bench) lists(ctx context.Context) error {
 	const path = "/api/v1/pods?resourceVersion=0"
 	for _, form := range []struct {
@@ -242,7 +245,7 @@ func (b *bench) lists(ctx context.Context) error {
 	return nil
 }
 
-// publish has nginx serve what the proxy answers.
+// publish makes nginx serve the proxy's answer.
 func (b *bench) publish(ctx context.Context, file string, r request) error {
 	body, err := b.secure.proxy.get(ctx, r)
 	if err != nil {
@@ -254,7 +257,7 @@ func (b *bench) publish(ctx context.Context, file string, r request) error {
 	return b.nginx.serve(file, body)
 }
 
-// smallReads are those of a part of the pods.
+// smallReads measures reads of a part of the pods.
 func (b *bench) smallReads(ctx context.Context) error {
 	pod := workload.NewPod(0)
 	namespace := "/api/v1/namespaces/" + pod.Namespace + "/pods"
@@ -279,10 +282,11 @@ func (b *bench) smallReads(ctx context.Context) error {
 	return nil
 }
 
-// compare measures a request at the apiserver, unless that is nil, and at the proxy, and its file at nginx.
+// compare measures a request at the apiserver, unless direct is nil, a request at the proxy, and
+// its file at nginx.
 func (b *bench) compare(ctx context.Context, r row, direct *server, asked request, at pair, file request) error {
 	r.Unit, r.Servers = "request", map[string]spent{}
-	const rounds = 3 // in turn: the machine is not the same from one second to the next
+	const rounds = 3 // in turn: the machine's speed changes from second to second
 	for range rounds {
 		for _, s := range []struct {
 			*server

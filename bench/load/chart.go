@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// chart draws what the servers take for the same work, the most of each scenario as the longest bar.
+// chart draws the processor time of the servers for the same work. The slowest server of each
+// scenario has the longest bar.
 func (r *report) chart(w io.Writer) {
 	const width = 50 // of the longest bar
 	name := 0

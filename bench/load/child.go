@@ -18,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// child is a server of this program's own, in a process of its own.
+// child is one of this program's own servers, in its own process.
 type child struct {
 	*server
 	cmd   *exec.Cmd
@@ -26,7 +26,8 @@ type child struct {
 	ended chan struct{}
 }
 
-// startChild runs this program with arguments that make it a server, which says where by listen.
+// startChild runs this program with arguments that make it a server. The server announces its
+// address by listen.
 func startChild(token string, secure bool, args ...string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -73,7 +74,8 @@ func (c *child) close() error {
 	return err
 }
 
-// listen listens on loopback, by TLS with a certificate of its own if it has to be secure, and says so to the parent.
+// listen listens on loopback and announces the address to the parent. If secure, it uses TLS with
+// its own certificate.
 func listen(out io.Writer, secure bool) (net.Listener, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -20,8 +20,8 @@ type crowd struct {
 	reading  sync.WaitGroup
 }
 
-// watcher notes when events come. It tells them apart by their ends, each in a line, and takes the k-th for the k-th
-// write: all go to all, in one order.
+// watcher notes when events arrive. Each event ends with a line feed. The k-th event belongs to the
+// k-th write, because all watchers get all events in the same order.
 type watcher struct {
 	*client
 	brace bool // the last byte read was one
@@ -57,8 +57,8 @@ func (s *server) watch(ctx context.Context, n int, path func(i int) string) (*cr
 	return c, nil
 }
 
-// read reads chunks as they are: of an event's line feed, the last byte, it knows by the brace before it that it is not
-// one of a chunk's.
+// read reads chunks without decoding them. A line feed after a brace ends an event; any other line
+// feed belongs to the chunk encoding.
 func (w *watcher) read(c *crowd) {
 	for {
 		n, err := w.from.Read(w.buf)
@@ -81,7 +81,7 @@ func (w *watcher) read(c *crowd) {
 	}
 }
 
-// wait returns when so many events came to all together.
+// wait returns when the crowd has received a number of events in total.
 func (c *crowd) wait(ctx context.Context, events int64) error {
 	const limit, pause = time.Minute, 5 * time.Millisecond
 	for began := time.Now(); c.got.Load() < events; {
@@ -109,7 +109,8 @@ func (c *crowd) close() {
 	c.reading.Wait()
 }
 
-// delays are from when a write was acknowledged until its event came, in milliseconds. The crowd has to be closed.
+// delays returns the times from the acknowledgement of a write to its event, in milliseconds. The
+// crowd must be closed.
 func (c *crowd) delays(acknowledged []time.Time) (all []float64) {
 	for _, w := range c.watchers {
 		for i, came := range w.times[:min(len(w.times), len(acknowledged))] {

@@ -18,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// fanOuts sends the same events to many.
+// fanOuts measures the delivery of the same events to many watches.
 func (b *bench) fanOuts(ctx context.Context) error {
 	for _, f := range []struct{ watchers, rate int }{{100, 100}, {1000, 10}, {5000, 2}} {
 		for _, secure := range []bool{true, false} {
@@ -36,8 +36,8 @@ func (b *bench) fanOuts(ctx context.Context) error {
 const (
 	fanOutTime     = 5 * time.Second
 	fanOutRounds   = 3
-	targetedRounds = 5    // what the apiserver takes differs most from round to round
-	targeted       = 1000 // watchers that there are targets for
+	targetedRounds = 5    // the apiserver's time varies most from round to round
+	targeted       = 1000 // the number of watchers with targets
 )
 
 func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) error {
@@ -83,7 +83,7 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	}
 	for range rounds {
 		for _, s := range servers {
-			// What the writes themselves cost the server is taken off.
+			// The result excludes the server's cost of the writes themselves.
 			alone, acknowledged, err := b.writes(ctx, s.server, rate, s.write)
 			if err != nil {
 				return err
@@ -98,7 +98,7 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	}
 	for name, d := range delays {
 		n := float64(r.Servers[name].Units)
-		if name != kubeAPIServer { // which has to do with the writes, too
+		if name != kubeAPIServer { // whose time includes the writes
 			kernel.Value[name] = float64(d.kernel.Microseconds()) / n
 		}
 		clients.Value[name] = float64(d.clients.Microseconds()) / n
@@ -117,7 +117,7 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	return b.profileFanOut(ctx, r.Scenario, watchers, rate, servers)
 }
 
-// written is a server whose watches have something to deliver by write.
+// written is a server with a function that writes events for its watches.
 type written struct {
 	*server
 	write func(context.Context, int) error
@@ -148,8 +148,8 @@ func percentiles(ms []float64) (p50, p99, longest float64) {
 	return ms[n/2], ms[n*99/100], ms[n-1]
 }
 
-// deliver makes writes while there are watches of all pods. A profiler, if there is one, sees no more than what the result
-// tells of.
+// deliver makes writes while watches of all pods are open. A profiler, if any, runs only during the
+// measured time.
 func (b *bench) deliver(ctx context.Context, s written, watchers, rate int, d *delay, profiler *perf) (got spent, err error) {
 	rv, err := b.resourceVersion(ctx)
 	if err != nil {
@@ -211,7 +211,7 @@ func (b *bench) deliver(ctx context.Context, s written, watchers, rate int, d *d
 	return spent{Units: deliveries, Seconds: took.server.Seconds()}, nil
 }
 
-// work is processor time: a server's, and that of this program, which is its clients.
+// work is processor time of a server, and of this program, which runs the clients.
 type work struct{ server, clients time.Duration }
 
 func (s *server) work() (w work, err error) {
@@ -232,12 +232,13 @@ func (w work) times(n int) work {
 	return work{server: w.server * time.Duration(n), clients: w.clients * time.Duration(n)}
 }
 
-// by is that of each of n.
+// by returns the work divided by n.
 func (w work) by(n int) work {
 	return work{server: w.server / time.Duration(n), clients: w.clients / time.Duration(n)}
 }
 
-// writes makes them one after another, at a rate, and returns what that took and when each was acknowledged.
+// writes makes writes one after another, at a rate. It returns their processor time and the time of
+// each acknowledgement.
 func (b *bench) writes(ctx context.Context, s *server, rate int, write func(context.Context, int) error) (took work, _ []time.Time, err error) {
 	before, err := s.work()
 	if err != nil {
@@ -276,7 +277,7 @@ func (b *bench) patchPod(ctx context.Context, i, version int) error {
 	return nil
 }
 
-// frame is an event of a pod as a watch has it, in a chunk of its own.
+// frame returns a pod's event as a watch sends it, in its own chunk.
 func (b *bench) frame(ctx context.Context) ([]byte, error) {
 	rv, err := b.resourceVersion(ctx)
 	if err != nil {

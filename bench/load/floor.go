@@ -16,16 +16,17 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// floor is a program that does the least that anybody who sends events to many must do: it writes ready frames to every
-// connection. Nobody can have a watch of less.
+// floor is a program that does only the necessary work of a fan-out: it writes ready frames to
+// every connection. A watch cannot cost less.
 type floor struct{ *child }
 
-// newFloorCommand makes the program: it listens, says where, takes every connection for a watch, and writes what comes
-// from its standard input to all of them.
+// newFloorCommand makes the program. It listens, announces its address, and treats every connection
+// as a watch. It writes the frames from its standard input to all connections.
 func newFloorCommand() *cobra.Command {
 	var secure bool
 	cmd := &cobra.Command{Use: "floor", Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		// A read that blocks its thread would keep the runtime's monitor busy, for longer than the frames take.
+		// A read that blocks its thread would keep the runtime's monitor busy, for longer than the
+		// frames take.
 		if err := syscall.SetNonblock(syscall.Stdin, true); err != nil {
 			return fmt.Errorf("standard input: %w", err)
 		}
@@ -59,7 +60,7 @@ func serveFloor(frames io.Reader, out io.Writer, secure bool) error {
 	for {
 		var size uint32
 		if err := binary.Read(frames, binary.BigEndian, &size); err != nil {
-			return nil // whoever started us is done
+			return nil // the parent has ended
 		}
 		frame := make([]byte, size)
 		if _, err := io.ReadFull(frames, frame); err != nil {
@@ -90,9 +91,9 @@ func (cs *conns) all() []net.Conn {
 	return cs.open
 }
 
-// watch takes a connection for a watch until its client leaves.
+// watch treats a connection as a watch until its client leaves.
 func (cs *conns) watch(c net.Conn) {
-	defer c.Close() //nolint:errcheck // nobody is there
+	defer c.Close() //nolint:errcheck // no client is there
 	from := bufio.NewReader(c)
 	if _, err := http.ReadRequest(from); err != nil {
 		return
@@ -109,13 +110,13 @@ func (cs *conns) watch(c net.Conn) {
 	}
 }
 
-// startFloor starts it.
+// startFloor starts the floor.
 func startFloor(secure bool) (floor, error) {
 	c, err := startChild("", secure, "floor", fmt.Sprintf("--tls=%t", secure))
 	return floor{c}, err
 }
 
-// write has a frame, whose length goes before it, written to all.
+// write makes the floor write a frame to all watches. The frame's length precedes the frame.
 func (f floor) write(_ context.Context, frame []byte) error {
 	_, err := f.in.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...))
 	return err

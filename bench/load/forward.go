@@ -9,8 +9,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// forward asks for what the proxy does not answer itself. The floor is nginx, which forwards everything and knows nothing;
-// another one is the least in Go.
+// forward measures requests that the proxy forwards. The floor is nginx, which forwards everything
+// without parsing it. A second floor is a minimal program in Go.
 func (b *bench) forward(ctx context.Context) error {
 	gateway, err := b.startGateway()
 	if err != nil {
@@ -62,7 +62,8 @@ func (b *bench) forward(ctx context.Context) error {
 	return nil
 }
 
-// times makes requests one after another over a connection, and returns how long each took, in milliseconds.
+// times makes requests one after another over a connection, and returns how long each took, in
+// milliseconds.
 func (s *server) times(ctx context.Context, r request, n int) (ms []float64, err error) {
 	c, err := s.dial(ctx, 64<<10)
 	if err != nil {

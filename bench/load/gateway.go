@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newGatewayCommand makes a program that forwards with the standard library's ReverseProxy, over HTTP/2 as the proxy does,
-// and does nothing else: what a program in Go adds to a request anyway.
+// newGatewayCommand makes a program that only forwards, with the standard library's ReverseProxy
+// and over HTTP/2 like the proxy. It shows the least that a program in Go adds to a request.
 func newGatewayCommand() *cobra.Command {
 	var upstream, ca string
 	cmd := &cobra.Command{Use: "gateway", Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {

@@ -8,9 +8,10 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// growth shows what reads cost as the collection grows: a list and a sync in proportion to their bytes, a page, a get and
-// an event nearly the same however many objects there are. Each size has a proxy of its own, which takes the pods in from
-// another one: kube-apiserver would be slower than what is measured.
+// growth shows the cost of reads as the collection grows. The costs of a list and a sync grow with
+// their bytes. The costs of a page, a get and an event are nearly the same for any number of
+// objects. Each size has its own proxy, which syncs from another proxy, because kube-apiserver
+// would be slower than the measured proxy.
 func (b *bench) growth(ctx context.Context, sizes []int) error {
 	for _, size := range sizes {
 		if err := b.grow(ctx, size); err != nil {
@@ -23,7 +24,7 @@ func (b *bench) growth(ctx context.Context, sizes []int) error {
 	return nil
 }
 
-// grow makes pods until there are so many.
+// grow creates pods up to a number.
 func (b *bench) grow(ctx context.Context, size int) error {
 	from := b.pods
 	b.say("making pods up to %d", size)
@@ -58,7 +59,7 @@ func (b *bench) measureAt(ctx context.Context, size int) error {
 	value("cold sync, CPU", "ms/MB", sync.cpu.Seconds()*1e3/megabytes, target{})
 	large := target{AtMost: 2}
 	if size < 100_000 {
-		large = target{} // most of it is what any proxy takes
+		large = target{} // most of this memory is the same for any proxy
 	}
 	value("cold sync, peak RSS", "× JSON", float64(sync.peak)/megabytes/1e6, large)
 	pod := workload.NewPod(size / 2)

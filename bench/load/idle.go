@@ -13,11 +13,11 @@ import (
 
 const kib = 1 << 10
 
-// resident is the memory of a server that has tidied up: of the proxy, which can be told to.
+// resident returns a server's memory. A proxy collects its garbage first, on request.
 func (b *bench) resident(ctx context.Context, s *server) (int64, error) {
 	const settle = 3 * time.Second
 	if s.name == ours {
-		for range 2 { // what has a finalizer goes with the second
+		for range 2 { // objects with a finalizer go with the second collection
 			if _, err := b.adminGet(ctx, s, "/debug/pprof/heap?gc=1"); err != nil {
 				return 0, err
 			}
@@ -47,7 +47,7 @@ func (b *bench) adminGet(ctx context.Context, s *server, path string) ([]byte, e
 	return body, err
 }
 
-// idle opens watches on which nothing happens.
+// idle measures watches without events.
 func (b *bench) idle(ctx context.Context) error {
 	const watchers = 5000
 	for _, way := range []struct {
@@ -94,7 +94,7 @@ func (b *bench) idle(ctx context.Context) error {
 	return nil
 }
 
-// openWatches opens watches that nobody reads.
+// openWatches opens watches and does not read them.
 func openWatches(ctx context.Context, s *server, n int, path string, http2 bool) (end func(), err error) {
 	if !http2 {
 		c, err := s.watch(ctx, n, func(int) string { return path })

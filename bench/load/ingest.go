@@ -10,14 +10,16 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// initialState is how a feed asks for a collection: as it is now.
+// initialState is the query of a feed for the present state of a collection.
 const initialState = "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 
-// ingest is how long a cold proxy takes to have all pods: from the apiserver, and from another proxy, which is faster. The
-// floor is a client that asks for the same and throws it away: upstream's own pace. Each is measured by turns, and the best
-// of its rounds counts.
+// ingest measures how long a cold proxy takes to cache all pods, from the apiserver, and from
+// another proxy, which is faster. The floor is a client that sends the same request and discards
+// the answer, so it shows upstream's own pace. The rounds alternate, and the best round of each
+// counts.
 //
-// The client reads by HTTP/1.1 without a kubeconfig; a proxy finds out about the resource first, and reads by HTTP/2.
+// The client reads over HTTP/1.1 without a kubeconfig. A proxy first discovers the resource, and
+// reads over HTTP/2.
 func (b *bench) ingest(ctx context.Context) error {
 	b.say("measuring: cold syncs of %d pods", b.pods)
 	const path = "/api/v1/pods?resourceVersion=0"
@@ -78,13 +80,14 @@ func (b *bench) ingest(ctx context.Context) error {
 	return nil
 }
 
-// coldSync is one, and what a client took that only reads.
+// coldSync is one cold sync, and the time of a client that only reads.
 type coldSync struct {
 	took, cpu, least time.Duration
 	peak             int64 // bytes
 }
 
-// coldSync starts a proxy and asks it for nothing of all the pods, which it answers when it has them.
+// coldSync starts a proxy and sends it a list of pods that matches nothing. The proxy answers when
+// it has all pods.
 func (b *bench) coldSync(ctx context.Context, kubeconfig string) (s *server, c coldSync, err error) {
 	config, err := b.config()
 	if err != nil {
@@ -112,7 +115,7 @@ func (b *bench) coldSync(ctx context.Context, kubeconfig string) (s *server, c c
 	return s, c, b.hasAll(ctx, s)
 }
 
-// hasAll makes sure that a proxy has taken all pods in, and did not just pass a request on.
+// hasAll checks that a proxy has cached all pods, and has not just forwarded a request.
 func (b *bench) hasAll(ctx context.Context, s *server) error {
 	var status struct {
 		Feeds []struct{ Objects int }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// spent is what a server took for some work.
+// spent is a server's processor time for some work.
 type spent struct {
 	Units   int     `json:"units"`
 	Seconds float64 `json:"cpuSeconds"` // of processor time, altogether
@@ -17,13 +17,13 @@ type spent struct {
 // each is the processor time of one unit, in seconds.
 func (s spent) each() float64 { return s.Seconds / float64(s.Units) }
 
-// and is the same work done twice.
+// and adds a second run of the same work.
 func (s spent) and(again spent) spent {
 	return spent{s.Units + again.Units, s.Seconds + again.Seconds, again.Bytes}
 }
 
-// measureReads has clients repeat a request until the server has taken enough time to be measured, and each has had an
-// answer. The first answer to each is not counted.
+// measureReads makes clients repeat a request until the server has taken enough processor time for
+// a measurement, and each client has an answer. The first answer to each client does not count.
 func (b *bench) measureReads(ctx context.Context, s *server, r request, clients int) (spent, error) {
 	var done, size atomic.Int64
 	var failed error
@@ -83,7 +83,7 @@ func (b *bench) measureReads(ctx context.Context, s *server, r request, clients 
 			cancel()
 		}
 	}
-	ended.Wait() // what was under way is finished
+	ended.Wait() // requests in flight finish
 	after, err := s.cpu()
 	if err != nil {
 		return spent{}, err

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { cluster.Main(m) }
 
-// Ratios are of the processor time of a unit, and are held against their targets in the right direction.
+// Ratios are of the processor time of a unit. The comparison with a target has the right direction.
 func TestReport(t *testing.T) {
 	rows := []row{
 		{
@@ -46,7 +46,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Events are counted once each, wherever reads cut them.
+// A watcher counts each event once, wherever reads split the event.
 func TestWatcherCountsEvents(t *testing.T) {
 	random := rand.New(rand.NewPCG(cluster.Seed(), 0))
 	near, far := net.Pipe()
@@ -111,7 +111,7 @@ func TestFloor(t *testing.T) {
 	said.Close()
 }
 
-// Samples of perf script count for what they were in the midst of.
+// A sample of perf script counts for the part that its calls belong to.
 func TestPartsOf(t *testing.T) {
 	const samples = `
 	ffffffff8160ea04 mod_timer

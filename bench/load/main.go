@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/command"
 )
 
-// runLimit bounds everything together.
+// runLimit bounds the whole run.
 const runLimit = time.Hour
 
 // options are the flags.
@@ -87,7 +87,7 @@ func (o *options) validate() error {
 	return errors.Join(errs...)
 }
 
-// name is what the report is about.
+// name returns the report's name.
 func (o *options) name() string {
 	switch {
 	case len(o.growth) > 0:
@@ -102,7 +102,7 @@ func (o *options) name() string {
 	return "load"
 }
 
-// run shows what was measured even if not all was.
+// run prints the report even if some measurements fail.
 func (o *options) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, runLimit, fmt.Errorf("not finished after %v", runLimit))
 	defer cancel()

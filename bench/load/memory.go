@@ -13,7 +13,7 @@ import (
 
 const mib = 1 << 20
 
-// memory is what it takes to hold all pods, at rest and while they are listed.
+// memory measures the memory for all pods, at rest and during lists.
 func (b *bench) memory(ctx context.Context) error {
 	const path = "/api/v1/pods?resourceVersion=0"
 	fresh, err := b.startProxy(ctx, true)
@@ -54,7 +54,8 @@ func (b *bench) memory(ctx context.Context) error {
 	return b.history(ctx, fresh)
 }
 
-// historyTime is how far the event log reaches by default, unless its other bounds are met before.
+// historyTime is the default maximum age of the event log. Its other bounds can make the log
+// shorter.
 const historyTime = 5 * time.Minute
 
 // history fills the event log.

@@ -18,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// nginx serves files: ready bytes, by a server that many take for the fastest there is. It forwards, too.
+// nginx serves ready bytes as files. Many consider it the fastest server. It also forwards.
 type nginx struct {
 	dir       string
 	cmd       *exec.Cmd
@@ -29,7 +29,7 @@ type nginx struct {
 	forwarder string // https://127.0.0.1:PORT, in front of the apiserver
 }
 
-// nginxConfig is for one process, so that its processor time is all that nginx takes.
+// nginxConfig uses one process, so the processor time of this process is nginx's total.
 var nginxConfig = template.Must(template.New("").Parse(`daemon off;
 master_process off;
 pid {{.Dir}}/pid;
@@ -75,7 +75,7 @@ http {
 }
 `))
 
-// startNginx starts it in front of the apiserver at host:port.
+// startNginx starts nginx in front of the apiserver at host:port.
 func startNginx(ctx context.Context, binary, upstream string) (n *nginx, err error) {
 	n = &nginx{ended: make(chan struct{})}
 	if n.dir, err = os.MkdirTemp("", "nginx-"); err != nil {
@@ -116,7 +116,8 @@ func startNginx(ctx context.Context, binary, upstream string) (n *nginx, err err
 	return n, n.wait(ctx, settings.Secure)
 }
 
-// run starts a child that ends with this program: Pdeathsig follows the thread that forked, which waits here.
+// run starts a child that ends with this program: Pdeathsig follows the thread that forked, which
+// waits here.
 func run(cmd *exec.Cmd, ended chan<- struct{}) error {
 	started := make(chan error)
 	go func() {
@@ -132,7 +133,7 @@ func run(cmd *exec.Cmd, ended chan<- struct{}) error {
 	return <-started
 }
 
-// freeAddress is one that nobody listens on.
+// freeAddress returns an address without a listener.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -141,7 +142,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// wait returns when somebody listens.
+// wait returns when nginx listens.
 func (n *nginx) wait(ctx context.Context, address string) error {
 	const limit, pause = 10 * time.Second, 10 * time.Millisecond
 	for began := time.Now(); time.Since(began) < limit; time.Sleep(pause) {
@@ -154,7 +155,7 @@ func (n *nginx) wait(ctx context.Context, address string) error {
 	return fmt.Errorf("nginx does not listen after %v: %s", limit, log)
 }
 
-// serve makes a file of an answer.
+// serve writes an answer to a file.
 func (n *nginx) serve(path string, body []byte) error {
 	return os.WriteFile(filepath.Join(n.dir, "www", path), body, 0o644)
 }

@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// What a delivery consists of.
+// These are the parts of a delivery.
 const (
-	partWrite      = "write(2) or sendto(2), receipt included" // by loopback the receiver's part of TCP is in it
+	partWrite      = "write(2) or sendto(2), receipt included" // on loopback it includes the receiver's part of TCP
 	partKernel     = "the kernel, all else"                    // to schedule threads, mostly
 	partEncryption = "encryption"
 	partProgram    = "the program, all else"
@@ -27,8 +27,9 @@ const (
 
 var parts = []string{partWrite, partKernel, partEncryption, partProgram}
 
-// profileFanOut shows by perf(1) what a delivery consists of, ours and the floor's, in a round of its own: perf makes
-// everything dearer. Where it is missing, not allowed, or sees something else than the round, that is said instead.
+// profileFanOut uses perf(1) to show the parts of a delivery, for the proxy and for the floor. It
+// does so in a separate round, because perf increases all costs. If perf is missing, not allowed,
+// or does not fit the round, the report says so.
 func (b *bench) profileFanOut(ctx context.Context, scenario string, watchers, rate int, servers []written) error {
 	rows := make([]row, len(parts))
 	for i, part := range parts {
@@ -59,7 +60,7 @@ func (b *bench) profileFanOut(ctx context.Context, scenario string, watchers, ra
 	return nil
 }
 
-// plausible holds what perf saw against what the server took.
+// plausible compares perf's total with the server's processor time.
 func plausible(took map[string]float64, got spent) error {
 	const tolerance = 0.1
 	sum := 0.0
@@ -75,7 +76,7 @@ func plausible(took map[string]float64, got spent) error {
 	return nil
 }
 
-// perf is perf(1) at work on a process. What goes wrong with it is told by parts.
+// perf is a running perf(1) on a process. Its errors come out of parts.
 type perf struct {
 	file     string
 	cmd      *exec.Cmd
@@ -87,13 +88,14 @@ type perf struct {
 }
 
 const (
-	// perfRate is how often perf looks at a processor that the process has, in Hz. Nothing else happens that often.
+	// perfRate is the sampling rate, in Hz, of a processor that runs the process. No other activity
+	// has this rate.
 	perfRate = 4999
-	// perfPatience is how long it may take to obey.
+	// perfPatience is how long perf may take to obey a command.
 	perfPatience = 10 * time.Second
 )
 
-// begin returns when perf counts.
+// begin returns when perf samples.
 func (p *perf) begin(ctx context.Context, pid int) {
 	commands, control, err := os.Pipe()
 	if err != nil {
@@ -117,7 +119,7 @@ func (p *perf) begin(ctx context.Context, pid int) {
 	}
 }
 
-// tell returns when perf has done what it was told.
+// tell sends a command and returns when perf has executed it.
 func (p *perf) tell(command string) error {
 	if _, err := p.control.WriteString(command + "\n"); err != nil {
 		return err
@@ -129,7 +131,7 @@ func (p *perf) tell(command string) error {
 	return err
 }
 
-// end has perf stop and write what it saw. The first call does.
+// end makes perf stop and write its samples. Only the first call has an effect.
 func (p *perf) end() {
 	if p.ended {
 		return
@@ -151,7 +153,7 @@ func (p *perf) end() {
 	}
 }
 
-// parts are the seconds that each took.
+// parts returns the seconds of each part.
 func (p *perf) parts(ctx context.Context) (map[string]float64, error) {
 	if p.err != nil {
 		return nil, fmt.Errorf("perf record: %w: %s", p.err, bytes.TrimSpace(p.said.Bytes()))
@@ -171,7 +173,8 @@ func (p *perf) parts(ctx context.Context) (map[string]float64, error) {
 	return took, nil
 }
 
-// partsOf counts samples: a paragraph each, a call in a line, the innermost first.
+// partsOf counts the samples of each part. Each sample is a paragraph, with one call a line, the
+// innermost call first.
 func partsOf(samples []byte) map[string]int {
 	count := map[string]int{}
 	var calls []string
@@ -192,7 +195,7 @@ func partsOf(samples []byte) map[string]int {
 	return count
 }
 
-// partOf goes by the innermost call for whether the kernel has it.
+// partOf decides by the innermost call whether a sample belongs to the kernel.
 func partOf(calls []string) string {
 	kernel := inKernel(calls[0])
 	if !slices.ContainsFunc(calls, func(call string) bool { return inKernel(call) == kernel && !strings.HasSuffix(call, " [unknown]") }) {
@@ -214,7 +217,7 @@ func partOf(calls []string) string {
 	return partProgram
 }
 
-// inKernel goes by a call's address: the kernel's begin with ones.
+// inKernel decides by a call's address: the kernel's addresses begin with one bits.
 func inKernel(call string) bool {
 	address, _, _ := strings.Cut(strings.TrimSpace(call), " ")
 	ip, err := strconv.ParseUint(address, 16, 64)

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// profiled takes a CPU profile of the proxy by TLS while a scenario runs, if profiles are wanted.
+// profiled takes a CPU profile of the proxy with TLS while a scenario runs, if profiles are wanted.
 func (b *bench) profiled(ctx context.Context, name string, do func(context.Context) error) error {
 	if b.profiles == "" {
 		return do(ctx)
@@ -32,7 +32,8 @@ func (b *bench) profiled(ctx context.Context, name string, do func(context.Conte
 	return err
 }
 
-// heapProfile writes what a proxy holds in memory, as text with the runtime's own figures, if profiles are wanted.
+// heapProfile writes a proxy's heap profile, as text with the runtime's own figures, if profiles
+// are wanted.
 func (b *bench) heapProfile(ctx context.Context, s *server, name string) error {
 	if b.profiles == "" || s.name != ours {
 		return nil

@@ -21,14 +21,15 @@ import (
 const (
 	recentFor    = 3 * time.Second
 	recentSettle = time.Second
-	// ledgerSettle is how long the proxy has to find out what is written elsewhere.
+	// ledgerSettle is how long the proxy has to find the resources of the other writes.
 	ledgerSettle = 15 * time.Second
-	// foreignObjects are how many leases and config maps there are to write to.
+	// foreignObjects is the number of leases, and of config maps, for the other writes.
 	foreignObjects = 50
 )
 
-// recent measures lists of the most recent state: of one namespace by a label, without a resourceVersion, while nobody
-// writes to the collection and others write to leases and config maps. Each client has a connection of its own.
+// recent measures lists of the most recent state: of one namespace by a label, without a
+// resourceVersion. The collection has no writes, but leases and config maps have. Each client has
+// its own connection.
 func (b *bench) recent(ctx context.Context) error {
 	if err := b.makeForeign(ctx); err != nil {
 		return err
@@ -40,7 +41,7 @@ func (b *bench) recent(ctx context.Context) error {
 			if err := b.measureQuiet(ctx); err != nil {
 				return err
 			}
-			if rate > 0 { // until the ledger is kept
+			if rate > 0 { // until the proxy keeps the ledger
 				if _, err := b.secure.proxy.recentReads(ctx, path, 1, true, ledgerSettle); err != nil {
 					return err
 				}
@@ -75,8 +76,8 @@ func (b *bench) recentRows(ctx context.Context, name, path string, clients ...in
 	return nil
 }
 
-// recentInformers measures how long an informer of many config maps takes that begins with the most recent state, while
-// others write.
+// recentInformers measures how long an informer of many config maps takes to sync with the most
+// recent state, during other writes.
 func (b *bench) recentInformers(ctx context.Context) error {
 	const many, rate, rounds = 10_000, 200, 5
 	err := workload.Parallel(ctx, many, seedLimit, func(ctx context.Context, i int) error {
@@ -108,7 +109,7 @@ func (b *bench) recentInformers(ctx context.Context) error {
 	return err
 }
 
-// recentRow measures both servers by turns.
+// recentRow measures both servers in turn.
 func (b *bench) recentRow(ctx context.Context, name, path string, clients int, http2 bool) error {
 	if http2 {
 		name += ", HTTP/2"
@@ -145,7 +146,7 @@ func (b *bench) recentRow(ctx context.Context, name, path string, clients int, h
 	return nil
 }
 
-// measureQuiet measures what upstream takes when nobody reads, as a part of a processor.
+// measureQuiet measures upstream's use of a processor without readers.
 func (b *bench) measureQuiet(ctx context.Context) error {
 	before, err := b.direct.cpu()
 	if err != nil {
@@ -161,7 +162,7 @@ func (b *bench) measureQuiet(ctx context.Context) error {
 	return err
 }
 
-// recentReads reads for a while, and returns how many milliseconds each answer took.
+// recentReads reads for a while, and returns the milliseconds of each answer.
 func (s *server) recentReads(ctx context.Context, path string, clients int, http2 bool, during time.Duration) (took []float64, err error) {
 	var mu sync.Mutex
 	end := time.Now().Add(during)
@@ -210,7 +211,7 @@ func (s *server) fetch(ctx context.Context, client *http.Client, path string) er
 	return err
 }
 
-// makeForeign makes what others write to.
+// makeForeign creates the objects of the other writes.
 func (b *bench) makeForeign(ctx context.Context) error {
 	return workload.Parallel(ctx, foreignObjects, seedLimit, func(ctx context.Context, i int) error {
 		meta := metav1.ObjectMeta{Name: fmt.Sprintf("foreign-%d", i), Namespace: metav1.NamespaceDefault}
@@ -222,7 +223,7 @@ func (b *bench) makeForeign(ctx context.Context) error {
 	})
 }
 
-// whileForeign does something while others write to leases, and to config maps as well.
+// whileForeign runs do during writes to leases and, with configMaps, to config maps.
 func (b *bench) whileForeign(ctx context.Context, rate int, configMaps bool, do func(context.Context) error) error {
 	if rate == 0 {
 		return do(ctx)

@@ -18,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// report is all that was measured.
+// report has all measurements.
 type report struct {
 	Date    string `json:"date"`
 	Commit  string `json:"commit"`
@@ -27,7 +27,7 @@ type report struct {
 	Rows    []row  `json:"rows"`
 }
 
-// newReport says when, of what and where it is.
+// newReport returns a report with its time, its subject and its machine.
 func newReport(ctx context.Context, pods int) *report {
 	r := &report{Date: time.Now().UTC().Format(time.DateOnly), Commit: "unknown", Pods: pods}
 	git := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*")
@@ -39,7 +39,7 @@ func newReport(ctx context.Context, pods int) *report {
 	return r
 }
 
-// write keeps a report in a directory: as text, as JSON and as a picture.
+// write writes the report to a directory: as text, as JSON and as a picture.
 func (r *report) write(dir, about string) error {
 	figures, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -71,14 +71,14 @@ type row struct {
 	Value map[string]float64 `json:"value,omitempty"`
 }
 
-// target is what the proxy should reach. Zero values are no targets.
+// target has the proxy's target ratios. A zero value is no target.
 type target struct {
 	OfFloor           float64 `json:"ofFloor,omitempty"`           // at most so many times the floor's
-	LessThanAPIServer float64 `json:"lessThanAPIServer,omitempty"` // the apiserver's is at least so many times ours
+	LessThanAPIServer float64 `json:"lessThanAPIServer,omitempty"` // the apiserver's is at least so many times the proxy's
 	AtMost            float64 `json:"atMost,omitempty"`
 }
 
-// ratio divides what one server takes by what another does, 0 if either is unknown.
+// ratio divides one server's time by another's. It is 0 if either is unknown.
 func (r row) ratio(one, other string) float64 {
 	a, b := r.Servers[one], r.Servers[other]
 	if a.Units == 0 || b.Units == 0 || b.each() == 0 {
@@ -105,7 +105,7 @@ func (r row) cells() []string {
 	return append(cells, times(less, r.Target.LessThanAPIServer, less >= r.Target.LessThanAPIServer), times(of, r.Target.OfFloor, of <= r.Target.OfFloor))
 }
 
-// times is a ratio beside its target.
+// times formats a ratio and its target.
 func times(ratio, target float64, met bool) string {
 	switch {
 	case ratio == 0:
@@ -118,7 +118,7 @@ func times(ratio, target float64, met bool) string {
 	return fmt.Sprintf("%.2f × (%g, MISSED)", ratio, target)
 }
 
-// processorTime is that of one unit.
+// processorTime formats the processor time of one unit.
 func processorTime(s spent) string {
 	if s.Units == 0 {
 		return ""
@@ -161,7 +161,7 @@ func (r *report) print(w io.Writer) {
 	}
 }
 
-// values are those of each server, and what ours should be.
+// values returns the value of each server, and the proxy's target.
 func (r row) values() (cells []string) {
 	for _, s := range []string{kubeAPIServer, ours, theFloor} {
 		cell := ""

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// server is one of those that are compared.
+// server is one of the compared servers.
 type server struct {
 	name  string
 	url   *url.URL
@@ -43,8 +43,8 @@ func newServer(name, address string, ca []byte, token string, cpu func() (time.D
 	return s, nil
 }
 
-// client is one connection to a server, for HTTP/1.1. It looks at no more of an answer than it has to: what it takes is
-// taken from the server.
+// client is one connection to a server, for HTTP/1.1. It parses as little of an answer as possible,
+// because the server loses the time that the client takes.
 type client struct {
 	server *server
 	conn   net.Conn
@@ -77,9 +77,9 @@ func (s *server) dial(ctx context.Context, buffer int) (*client, error) {
 
 func (c *client) close() { _ = c.conn.Close() }
 
-// request is what is asked for.
+// request is an HTTP request.
 type request struct {
-	path   string // and query; in each request another number takes the place of NUMBER
+	path   string // and query; each request replaces NUMBER with another number
 	accept string // empty: JSON
 	gzip   bool
 	method string // empty: GET
@@ -88,7 +88,7 @@ type request struct {
 
 var numbers atomic.Int64
 
-// send asks, and returns when the answer's header is there.
+// send sends a request and returns when the answer's header is there.
 func (c *client) send(r request) (*http.Response, error) {
 	method, accept := r.method, r.accept
 	if method == "" {
@@ -130,7 +130,7 @@ func (c *client) send(r request) (*http.Response, error) {
 	return resp, nil
 }
 
-// ask asks and reads the whole answer, whose length it returns.
+// ask sends a request, reads the whole answer, and returns its length.
 func (c *client) ask(r request) (n int64, err error) {
 	resp, err := c.send(r)
 	if err != nil {
@@ -148,7 +148,7 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// get asks once, over a connection of its own, and returns the answer.
+// get sends one request over its own connection and returns the answer.
 func (s *server) get(ctx context.Context, r request) ([]byte, error) {
 	c, err := s.dial(ctx, 0)
 	if err != nil {

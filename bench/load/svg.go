@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// svg draws the chart as a picture: of each scenario what the servers take, as a part of what kube-apiserver takes.
-// It has no colours of its own for text, so that it can be read on light and on dark ground.
+// svg draws the chart as a picture. Each scenario has the servers' times as parts of
+// kube-apiserver's time. The colour of its text follows the reader's colour
+// scheme, light or dark.
 func (r *report) svg() string {
 	const (
 		name, width, value = 330, 420, 150 // of the columns, in pixels

@@ -24,10 +24,11 @@ import (
 //go:embed attacks.js
 var attacks string
 
-// rebound is a name that its owner's name server leads to loopback, after the page of that name was loaded.
+// rebound is a name that first leads to a hostile page. After the page is loaded, the owner's name
+// server makes the name point to loopback.
 const rebound = "rebound.example"
 
-// siege is a cluster with something to steal and something to spoil.
+// siege is a cluster with one object to steal and one to change.
 type siege struct {
 	client kubernetes.Interface
 	marker string // only the cluster knows it
@@ -50,7 +51,7 @@ func besiege(t *testing.T, api *cluster.APIServer) *siege {
 	return s
 }
 
-// written are the names of what pages have written, and of what they have spoilt.
+// written returns the names of the objects that pages have created or changed.
 func (s *siege) written(t *testing.T) (names []string) {
 	t.Helper()
 	all, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
@@ -70,7 +71,7 @@ func (s *siege) written(t *testing.T) (names []string) {
 	return names
 }
 
-// attack has a page of an origin do all that it can to another.
+// attack makes a page of one origin try all attacks on another origin.
 func attack(ctx context.Context, t *testing.T, page, target, tag string) map[string]string {
 	t.Helper()
 	run(ctx, t, "open "+page, chromedp.Navigate(page))
@@ -78,7 +79,7 @@ func attack(ctx context.Context, t *testing.T, page, target, tag string) map[str
 	return run(ctx, t, "attack "+target, chromedp.Evaluate[map[string]string](script, chromedp.EvalAwaitPromise))
 }
 
-// hostile serves an empty page to whoever comes by whatever name.
+// hostile serves an empty page to every client under any host name.
 func hostile(t *testing.T) (port string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -89,7 +90,7 @@ func hostile(t *testing.T) (port string) {
 	return s.URL[strings.LastIndex(s.URL, ":"):]
 }
 
-// trusting serves whoever comes as the cluster's admin: what a proxy would be that checks nothing.
+// trusting serves every client as the cluster's admin, like a proxy without checks.
 func trusting(t *testing.T, api *cluster.APIServer) (address string) {
 	t.Helper()
 	config := api.RESTConfig()
@@ -112,8 +113,8 @@ func hostileBrowser(t *testing.T) context.Context {
 	return browser(t, chromedp.Flag("host-resolver-rules", "MAP *.example 127.0.0.1"))
 }
 
-// Pages of other origins learn nothing of the cluster and write nothing to it, whatever they try and whatever
-// they are called.
+// Pages of other origins can neither read from the cluster nor write to it, with any attack and
+// under any name.
 func TestHostilePages(t *testing.T) {
 	api := cluster.APIServerT(t, cluster.Options{})
 	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig, Settings: "profiling: true\n"})
@@ -133,7 +134,7 @@ func TestHostilePages(t *testing.T) {
 			}
 		}
 	}
-	// The same-origin policy does not keep this page from reading, but what it reads are refusals.
+	// The same-origin policy lets this page read, but it reads only refusals.
 	for i, target := range []string{proxy.URL, proxy.AdminURL} {
 		there := strings.Replace(target, "127.0.0.1", rebound, 1)
 		for name, learned := range attack(ctx, t, there, there, fmt.Sprint("rebound-", i)) {
@@ -142,7 +143,7 @@ func TestHostilePages(t *testing.T) {
 			}
 		}
 	}
-	// Beacons go out when they like.
+	// The browser sends beacons at any time.
 	for _, target := range []struct{ listener, reason string }{{"clients", "site"}, {"clients", "origin"}, {"clients", "host"}, {"admin", "site"}, {"admin", "host"}} {
 		cluster.Eventually(t, fmt.Sprint("refusals by ", target), func() bool {
 			return proxy.MetricsT(t).Sum("watchproxy_browser_refusals_total", `listener="`+target.listener+`"`, `reason="`+target.reason+`"`) > 0
@@ -155,7 +156,7 @@ func TestHostilePages(t *testing.T) {
 		t.Errorf("%v requests of pages were answered", now-before)
 	}
 
-	// A link from elsewhere is refused with an explanation; the address that is typed is not.
+	// A link from another site is refused with an explanation. A typed address is not refused.
 	run(ctx, t, "open a page", chromedp.Navigate("http://evil.example"+port))
 	run(ctx, t, "follow a link", chromedp.Evaluate[chromedp.Void](fmt.Sprintf("location.href = %q", proxy.URL+"/version")))
 	until(ctx, t, `document.body?.innerText.includes("type the address into the browser")`)
@@ -163,7 +164,7 @@ func TestHostilePages(t *testing.T) {
 	until(ctx, t, `document.body.innerText.includes("gitVersion")`)
 }
 
-// The attacks are ones: a proxy that checks nothing falls to them.
+// The attacks are real: they succeed against a proxy without checks.
 func TestHostilePagesBite(t *testing.T) {
 	api := cluster.APIServerT(t, cluster.Options{})
 	s := besiege(t, api)

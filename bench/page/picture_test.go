@@ -21,7 +21,8 @@ import (
 
 var picture = flag.String("picture", "", "PNG `FILE` to write a picture of the page to")
 
-// Not a test but what `make screenshot` takes the README's picture with: half a minute of 60 watches, some lists and writes.
+// TestPicture is not a test: `make screenshot` uses it to take the README's picture. It runs 60
+// watches, some lists and writes for half a minute.
 func TestPicture(t *testing.T) {
 	if *picture == "" {
 		t.Skip("only with -picture: make screenshot")

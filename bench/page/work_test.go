@@ -8,7 +8,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// create creates objects of a resource that an apiserver has none of by itself, and returns the last one's resourceVersion.
+// create creates objects of a resource, and returns the last one's resourceVersion. A new apiserver
+// has no objects of this resource.
 func create(t *testing.T, client kubernetes.Interface, n int) (resourceVersion string) {
 	t.Helper()
 	for range n {

@@ -21,7 +21,8 @@ type bench struct {
 	log   io.Writer
 }
 
-// measure leaves nothing behind, however it ends. What it has measured until then is in the report.
+// measure leaves nothing behind, even after an error. The report has all measurements up to that
+// point.
 func measure(ctx context.Context, o options, log io.Writer) (r report, err error) {
 	b := &bench{options: o, log: log}
 	b.say("starting kube-apiserver and etcd")
@@ -64,7 +65,8 @@ func (b *bench) measure(ctx context.Context, collections []collection) (r report
 	return r, err
 }
 
-// seed fills each collection to its size: kube-apiserver makes an object here and there by itself.
+// seed fills each collection to its size. kube-apiserver has already created some objects by
+// itself.
 func (b *bench) seed(ctx context.Context, collections []collection) error {
 	const limit = 16 // at a time: enough to keep a small machine's etcd busy
 	if err := workload.CreateNamespaces(ctx, b.admin); err != nil {
@@ -91,8 +93,8 @@ func (b *bench) startProxy(ctx context.Context) (*cluster.Proxy, error) {
 	return cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: b.api.Kubeconfig, Binary: b.watchproxy})
 }
 
-// idle returns the processor time that the apiserver takes per second for the writes to other resources and for itself,
-// in seconds.
+// idle returns the processor time that the apiserver takes per second for the writes to other
+// resources and for itself, in seconds.
 func (b *bench) idle(ctx context.Context) (float64, error) {
 	const long = 2 * time.Second
 	before, err := b.api.CPU()

@@ -17,7 +17,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// collection is what informers sync with: all objects of a resource. Each is of a resource of its own.
+// collection is all objects of a resource, which informers sync. Each collection has a different
+// resource.
 type collection struct {
 	name    string
 	gvr     schema.GroupVersionResource
@@ -26,7 +27,7 @@ type collection struct {
 	create  func(ctx context.Context, client kubernetes.Interface, i int) error
 }
 
-// collections are an empty one, a small and a large quiet one, and a busy one.
+// collections returns an empty collection, a small and a large quiet one, and a busy one.
 func (o *options) collections() []collection {
 	return []collection{
 		{
@@ -68,7 +69,8 @@ func createServiceAccount(ctx context.Context, client kubernetes.Interface, i in
 	return nil
 }
 
-// createConfigMap makes one of a kilobyte of JSON, with what the server adds.
+// createConfigMap creates a config map of a kilobyte of JSON, including the fields that the server
+// adds.
 func createConfigMap(ctx context.Context, client kubernetes.Interface, i int) error {
 	config := &corev1.ConfigMap{
 		ObjectMeta: newMeta("settings", i),

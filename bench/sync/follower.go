@@ -15,8 +15,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// follow is a syncer that a thousand of fit into a process: it sends an informer's request and counts what comes, but
-// decodes nothing and keeps nothing. Asked to come back later, it does, as client-go.
+// follow is a lightweight syncer: a process can run a thousand. It sends an informer's request and
+// counts the events, but decodes and keeps none. If the server asks it to retry later, it does so
+// like client-go.
 func follow(ctx context.Context, to *rest.Config, c *collection, synced func(objects int)) error {
 	way, err := connect(to)
 	if err != nil {
@@ -87,7 +88,7 @@ func (c *collection) watch(ctx context.Context, host string, client *http.Client
 	}
 }
 
-// target is what an informer asks for.
+// target is an informer's request.
 func (c *collection) target() string {
 	path := "/apis/" + c.gvr.Group + "/" + c.gvr.Version
 	if c.gvr.Group == "" {
@@ -99,7 +100,8 @@ func (c *collection) target() string {
 	}.Encode()
 }
 
-// countInitial reads events up to the bookmark that ends the initial ones, and returns how many objects there are.
+// countInitial reads events up to the bookmark that ends the initial ones, and returns how many
+// objects there are.
 func countInitial(r *bufio.Reader) (objects int, err error) {
 	for first := true; ; { // of the pieces of a line
 		piece, err := r.ReadSlice('\n')

@@ -18,12 +18,13 @@ const (
 	herdTime = time.Second
 	// herdLimit is how long it may take until all have synced.
 	herdLimit = 3 * time.Minute
-	// informersMax is up to how many members a herd is of client-go's informers. Decoding takes more time than anything
-	// else here; the members of larger herds leave it.
+	// informersMax is the largest size of a herd of client-go's informers. Decoding takes most of
+	// their time, so members of larger herds do not decode.
 	informersMax = 10
 )
 
-// herd is a row: informers of one collection that start within a second, through a proxy that has just been started.
+// herd is a row: informers of one collection that start within a second, through a proxy that has
+// just been started.
 type herd struct {
 	Collection string   `json:"collection"`
 	Resource   string   `json:"resource"`
@@ -39,7 +40,7 @@ type herd struct {
 	APICPU     float64  `json:"apiserverCPUSeconds"`
 }
 
-// stampedes measures herds of each size on the quiet collections that are not empty.
+// stampedes measures herds of each size on the quiet collections with objects.
 func (b *bench) stampedes(ctx context.Context, collections []collection) (rows []herd, err error) {
 	var errs []error
 	for i := range collections {
@@ -96,7 +97,7 @@ type members struct {
 
 func newMembers(n int) *members { return &members{n: n, all: make(chan struct{})} }
 
-// gather lets them come, calls there when all have synced or cannot any more, and lets them go.
+// gather starts the members, calls there when each has synced or failed, and stops them.
 func (m *members) gather(ctx context.Context, client syncer, to *rest.Config, c *collection, there func() error) (seconds float64, err error) {
 	coming, leave := context.WithTimeoutCause(ctx, herdLimit, fmt.Errorf("not within %v", herdLimit))
 	defer leave()
@@ -126,7 +127,7 @@ func (m *members) gather(ctx context.Context, client syncer, to *rest.Config, c 
 	return seconds, err
 }
 
-// join is one member's life.
+// join runs one member.
 func (m *members) join(ctx context.Context, client syncer, to *rest.Config, c *collection) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// syncer is a client that syncs with a collection and follows it until ctx ends, which is no error. Once it has synced,
-// it calls synced with the number of objects that it has.
+// syncer is a client that syncs with a collection and follows it until ctx ends, which is no error.
+// Once it has synced, it calls synced with the number of objects that it has.
 type syncer func(ctx context.Context, to *rest.Config, c *collection, synced func(objects int)) error
 
 // inform is a syncer: a client-go shared informer, as it is by default.

@@ -11,7 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// leases is how many there are: those of as many nodes, in a cluster of which no informer watches them.
+// leases is the number of leases, one for each node of a cluster. No informer watches them.
 const leases = 20
 
 func leaseName(i int) string { return workload.NodeName(i % leases) }
@@ -26,7 +26,7 @@ func (b *bench) createLeases(ctx context.Context) error {
 	return nil
 }
 
-// duringWrites renews leases while do runs: etcd's revision moves, and no collection with it.
+// duringWrites renews leases while do runs. So etcd's revision moves, and no collection changes.
 func (b *bench) duringWrites(ctx context.Context, do func(ctx context.Context) error) error {
 	const limit = 4 // in flight
 	return workload.During(ctx, b.writes, limit, b.renewLease, do)

@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// report is all that was measured.
+// report has all measurements.
 type report struct {
 	Sync    []solo  `json:"sync"`
 	Tiers   []tier  `json:"tiers"`

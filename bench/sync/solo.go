@@ -18,13 +18,14 @@ import (
 const (
 	// syncLimit is how long a client may take to sync.
 	syncLimit = time.Minute
-	// pause is the least time between two informers, the longest is twice that: in no step with anything that the
-	// apiserver does every so often, and long enough for etcd's revision to move on.
+	// pause is the shortest time between two informers; the longest is twice that. The pauses vary,
+	// so they are not in step with periodic work of the apiserver. They are long enough for etcd's
+	// revision to move on.
 	pause = 100 * time.Millisecond
 )
 
-// solo is a row: informers that sync with a collection one after the other, at the apiserver and through the proxy in
-// turn. The proxy has the collection cached when the first of them comes.
+// solo is a row: informers that sync with a collection one after the other, at the apiserver and
+// through the proxy in turn. The proxy has cached the collection before the first informer.
 type solo struct {
 	Collection string   `json:"collection"`
 	Resource   string   `json:"resource"`
@@ -36,7 +37,7 @@ type solo struct {
 	Upstream   upstream `json:"upstream"`
 }
 
-// solos measures all rows with one proxy. A row that could not be measured is left out.
+// solos measures all rows with one proxy. It omits a row that it cannot measure.
 func (b *bench) solos(ctx context.Context, collections []collection) (rows []solo, err error) {
 	proxy, err := b.startProxy(ctx)
 	if err != nil {
@@ -84,7 +85,8 @@ func (b *bench) inTurn(ctx context.Context, c *collection, proxy *cluster.Proxy)
 		to    *rest.Config
 		times *times
 	}{{b.api.RESTConfig(), &row.Direct}, {proxy.RESTConfig(), &row.Proxied}}
-	// The first one of each is not counted: the feed's own sync is the proxy's business, and programs warm up.
+	// The first informer of each way does not count: it includes the feed's own sync, and programs
+	// warm up.
 	for _, way := range ways {
 		if _, err := c.time(ctx, way.to); err != nil {
 			return row, err
@@ -132,7 +134,7 @@ func (c *collection) time(ctx context.Context, to *rest.Config) (took time.Durat
 	return took, err
 }
 
-// check fails if a client has synced with anything but the collection.
+// check fails if a client has not synced exactly the collection.
 func (c *collection) check(has int) error {
 	if has != c.objects {
 		return fmt.Errorf("informer of %s synced with %d objects instead of %d", c.gvr.Resource, has, c.objects)

@@ -8,7 +8,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// spending is what the servers do and take between begin and end.
+// spending counts the servers' requests and processor time between begin and end.
 type spending struct {
 	api              *cluster.APIServer
 	proxy            *cluster.Proxy
@@ -30,7 +30,7 @@ func (s *spending) end(ctx context.Context) error {
 	return err
 }
 
-// read looks at the processor time first: the proxy's counters take some.
+// read reads the processor time first, because reading the proxy's counters costs some.
 func (s *spending) read(ctx context.Context) error {
 	var errs [3]error
 	s.proxyCPU, errs[0] = s.proxy.CPU()

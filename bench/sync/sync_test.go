@@ -11,14 +11,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Informers sync through the proxy, and upstream is asked no more for them than it takes to know that the cache is up to
-// date, however many there are.
+// Informers sync through the proxy. For any number of informers, upstream gets only the requests
+// that prove that the cache is up to date.
 func TestSync(t *testing.T) {
 	proxy, err := cluster.BuildProxy(t.Context(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The large collection is beyond the 500 objects up to which the proxy lists.
+	// The large collection has more than 500 objects, the most that the proxy lists.
 	o := options{informers: 2, small: 50, large: 600, busy: 60, updates: 50, writes: 20, tierEvents: 20, herds: []int{5, 20}, watchproxy: proxy}
 	if err := o.validate(); err != nil {
 		t.Fatal(err)
@@ -88,8 +88,9 @@ func (h *herd) checkT(t *testing.T, o *options) {
 	}
 }
 
-// checkFreshnessT fails if consistent reads were paid for in another way than a collection of that size allows. While a
-// ledger is kept, the caches of the collections before are brought beyond its holes as well.
+// checkFreshnessT fails if consistent reads used other proofs than a collection of that size
+// allows. While the proxy keeps a ledger, it also brings the caches of the earlier collections
+// beyond the ledger's holes.
 func checkFreshnessT(t *testing.T, u upstream, objects int, o *options) {
 	t.Helper()
 	switch {

@@ -27,13 +27,14 @@ const (
 	tierLimit = time.Minute
 )
 
-// tier is what one more proxy between the apiserver and a watch adds to the way of an event.
+// tier is the delay that one more proxy between the apiserver and a watch adds to an event.
 type tier struct {
 	Depth  int   `json:"depth"`
 	Delays times `json:"addedMilliseconds"` // after the event came to a watch one tier below
 }
 
-// tiers watches the leases, which are being written, at the apiserver and at every tier, and compares when events come.
+// tiers watches the leases during the writes, at the apiserver and at every tier, and compares the
+// times of the events.
 func (b *bench) tiers(ctx context.Context) (all []tier, err error) {
 	b.say("%d tiers", tierDepth)
 	proxies, err := b.stack(ctx)
@@ -82,7 +83,8 @@ func (b *bench) stack(ctx context.Context) (proxies []*cluster.Proxy, err error)
 	return proxies, nil
 }
 
-// arrivals watches in several ways at once until each has brought n events, and returns when which came.
+// arrivals watches in several ways at once until each has n events. It returns the time of each
+// event.
 func arrivals(ctx context.Context, ways []*rest.Config, n int) ([]map[string]time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, tierLimit)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 // times are durations in the order in which they were measured.
 type times []time.Duration
 
-// median returns the lower one of two in the middle, and 0 if there is none at all.
+// median returns the median, the lower one of two, or 0 without any times.
 func (t times) median() time.Duration {
 	if len(t) == 0 {
 		return 0
@@ -17,7 +17,8 @@ func (t times) median() time.Duration {
 	return slices.Sorted(slices.Values(t))[(len(t)-1)/2]
 }
 
-// quantile returns the value at or below which a part of all lie, and 0 if there is none at all.
+// quantile returns the value at or below which the given part of all times lies, or 0 without any
+// times.
 func (t times) quantile(part float64) time.Duration {
 	if len(t) == 0 {
 		return 0

@@ -6,7 +6,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// upstream is what the apiserver was asked because of the proxy.
+// upstream counts the apiserver's requests that the proxy causes.
 type upstream struct {
 	Probes      int `json:"probes"`
 	Lists       int `json:"lists"`

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Namespaces are those that objects are spread over.
+// Namespaces are the namespaces of the workload's objects.
 var Namespaces = []string{
 	"accounts", "ads", "billing", "cart", "catalog", "checkout", "fraud", "identity", "inventory", "logistics",
 	"mail", "media", "orders", "payments", "pricing", "ranking", "reviews", "search", "shipping", "support",

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Parallel calls do for 0 to n-1, limit of them at a time. It returns when no call is running any more, with the first
-// error; then not all have been made.
+// Parallel calls do for 0 to n-1, limit of them at a time. It returns when no call runs any more.
+// After the first error it makes no more calls and returns this error.
 func Parallel(ctx context.Context, n, limit int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// During makes so many writes per second while do runs, of which limit may be in flight. When all are, writes are
-// skipped, and the rate is what the server can take. If a write fails, do's context ends for that reason. Nothing is in
-// flight when it returns.
+// During makes rate writes per second while do runs. At most limit writes are in flight; beyond
+// that it skips writes, and the server sets the rate. If a write fails, do's context ends with that
+// error. No write is in flight when During returns.
 func During(ctx context.Context, rate, limit int, write func(ctx context.Context, i int) error, do func(ctx context.Context) error) error {
 	doing, cancel := context.WithCancelCause(ctx)
 	stop := make(chan struct{})
@@ -18,7 +18,8 @@ func During(ctx context.Context, rate, limit int, write func(ctx context.Context
 	for range limit {
 		workers.Go(func() {
 			for i := range ticks {
-				// Not doing: a write that is cut short when do returns might have been made or not.
+				// This uses ctx instead of doing: if do's end cut a write short, its outcome would
+				// be unknown.
 				if err := write(ctx, i); err != nil {
 					cancel(err)
 				}
@@ -32,7 +33,7 @@ func During(ctx context.Context, rate, limit int, write func(ctx context.Context
 	return err
 }
 
-// tick sends a number to whoever is free, rate times a second, and closes ticks when it is stopped.
+// tick sends a number to a free receiver, rate times a second, and closes ticks when it is stopped.
 func tick(stop <-chan struct{}, rate int, ticks chan<- int) {
 	defer close(ticks)
 	ticker := time.NewTicker(time.Second / time.Duration(rate))

@@ -7,7 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Table is aligned text: the first columns to the left, the others, which are numbers, to the right.
+// Table is aligned text: the first columns to the left, the others, which are numbers, to the
+// right.
 type Table struct {
 	Left int // columns
 	Rows [][]string

@@ -39,7 +39,7 @@ func file(t *testing.T, content string) string {
 
 const header = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n"
 
-// What is wrong at the start is said in one line that names it, soon, and the exit code is 1.
+// An error at the start is reported soon, in one line that names it, and the exit code is 1.
 func TestServeRefusesToStart(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
@@ -131,7 +131,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// What config defaults prints is valid and means itself.
+// The output of config defaults is valid, and loading it gives the defaults again.
 func TestConfigDefaults(t *testing.T) {
 	defaults := runWatchproxy(t, "config", "defaults")
 	if defaults.Code != 0 || defaults.Stderr != "" {

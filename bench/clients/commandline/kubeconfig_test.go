@@ -14,7 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// usersKubeconfig is one of the apiserver with a user of each kind, whose files have relative paths.
+// usersKubeconfig writes a kubeconfig of the apiserver with a user of each kind. Its files have
+// relative paths.
 func usersKubeconfig(t *testing.T, w *clients.World) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -63,7 +64,7 @@ func requests(t *testing.T, p *cluster.Proxy) float64 {
 	return p.MetricsT(t).Sum("watchproxy_requests_total")
 }
 
-// Every user stays who it is, through a proxy with a certificate of its own.
+// Every user keeps its identity through a proxy with its own certificate.
 func TestKubeconfigOfEveryUser(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
@@ -97,8 +98,8 @@ func TestKubeconfigOfEveryUser(t *testing.T) {
 	}
 }
 
-// On loopback requests act as the proxy. The kubeconfig leads there and back, and a proxy that is started with it knows
-// what is meant.
+// On loopback, requests act as the proxy. --in-place points the kubeconfig at the proxy and --undo
+// reverts that. A proxy that starts with the changed kubeconfig uses the original server.
 func TestKubeconfigInPlace(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// elsewhere are the commands of the documents that do not run here, and why.
+// elsewhere maps the documents' commands that do not run here to the reason.
 var elsewhere = map[string]string{
 	"make demo":  "TestDemo of bench/demo runs what it builds",
 	"make test":  "it runs this",
@@ -31,8 +31,8 @@ var elsewhere = map[string]string{
 	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace --set kind=DaemonSet,service.internalTrafficPolicy=Local": "bench/chart renders it among others",
 }
 
-// Every command of the documents works, in their order, for somebody who has a kubeconfig and nothing else. Only the ports
-// are others, so that runs do not collide.
+// Every command of the documents works, in their order, for a user with only a kubeconfig. The
+// ports differ from the documents, so that runs do not collide.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
@@ -88,12 +88,13 @@ func found(t *testing.T, document string, what *regexp.Regexp) (all []string) {
 	return all
 }
 
-// indented is a command in a document; what stands behind # is a remark.
+// indented is a command in a document; text after # is a remark.
 var indented = regexp.MustCompile(`(?m)^    ((?:make|bin/watchproxy|kubectl|helm) [^#\n]*[^#\n ])`)
 
 func commandsOf(t *testing.T, document string) []string { return found(t, document, indented) }
 
-// shell is somebody's terminal: in a directory with the binary, and a home with a kubeconfig.
+// shell is a user's terminal, in a directory with the binary, and with a kubeconfig in the home
+// directory.
 type shell struct {
 	dir          string
 	admin        string            // the proxy's, once it serves
@@ -135,7 +136,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// syncedBuffer is what a process says while it runs.
+// syncedBuffer is the output of a running process.
 type syncedBuffer struct {
 	mu   sync.Mutex
 	said bytes.Buffer
@@ -148,15 +149,15 @@ func (b *syncedBuffer) Write(p []byte) (int, error) {
 	return b.said.Write(p)
 }
 
-// String is all so far.
+// String returns the output so far.
 func (b *syncedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.said.String()
 }
 
-// run runs a command as it is written, but for the ports; serve goes on until the test ends, and so would status
-// --watch, which is let run for a moment.
+// run runs a command as in the document, except for the ports. serve runs until the test ends.
+// status --watch would also run on, so it runs for a moment only.
 func (s *shell) run(t *testing.T, command string) (output string, err error) {
 	t.Helper()
 	if strings.Contains(command, " serve ") {
@@ -175,7 +176,7 @@ func (s *shell) run(t *testing.T, command string) (output string, err error) {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	cmd := s.command(ctx, command)
-	cmd.Cancel = func() error { // as by Ctrl-C; how it ends then is what counts
+	cmd.Cancel = func() error { // like Ctrl-C; its exit code then counts
 		return errors.Join(cmd.Process.Signal(syscall.SIGINT), os.ErrProcessDone)
 	}
 	out, err := cmd.CombinedOutput()
@@ -188,7 +189,7 @@ func (s *shell) command(ctx context.Context, command string) *exec.Cmd {
 	return cmd
 }
 
-// start leaves a proxy running, and notes where it is.
+// start starts a proxy and notes its addresses.
 func (s *shell) start(t *testing.T, command string) (output string, err error) {
 	t.Helper()
 	cmd := s.command(context.Background(), command+" --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0")

@@ -8,7 +8,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/clients"
 )
 
-// What status tells of a proxy is what was asked of it.
+// The figures of status match the requests to the proxy.
 func TestStatusCommand(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
@@ -58,7 +58,7 @@ func TestStatusCommand(t *testing.T) {
 	if text := runWatchproxy(t, "status", "--admin", proxy.AdminURL); text.Code != 0 || !strings.Contains(text.Stdout, "namespaces.v1  json") {
 		t.Errorf("%+v", text)
 	}
-	// The client's own address says what is wrong, too.
+	// With the client address instead of the admin address, the error says so.
 	if wrong := runWatchproxy(t, "status", "--admin", proxy.URL); wrong.Code != 1 || !strings.Contains(wrong.Stderr, "adminListen and not listen") {
 		t.Errorf("%+v", wrong)
 	}

@@ -20,13 +20,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// carriers are the protocols by which kubectl asks for streams, by the setting that chooses them.
+// carriers maps each streaming protocol of kubectl to the environment variables that choose it.
 var carriers = map[string][]string{
 	"websocket": {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true", "KUBECTL_PORT_FORWARD_WEBSOCKETS=true"},
 	"spdy":      {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false", "KUBECTL_PORT_FORWARD_WEBSOCKETS=false"},
 }
 
-// unread is what kubectl says now and then, also at the apiserver, if a command ends before it has read its input.
+// unread matches a message of kubectl. It appears now and then, also at the apiserver, if a command
+// ends before it has read its input.
 var unread = regexp.MustCompile(`(?m)^E.*"Copying stdin failed".*\n`)
 
 func TestKubectlExec(t *testing.T) {
@@ -84,14 +85,14 @@ func TestKubectlExec(t *testing.T) {
 	})
 }
 
-// random returns bytes that no protocol on the way can take for text.
+// random returns bytes that are no text in any protocol on the way.
 func random(size int) string {
 	b := make([]byte, size)
 	rand.Read(b)
 	return string(b)
 }
 
-// A dialogue works in lockstep, and when kubectl is killed the command ends, too.
+// A dialogue works line by line. If kubectl is killed, the command ends too.
 func TestKubectlExecDialogue(t *testing.T) {
 	w := sharedWorld(t)
 	k := startKubelet(t, w, "kubectl-dialogue")
@@ -156,7 +157,7 @@ func TestKubectlCopy(t *testing.T) {
 	}
 }
 
-// sizes are those that a terminal takes, one after the other.
+// sizes are the successive sizes of a terminal.
 type sizes chan *remotecommand.TerminalSize
 
 // Next implements remotecommand.TerminalSizeQueue.

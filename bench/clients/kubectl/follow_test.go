@@ -33,8 +33,8 @@ func TestKubectlLogs(t *testing.T) {
 	}
 }
 
-// Each line arrives before the next one is written; when kubectl is killed, the kubelet learns of it; when the
-// container ends, kubectl does.
+// Each line arrives before the next one is written. If kubectl is killed, the kubelet's stream
+// ends. If the container ends, kubectl ends.
 func TestKubectlLogsFollow(t *testing.T) {
 	w := sharedWorld(t)
 	k := startKubelet(t, w, "kubectl-logs-follow")

@@ -13,11 +13,11 @@ import (
 	"github.com/watchproxy/watchproxy/bench/clients"
 )
 
-// kubelet stands for the agent of a node. It serves what kube-apiserver asks of a kubelet that declares no features of
-// its own: logs over plain HTTPS, and exec, attach and port-forward over SPDY/3.1, by which the apiserver asks also for
-// clients that came by WebSocket.
+// kubelet is a test kubelet. It serves kube-apiserver's requests to a kubelet that declares no
+// features: logs over plain HTTPS, and exec, attach and port-forward over SPDY/3.1. The apiserver
+// uses SPDY/3.1 also for clients with WebSockets.
 //
-// It has one pod. As its commands run on this machine, the pod's name is one that nobody else can guess.
+// It has one pod. The pod's commands run on this machine, so its name cannot be guessed.
 type kubelet struct {
 	namespace string
 	pod       string
@@ -38,7 +38,7 @@ func startKubelet(t *testing.T, w *clients.World, name string) *kubelet {
 	return k
 }
 
-// owned refuses requests for other pods, as a kubelet does.
+// owned refuses requests for other pods, like a real kubelet.
 func (k *kubelet) owned(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("namespace") != k.namespace || r.PathValue("pod") != k.pod {
@@ -82,7 +82,7 @@ func (k *kubelet) logs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// withoutTime is a query without what differs from one second to the next.
+// withoutTime returns a query without the parts that depend on the time.
 func withoutTime(query url.Values) string {
 	if query.Has("sinceTime") {
 		query.Set("sinceTime", "some")

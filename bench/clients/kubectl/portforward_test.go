@@ -16,8 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// digester is a server on a port of this machine. It reads a connection to its end and answers with what it has read
-// and the digest of that.
+// digester is a server on a port of this machine. It reads a connection to its end and answers with
+// the same bytes and their digest.
 func digester(t *testing.T) (port string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

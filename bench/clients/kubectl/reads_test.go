@@ -15,7 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Every way in which kubectl reads has the same output and exit code through the proxy.
+// Every read by kubectl has the same output and exit code through the proxy.
 func TestKubectlReads(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "kubectl-reads")
@@ -83,7 +83,7 @@ func TestKubectlReads(t *testing.T) {
 	}
 }
 
-// same runs kubectl in front of both servers and compares what it says.
+// same runs kubectl at both servers and compares the outcomes.
 func same(t *testing.T, fronts [2]clients.Front, i clients.Invocation) clients.Outcome {
 	t.Helper()
 	want, got := fronts[0].Run(t, i), fronts[1].Run(t, i)
@@ -97,15 +97,15 @@ func same(t *testing.T, fronts [2]clients.Front, i clients.Invocation) clients.O
 }
 
 var (
-	// age is how kubectl writes durations, with the padding behind them.
+	// age matches kubectl's durations and the padding after them.
 	age = regexp.MustCompile(`\b(\d+[dhms]){1,2}\b *|<invalid> *`)
-	// logTime begins a line of klog's.
+	// logTime matches the beginning of a klog line.
 	logTime = regexp.MustCompile(`(?m)^([EWI])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ `)
-	// address differs between the two servers.
+	// address matches a server's address, which differs between the two servers.
 	address = regexp.MustCompile(`https?://127\.0\.0\.1:\d+`)
 )
 
-// stable is the clients.Outcome without what two runs of the same command differ in.
+// stable returns the outcome without the parts that differ between two runs of the same command.
 func stable(o clients.Outcome) string {
 	mask := func(s string) string {
 		s = logTime.ReplaceAllString(s, "$1 ")

@@ -29,7 +29,7 @@ type session struct {
 	cancel  context.CancelFunc
 }
 
-// upgrade answers a request to speak SPDY. It returns nil after an error, which the client has been told of then.
+// upgrade answers a request for SPDY. After an error it tells the client and returns nil.
 func (k *kubelet) upgrade(w http.ResponseWriter, r *http.Request, protocols ...string) *session {
 	if _, err := httpstream.Handshake(r, w, protocols); err != nil {
 		return nil
@@ -53,7 +53,7 @@ func (k *kubelet) upgrade(w http.ResponseWriter, r *http.Request, protocols ...s
 	return s
 }
 
-// leave lets the other side hang up first, so that it has read all that was written.
+// leave lets the other side hang up first, after it has read all data.
 func (s *session) leave() {
 	const patience = 10 * time.Second
 	select {
@@ -63,7 +63,7 @@ func (s *session) leave() {
 	s.end()
 }
 
-// end hangs up and waits for what goes on beside.
+// end hangs up and waits for the session's goroutines.
 func (s *session) end() {
 	s.conn.Close()
 	s.running.Wait()
@@ -90,20 +90,20 @@ func (s *session) take(types ...string) (map[string]httpstream.Stream, error) {
 	return got, nil
 }
 
-// exec runs the command that is asked for.
+// exec runs the requested command.
 func (k *kubelet) exec(w http.ResponseWriter, r *http.Request) {
 	command := r.URL.Query()["command"]
 	k.run(w, r, func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, command[0], command[1:]...) })
 }
 
-// attach attaches to a process of the pod: one that says hello and repeats what it is told.
+// attach attaches to a process of the pod, which prints hello and repeats its input.
 func (k *kubelet) attach(w http.ResponseWriter, r *http.Request) {
 	k.run(w, r, func(ctx context.Context) *exec.Cmd {
 		return exec.CommandContext(ctx, "sh", "-c", "echo hello; exec cat")
 	})
 }
 
-// run joins a process with the streams of a request.
+// run connects a process to the streams of a request.
 func (k *kubelet) run(w http.ResponseWriter, r *http.Request, command func(context.Context) *exec.Cmd) {
 	types := []string{corev1.StreamTypeError}
 	tty := r.FormValue(corev1.ExecTTYParam) == "1"
@@ -164,7 +164,7 @@ func (s *session) runWith(cmd *exec.Cmd, stdin io.Reader) error {
 	return cmd.Wait()
 }
 
-// reportSizes writes each size that the client's terminal takes.
+// reportSizes writes each size of the client's terminal.
 func reportSizes(resize io.Reader, out io.Writer) {
 	for d := json.NewDecoder(resize); ; {
 		var size struct{ Width, Height uint16 }
@@ -175,7 +175,7 @@ func reportSizes(resize io.Reader, out io.Writer) {
 	}
 }
 
-// exitStatus tells how a process ended as protocol v4 does.
+// exitStatus returns how a process ended, in the format of protocol v4.
 func exitStatus(err error) metav1.Status {
 	var exit *exec.ExitError
 	switch {
@@ -193,7 +193,7 @@ func exitStatus(err error) metav1.Status {
 	return metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Message: err.Error()}
 }
 
-// portForward joins each pair of streams with a connection to a port of this machine.
+// portForward connects each pair of streams to a port of this machine.
 func (k *kubelet) portForward(w http.ResponseWriter, r *http.Request) {
 	s := k.upgrade(w, r, "portforward.k8s.io")
 	if s == nil {

@@ -40,7 +40,7 @@ spec: {size: 1}
 `
 )
 
-// The same writes through either server say the same, and leave the same behind.
+// The same writes through either server have the same output, and leave the same objects behind.
 func TestKubectlWrites(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)
@@ -111,7 +111,8 @@ func TestKubectlWrites(t *testing.T) {
 	}
 }
 
-// essence returns the objects of a namespace without what differs between two that were made in the same way.
+// essence returns the objects of a namespace without the fields that differ between two objects
+// from the same commands.
 func essence(t *testing.T, w *clients.World, gvr schema.GroupVersionResource, namespace string) []map[string]any {
 	t.Helper()
 	list, err := w.Dynamic.Resource(gvr).Namespace(namespace).List(t.Context(), metav1.ListOptions{})
@@ -127,7 +128,7 @@ func essence(t *testing.T, w *clients.World, gvr schema.GroupVersionResource, na
 		for i := range fields {
 			fields[i].Time = nil
 		}
-		// The apiserver sorts them by the second in which they were written.
+		// The apiserver sorts the entries by the second of the write.
 		slices.SortFunc(fields, func(a, b metav1.ManagedFieldsEntry) int {
 			return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Subresource, b.Subresource))
 		})
@@ -142,7 +143,7 @@ func essence(t *testing.T, w *clients.World, gvr schema.GroupVersionResource, na
 	return objects
 }
 
-// A delete returns when the object is gone, not before: kubectl waits for a finalizer with a watch.
+// A delete returns only when the object is gone: kubectl waits for a finalizer with a watch.
 func TestKubectlDeleteWaits(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "kubectl-delete")

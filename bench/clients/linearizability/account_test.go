@@ -12,14 +12,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// account is a sight in short, for upstream's own history to confirm.
+// account is a short form of a sight. Upstream's own history confirms it later.
 type account struct {
 	of      selection
 	version uint64
 	tally
 }
 
-// tally is a set of objects in short: their number, and the sum of their fingerprints.
+// tally is a short form of a set of objects: their number, and the sum of their fingerprints.
 type tally struct {
 	objects int
 	sum     uint64
@@ -35,7 +35,7 @@ func (c *tally) remove(object int, n uint32) {
 	c.sum -= fingerprint(object, n)
 }
 
-// fingerprint is splitmix64's, so that sums of different sets differ.
+// fingerprint uses splitmix64, so that the sums of different sets differ.
 func fingerprint(object int, n uint32) uint64 {
 	x := uint64(object)<<32 | uint64(n)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -53,8 +53,8 @@ func (s sight) account() account {
 	return a
 }
 
-// confirm tells which accounts are not of the state that upstream had at their resourceVersion. The events are all that
-// happened to the ledger's objects, in order.
+// confirm returns the accounts that differ from upstream's state at their resourceVersion. The
+// events are all events of the ledger's objects, in order.
 func (l *ledger) confirm(events []conformance.Event, accounts []account) (wrong []string) {
 	slices.SortFunc(accounts, func(a, b account) int { return cmp.Compare(a.version, b.version) })
 	state := make([]write, len(l.objects))
@@ -99,7 +99,7 @@ func (l *ledger) confirm(events []conformance.Event, accounts []account) (wrong 
 	return wrong
 }
 
-// writeOf reads which write an object shows.
+// writeOf returns the write that an object shows.
 func writeOf(object gjson.Result) (write, error) {
 	n, err := strconv.ParseUint(object.Get("data.n").Str, 10, 32)
 	if err != nil {
@@ -108,7 +108,7 @@ func writeOf(object gjson.Result) (write, error) {
 	return write{n: uint32(n), colour: slices.Index(colours, object.Get("metadata.labels.colour").Str)}, nil
 }
 
-// An account is confirmed if it is of the state at its resourceVersion, and of no other.
+// An account is confirmed if it matches the state at its resourceVersion, and no other state.
 func TestLedgerConfirms(t *testing.T) {
 	l := newLedger(3, "a", "b")
 	var events []conformance.Event

@@ -17,14 +17,15 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// reader reads what is in a ledger through the proxy.
+// reader reads a ledger's objects through the proxy.
 type reader struct {
 	ledger *ledger
 	proxy  *cluster.Endpoint
 	random *rand.Rand
 }
 
-// consistentRead is a kind of read whose answer has to show all that was acknowledged before it was sent.
+// consistentRead is a kind of read. Its answer must show all writes that were acknowledged before
+// the request.
 type consistentRead struct {
 	name   string
 	choose func(*reader) selection
@@ -79,7 +80,7 @@ func (r *reader) target(of selection, query url.Values) string {
 	return path + name + "?" + query.Encode()
 }
 
-// errAnswer says that an answer is not one that a read may have.
+// errAnswer is the error for an answer that a read must not have.
 var errAnswer = errors.New("unexpected answer")
 
 // fetch reads an answer to its end.
@@ -92,7 +93,7 @@ func (r *reader) sight(of selection) sight {
 	return sight{of: of, shown: make([]uint32, len(r.ledger.objects))}
 }
 
-// see notes an object; others than the ledger's are none of its concern.
+// see notes an object. It ignores objects outside the ledger.
 func (r *reader) see(s *sight, object gjson.Result) error {
 	i, ours := r.ledger.places[object.Get("metadata.namespace").Str+"/"+object.Get("metadata.name").Str]
 	if !ours {
@@ -141,14 +142,15 @@ func (r *reader) list(of selection) (sight, error) {
 	return s, err
 }
 
-// listAny lists any state there is, which may be an old one.
+// listAny lists any state, which may be old.
 func (r *reader) listAny(of selection) (sight, error) {
 	s := r.sight(of)
 	_, err := r.page(&s, url.Values{"resourceVersion": {"0"}})
 	return s, err
 }
 
-// pages lists a few at a time: all of them are of the state that the first one showed, however late they are asked for.
+// pages lists a few objects at a time. All pages show the state of the first page, even if the
+// reader asks for them late.
 func (r *reader) pages(of selection) (sight, error) {
 	s := r.sight(of)
 	eighth := len(r.ledger.objects)/8 + 1
@@ -164,7 +166,7 @@ func (r *reader) pages(of selection) (sight, error) {
 	return s, err
 }
 
-// pageInterval bounds how long a reader looks at a page, in which the cache goes on.
+// pageInterval bounds the time between two pages, during which the cache moves on.
 const pageInterval = 300 * time.Millisecond
 
 func (r *reader) get(of selection) (sight, error) {
@@ -182,7 +184,7 @@ func (r *reader) get(of selection) (sight, error) {
 	return s, r.see(&s, gjson.ParseBytes(body))
 }
 
-// initial are the parameters of a watch that begins with the state.
+// initial returns the parameters of a watch that begins with the state.
 func initial() url.Values {
 	return url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}}
 }
@@ -196,7 +198,8 @@ func (r *reader) watch(of selection) (sight, error) {
 	return s, err
 }
 
-// follow reads a state as informers do and follows what happens to it until ctx ends. It shows each state that it comes to.
+// follow reads a state like an informer and follows its events until ctx ends. It calls show with
+// each state.
 func (r *reader) follow(ctx context.Context, of selection, show func(sight)) error {
 	s, query := r.sight(of), initial()
 	if r.random.IntN(2) == 0 { // as informers did before there was such a thing
@@ -219,7 +222,7 @@ func (r *reader) follow(ctx context.Context, of selection, show func(sight)) err
 	return err
 }
 
-// stream watches, applying each event to what is seen, as long as more says.
+// stream watches, and applies each event to the sight, until more returns false.
 func (r *reader) stream(ctx context.Context, s *sight, query url.Values, more func(conformance.Event) bool) error {
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
@@ -244,7 +247,7 @@ func (r *reader) stream(ctx context.Context, s *sight, query url.Values, more fu
 	return fmt.Errorf("%s: %w", target, io.EOF)
 }
 
-// apply makes a change to what is seen.
+// apply applies an event to the sight.
 func (r *reader) apply(s *sight, e conformance.Event) error {
 	i, ours := r.ledger.places[e.Key]
 	switch {

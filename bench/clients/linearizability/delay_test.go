@@ -21,14 +21,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// delay is by how much a relay delays what the apiserver says, at most.
+// delay is the longest time by which a relay delays the apiserver's answers.
 type delay struct {
 	streams time.Duration // each line of the watches that fill the proxy's caches: those without timeoutSeconds
 	answers time.Duration // some of the answers to other reads; the others pass at once, and so does all that is no read
 	only    string        // the one resource whose streams are late; empty for all
 }
 
-// startDelay starts a relay to the apiserver and returns the path of a kubeconfig that leads there.
+// startDelay starts a relay to the apiserver and returns the path of a kubeconfig for the relay.
 func startDelay(t *testing.T, api *cluster.APIServer, d delay, seed uint64) (path string) {
 	t.Helper()
 	target, err := url.Parse(api.URL)
@@ -73,7 +73,7 @@ func startDelay(t *testing.T, api *cluster.APIServer, d delay, seed uint64) (pat
 	return cluster.KubeconfigT(t, front.URL, nil, "")
 }
 
-// lateBody is a body each of whose lines comes late, in the same order. Its end comes in its turn.
+// lateBody is a body that delays each line and keeps their order. Its end is delayed like a line.
 type lateBody struct {
 	body    io.ReadCloser
 	cancel  context.CancelFunc
@@ -89,7 +89,7 @@ type lateLine struct {
 	due  time.Time
 }
 
-// lateMax is how many lines may be under way; with more, the apiserver has to wait.
+// lateMax is how many lines may be delayed at a time. Beyond that the apiserver has to wait.
 const lateMax = 1 << 16
 
 func newLateBody(ctx context.Context, body io.ReadCloser, most time.Duration, random *rand.Rand) *lateBody {
@@ -99,8 +99,9 @@ func newLateBody(ctx context.Context, body io.ReadCloser, most time.Duration, ra
 	return b
 }
 
-// fetch reads ahead and says when each line is due. A delay holds for a while: were there another for each line, the
-// longest would rule, as no line overtakes another.
+// fetch reads ahead and sets the time at which each line is due. One delay applies to several
+// lines. Lines cannot overtake each other, so with a new delay for each line the longest delay
+// would apply to all.
 func (b *lateBody) fetch(most time.Duration, random *rand.Rand) {
 	defer close(b.lines)
 	var delay time.Duration
@@ -157,7 +158,8 @@ func (b *lateBody) Close() error {
 	return err
 }
 
-// Lines come late, but not too late, and in order; so does the end. Who leaves does not wait for them.
+// Lines come late, but not too late, and in order, and so does the end. A reader that leaves does
+// not wait for lines.
 func TestLateBody(t *testing.T) {
 	const most, every, lines = 5 * time.Second, 50 * time.Millisecond, 400
 	synctest.Test(t, func(t *testing.T) {

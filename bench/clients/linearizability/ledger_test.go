@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// write is the n-th write to an object, counted from 1. Write 0 is that there was none, and so is no object.
+// write is the n-th write to an object, counted from 1. Write 0 means no write, and so no object.
 type write struct {
 	n      uint32
 	gone   bool // it deleted the object
@@ -18,21 +18,24 @@ type write struct {
 // anything is every namespace, colour or object.
 const anything = -1
 
-// in tells whether a list of what has a colour shows the object after the write.
+// in tells whether a list by a colour shows the object after the write.
 func (w write) in(colour int) bool {
 	return w.n > 0 && !w.gone && (colour == anything || colour == w.colour)
 }
 
-// selection is what a read asks for, by places in a ledger: objects of a namespace, of a colour, or a single one.
+// selection is what a read asks for, as indexes into a ledger: objects of a namespace, of a colour,
+// or a single object.
 type selection struct{ namespace, colour, object int }
 
-// ledger knows what was written to a fixed set of objects, and by that what a consistent read has to show.
+// ledger records the writes to a fixed set of objects. So it knows what a consistent read must
+// show.
 //
-// Each object has one writer, which makes one write after the other, counts them, and puts the number into the object. So
-// the numbers tell which of two states of an object is the older one.
+// Each object has one writer. The writer makes one write after the other, counts them, and puts the
+// number into the object. So the numbers tell which of two states of an object is older.
 //
-// A write is settled when it was acknowledged, or when a read has shown it: no later read may take it back. A read that
-// starts now has to show of each object what is settled now, or a later write.
+// A write is settled after its acknowledgement, or after a read has shown it. No later read may
+// take it back. A read that starts now must show, for each object, the write that is settled now or
+// a later one.
 type ledger struct {
 	namespaces []string
 	objects    []entry
@@ -55,10 +58,11 @@ type entry struct {
 	name      string
 }
 
-// begun is what may have been written to an object.
+// begun has the writes that may have happened to an object.
 type begun struct {
 	last write
-	// out is the last write after which the object was not in the collection (at 0), or not of a colour (1 and up).
+	// out has the last write after which the object was not in the collection (at 0), or not of a
+	// colour (1 and up).
 	out [1 + 2]uint32
 }
 
@@ -75,18 +79,18 @@ func newLedger(objects int, namespaces ...string) *ledger {
 	return l
 }
 
-// renew makes the next acknowledgement's channel.
+// renew makes the channel of the next acknowledgement.
 func (l *ledger) renew() {
 	next := make(chan struct{})
 	l.mu.next, l.mu.waiting = next, next
 }
 
-// covers tells whether a selection looks at an object, whatever its colour.
+// covers tells whether a selection can contain an object, independent of its colour.
 func (l *ledger) covers(s selection, object int) bool {
 	return (s.namespace == anything || s.namespace == l.objects[object].namespace) && (s.object == anything || s.object == object)
 }
 
-// last is the last write to an object, for its writer.
+// last returns the last write to an object, for its writer.
 func (l *ledger) last(object int) write {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +111,8 @@ func (l *ledger) begin(object int, gone bool, colour int) write {
 	return b.last
 }
 
-// acknowledge notes that the last write to an object was acknowledged, with its resourceVersion, or 0 if that was not told.
+// acknowledge notes that the last write to an object is acknowledged, with its resourceVersion, or
+// 0 if the resourceVersion is unknown.
 func (l *ledger) acknowledge(object int, version uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,14 +130,14 @@ func (l *ledger) acknowledged() <-chan struct{} {
 	return l.mu.waiting
 }
 
-// writes is how many writes were acknowledged.
+// writes returns the number of acknowledged writes.
 func (l *ledger) writes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.writes
 }
 
-// floor is what is settled at one time.
+// floor has the settled writes at one time.
 type floor struct {
 	settled []write
 	version uint64
@@ -144,7 +149,7 @@ func (l *ledger) floor() floor {
 	return floor{slices.Clone(l.mu.settled), l.mu.version}
 }
 
-// sight is what a read has shown.
+// sight is the state that a read has shown.
 type sight struct {
 	of      selection
 	version uint64   // the resourceVersion of the state, 0 for a single object
@@ -156,7 +161,7 @@ var (
 	errImpossible = errors.New("read of what never was")
 )
 
-// check compares what a read has shown with what was settled before it was sent.
+// check compares a read's sight with the writes that were settled before the read.
 func (l *ledger) check(before floor, s sight) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,12 +188,12 @@ func (l *ledger) check(before floor, s sight) error {
 	return nil
 }
 
-// settle notes what a consistent read has shown.
+// settle notes the writes that a consistent read has shown.
 func (l *ledger) settle(s sight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, shown := range s.shown {
-		// There is but one write that can be shown and not acknowledged: the last.
+		// Only the last write can be shown before its acknowledgement.
 		if last := l.mu.begun[i].last; shown > l.mu.settled[i].n && shown == last.n {
 			l.mu.settled[i] = last
 		}
@@ -196,13 +201,15 @@ func (l *ledger) settle(s sight) {
 	l.mu.version = max(l.mu.version, s.version)
 }
 
-// A read is found stale by what it shows, by what it does not show, and by its resourceVersion; and nothing else is.
+// The check finds a stale read by the objects in it, by missing objects, and by its
+// resourceVersion. It accepts all other reads.
 func TestLedger(t *testing.T) {
 	const red, green = 0, 1
 	all, single := selection{anything, anything, anything}, selection{anything, anything, 0}
 	reds, greens := selection{anything, red, anything}, selection{anything, green, anything}
 	elsewhere := selection{1, anything, anything}
-	// Object 0 was created red, then turned green and red again. Object 1, in the other namespace, was created and deleted.
+	// Object 0 was created red, then turned green and red again. Object 1, in the other namespace,
+	// was created and deleted.
 	fill := func() *ledger {
 		l := newLedger(2, "a", "b")
 		for i, colour := range []int{red, green, red} {

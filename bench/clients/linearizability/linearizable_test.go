@@ -14,16 +14,17 @@ import (
 
 var linearize = flag.Duration("linearize", 4*time.Second, "how long TestLinearizable writes and reads in each of its settings")
 
-// readsInAMinute is how many reads there have to be when all settings have had a minute each.
+// readsInAMinute is the required number of reads after a minute of each setting.
 const readsInAMinute = 100_000
 
-// raceDetector tells whether the race detector is in this program, and so in the proxies that are built for it.
+// raceDetector tells whether the race detector is in this program, and so in the proxies that are
+// built for it.
 func raceDetector() bool {
 	build, _ := debug.ReadBuildInfo()
 	return slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// linearizability is a setting in which consistent reads are put to the test.
+// linearizability is a setting for the test of consistent reads.
 type linearizability struct {
 	name    string
 	objects int
@@ -34,14 +35,15 @@ type linearizability struct {
 	leases  bool          // the other resource is one that the proxy may watch
 }
 
-// leftToUpstream is what becomes of reads that upstream answers sooner than the cache.
+// leftToUpstream is the outcome of reads that upstream answers sooner than the cache.
 const leftToUpstream = "direct"
 
 var late = delay{streams: 5 * time.Second, answers: 200 * time.Millisecond}
 
-// linearizabilities are the settings. How the proxy learns what is new depends on the size of the collection: if it is tiny
-// by a list; else its stream brings it, or where that is late or has nothing to say, a list or, if the collection is large,
-// one of metadata and another watch. Where others write, its ledger shows that they did.
+// linearizabilities are the settings. The proof of freshness depends on the collection. For a tiny
+// collection it is a list. For others it is the stream. If the stream is late or quiet, the proof
+// is a list, or, for a large collection, a list of metadata and another watch. During writes to
+// another resource, the ledger is the proof.
 var linearizabilities = []linearizability{
 	{"tiny", 60, 20 * time.Millisecond, 100 * time.Millisecond, delay{}, "list", false},
 	{"small", 300, 20 * time.Millisecond, 100 * time.Millisecond, delay{}, "current", false},
@@ -54,8 +56,9 @@ var linearizabilities = []linearizability{
 	{"large and late, others write", 800, time.Second, 5 * time.Millisecond, delay{late.streams, late.answers, "configmaps"}, "side-watch", true},
 }
 
-// A consistent read shows what was acknowledged before it was sent, or something later; what one read has shown no later
-// one takes back; and what it shows is a state that upstream had. However late the proxy's own watch is.
+// A consistent read shows all writes that were acknowledged before it, or later ones. No later read
+// takes back what one read has shown. Each read shows a state that upstream had. All this holds for
+// any delay of the proxy's own watch.
 func TestLinearizable(t *testing.T) {
 	api := cluster.APIServerT(t, cluster.Options{})
 	total := 0
@@ -77,7 +80,7 @@ const (
 	writesMin = 5
 )
 
-// awaitEnough waits until there is enough to judge by.
+// awaitEnough waits until there are enough reads for a verdict.
 func (o *trial) awaitEnough(t *testing.T) {
 	t.Helper()
 	missing := ""
@@ -116,7 +119,8 @@ func (o *trial) missing(outcomes float64) string {
 	return ""
 }
 
-// outcomes tells how the proxy has learned what is new, how often in the way of the setting.
+// outcomes returns how often the proxy has used the setting's proof. For leftToUpstream it returns
+// upstream's seconds.
 func (o *trial) outcomes(t *testing.T) float64 {
 	t.Helper()
 	found := o.Proxy.MetricsT(t)
@@ -126,7 +130,7 @@ func (o *trial) outcomes(t *testing.T) float64 {
 	return found.Sum("watchproxy_freshness_runs_total", cluster.Label("outcome", o.outcome))
 }
 
-// report fails the test with what is wrong, in all or in part.
+// report fails the test with all errors, or with the first few.
 func report(t *testing.T, wrong []string) {
 	t.Helper()
 	const shown = 10
@@ -138,7 +142,7 @@ func report(t *testing.T, wrong []string) {
 	}
 }
 
-// judge compares what was read with what happened. It returns the number of consistent reads.
+// judge compares the reads with the history. It returns the number of consistent reads.
 func (o *trial) judge(t *testing.T) (reads int) {
 	t.Helper()
 	report(t, o.mu.wrong)

@@ -15,7 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// scribe writes what a ledger knows of, straight at the apiserver.
+// scribe writes a ledger's objects directly at the apiserver.
 type scribe struct {
 	ledger *ledger
 	admin  *kubernetes.Clientset
@@ -83,15 +83,15 @@ func (o *scribe) scribble(ctx context.Context, first, share int, pace time.Durat
 		}
 		const deletions = 5 // one write in as many
 		gone := o.ledger.last(object).in(anything) && o.random.IntN(deletions) == 0
-		// The end of ctx must not leave a write in doubt.
+		// The end of ctx must not leave a write with an unknown outcome.
 		if err := o.write(context.WithoutCancel(ctx), object, gone, o.random.IntN(len(colours))); err != nil {
 			return err
 		}
 	}
 }
 
-// writeElsewhere takes resourceVersions for another resource, so that upstream is ahead of what the stream brings: for
-// secrets, which the proxy does not watch, or for leases.
+// writeElsewhere writes to another resource, so that upstream's revision is ahead of the stream. It
+// writes secrets, which the proxy does not watch, or leases.
 func (o *scribe) writeElsewhere(ctx context.Context, pace time.Duration, leases bool) error {
 	write := func(ctx context.Context, meta metav1.ObjectMeta) error {
 		_, err := o.admin.CoreV1().Secrets(meta.Namespace).Create(ctx, &corev1.Secret{ObjectMeta: meta}, metav1.CreateOptions{})

@@ -15,7 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// trial is one setting under way.
+// trial is a run of one setting.
 type trial struct {
 	linearizability
 	*clients.World
@@ -34,7 +34,7 @@ type trial struct {
 	}
 }
 
-// effort is what reads of one kind have taken.
+// effort is the number and time of the reads of one kind.
 type effort struct {
 	reads          int
 	total, longest time.Duration
@@ -45,9 +45,10 @@ const (
 	readers         = 96
 	followers       = 4
 	trialNamespaces = 3
-	// promptReaders, of all readers, read just when a write was acknowledged.
+	// promptReaders of the readers read immediately after the acknowledgement of a write.
 	promptReaders = 4
-	// For a share of the time one of them reads alone, and not often: the proxy makes a crowd wait, and nobody else.
+	// For a share of the time only one reader reads, and not often, because the proxy makes only a
+	// crowd wait.
 	aloneShare = 6
 	aloneEvery = 40 * time.Millisecond
 )
@@ -103,7 +104,8 @@ func (o *trial) scribe(i int) *scribe {
 	return &scribe{o.ledger, o.Admin, rand.New(rand.NewPCG(cluster.Seed(), uint64(i)))}
 }
 
-// run writes and reads for as long as the flag tells, and on a busy machine until there is enough to judge by.
+// run writes and reads for the time in the flag. On a busy machine it goes on until there are
+// enough reads.
 func (o *trial) run(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -142,7 +144,8 @@ func (o *trial) run(t *testing.T) {
 	o.awaitEnough(t)
 }
 
-// readAll makes one consistent read after the other and checks each, until ctx ends or one is wrong.
+// readAll makes one consistent read after the other and checks each, until ctx ends or one is
+// wrong.
 func (o *trial) readAll(ctx context.Context, r *reader, number int) error {
 	for o.turn(ctx, number) {
 		kind := consistentReads[r.random.IntN(len(consistentReads))]
@@ -186,7 +189,8 @@ func (o *trial) turn(ctx context.Context, number int) bool {
 	return ctx.Err() == nil
 }
 
-// followAll opens one watch after the other. They may be late, but each state that they come to has to be one that was.
+// followAll opens one watch after the other. The watches may be late, but each of their states must
+// be one that upstream had.
 func (o *trial) followAll(ctx context.Context, r *reader) error {
 	for ctx.Err() == nil {
 		following, cancel := context.WithTimeout(ctx, time.Duration(r.random.Int64N(int64(*linearize))))
@@ -205,10 +209,11 @@ func (o *trial) followAll(ctx context.Context, r *reader) error {
 	return nil
 }
 
-// lax names reads that may be answered with an old state.
+// lax names reads that may show an old state.
 const lax = "list of any state"
 
-// readAny lists any state, which the check has to find stale now and then, or it would find nothing.
+// readAny lists any state. The check must find some of these lists stale; otherwise the check would
+// be useless.
 func (o *trial) readAny(ctx context.Context, r *reader) error {
 	for {
 		select {
@@ -234,7 +239,7 @@ func (o *trial) readAny(ctx context.Context, r *reader) error {
 	}
 }
 
-// note keeps what a read has taken and shown.
+// note keeps the time and the sight of a read.
 func (o *trial) note(kind string, took time.Duration, seen sight) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,7 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// crowd are watches on configmaps, of different selections and beginnings. The first sees all.
+// crowd has watches of configmaps with different selections and starts. The first watch sees all
+// objects.
 type crowd []*clients.Watch
 
 // crowded is the namespace that the crowd watches.
@@ -23,7 +24,7 @@ const crowded = "crowded"
 
 const crowdSize = 120
 
-// newCrowd opens the watches on a namespace with one object, the witness, which stays as it is.
+// newCrowd opens the watches on a namespace with one object, the witness, which never changes.
 func newCrowd(t *testing.T, w *clients.World) crowd {
 	t.Helper()
 	w.API.NamespaceT(t, crowded)
@@ -79,7 +80,7 @@ func toldExpired(o *clients.Watch) bool {
 	return last.Type == "ERROR" && bytes.Contains(last.Line, []byte(`"code":410`))
 }
 
-// check compares what each watch has seen with what was written and with what is there now.
+// check compares the events of each watch with the writes and with the present state.
 func (c crowd) check(t *testing.T, w *clients.World, o *writer) {
 	t.Helper()
 	created, deleted := o.history()
@@ -139,8 +140,8 @@ func witnessVersion(t *testing.T, c crowd) string {
 	return ""
 }
 
-// replay builds the state that a watch leads to, and tells what no watch may show: events out of order, objects that
-// come twice or change without being there.
+// replay builds the final state of a watch. It reports events out of order, objects that are added
+// twice, and changes of objects that do not exist.
 func replay(events []conformance.Event) (state map[string]string, wrong []string) {
 	state = map[string]string{}
 	var last uint64
@@ -174,7 +175,7 @@ func replay(events []conformance.Event) (state map[string]string, wrong []string
 	return state, wrong
 }
 
-// once tells what was not seen exactly once of what was created and deleted.
+// once reports creations and deletions that the watch has not seen exactly once.
 func once(events []conformance.Event, created, deleted map[string]bool) (wrong []string) {
 	added, gone := map[string]int{}, map[string]int{}
 	for _, e := range events {

@@ -14,9 +14,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Two apiservers of one cluster fail in turn, each in its own way, under load. The proxy goes on with the other one from
-// where it was: nobody reads a state again, no watch ends, each sees every change once, and reads that need upstream are
-// answered again at once.
+// Two apiservers of one cluster fail in turn, each in its own way, under load. The proxy goes on
+// with the other server from the same resourceVersions: no state is read again, no watch ends, and
+// each watch sees every change once. Reads that need upstream are answered again at once.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
@@ -26,7 +26,7 @@ func TestFailover(t *testing.T) {
 		servers = append(servers, cluster.APIServerT(t, cluster.Options{Etcd: w.API.Etcd, Users: admin}))
 	}
 	const settings = "upstream: {contexts: [first, second]}\n"
-	// The world's own proxy stays where it is; the one that is looked at has two servers.
+	// The world's own proxy stays as it is. The proxy under test has two servers.
 	defer func(before *cluster.Proxy) { w.Proxy = before }(w.Proxy)
 	kubeconfig := contexts(t, map[string]*cluster.APIServer{"first": servers[0], "second": servers[1]})
 	front := func(secure bool, more ...string) *cluster.Proxy {
@@ -53,7 +53,7 @@ func TestFailover(t *testing.T) {
 	usable := func(s *cluster.APIServer) bool {
 		return w.Proxy.MetricsT(t).Sum("watchproxy_upstream_server_usable", cluster.Label("server", s.Address())) == 1
 	}
-	// leaves makes one server fail, which the proxy has to leave for the other.
+	// leaves makes one server fail. The proxy must then use the other server.
 	leaves := func(how string, from *cluster.APIServer, fail, mend func()) {
 		t.Helper()
 		before := w.Proxy.MetricsT(t).Sum("watchproxy_upstream_failovers_total")
@@ -93,7 +93,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// A server of another cluster is never asked, and the one that remains is enough.
+// The proxy never uses a server of another cluster. The remaining server is enough.
 func TestFailoverToAnotherCluster(t *testing.T) {
 	t.Parallel()
 	w, other := clients.NewWorld(t), cluster.APIServerT(t, cluster.Options{})

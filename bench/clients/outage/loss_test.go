@@ -13,9 +13,10 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Upstream is lost in two ways: connections break, or stay and nothing comes. Reads of any state go on, with a warning that
-// tells for how long, or fail if they are to; reads of the most recent state fail soon, with a Status. When upstream is
-// back, all is as before, without anybody reading the state again.
+// Upstream is lost in two ways: connections break, or they stay open and silent. Reads of any state
+// go on with a warning that gives the staleness, or fail if the configuration says so. Reads of the
+// most recent state fail soon, with a Status. When upstream is back, everything works again, and
+// the proxy does not read the state again.
 func TestUpstreamLost(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
@@ -84,7 +85,7 @@ func TestUpstreamLost(t *testing.T) {
 	}
 }
 
-// refused checks that a read fails with a Status that tells why, and soon.
+// refused checks that a read fails soon, with a Status that gives the reason.
 func refused(t *testing.T, e *cluster.Endpoint, target string) {
 	t.Helper()
 	began := time.Now()

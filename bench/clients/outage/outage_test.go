@@ -16,9 +16,9 @@ import (
 // outage is how long the apiserver stays away.
 const outage = 10 * time.Second
 
-// The apiserver is killed under load and comes back after a while, then restarts in an orderly way, and again. All the
-// time watches stay connected, reads of any state are answered and others fail at once; in the end each watch has seen
-// every change exactly once.
+// The apiserver is killed under load and comes back after a while, then restarts in an orderly way,
+// and again. During all of this, watches stay connected, reads of any state are answered, and other
+// reads fail at once. At the end each watch has seen every change exactly once.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
@@ -53,7 +53,8 @@ func TestOutage(t *testing.T) {
 	crowd.check(t, w, writer)
 }
 
-// restart starts the apiserver. The very next requests that are forwarded succeed: no dead connection is in the way.
+// restart starts the apiserver. The next forwarded requests must succeed at once: the proxy must
+// not use a dead connection.
 func restart(t *testing.T, w *clients.World) {
 	t.Helper()
 	start(t, w.API)
@@ -67,7 +68,8 @@ func restart(t *testing.T, w *clients.World) {
 	}
 }
 
-// whileAway asks for what the cache can answer and for what only the apiserver can.
+// whileAway sends requests that the cache can answer, and requests that only the apiserver can
+// answer.
 func whileAway(t *testing.T, w *clients.World) {
 	t.Helper()
 	proxy := w.Endpoints(t)[1]

@@ -13,8 +13,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// When the way upstream was cut and mended, the proxy goes on where it was. When the apiserver has restarted meanwhile,
-// its history begins after that, and the proxy reads the state again: its watches see the difference as events.
+// After a cut of the connection to upstream, the proxy goes on from the same resourceVersion. If
+// the apiserver has restarted meanwhile, its history begins later. The proxy then reads the state
+// again, and its watches see the difference as events.
 func TestRelist(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
@@ -112,8 +113,8 @@ func TestRelist(t *testing.T) {
 	}
 }
 
-// ascending tells whether events follow each other. What a relist found deleted shares the last
-// resourceVersion before it.
+// ascending checks that resourceVersions ascend. The deletions of a relist share the last
+// resourceVersion before the relist.
 func ascending(events []conformance.Event) error {
 	for i := 1; i < len(events); i++ {
 		if events[i].RV < events[i-1].RV || events[i].RV == events[i-1].RV && events[i].Type != "DELETED" {

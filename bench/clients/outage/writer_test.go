@@ -19,10 +19,11 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// writer creates, changes and deletes objects of distinct names, straight at the apiserver, and goes on through
-// outages: each step is tried until the apiserver acknowledges it.
+// writer creates, changes and deletes objects of distinct names, directly at the apiserver. It goes
+// on through outages: it tries each step until the apiserver acknowledges it.
 //
-// It deletes only what a witness has seen, as a relist cannot show what came and went in between.
+// It deletes only objects that a witness has seen. A relist cannot show an object that was created
+// and deleted during an outage.
 type writer struct {
 	configs  typedcorev1.ConfigMapInterface
 	witness  *clients.Watch
@@ -71,13 +72,13 @@ func startWriter(t *testing.T, w *clients.World, witness *clients.Watch) *writer
 	return o
 }
 
-// stop waits for the step in progress: what was tried may have happened.
+// stop waits for the step in progress, because an attempt may have succeeded.
 func (o *writer) stop() {
 	o.stopping()
 	o.running.Wait()
 }
 
-// proceed waits until the writer has made some more steps.
+// proceed waits for some more steps of the writer.
 func (o *writer) proceed(t *testing.T, steps int) {
 	t.Helper()
 	begin, _, _ := o.progress()
@@ -138,7 +139,7 @@ func (o *writer) step(ctx context.Context) {
 	o.insist(ctx, name, act)
 }
 
-// seen returns the names that the witness has seen and that are there still.
+// seen returns the names of the objects that the witness has seen and that still exist.
 func (o *writer) seen() (names []string) {
 	for _, e := range o.witness.Events() {
 		if name := e.Key[min(len(crowded)+1, len(e.Key)):]; e.Type == "ADDED" && o.mu.created[e.Key] && !o.mu.deleted[e.Key] {
@@ -148,7 +149,7 @@ func (o *writer) seen() (names []string) {
 	return names
 }
 
-// insist tries until it works.
+// insist tries until the call succeeds.
 func (o *writer) insist(ctx context.Context, name string, act func(context.Context) error) {
 	const patience, pause = 2 * time.Minute, 50 * time.Millisecond
 	for end := time.Now().Add(patience); ctx.Err() == nil; cluster.Pause(ctx, pause) {
@@ -177,7 +178,7 @@ func (o *writer) note(in map[string]bool, name string) {
 	in[crowded+"/"+name] = true
 }
 
-// history returns the keys of what was created and of what of that was deleted.
+// history returns the keys of the created objects and of the deleted ones among them.
 func (o *writer) history() (created, deleted map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

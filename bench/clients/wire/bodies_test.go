@@ -13,12 +13,12 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// configMap is one as JSON, with so many bytes of data.
+// configMap returns a configmap in JSON, with size bytes of data.
 func configMap(name string, size int) string {
 	return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"key":%q}}`, name, strings.Repeat("x", size))
 }
 
-// message is what an answer says is wrong, or the size of the data that was stored.
+// message returns an answer's error message, or the size of the stored data.
 func message(a cluster.Answer) string {
 	var got struct {
 		Message string
@@ -30,7 +30,8 @@ func message(a cluster.Answer) string {
 	return fmt.Sprintf("%d: %s %d", a.Status, got.Message, len(got.Data["key"]))
 }
 
-// Bodies of any size, of a known length or in chunks, have the same outcome. So has what follows on the connection.
+// Bodies of any size, with a known length or in chunks, have the same outcome through the proxy.
+// The next request on the connection has the same outcome too.
 func TestRequestBodies(t *testing.T) {
 	w := sharedWorld(t)
 	outside, through := w.Namespace(t, "bodies-o"), w.Namespace(t, "bodies-t")
@@ -59,13 +60,13 @@ func TestRequestBodies(t *testing.T) {
 	}
 }
 
-// creating is the request that creates a configmap.
+// creating returns the request that creates a configmap.
 func creating(ns, body string, chunked bool) cluster.Request {
 	r := cluster.Request{Method: http.MethodPost, Target: "/api/v1/namespaces/" + ns + "/configmaps", Body: body, Chunked: chunked}
 	return r.With("Content-Type", "application/json")
 }
 
-// A body that is none is the client's mistake, not upstream's absence.
+// A broken body is the client's error, and not a loss of upstream.
 func TestBrokenBody(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "broken")

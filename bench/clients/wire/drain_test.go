@@ -10,7 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// An idle proxy, or one whose clients only keep connections, does not use up the drain time.
+// A proxy without requests does not use up the drain time, with or without idle connections.
 func TestDrainOfIdleConnections(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.FreshProxy(t, "drain: 20s\n")

@@ -71,8 +71,8 @@ func (c *http2Client) open(t *testing.T, ctx context.Context, target string) *ht
 	return resp
 }
 
-// Hundreds of watches share one connection, each of them can be given up alone, and when the connection breaks nothing
-// of them stays behind.
+// Hundreds of watches share one connection. A client can end each watch alone. After the connection
+// breaks, the proxy keeps nothing of the watches.
 func TestManyWatchesOnOneConnection(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.SecureProxy(t, "cache: {consistentReads: {ledger: false}}\n") // whose watches stay for a minute
@@ -124,7 +124,7 @@ func TestManyWatchesOnOneConnection(t *testing.T) {
 	cluster.Eventually(t, "the client knows", func() bool { return ended.Load() == watches })
 }
 
-// A watch over HTTP/2 may have nothing to say for longer than a client may leave it unread.
+// A watch over HTTP/2 may be quiet for longer than a client may leave data unread.
 func TestQuietWatchOverHTTP2(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.SecureProxy(t, "cache: {log: {maxAge: 1s}}\n")
@@ -151,7 +151,7 @@ func TestQuietWatchOverHTTP2(t *testing.T) {
 	}
 }
 
-// A small chance makes clients open other connections, without harm to what is under way.
+// With a small chance, clients open other connections. Requests in flight are not affected.
 func TestGoawayChance(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.SecureProxy(t, "", "--goaway-chance", "0.02")
@@ -183,7 +183,8 @@ func TestGoawayChance(t *testing.T) {
 	}
 }
 
-// A drain over HTTP/2: the client is told not to send more, watches end cleanly, and the process is gone in time.
+// In a drain over HTTP/2, the client gets a GOAWAY, watches end cleanly, and the process ends in
+// time.
 func TestDrainOfHTTP2(t *testing.T) {
 	w := sharedWorld(t)
 	const drain = 3 * time.Second
@@ -222,7 +223,8 @@ func TestDrainOfHTTP2(t *testing.T) {
 	}
 }
 
-// An answer that upstream breaks off is not passed on as whole, whether its length was told or not.
+// The proxy does not pass on an answer that upstream breaks off as complete, with or without a
+// Content-Length.
 func TestBrokenAnswerOverHTTP2(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/version" {
@@ -285,7 +287,7 @@ func TestForwardOverHTTP2(t *testing.T) {
 	})
 }
 
-// stuck is a body that never goes on.
+// stuck is a body that never continues.
 type stuck struct{ context.Context }
 
 func (s *stuck) Read([]byte) (int, error) {

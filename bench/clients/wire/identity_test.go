@@ -7,7 +7,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/clients"
 )
 
-// Whoever brings an identity gets what that identity may have, from the apiserver, even where the cache could answer.
+// A client with its own identity gets the apiserver's answer for that identity, even if the cache
+// could answer.
 func TestIdentityOfTheClient(t *testing.T) {
 	w := sharedWorld(t)
 	w.AllowBob(t)
@@ -59,7 +60,7 @@ func TestIdentityOfTheClient(t *testing.T) {
 
 func bearer(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
 
-// A web page could make a browser send requests to loopback. They carry the page's own name.
+// A web page could make a browser send requests to loopback. Their Host is the page's own name.
 func TestHostProtection(t *testing.T) {
 	w := sharedWorld(t)
 	proxy := w.Proxy.EndpointT(t)

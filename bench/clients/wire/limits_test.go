@@ -41,7 +41,7 @@ func ask(t *testing.T, conn net.Conn, request string) *http.Response {
 
 const versionRequest = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-// Who exceeds a limit is told so and does no harm to others.
+// A client beyond a limit gets an error and does not affect other clients.
 func TestLimits(t *testing.T) {
 	w := sharedWorld(t)
 	proxy := w.FreshProxy(t, "limits: {maxHeaderBytes: 8Ki, maxURIBytes: 4Ki, maxRequestBodyBytes: 100Ki, maxWatchesPerIdentity: 2, maxConnections: 4}\n").EndpointT(t)
@@ -106,8 +106,8 @@ func refuse(t *testing.T, resp *http.Response, what string) {
 	}
 }
 
-// A client that sends slowly is cut: before its request, within the headers, within the body. Others are not, however
-// long they wait for an answer.
+// The proxy cuts a client that sends slowly: before its request, within the headers, or within the
+// body. It does not cut a client that waits for an answer, for any time.
 func TestSlowClientsAreCut(t *testing.T) {
 	w := sharedWorld(t)
 	proxy := w.FreshProxy(t, "limits: {readTimeout: 1s}\n").EndpointT(t)
@@ -145,7 +145,8 @@ func TestSlowClientsAreCut(t *testing.T) {
 	}
 }
 
-// A Unix socket serves its user alone, whatever Host is named, and survives a crash of the one who listened on it.
+// A Unix socket serves only its user, with any Host. A new proxy can use it after a crash of the
+// old one.
 func TestUnixSocket(t *testing.T) {
 	w := sharedWorld(t)
 	socket := filepath.Join(t.TempDir(), "proxy.sock")
@@ -176,7 +177,8 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// A new certificate is served to new connections; old ones go on. A pair that does not match changes nothing.
+// New connections get a new certificate, and old connections go on. A pair that does not match
+// changes nothing.
 func TestCertificateReload(t *testing.T) {
 	proxy := sharedWorld(t).SecureProxy(t, "")
 	replace := func(what func([]byte) error, by []byte) {

@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// A request that is answered before its body was read ends its connection: what follows in the body is no request,
-// however much it looks like one. Else a web page could hide any request in the body of one that is refused.
+// If the proxy answers a request before it has read the body, the connection ends. Data in the body
+// is then never parsed as a request. Otherwise a web page could hide any request in the body of a
+// refused request.
 func TestUnreadBodyIsNoRequest(t *testing.T) {
 	w := sharedWorld(t)
 	e := w.Endpoints(t)[1]
@@ -56,7 +57,8 @@ func TestUnreadBodyIsNoRequest(t *testing.T) {
 	}
 }
 
-// converse writes what it can, as the proxy may have hung up already, and reads the answers.
+// converse writes as much as it can, because the proxy may already have hung up, and reads the
+// answers.
 func converse(conn net.Conn, answers *bufio.Reader, text string) []string {
 	var writing sync.WaitGroup
 	defer writing.Wait()

@@ -170,8 +170,8 @@ func startLog(o *logsapi.LoggingConfiguration, gate featuregate.FeatureGate) err
 	return logsapi.ValidateAndApplyWithOptions(o, &logsapi.LoggingOptions{ErrorStream: out, InfoStream: out}, gate)
 }
 
-// errorsOnly drops klog's info messages and warnings. A message in klog's text format is written in one piece and begins
-// with its severity's letter.
+// errorsOnly drops klog's info messages and warnings. A message in klog's text format is written in
+// one piece and begins with its severity's letter.
 type errorsOnly struct{ io.Writer }
 
 func (w errorsOnly) Write(message []byte) (int, error) {

@@ -15,7 +15,8 @@ type credentials struct {
 	token string
 }
 
-// loadCredentials leaves in dir every key, certificate and token that the apiserver is started with.
+// loadCredentials leaves in dir every key, certificate and token that the apiserver is started
+// with.
 func loadCredentials(dir *stateDir, listenIP net.IP, tokenFile string) (credentials, error) {
 	ca, err := loadAuthority(dir)
 	if err != nil {
@@ -46,7 +47,8 @@ func loadAdminToken(dir *stateDir) (string, error) {
 	return token, dir.write("admin.token", []byte(token), 0o600)
 }
 
-// writeTokens merges admin and the users of tokenFile into the one token file that the apiserver takes.
+// writeTokens merges admin and the users of tokenFile into the one token file that the apiserver
+// takes.
 func writeTokens(dir *stateDir, adminToken, tokenFile string) error {
 	records := [][]string{{adminToken, "admin", "admin", "system:masters"}}
 	if tokenFile != "" {

@@ -69,8 +69,8 @@ func main() {
 	}
 }
 
-// run starts etcd, then the apiserver, and stops them in the opposite order when ctx ends. It returns nil only after
-// an orderly stop that ctx asked for.
+// run starts etcd, then the apiserver, and stops them in the opposite order when ctx ends. It
+// returns nil only after an orderly stop that ctx asked for.
 func run(ctx context.Context, opts options) error {
 	dir, err := openStateDir(opts.dir)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // test may change its clock.
 const validity = 10 * 365 * 24 * time.Hour
 
-// authority is the CA that both sides of the apiserver trust: it signs the server's own certificate and vouches for
-// client certificates.
+// authority is the CA that both sides of the apiserver trust: it signs the server's own certificate
+// and vouches for client certificates.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -80,8 +80,8 @@ func newAuthority(dir *stateDir) (*authority, error) {
 	return a, dir.write("ca.crt", a.pem, 0o644)
 }
 
-// writeServingPair signs a certificate for every name a client on this machine may use and writes it and its key as
-// apiserver.crt and apiserver.key.
+// writeServingPair signs a certificate for every name a client on this machine may use and writes
+// it and its key as apiserver.crt and apiserver.key.
 func (a *authority) writeServingPair(dir *stateDir, listenIP net.IP) error {
 	template, err := newTemplate("kube-apiserver")
 	if err != nil {
@@ -105,7 +105,8 @@ func (a *authority) writeServingPair(dir *stateDir, listenIP net.IP) error {
 	return dir.write("apiserver.crt", encodeCertificate(der), 0o644)
 }
 
-// keepServiceAccountKey makes the key that signs service account tokens, unless an earlier start has made it.
+// keepServiceAccountKey makes the key that signs service account tokens, unless an earlier start
+// has made it.
 func keepServiceAccountKey(dir *stateDir) error {
 	if kept, err := dir.read("sa.key"); err != nil || kept != nil {
 		return err

@@ -39,7 +39,8 @@ func openStateDir(path string) (*stateDir, error) {
 	return &stateDir{path: path, lock: lock}, nil
 }
 
-// close lets another process use the directory. The kernel does the same for a process that was killed.
+// close lets another process use the directory. The kernel does the same for a process that was
+// killed.
 func (d *stateDir) close() { d.lock.Close() }
 
 func (d *stateDir) file(name string) string { return filepath.Join(d.path, name) }
@@ -53,7 +54,8 @@ func (d *stateDir) read(name string) ([]byte, error) {
 	return b, err
 }
 
-// write replaces the named file at once or not at all, so that a start after a SIGKILL never reads half a file.
+// write replaces the named file at once or not at all, so that a start after a SIGKILL never reads
+// half a file.
 func (d *stateDir) write(name string, content []byte, mode fs.FileMode) error {
 	tmp, err := os.CreateTemp(d.path, name+".*")
 	if err != nil {

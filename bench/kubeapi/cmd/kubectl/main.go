@@ -12,7 +12,8 @@ import (
 )
 
 func main() {
-	// The verbosity counts while the command is still being built, when plugins and .kuberc are read.
+	// The verbosity counts while the command is still being built, when plugins and .kuberc are
+	// read.
 	_, err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
 	util.CheckErr(err)
 	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
