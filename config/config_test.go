@@ -195,7 +195,7 @@ func TestNamesOfResources(t *testing.T) {
 	}
 }
 
-// Intervals are long enough not to keep a processor busy, and sizes are of whole bytes and of use.
+// Intervals are long enough not to keep a processor busy, and sizes are whole bytes and large enough.
 func TestLeastValues(t *testing.T) {
 	for text, want := range map[string]string{
 		"cache: {idleTimeout: 1ns}":                 "cache.idleTimeout: ",

@@ -62,8 +62,8 @@ const goawayMax = 0.02
 const (
 	// leastMemory is what the process needs without any cache, and some.
 	leastMemory = 64 << 20
-	// leastBytes holds one of the larger objects, or a page of small ones. With less nothing is kept for long enough to be
-	// of use, and it is most likely a unit that was forgotten.
+	// leastBytes holds one of the larger objects, or a page of small ones. A smaller value keeps
+	// nothing long enough. Most likely its unit was forgotten.
 	leastBytes = 1 << 20
 )
 

@@ -133,8 +133,8 @@ func (s *Server) SetOptions(o Options) {
 // requests in flight finish, the rest is cut.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.listening.Serve(ctx, l) }
 
-// Handle implements listen.Handler. It turns a panic into an error response, so that one bad
-// request does not end a thousand watches.
+// Handle implements listen.Handler. It turns a panic into an error response. Otherwise one bad
+// request could end a thousand watches.
 func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) (resp *exchange.Response) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // Every row is asked for in plain JSON over HTTP/1.1, and in other forms: a random one, or all.
-var allForms = flag.Bool("all-forms", false, "ask for every row in every form, instead of in one more by lot")
+var allForms = flag.Bool("all-forms", false, "ask for every row in every form, instead of in one more form that is chosen at random")
 
 // form is an encoding of answers: the Accept headers for a get, a list and a watch. An empty one
 // means that the apiserver does not offer the form.

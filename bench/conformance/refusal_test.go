@@ -86,8 +86,8 @@ func againByLot(r reply) (reply, error) {
 	return r, nil
 }
 
-// What the apiserver refuses because it is not ready, too slow, or about to end, comes through as
-// it is.
+// The apiserver refuses requests when it is not ready, too slow, or about to end. The proxy passes
+// these refusals on unchanged.
 func TestRefusalsForAWhile(t *testing.T) {
 	server := another(t, cluster.Options{
 		Flags: []string{"--request-timeout=6s", "--shutdown-send-retry-after=true"},
@@ -145,7 +145,7 @@ func TestRefusalsForAWhile(t *testing.T) {
 }
 
 // A user whose priority level has no seat left hears so, whether it asks directly or through the
-// proxy. What the cache answers takes no place.
+// proxy. Answers from the cache take no slot.
 func TestTooManyRequests(t *testing.T) {
 	const token = "limited-token"
 	server := another(t, cluster.Options{Users: token + ",limited,limited-uid\n"})

@@ -43,7 +43,7 @@ type fieldRequirement struct {
 	equal bool
 }
 
-// What a requirement is on, beside the fields that a resource keeps.
+// Kinds of requirements other than those on the fields that a resource keeps.
 const (
 	Name      = -1
 	Namespace = -2
