@@ -83,7 +83,7 @@ func (w *world) newCallers(tb testing.TB) map[string]*caller {
 		{name: "anonymous", answers: some, probe: configB},
 		{name: "basic", header: http.Header{"Authorization": {"Basic YTpi"}}, answers: some, part: half},
 		{name: "garbage", token: "garbage", answers: refused, part: few},
-		{name: "no token", header: http.Header{"Authorization": {"Bearer "}}, answers: some, part: few},
+		{name: "no token", header: http.Header{"Authorization": {"Bearer "}}, answers: some, part: half},
 		{name: "expired", token: w.robotToken(tb, w.saKey, -time.Hour), answers: refused, part: few},
 		{name: "forged", token: w.robotToken(tb, cluster.NewKeyT(tb), day), answers: refused, part: few},
 		{name: "signed here", token: w.robotToken(tb, w.saKey, day), answers: some, part: half}, // shows what is wrong with the two above
