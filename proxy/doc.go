@@ -8,7 +8,8 @@
 //
 //	exchange/    requests, responses, routes, statuses: plain types
 //	conn/        a client's connection below HTTP: TLS, heads of requests, writes that do not wait
-//	listen/      HTTP/1.1 and HTTP/2, the pump that writes watches
+//	listen/      a listener, HTTP/1.1, the pump that writes its watches
+//	h2/          HTTP/2: frames, streams, and a pump for each connection's watches
 //	read/        what a read asks for, and its answer from a cache
 //	derived/     bytes that are made once for each page of the cache
 //	watch/       an open watch
@@ -20,8 +21,7 @@
 //	browser/     requests that a web page may have made a browser send
 //	admin/       /metrics, /livez, /readyz, /status and the status page
 //
-// [Server.Handle] has four steps: refuse, authenticate, ask the cache for a [read.Verdict], then
-// answer or forward.
+// [Server.Handle] refuses, authenticates, asks the cache for a [read.Verdict], answers or forwards.
 //
 // # Identity
 //

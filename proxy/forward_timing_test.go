@@ -36,10 +36,7 @@ func BenchmarkForward(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := NewServer(forwardsAll{}, forwards, newStore(b, 1<<20), Options{Limits: testLimits(), AnyHost: true}, metrics.New(prometheus.NewRegistry()), zap.NewNop())
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := NewServer(forwardsAll{}, forwards, newStore(b, 1<<20), Options{Limits: testLimits(), AnyHost: true}, metrics.New(prometheus.NewRegistry()), zap.NewNop())
 	ours, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)

@@ -101,10 +101,7 @@ func serveTo(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, options 
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	s, err := NewServer(feeds, forwards, newStore(t, 1<<20), options, metrics.New(registry), zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := NewServer(feeds, forwards, newStore(t, 1<<20), options, metrics.New(registry), zap.NewNop())
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

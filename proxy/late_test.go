@@ -185,11 +185,8 @@ func TestPanicGivesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	s, err := NewServer(oneFeed{feed: &rawFeed{c}}, forwards, newStore(t, 1<<20),
+	s := NewServer(oneFeed{feed: &rawFeed{c}}, forwards, newStore(t, 1<<20),
 		Options{Limits: testLimits(), AnyHost: true, Options: read.Options{SyncTimeout: time.Minute}}, metrics.New(registry), zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
 	client := &watchingClient{}
 	for _, sent := range []string{"GET " + lateTarget, "GET /api/v1/namespaces/a/pods/x", "GET /version", "POST /api/v1/namespaces/a/configmaps"} {
 		method, target, _ := strings.Cut(sent, " ")

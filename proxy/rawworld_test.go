@@ -65,13 +65,8 @@ func newParserDiff(tb testing.TB) *parserDiff {
 	registry := prometheus.NewRegistry()
 	const long = time.Minute
 	options := Options{Options: read.Options{SyncTimeout: long}, Stall: long, Limits: testLimits()}
-	s, err := NewServer(w, forwards, newStore(tb, 1<<20), options, metrics.New(registry), zap.NewNop())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if s.listening, err = s.listen(&noting{s, w, nil}); err != nil {
-		tb.Fatal(err)
-	}
+	s := NewServer(w, forwards, newStore(tb, 1<<20), options, metrics.New(registry), zap.NewNop())
+	s.listening = s.listen(&noting{s, w, nil})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	servers := []*http.Server{
 		{Handler: http.HandlerFunc(w.upstream), ErrorLog: silent},

@@ -73,7 +73,7 @@ type Server struct {
 }
 
 // NewServer returns a server; Serve runs it.
-func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Store, options Options, metrics *metrics.Metrics, log *zap.Logger) (*Server, error) {
+func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Store, options Options, metrics *metrics.Metrics, log *zap.Logger) *Server {
 	s := &Server{feeds: feeds, forwards: forwards, metrics: metrics, log: log}
 	s.options.Store(&options)
 	s.ctx, s.cut = context.WithCancel(context.Background())
@@ -86,13 +86,12 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.readSlots, Limits: &s.limits,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
 	})
-	var err error
-	s.listening, err = s.listen(s)
-	return s, err
+	s.listening = s.listen(s)
+	return s
 }
 
 // listen returns the listening server of a handler.
-func (s *Server) listen(h listen.Handler) (*listen.Server, error) {
+func (s *Server) listen(h listen.Handler) *listen.Server {
 	return listen.New(listen.Config{
 		Handler: h, Slots: s.readSlots, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.drain,
 		Options: func() listen.Options {

@@ -159,10 +159,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	defer secured()
 	defer stop()
 	served := metrics.New(registry)
-	server, err := proxy.NewServer(opener{feeds}, forwards, derived, options, served, log)
-	if err != nil {
-		return err
-	}
+	server := proxy.NewServer(opener{feeds}, forwards, derived, options, served, log)
 	reloads.running, reloads.log, reloads.metrics = c, log, newReloadMetrics(registry)
 	reloads.apply = func(c *config.ProxyConfiguration) {
 		level.SetLevel(logLevel(c.LogLevel))

@@ -302,3 +302,15 @@ func (c *Conn) Interrupt() {
 }
 
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+// WriteWaiting writes p and waits for the client, without a copy of what the socket does not take at
+// once. Nothing may be left to settle.
+func (c *Conn) WriteWaiting(p []byte) error {
+	if err := c.limitWrite(); err != nil {
+		return err
+	}
+	c.socket.wait(true)
+	defer c.socket.wait(false)
+	_, err := c.Conn.Write(p)
+	return err
+}

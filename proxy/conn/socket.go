@@ -37,6 +37,7 @@ type socket struct {
 	mu struct {
 		sync.Mutex
 		nonblocking bool
+		waits       bool   // the writer waits for the client, though others must not
 		settling    bool   // what was left is being written
 		left        []byte // not yet taken by the kernel; up to leftMax
 		broken      error  // of a write that may have written a part
@@ -96,7 +97,7 @@ func (s *socket) setNonblocking(on bool) {
 // Write implements net.Conn.
 func (s *socket) Write(p []byte) (int, error) {
 	s.mu.Lock()
-	if !s.mu.nonblocking && s.mu.broken == nil {
+	if (!s.mu.nonblocking || s.mu.waits) && s.mu.broken == nil {
 		s.mu.Unlock()
 		return s.Conn.Write(p)
 	}
@@ -235,4 +236,11 @@ func (s *socket) readNow(p []byte) (n int, err error) {
 		return 0, io.EOF
 	}
 	return n, nil
+}
+
+// wait has writes wait for the client, or not. Nothing may be left.
+func (s *socket) wait(waits bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.waits = waits
 }

@@ -96,12 +96,8 @@ func (c *ChunkWriter) headed(size int) []byte {
 
 // Write writes pending frames as a chunk or its beginning.
 func (c *ChunkWriter) Write(chunk []byte) error {
-	if err := c.Send(chunk); err != nil {
-		c.Buf, c.pooled = nil, nil // HTTP/2 may still hold it
-		return err
-	}
-	c.release()
-	return nil
+	defer c.release()
+	return c.Send(chunk)
 }
 
 // Send writes p piece by piece.

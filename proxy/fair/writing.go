@@ -76,8 +76,8 @@ type listWriter struct {
 }
 
 // WriteLong writes a body of length bytes, or -1 if that is unknown, in large pieces. Each piece is
-// a system call, a TLS record or more, and over HTTP/2 a message to another goroutine. If turns is
-// nil, it takes no turns. Room is the memory that the body takes, or nil.
+// a system call and a TLS record or more. If turns is nil, it takes no turns. Room is the memory
+// that the body takes, or nil.
 func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *Room) (int64, error) {
 	lw := listWriters.Get().(*listWriter)
 	lw.paced = paced{Writer: w, room: room}
@@ -92,11 +92,8 @@ func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *
 	if err == nil {
 		err = large.Flush()
 	}
-	if err != nil {
-		return n, err // HTTP/2 may still hold the buffer
-	}
 	large.Reset(nil)
 	lw.paced, lw.turning = paced{}, turning{}
 	listWriters.Put(lw)
-	return n, nil
+	return n, err
 }

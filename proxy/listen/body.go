@@ -58,8 +58,6 @@ func (s *Server) writeBody(ctx context.Context, w io.Writer, req *exchange.Reque
 	}
 	buffer := copyBuffers.Get().(*[copySize]byte)
 	written, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{resp.Reader}, buffer[:])
-	if err == nil { // else HTTP/2 may still hold the buffer
-		copyBuffers.Put(buffer)
-	}
+	copyBuffers.Put(buffer)
 	return written, err
 }

@@ -2,7 +2,7 @@
 // requests to a [Handler]. It is the only package that knows fasthttp.
 //
 // Fasthttp gets a connection once the head of a request is complete (package conn). A stream takes
-// its connection over from fasthttp and writes the chunks itself. HTTP/2 is x/net's server, with
+// its connection over from fasthttp and writes the chunks itself. Package h2 serves HTTP/2 with
 // the same handler.
 //
 // # Cost
@@ -19,6 +19,5 @@
 // saved 9 % of a delivery (9.8 instead of 10.7 µs with 1,000 watches over TLS). But it raised the
 // median delay of a delivery from 5.0 to 6.8 ms, so it was removed.
 //
-// An idle watch is one goroutine, which waits for its client to leave. Over HTTP/2 the library also
-// holds a write buffer of 4 KiB.
+// An idle watch over HTTP/1.1 is one goroutine, which waits for its client to leave.
 package listen

@@ -51,16 +51,13 @@ func TestExpensiveFilterIsNotThePumps(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	serving, cut := context.WithCancel(context.WithoutCancel(t.Context()))
 	draining, drain := context.WithCancel(serving)
-	s, err := New(Config{
+	s := New(Config{
 		Handler: watches{t, c}, Options: func() Options {
 			return Options{Limits: exchange.Limits{HeaderBytes: 64 << 10, Read: time.Minute, Write: time.Minute, Idle: time.Minute, Connections: 10}, Stall: time.Minute}
 		},
 		Slots: fair.NewSlots(1 << 20), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
 		Serving: serving, Cut: cut, Draining: draining, Drain: drain,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -51,7 +51,7 @@ func (s *Server) serveConn(c *conn.Conn) {
 	case err != nil:
 		_ = c.Close() // the client cannot be told
 	case protocol == http2.NextProtoTLS:
-		s.serving.Go(func() { s.serveHTTP2Conn(c) })
+		s.serving.Go(func() { s.h2.Serve(c) })
 	default:
 		s.serving.Go(func() { s.serveRequests(c, true) })
 	}

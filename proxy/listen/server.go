@@ -3,10 +3,8 @@ package listen
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -14,11 +12,11 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"go.uber.org/zap"
-	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/h2"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
@@ -68,35 +66,31 @@ type Server struct {
 	Config
 	pump    pump
 	conns   conn.Set
+	h2      *h2.Server
 	heads   atomic.Int64   // bytes of incomplete heads
 	serving sync.WaitGroup // connections except streams
 	streams sync.WaitGroup
-	// strangers are answers over HTTP/2 to unknown clients that are being written.
-	strangers atomic.Int64
 	// http are the servers of HTTP/1, for requests with short heads and for all other requests.
-	http  struct{ short, long *fasthttp.Server }
-	http2 struct {
-		base   *http.Server
-		server *http2.Server //nolint:staticcheck // see newHTTP2
-	}
+	http struct{ short, long *fasthttp.Server }
 }
 
 // New returns a server of connections. Serve runs it.
-func New(c Config) (*Server, error) {
+func New(c Config) *Server {
 	s := &Server{Config: c}
 	s.pump.log, s.pump.most = c.Log, runtime.GOMAXPROCS(0)
 	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(c.Options().Limits.HeaderBytes)
-	if err := s.newHTTP2(); err != nil {
-		return nil, fmt.Errorf("set up HTTP/2: %w", err)
-	}
-	return s, nil
+	s.h2 = &h2.Server{Handler: c.Handler, Slots: c.Slots, Metrics: c.Metrics, Log: c.Log, Serving: c.Serving, Draining: c.Draining, Options: func() h2.Options {
+		o := c.Options()
+		return h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}
+	}}
+	return s
 }
 
 // Connections is the number of open connections.
 func (s *Server) Connections() int { return s.conns.Len() }
 
 // Strangers is how many answers over HTTP/2 wait for unknown clients.
-func (s *Server) Strangers() int64 { return s.strangers.Load() }
+func (s *Server) Strangers() int64 { return s.h2.Strangers() }
 
 // Serve serves l until ctx ends, then closes it and drains: it accepts no connections, ends watches
 // over the drain time, finishes requests, and cuts the rest.
@@ -138,7 +132,7 @@ func (s *Server) end(ctx context.Context, l net.Listener, accepting <-chan error
 	limit, cancel := context.WithTimeout(ctx, s.Options().Drain+drainGrace)
 	defer cancel()
 	defer context.AfterFunc(limit, s.Cut)()
-	err := errors.Join(l.Close(), s.http2.base.Shutdown(limit))
+	err := l.Close()
 	if err := <-accepting; err != nil {
 		s.Log.Debug("listener closed", zap.Error(err))
 	}

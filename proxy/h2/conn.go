@@ -1,0 +1,267 @@
+package h2
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/watchproxy/watchproxy/proxy/conn"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
+)
+
+// Handler answers requests.
+type Handler interface {
+	// Handle answers a request. It may correct the route's verb, and does not panic.
+	Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response
+	// Answered is called before an answer is written.
+	Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration)
+}
+
+// Options are the settings of connections.
+type Options struct {
+	Limits exchange.Limits
+	// Stall is how long a client may leave a watch unread before it is cut.
+	Stall time.Duration
+	// GoawayChance is the probability, from 0 to 1, that a request makes its connection take no
+	// further ones.
+	GoawayChance float64
+}
+
+// Server serves connections on which TLS agreed on HTTP/2.
+type Server struct {
+	Handler Handler
+	Options func() Options
+	Slots   *fair.Queue // for long answers
+	Metrics *metrics.Metrics
+	Log     *zap.Logger
+	// Serving ends when open connections are cut, Draining when the server begins to drain.
+	Serving, Draining context.Context //nolint:containedctx // they are the server's
+
+	pump      Pump
+	strangers atomic.Int64 // answers to unknown clients that are being written
+}
+
+const (
+	// streamsMax is how many requests, watches above all, a connection carries at a time. client-go
+	// opens another connection beyond that.
+	streamsMax = 1000
+	// frameMax is the largest frame that is read, in bytes: the smallest maximum that the protocol
+	// allows.
+	frameMax = 16 << 10
+	// windowStream is how much of a body a client sends before it is read, in bytes; windowConn is
+	// the same for all bodies of a connection. windowInitial is the protocol's.
+	windowStream, windowConn, windowInitial = 128 << 10, 4 << 20, 1<<16 - 1
+	windowMax                               = 1<<31 - 1
+	// bufferMax is how much is collected before it is written, in bytes.
+	bufferMax = 64 << 10
+	// controlMax bounds the answers to PING, SETTINGS and broken streams that a client does not read,
+	// in bytes.
+	controlMax = 64 << 10
+
+	prefaceTimeout, settingsTimeout = 10 * time.Second, 2 * time.Second
+	// pingAfter is how long a connection may be silent before a PING asks for its client, pingTimeout
+	// how long the answer may take.
+	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
+)
+
+// Conn is one connection. One goroutine reads its frames.
+type Conn struct {
+	server   *Server
+	net      *conn.Conn
+	framer   *http2.Framer
+	ctx      context.Context //nolint:containedctx // the parent of all streams'
+	cancel   context.CancelFunc
+	running  sync.WaitGroup // handlers, open watches, writers
+	received atomic.Int64   // the window for what is read
+	heard    atomic.Int64   // when the last frame came, in Unix nanoseconds
+	timer    *time.Timer    // for look
+
+	mu struct {
+		sync.Mutex
+		changed *sync.Cond // a window, the buffer, or the connection has ended
+		err     error      // why nothing more is written
+
+		streams  map[uint32]*stream
+		last     uint32    // the last stream that the client began
+		handlers int       // that have not returned
+		idle     time.Time // when the last stream ended
+		asked    time.Time // when the last PING was sent
+		goaway   bool      // was sent
+		refusing bool      // new streams are ignored
+
+		window, initial int64 // for what is written: of the connection, and of new streams
+		frameMax        int   // that the client reads
+
+		buf     []byte // frames to be written; nil for none
+		pooled  *[]byte
+		control int  // bytes of answers in buf
+		writing bool // there is a writer
+		encoder *hpack.Encoder
+		block   bytes.Buffer // a header block
+
+		ready  []*stream // watches with work for the pump
+		queued bool      // the connection is in the pump's queue
+		stuck  int       // watches that wait for a window
+	}
+}
+
+// hpackTable is how large a table of headers may be, in bytes: the protocol's default.
+const hpackTable = 4096
+
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// Serve serves a connection to its end.
+func (s *Server) Serve(nc *conn.Conn) {
+	c := &Conn{server: s, net: nc}
+	c.ctx, c.cancel = context.WithCancel(s.Serving)
+	c.mu.changed = sync.NewCond(&c.mu)
+	c.mu.streams = map[uint32]*stream{}
+	c.mu.window, c.mu.initial, c.mu.frameMax = windowInitial, windowInitial, frameMax
+	c.mu.encoder = hpack.NewEncoder(&c.mu.block)
+	defer nc.Close() //nolint:errcheck // nothing more is written
+	nc.Stall = min(s.Options().Stall, s.Options().Limits.Write)
+	if nc.Pumpable() {
+		nc.StartNonblocking()
+	}
+	undrain := context.AfterFunc(s.Draining, c.drain)
+	c.heard.Store(time.Now().UnixNano())
+	c.mu.idle = time.Now()
+	c.timer = time.AfterFunc(pingTimeout, c.look)
+	err := c.serve()
+	undrain()
+	c.end(err)
+	c.running.Wait()
+}
+
+func (c *Conn) serve() error {
+	c.framer = http2.NewFramer(nil, &reader{c})
+	c.framer.SetMaxReadFrameSize(frameMax)
+	c.framer.ReadMetaHeaders = hpack.NewDecoder(hpackTable, nil)
+	c.framer.MaxHeaderListSize = uint32(c.server.Options().Limits.HeaderBytes) //nolint:gosec // a small number
+	c.framer.SetReuseFrames()
+	c.mu.Lock()
+	c.appendSettingsLocked()
+	c.mu.Unlock()
+	c.flushSoon()
+	if err := c.greeted(); err != nil {
+		return err
+	}
+	for {
+		frame, err := c.framer.ReadFrame()
+		c.heard.Store(time.Now().UnixNano())
+		if err == nil {
+			err = c.frame(frame)
+		}
+		if broken, ok := errors.AsType[http2.StreamError](err); ok {
+			c.reset(broken.StreamID, broken.Code)
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// end ends all streams. The client is told why if it broke the protocol.
+func (c *Conn) end(err error) {
+	if ce, ok := errors.AsType[http2.ConnectionError](err); ok {
+		c.mu.Lock()
+		c.appendGoawayLocked(c.mu.last, http2.ErrCode(ce))
+		c.mu.Unlock()
+		c.flush()
+	}
+	c.timer.Stop()
+	c.cancel()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.err == nil {
+		c.mu.err = errClosed
+	}
+	for _, s := range c.mu.streams {
+		s.endLocked(errClosed)
+	}
+	c.mu.changed.Broadcast()
+	for c.mu.writing { // what was begun has a deadline
+		c.mu.changed.Wait()
+	}
+}
+
+var errClosed = errors.New("the connection is closed")
+
+// look sees to a connection that is idle, or whose client may have gone.
+func (c *Conn) look() {
+	heard, now := time.Unix(0, c.heard.Load()), time.Now()
+	c.mu.Lock()
+	next := heard.Add(pingAfter)
+	switch {
+	case c.mu.err != nil:
+		c.mu.Unlock()
+		return
+	case c.mu.asked.After(heard):
+		if next = c.mu.asked.Add(pingTimeout); !now.Before(next) {
+			c.failLocked(errSilent)
+		}
+	case !now.Before(next):
+		c.mu.asked, next = now, now.Add(pingTimeout)
+		c.mu.buf = append(appendHead(c.bufLocked(), 8, http2.FramePing, 0, 0), make([]byte, 8)...)
+	}
+	over := false
+	if len(c.mu.streams) == 0 && c.mu.handlers == 0 {
+		idle := c.mu.idle.Add(c.server.Options().Limits.Idle)
+		if over = !now.Before(idle); idle.Before(next) {
+			next = idle
+		}
+	}
+	c.mu.Unlock()
+	if over {
+		c.drain()
+		return
+	}
+	c.flushSoon()
+	c.timer.Reset(time.Until(next))
+}
+
+var errSilent = errors.New("the client does not answer a ping")
+
+// drain tells the client to take another connection: first that there will be an end, then which
+// stream is the last.
+func (c *Conn) drain() {
+	const grace = time.Second // for requests on their way
+	c.mu.Lock()
+	if !c.mu.goaway {
+		c.mu.goaway = true
+		c.appendGoawayLocked(windowMax, http2.ErrCodeNo)
+		time.AfterFunc(grace, c.drained)
+	}
+	c.mu.Unlock()
+	c.flushSoon()
+}
+
+func (c *Conn) drained() {
+	c.mu.Lock()
+	c.mu.refusing = true
+	c.appendGoawayLocked(c.mu.last, http2.ErrCodeNo)
+	idle := len(c.mu.streams) == 0
+	c.mu.Unlock()
+	c.flushSoon()
+	if idle {
+		c.net.Interrupt()
+	}
+}
+
+// reader reads for the framer. It costs little to wait for a client that nobody knows yet.
+type reader struct{ c *Conn }
+
+func (r *reader) Read(p []byte) (int, error) {
+	if r.c.net.Known() {
+		return r.c.net.Conn.Read(p)
+	}
+	return r.c.net.WaitBelowTLS(func() (int, error) { return r.c.net.Conn.Read(p) })
+}

@@ -1,0 +1,228 @@
+package h2
+
+import (
+	"errors"
+	"runtime"
+	"runtime/debug"
+	"sync"
+
+	"go.uber.org/zap"
+	"golang.org/x/net/http2"
+
+	"github.com/watchproxy/watchproxy/proxy/watch"
+)
+
+// Pump writes watches, one connection at a time, so that what happens to several of its streams is
+// one write.
+type Pump struct {
+	mu struct {
+		sync.Mutex
+		queue   []*Conn
+		head    int
+		running int
+	}
+}
+
+// state says what is to be done for a pumped watch. It is guarded by its connection's lock.
+type state uint8
+
+const (
+	resting state = iota // nothing
+	queued               // among the connection's ready streams
+	working              // somebody is at work on it
+	again                // and there is more to do since
+	gone
+)
+
+// ready has the pump look at a stream. It does not block for long.
+func (s *stream) ready() {
+	c := s.c
+	c.mu.Lock()
+	enqueue := s.wakeLocked()
+	c.mu.Unlock()
+	if enqueue {
+		c.server.pump.add(c)
+	}
+}
+
+// wakeLocked is ready with the lock held. The connection has to be queued if it returns true.
+func (s *stream) wakeLocked() bool {
+	if s.pumped == nil {
+		return false
+	}
+	c := s.c
+	switch s.state {
+	case resting:
+		s.state = queued
+		c.mu.ready = append(c.mu.ready, s)
+		if !c.mu.queued && !c.mu.writing {
+			c.mu.queued = true
+			return true
+		}
+	case working:
+		s.state = again
+	}
+	return false
+}
+
+func (p *Pump) add(c *Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.mu.queue); n == cap(p.mu.queue) && p.mu.head > n/2 {
+		rest := copy(p.mu.queue, p.mu.queue[p.mu.head:])
+		clear(p.mu.queue[rest:])
+		p.mu.queue, p.mu.head = p.mu.queue[:rest], 0
+	}
+	p.mu.queue = append(p.mu.queue, c)
+	if p.mu.running < runtime.GOMAXPROCS(0) && p.mu.running < len(p.mu.queue)-p.mu.head {
+		p.mu.running++
+		go p.run()
+	}
+}
+
+func (p *Pump) run() {
+	scratch := watch.NewScratch()
+	defer scratch.Free()
+	for {
+		p.mu.Lock()
+		if p.mu.head == len(p.mu.queue) {
+			p.mu.queue, p.mu.head = p.mu.queue[:0], 0
+			p.mu.running--
+			p.mu.Unlock()
+			return
+		}
+		c := p.mu.queue[p.mu.head]
+		p.mu.queue[p.mu.head] = nil
+		p.mu.head++
+		p.mu.Unlock()
+		c.pump(scratch)
+	}
+}
+
+// pump does what there is to do for the watches of a connection, as far as the client takes it at once.
+func (c *Conn) pump(scratch *watch.Scratch) {
+	c.mu.Lock()
+	c.mu.queued = false
+	if c.mu.writing { // the writer queues the connection again
+		c.mu.Unlock()
+		return
+	}
+	c.mu.writing = true
+	for len(c.mu.ready) > 0 && len(c.mu.buf) < bufferMax {
+		s := c.mu.ready[0]
+		if c.mu.ready = c.mu.ready[1:]; len(c.mu.ready) == 0 {
+			c.mu.ready = nil
+		}
+		if !s.unstickLocked() {
+			s.state = resting
+			continue
+		}
+		s.state = working
+		c.mu.Unlock()
+		on, behind := s.turn(scratch)
+		c.mu.Lock()
+		switch {
+		case !on:
+			s.state = gone
+			c.running.Go(s.over)
+		case len(s.stuck) > 0:
+			c.mu.stuck++
+			s.late = s.stalls(func() { c.reset(s.id, http2.ErrCodeCancel) })
+			s.state = resting // until there is a window
+		case behind:
+			s.state = gone // to the pump
+			c.running.Go(s.catchUp)
+		case s.state == again:
+			s.state = queued
+			c.mu.ready = append(c.mu.ready, s)
+		default:
+			s.state = resting
+		}
+	}
+	c.write(false)
+}
+
+// unstickLocked appends what there was no window for. It is false if there still is some.
+func (s *stream) unstickLocked() bool {
+	if len(s.stuck) == 0 {
+		return true
+	}
+	for len(s.stuck) > 0 && s.err == nil {
+		n := s.c.appendDataLocked(s, s.stuck, bufferMax)
+		if n == 0 && s.ctx.Err() == nil {
+			return false
+		}
+		if n == 0 {
+			break
+		}
+		s.stuck = s.stuck[n:]
+	}
+	s.stuck = nil
+	s.late.Stop()
+	s.c.mu.stuck--
+	return true
+}
+
+func (s *stream) turn(scratch *watch.Scratch) (on, behind bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.c.server.Log.Error("panic in a watch", zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			on = false
+		}
+	}()
+	return s.pumped.Turn(s.ctx, s.out, scratch)
+}
+
+// catchUp works on a watch at the client's speed until nothing more is there to do.
+func (s *stream) catchUp() {
+	s.out.To = s
+	for {
+		on, behind := s.turn(nil)
+		if !on {
+			s.over()
+			return
+		}
+		if !behind {
+			break
+		}
+	}
+	s.out.To = (*eager)(s)
+	s.c.mu.Lock()
+	s.state = resting
+	s.c.mu.Unlock()
+	s.ready()
+}
+
+// over ends a pumped watch.
+func (s *stream) over() {
+	defer s.c.running.Done()
+	s.out.To = s
+	s.pumped.Close()
+	s.closed()
+	s.c.finish(s)
+	s.close()
+}
+
+// eager writes without waiting for the client. What there is no window for is kept.
+type eager stream
+
+// Write implements io.Writer.
+func (e *eager) Write(p []byte) (int, error) {
+	s := (*stream)(e)
+	c := s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := errors.Join(s.err, c.mu.err); err != nil {
+		return 0, err
+	}
+	n := len(p)
+	for len(p) > 0 && len(s.stuck) == 0 {
+		m := c.appendDataLocked(s, p, bufferMax)
+		if m == 0 {
+			break
+		}
+		p = p[m:]
+	}
+	s.stuck = append(s.stuck, p...)
+	return n, nil
+}
