@@ -77,6 +77,7 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 	}{
 		{"lists", b.lists},
 		{"reads", b.smallReads},
+		{"http2", b.http2s},
 		{"fan-out", b.fanOuts},
 		{"narrow", b.narrow},
 		{"idle", b.idle},

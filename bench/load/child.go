@@ -90,7 +90,7 @@ func listen(out io.Writer, secure bool) (net.Listener, error) {
 		if err != nil {
 			return nil, err
 		}
-		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13})
+		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}})
 		fmt.Fprintf(out, "%q\n", certificate)
 	}
 	_, err = fmt.Fprintln(out, l.Addr())

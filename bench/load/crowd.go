@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,23 +25,41 @@ type crowd struct {
 // k-th write, because all watchers get all events in the same order.
 type watcher struct {
 	*client
-	brace bool // the last byte read was one
-	times []time.Time
+	events io.Reader // chunks as they are, or what is in DATA frames
+	brace  bool      // the last byte read was one
+	times  []time.Time
 }
 
 // watch opens watches, whose paths may differ.
 func (s *server) watch(ctx context.Context, n int, path func(i int) string) (*crowd, error) {
 	c := &crowd{server: s, watchers: make([]*watcher, n)}
 	const parallel, buffer = 32, 16 << 10
-	err := workload.Parallel(ctx, n, parallel, func(ctx context.Context, i int) error {
-		opened, err := s.dial(ctx, buffer)
+	shared := make([]*client, 0, n)
+	for range n * min(s.streams, 1) / max(s.streams, 1) {
+		opened, err := s.dial(ctx, 0)
 		if err != nil {
+			return nil, err
+		}
+		shared = append(shared, opened)
+	}
+	err := workload.Parallel(ctx, n, parallel, func(ctx context.Context, i int) error {
+		var opened *client
+		var err error
+		if s.streams > 0 {
+			one := *shared[i/s.streams]
+			one.buf = make([]byte, buffer)
+			opened = &one
+		} else if opened, err = s.dial(ctx, buffer); err != nil {
 			return err
 		}
-		c.watchers[i] = &watcher{client: opened}
+		c.watchers[i] = &watcher{client: opened, events: opened.from}
 		resp, err := opened.send(request{path: path(i)})
 		if err != nil {
 			return err
+		}
+		if s.streams > 0 {
+			c.watchers[i].events = resp.Body
+			return nil
 		}
 		if len(resp.TransferEncoding) == 0 {
 			return fmt.Errorf("%s: watch %s is not chunked", s.name, path(i))
@@ -61,7 +80,7 @@ func (s *server) watch(ctx context.Context, n int, path func(i int) string) (*cr
 // feed belongs to the chunk encoding.
 func (w *watcher) read(c *crowd) {
 	for {
-		n, err := w.from.Read(w.buf)
+		n, err := w.events.Read(w.buf)
 		if err != nil {
 			c.lost.Add(1)
 			return

@@ -66,7 +66,11 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 			r.Target.LessThanAPIServer, late.Target.LessThanAPIServer = 2.5, 2
 		}
 	}
-	f, err := startFloor(secure)
+	over := ""
+	if secure {
+		over = "tls"
+	}
+	f, err := startFloor(over)
 	if err != nil {
 		return err
 	}

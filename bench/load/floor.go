@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -23,21 +24,21 @@ type floor struct{ *child }
 // newFloorCommand makes the program. It listens, announces its address, and treats every connection
 // as a watch. It writes the frames from its standard input to all connections.
 func newFloorCommand() *cobra.Command {
-	var secure bool
+	var over string
 	cmd := &cobra.Command{Use: "floor", Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 		// A read that blocks its thread would keep the runtime's monitor busy, for longer than the
 		// frames take.
 		if err := syscall.SetNonblock(syscall.Stdin, true); err != nil {
 			return fmt.Errorf("standard input: %w", err)
 		}
-		return serveFloor(os.NewFile(uintptr(syscall.Stdin), "stdin"), os.Stdout, secure)
+		return serveFloor(os.NewFile(uintptr(syscall.Stdin), "stdin"), os.Stdout, over)
 	}}
-	cmd.Flags().BoolVar(&secure, "tls", false, "")
+	cmd.Flags().StringVar(&over, "over", "", "")
 	return cmd
 }
 
-func serveFloor(frames io.Reader, out io.Writer, secure bool) error {
-	l, err := listen(out, secure)
+func serveFloor(frames io.Reader, out io.Writer, over string) error {
+	l, err := listen(out, over != "")
 	if err != nil {
 		return err
 	}
@@ -54,7 +55,11 @@ func serveFloor(frames io.Reader, out io.Writer, secure bool) error {
 			if err != nil {
 				return
 			}
-			go open.watch(c)
+			if over == "h2" {
+				go open.watch2(c.(*tls.Conn))
+			} else {
+				go open.watch(c)
+			}
 		}
 	}()
 	for {
@@ -68,10 +73,10 @@ func serveFloor(frames io.Reader, out io.Writer, secure bool) error {
 		}
 		all := open.all()
 		var halves sync.WaitGroup
-		for _, half := range [][]net.Conn{all[:len(all)/2], all[len(all)/2:]} {
+		for _, half := range [][]stream{all[:len(all)/2], all[len(all)/2:]} {
 			halves.Go(func() {
 				for _, c := range half {
-					_, _ = c.Write(frame) // a client that is gone is gone
+					c.write(frame) // a client that is gone is gone
 				}
 			})
 		}
@@ -82,10 +87,10 @@ func serveFloor(frames io.Reader, out io.Writer, secure bool) error {
 // conns are the floor's open watches.
 type conns struct {
 	mu   sync.Mutex
-	open []net.Conn // a new array when one leaves
+	open []stream // a new array when one leaves
 }
 
-func (cs *conns) all() []net.Conn {
+func (cs *conns) all() []stream {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return cs.open
@@ -100,19 +105,37 @@ func (cs *conns) watch(c net.Conn) {
 	}
 	cs.mu.Lock()
 	_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-	cs.open = append(cs.open, c)
+	cs.open = append(cs.open, stream{c, 0})
 	cs.mu.Unlock()
 	_, _ = io.Copy(io.Discard, from)
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	if i := slices.Index(cs.open, c); i >= 0 {
-		cs.open = slices.Delete(slices.Clone(cs.open), i, i+1)
-	}
+	cs.leave(c)
 }
 
-// startFloor starts the floor.
-func startFloor(secure bool) (floor, error) {
-	c, err := startChild("", secure, "floor", fmt.Sprintf("--tls=%t", secure))
+// leave forgets the watches of a connection.
+func (cs *conns) leave(c net.Conn) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.open = slices.DeleteFunc(slices.Clone(cs.open), func(s stream) bool { return s.Conn == c })
+}
+
+// stream is a watch of the floor: a connection, or a stream of one.
+type stream struct {
+	net.Conn
+	id uint32 // 0 for HTTP/1.1
+}
+
+// write writes a frame, or an event in a DATA frame.
+func (s stream) write(frame []byte) {
+	if s.id != 0 {
+		head := []byte{byte(len(frame) >> 16), byte(len(frame) >> 8), byte(len(frame)), 0, 0}
+		frame = append(binary.BigEndian.AppendUint32(head, s.id), frame...)
+	}
+	_, _ = s.Write(frame) // a client that is gone is gone
+}
+
+// startFloor starts the floor, over plain HTTP, "tls" or "h2".
+func startFloor(over string) (floor, error) {
+	c, err := startChild("", over != "", "floor", "--over="+over)
 	return floor{c}, err
 }
 

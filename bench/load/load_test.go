@@ -80,7 +80,7 @@ func TestFloor(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- serveFloor(frames, said, false) }()
+	go func() { ended <- serveFloor(frames, said, "") }()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)

@@ -14,16 +14,19 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 // server is one of the compared servers.
 type server struct {
-	name  string
-	url   *url.URL
-	tls   *tls.Config // nil for plain HTTP
-	token string
-	cpu   func() (time.Duration, error) // that it has taken so far
-	pid   int
+	streams int // watches on a connection over HTTP/2; 0 for HTTP/1.1
+	name    string
+	url     *url.URL
+	tls     *tls.Config // nil for plain HTTP
+	token   string
+	cpu     func() (time.Duration, error) // that it has taken so far
+	pid     int
 }
 
 func newServer(name, address string, ca []byte, token string, cpu func() (time.Duration, error), pid int) (*server, error) {
@@ -48,6 +51,7 @@ func newServer(name, address string, ca []byte, token string, cpu func() (time.D
 type client struct {
 	server *server
 	conn   net.Conn
+	cc     *http2.ClientConn //nolint:staticcheck // as client-go has it; nil for HTTP/1.1
 	from   *bufio.Reader
 	buf    []byte
 }
@@ -71,6 +75,10 @@ func (s *server) dial(ctx context.Context, buffer int) (*client, error) {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 		conn = secured
+	}
+	if s.streams > 0 {
+		cc, err := s.two(conn)
+		return &client{server: s, conn: conn, cc: cc, buf: make([]byte, buffer)}, err
 	}
 	return &client{server: s, conn: conn, from: bufio.NewReaderSize(conn, 4<<10), buf: make([]byte, buffer)}, nil
 }
@@ -97,8 +105,12 @@ func (c *client) send(r request) (*http.Response, error) {
 	if accept == "" {
 		accept = "application/json"
 	}
-	var b strings.Builder
 	path := strings.ReplaceAll(r.path, "NUMBER", strconv.FormatInt(numbers.Add(1), 10))
+	if c.cc != nil {
+		resp, err := c.send2(r, path)
+		return c.checked(r, resp, err)
+	}
+	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: localhost\r\nAccept: %s\r\n", method, path, accept)
 	if c.server.token != "" {
 		fmt.Fprintf(&b, "Authorization: Bearer %s\r\n", c.server.token)
@@ -117,6 +129,11 @@ func (c *client) send(r request) (*http.Response, error) {
 		return nil, fmt.Errorf("%s: %s: %w", c.server.name, r.path, err)
 	}
 	resp, err := http.ReadResponse(c.from, nil)
+	return c.checked(r, resp, err)
+}
+
+// checked is an answer that is what was asked for.
+func (c *client) checked(r request, resp *http.Response, err error) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", c.server.name, r.path, err)
 	}
