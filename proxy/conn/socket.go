@@ -98,8 +98,14 @@ func (s *socket) setNonblocking(on bool) {
 func (s *socket) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	if (!s.mu.nonblocking || s.mu.waits) && s.mu.broken == nil {
+		left := s.mu.left // an answer of TLS since the last settle
+		s.mu.left = nil
 		s.mu.Unlock()
-		return s.Conn.Write(p)
+		if len(left) == 0 {
+			return s.Conn.Write(p)
+		}
+		n, err := s.Conn.Write(append(left, p...))
+		return max(0, n-len(left)), err
 	}
 	defer s.mu.Unlock()
 	switch {
@@ -110,6 +116,10 @@ func (s *socket) Write(p []byte) (int, error) {
 	}
 	s.mu.p = p
 	err := s.raw.Write(s.mu.try)
+	if isTimeout(err) { // the deadline was for an earlier write, which waited
+		_ = s.SetWriteDeadline(time.Time{})
+		err = s.raw.Write(s.mu.try)
+	}
 	s.mu.p = nil
 	if err == nil && !errors.Is(s.mu.err, syscall.EAGAIN) {
 		err = s.mu.err
