@@ -66,6 +66,8 @@ const (
 	// controlMax bounds the answers to PING, SETTINGS and broken streams that a client does not read,
 	// in bytes.
 	controlMax = 64 << 10
+	// settingsMax is how many settings a frame may have, as in x/net.
+	settingsMax = 100
 
 	prefaceTimeout, settingsTimeout = 10 * time.Second, 2 * time.Second
 	// pingAfter is how long a connection may be silent before a PING asks for its client, pingTimeout
@@ -103,8 +105,9 @@ type Conn struct {
 
 		buf     []byte // frames to be written; nil for none
 		pooled  *[]byte
-		control int  // bytes of answers in buf
-		writing bool // there is a writer
+		control int   // bytes of answers in buf
+		owed    int64 // what was received and not yet given back
+		writing bool  // there is a writer
 		encoder *hpack.Encoder
 		block   bytes.Buffer // a header block
 
@@ -132,6 +135,12 @@ func (s *Server) Serve(nc *conn.Conn) {
 	if nc.Pumpable() {
 		nc.StartNonblocking()
 	}
+	c.framer = http2.NewFramer(nil, &reader{c})
+	c.framer.SetMaxReadFrameSize(frameMax)
+	c.framer.ReadMetaHeaders = hpack.NewDecoder(hpackTable, nil)
+	c.framer.MaxHeaderListSize = uint32(s.Options().Limits.HeaderBytes) //nolint:gosec // a small number
+	c.framer.SetReuseFrames()
+	c.appendSettingsLocked() // before a GOAWAY
 	undrain := context.AfterFunc(s.Draining, c.drain)
 	c.heard.Store(time.Now().UnixNano())
 	c.mu.idle = time.Now()
@@ -143,14 +152,6 @@ func (s *Server) Serve(nc *conn.Conn) {
 }
 
 func (c *Conn) serve() error {
-	c.framer = http2.NewFramer(nil, &reader{c})
-	c.framer.SetMaxReadFrameSize(frameMax)
-	c.framer.ReadMetaHeaders = hpack.NewDecoder(hpackTable, nil)
-	c.framer.MaxHeaderListSize = uint32(c.server.Options().Limits.HeaderBytes) //nolint:gosec // a small number
-	c.framer.SetReuseFrames()
-	c.mu.Lock()
-	c.appendSettingsLocked()
-	c.mu.Unlock()
 	c.flushSoon()
 	if err := c.greeted(); err != nil {
 		return err
@@ -171,26 +172,26 @@ func (c *Conn) serve() error {
 
 // end ends all streams. The client is told why if it broke the protocol.
 func (c *Conn) end(err error) {
-	if ce, ok := errors.AsType[http2.ConnectionError](err); ok {
-		c.mu.Lock()
-		c.appendGoawayLocked(c.mu.last, http2.ErrCode(ce))
-		c.mu.Unlock()
-		c.flush()
-	}
 	c.timer.Stop()
+	c.mu.Lock()
+	for _, s := range c.mu.streams { // nothing more is appended
+		s.endLocked(errClosed)
+	}
+	if ce, ok := errors.AsType[http2.ConnectionError](err); ok {
+		c.appendGoawayLocked(c.mu.last, http2.ErrCode(ce))
+	}
+	c.mu.Unlock()
 	c.cancel()
+	c.flush()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for c.mu.writing { // each write has a deadline
+		c.mu.changed.Wait()
+	}
 	if c.mu.err == nil {
 		c.mu.err = errClosed
 	}
-	for _, s := range c.mu.streams {
-		s.endLocked(errClosed)
-	}
 	c.mu.changed.Broadcast()
-	for c.mu.writing { // what was begun has a deadline
-		c.mu.changed.Wait()
-	}
 }
 
 var errClosed = errors.New("the connection is closed")
@@ -220,9 +221,9 @@ func (c *Conn) look() {
 		}
 	}
 	c.mu.Unlock()
-	if over {
+	if over { // a stream may still come
 		c.drain()
-		return
+		next = now.Add(pingTimeout)
 	}
 	c.flushSoon()
 	c.timer.Reset(time.Until(next))

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"go.uber.org/zap"
-	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
@@ -125,18 +124,14 @@ func (c *Conn) pump(scratch *watch.Scratch) {
 		case !on:
 			s.state = gone
 			c.running.Go(s.over)
-		case len(s.stuck) > 0:
-			c.mu.stuck++
-			s.late = s.stalls(func() { c.reset(s.id, http2.ErrCodeCancel) })
-			s.state = resting // until there is a window
-		case behind:
+		case behind && len(s.stuck) == 0:
 			s.state = gone // to the pump
 			c.running.Go(s.catchUp)
 		case s.state == again:
 			s.state = queued
 			c.mu.ready = append(c.mu.ready, s)
 		default:
-			s.state = resting
+			s.state = resting // until there is an event, or a window
 		}
 	}
 	c.write(false)
@@ -157,10 +152,18 @@ func (s *stream) unstickLocked() bool {
 		}
 		s.stuck = s.stuck[n:]
 	}
-	s.stuck = nil
-	s.late.Stop()
-	s.c.mu.stuck--
+	s.unstuckLocked()
 	return true
+}
+
+// unstuckLocked returns what there was no window for, and forgets it.
+func (s *stream) unstuckLocked() (rest []byte) {
+	if rest = s.stuck; s.late != nil {
+		s.late.Stop()
+		s.stuck, s.late = nil, nil
+		s.c.mu.stuck--
+	}
+	return rest
 }
 
 func (s *stream) turn(scratch *watch.Scratch) (on, behind bool) {
@@ -199,6 +202,10 @@ func (s *stream) over() {
 	s.out.To = s
 	s.pumped.Close()
 	s.closed()
+	s.c.mu.Lock()
+	rest := s.unstuckLocked()
+	s.c.mu.Unlock()
+	_, _ = s.Write(rest) // a stream that ended is not finished
 	s.c.finish(s)
 	s.close()
 }
@@ -222,6 +229,10 @@ func (e *eager) Write(p []byte) (int, error) {
 			break
 		}
 		p = p[m:]
+	}
+	if len(p) > 0 && len(s.stuck) == 0 { // a window may come before the turn ends
+		c.mu.stuck++
+		s.late = s.stalls()
 	}
 	s.stuck = append(s.stuck, p...)
 	return n, nil

@@ -98,6 +98,9 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
 		return nil
 	}
+	if f.NumSettings() > settingsMax { // each may concern all streams
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
 	c.mu.Lock()
 	err := f.ForeachSetting(c.setLocked)
 	c.mu.changed.Broadcast()
@@ -198,10 +201,7 @@ func (c *Conn) reset(id uint32, code http2.ErrCode) {
 	}
 	c.appendResetLocked(id, code)
 	c.mu.control += frameHead + 4
-	flood := c.mu.control > controlMax
-	if flood {
-		c.failLocked(http2.ConnectionError(http2.ErrCodeEnhanceYourCalm))
-	}
+	c.floodLocked()
 	c.mu.Unlock()
 	c.flushSoon()
 }
@@ -235,13 +235,36 @@ func (c *Conn) giveBack(s *stream, n int64) {
 	}
 	c.received.Add(n)
 	c.mu.Lock()
-	b := appendWindowUpdate(c.bufLocked(), 0, n)
+	c.mu.owed += n
+	given := c.giveLocked(0, &c.mu.owed)
 	if s != nil {
-		b = appendWindowUpdate(b, s.id, n)
+		s.owed += n
+		given = c.giveLocked(s.id, &s.owed) || given
 	}
-	c.mu.buf = b
+	c.floodLocked()
 	c.mu.Unlock()
-	c.flushSoon()
+	if given {
+		c.flushSoon()
+	}
+}
+
+// giveLocked gives a window back if that is worth a frame.
+func (c *Conn) giveLocked(id uint32, owed *int64) bool {
+	const least = 4 << 10
+	if *owed < least {
+		return false
+	}
+	c.mu.buf = appendWindowUpdate(c.bufLocked(), id, *owed)
+	c.mu.control += frameHead + 4
+	*owed = 0
+	return true
+}
+
+// floodLocked cuts a client that does not read answers.
+func (c *Conn) floodLocked() {
+	if c.mu.control > controlMax {
+		c.failLocked(http2.ConnectionError(http2.ErrCodeEnhanceYourCalm))
+	}
 }
 
 // headers begins a stream, or ends one by trailers.

@@ -104,6 +104,7 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 
 // appendHeaderLocked appends the HEADERS of an answer.
 func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int64, end bool) {
+	s.headed = true
 	block := &c.mu.block
 	block.Reset()
 	c.field(":status", strconv.Itoa(resp.Status))
@@ -135,9 +136,20 @@ func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int
 		}
 		c.mu.buf = append(appendHead(c.bufLocked(), len(piece), kind, flags, s.id), piece...)
 		if len(rest) == 0 {
-			return
+			break
 		}
 		kind = http2.FrameContinuation
+	}
+	if end {
+		c.endedLocked(s)
+	}
+}
+
+// endedLocked tells the client of an answer that ended early that the rest of its request is not
+// wanted.
+func (c *Conn) endedLocked(s *stream) {
+	if s.body != nil && !s.body.ended() {
+		c.appendResetLocked(s.id, http2.ErrCodeNo)
 	}
 }
 
@@ -160,7 +172,7 @@ func lower(name string) string {
 // head writes the header of an answer.
 func (c *Conn) head(s *stream, resp *exchange.Response, length int64, end bool) {
 	c.mu.Lock()
-	if s.err == nil && c.mu.err == nil {
+	if s.awaitLocked(false) == nil {
 		c.appendHeaderLocked(s, resp, length, end)
 	}
 	c.mu.Unlock()
@@ -178,6 +190,7 @@ func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 			c.reset(s.id, http2.ErrCodeEnhanceYourCalm)
 			return
 		}
+		defer c.written()
 	}
 	c.whole(s, resp, head)
 }
@@ -191,7 +204,7 @@ func (s *Server) Strangers() int64 { return s.strangers.Load() }
 // goOn asks a client for the body that it announced.
 func (c *Conn) goOn(s *stream) {
 	c.mu.Lock()
-	if s.err == nil && c.mu.err == nil {
+	if s.err == nil && c.mu.err == nil && !s.headed {
 		c.mu.block.Reset()
 		c.field(":status", "100")
 		block := c.mu.block.Bytes()
@@ -205,13 +218,14 @@ func (c *Conn) goOn(s *stream) {
 func (c *Conn) whole(s *stream, resp *exchange.Response, head bool) {
 	p := resp.Bytes
 	c.mu.Lock()
-	if s.err == nil && c.mu.err == nil {
+	if s.awaitLocked(false) == nil {
 		bare := head || len(p) == 0
 		c.appendHeaderLocked(s, resp, int64(len(p)), bare)
 		if !bare {
 			n := c.appendDataLocked(s, p, bufferMax)
 			if p = p[n:]; len(p) == 0 {
 				c.mu.buf = appendHead(c.mu.buf, 0, http2.FrameData, http2.FlagDataEndStream, s.id)
+				c.endedLocked(s)
 			}
 		} else {
 			p = nil
@@ -234,9 +248,7 @@ func (c *Conn) finish(s *stream) {
 	c.mu.Lock()
 	if s.err == nil && c.mu.err == nil {
 		c.mu.buf = appendHead(c.bufLocked(), 0, http2.FrameData, http2.FlagDataEndStream, s.id)
-		if s.body != nil && !s.body.ended() {
-			c.appendResetLocked(s.id, http2.ErrCodeNo) // the rest of the request is not wanted
-		}
+		c.endedLocked(s)
 	}
 	c.mu.Unlock()
 	c.flush()

@@ -24,6 +24,8 @@ type stream struct {
 
 	// Guarded by the connection's lock.
 	window int64
+	owed   int64         // what was received and not yet given back
+	headed bool          // the answer has begun
 	err    error         // the stream ended before its answer did
 	stall  time.Duration // how long it may be left unread; 0 for any time
 	stuck  []byte        // what a pumped watch has written and there was no window for
@@ -103,21 +105,7 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	c := s.c
 	for len(p) > 0 {
 		c.mu.Lock()
-		var timer *time.Timer
-		for s.err == nil && c.mu.err == nil && (min(s.window, c.mu.window) <= 0 || len(c.mu.buf) >= bufferMax-frameHead) {
-			if timer == nil && s.stall > 0 {
-				timer = s.stalls(func() {
-					c.mu.Lock()
-					defer c.mu.Unlock()
-					s.endLocked(os.ErrDeadlineExceeded)
-				})
-			}
-			c.mu.changed.Wait()
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-		if err := errors.Join(s.err, c.mu.err); err != nil {
+		if err := s.awaitLocked(true); err != nil {
 			c.mu.Unlock()
 			return n, err
 		}
@@ -132,6 +120,30 @@ func (s *stream) Write(p []byte) (n int, err error) {
 		c.flush()
 	}
 	return n, nil
+}
+
+// awaitLocked waits until there is room in the buffer, and a window if one is needed. A client that
+// takes too long loses the stream.
+func (s *stream) awaitLocked(window bool) error {
+	c := s.c
+	var late *time.Timer
+	for s.err == nil && c.mu.err == nil &&
+		(len(c.mu.buf) >= bufferMax-frameHead || window && min(s.window, c.mu.window) <= 0) {
+		if len(c.mu.buf) > 0 && !c.mu.writing { // the client may wait for this
+			c.mu.writing = true
+			c.write(true)
+			c.mu.Lock()
+			continue
+		}
+		if late == nil && s.stall > 0 {
+			late = s.stalls()
+		}
+		c.mu.changed.Wait()
+	}
+	if late != nil {
+		late.Stop()
+	}
+	return errors.Join(s.err, c.mu.err)
 }
 
 // body is a request's body as it arrives.
@@ -170,6 +182,7 @@ func (b *body) add(p []byte, end bool, size int64) error {
 	if b.mu.window -= size; b.mu.window < 0 {
 		return http2.StreamError{StreamID: b.s.id, Code: http2.ErrCodeFlowControl}
 	}
+	b.mu.window += size - int64(len(p)) // padding was given back
 	if b.mu.err == nil {
 		b.mu.data = append(b.mu.data, p...)
 	} else {
@@ -244,5 +257,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// stalls calls late if the client takes too long.
-func (s *stream) stalls(late func()) *time.Timer { return time.AfterFunc(s.stall, late) }
+// stalls resets the stream if the client takes too long.
+func (s *stream) stalls() *time.Timer {
+	return time.AfterFunc(s.stall, func() { s.c.reset(s.id, http2.ErrCodeCancel) })
+}

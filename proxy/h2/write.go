@@ -105,6 +105,9 @@ func (c *Conn) write(mayWait bool) {
 		c.failLocked(err)
 		c.mu.changed.Broadcast()
 	}
+	if c.mu.err != nil { // a full buffer would keep the pump from ending the watches
+		c.mu.buf, c.mu.pooled = nil, nil
+	}
 	c.mu.writing = false
 	c.mu.changed.Broadcast()
 	requeue := len(c.mu.ready) > 0 && !c.mu.queued
@@ -127,6 +130,15 @@ func (c *Conn) put(out []byte, mayWait bool) error {
 	}
 	_, err := c.net.Write(out)
 	return err
+}
+
+// written waits until another writer has written the buffer.
+func (c *Conn) written() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.mu.writing && c.mu.err == nil {
+		c.mu.changed.Wait()
+	}
 }
 
 // settle waits for the client to take what was written, and writes the rest.

@@ -1,0 +1,313 @@
+package h2
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/watchproxy/watchproxy/proxy/conn"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/metrics"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type handler func(context.Context, *exchange.Request) *exchange.Response
+
+// Handle implements Handler.
+func (h handler) Handle(
+	ctx context.Context, req *exchange.Request, _ *exchange.Route,
+) *exchange.Response {
+	return h(ctx, req)
+}
+
+// Answered implements Handler.
+func (handler) Answered(*exchange.Request, exchange.Route, *exchange.Response, time.Duration) {}
+
+// peer is a client that sends and reads single frames, and the server's end of its connection.
+type peer struct {
+	net.Conn
+	*http2.Framer
+	t       *testing.T
+	server  *Server
+	block   bytes.Buffer
+	encoder *hpack.Encoder
+	served  chan struct{}
+}
+
+func options() Options {
+	return Options{Stall: time.Minute, Limits: exchange.Limits{
+		HeaderBytes: 64 << 10, Read: 30 * time.Second, Write: time.Minute, Idle: time.Minute,
+	}}
+}
+
+// dial connects a client. The kernel holds little of what it does not read.
+func dial(t *testing.T, s *Server, settings ...http2.Setting) *peer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const little, enough = 4 << 10, 32 << 10 // less, and the kernel waits for acknowledgements
+	err = errors.Join(
+		client.(*net.TCPConn).SetReadBuffer(enough), accepted.(*net.TCPConn).SetWriteBuffer(little))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{
+		Conn: client, Framer: http2.NewFramer(client, client), t: t, server: s,
+		served: make(chan struct{}),
+	}
+	p.ReadMetaHeaders = hpack.NewDecoder(hpackTable, nil)
+	p.encoder = hpack.NewEncoder(&p.block)
+	go func() {
+		defer close(p.served)
+		s.Serve(conn.New(accepted))
+	}()
+	t.Cleanup(func() {
+		client.Close()
+		select {
+		case <-p.served:
+		case <-time.After(10 * time.Second):
+			t.Error("the connection is still served after its client left")
+		}
+	})
+	if err := client.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.WriteString(client, http2.ClientPreface)
+	p.sent(errors.Join(err, p.WriteSettings(settings...)))
+	return p
+}
+
+func newServer(h handler, o Options) *Server {
+	return &Server{
+		Handler: h, Options: func() Options { return o }, Slots: fair.NewSlots(1 << 20),
+		Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
+		Serving: context.Background(), Draining: context.Background(),
+	}
+}
+
+func (p *peer) sent(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// many writes a frame many times.
+func (p *peer) many(kind http2.FrameType, flags http2.Flags, id uint32, payload ...byte) error {
+	const times = 1000
+	frame := append(appendHead(nil, len(payload), kind, flags, id), payload...)
+	_, err := p.Write(bytes.Repeat(frame, times))
+	return err
+}
+
+func (p *peer) request(id uint32, end bool, method string, more ...string) {
+	p.t.Helper()
+	p.block.Reset()
+	all := append([]string{
+		":method", method, ":scheme", "https", ":authority", "a", ":path", "/version",
+	}, more...)
+	for i := 0; i < len(all); i += 2 {
+		_ = p.encoder.WriteField(hpack.HeaderField{Name: all[i], Value: all[i+1]})
+	}
+	p.sent(p.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: id, BlockFragment: p.block.Bytes(), EndStream: end, EndHeaders: true,
+	}))
+}
+
+// until reads frames up to one that is wanted. It fails if there is none within a time.
+func (p *peer) until(what string, wanted func(http2.Frame) bool) http2.Frame {
+	p.t.Helper()
+	var seen []string
+	for {
+		f, err := p.ReadFrame()
+		if err != nil {
+			p.t.Fatalf("no %s: %v; there were %v", what, err, seen)
+		}
+		if wanted(f) {
+			return f
+		}
+		seen = append(seen, fmt.Sprint(f.Header()))
+	}
+}
+
+func data(id uint32) func(http2.Frame) bool {
+	return func(f http2.Frame) bool {
+		d, ok := f.(*http2.DataFrame)
+		return ok && d.StreamID == id && d.Length > 0
+	}
+}
+
+func ended(id uint32) func(http2.Frame) bool {
+	return func(f http2.Frame) bool {
+		h := f.Header()
+		return h.StreamID == id && (h.Type == http2.FrameData || h.Type == http2.FrameHeaders) &&
+			h.Flags.Has(http2.FlagDataEndStream)
+	}
+}
+
+func isReset(id uint32) func(http2.Frame) bool {
+	return func(f http2.Frame) bool {
+		_, ok := f.(*http2.RSTStreamFrame)
+		return ok && f.Header().StreamID == id
+	}
+}
+
+func pong(f http2.Frame) bool { ping, ok := f.(*http2.PingFrame); return ok && ping.IsAck() }
+
+func says(text string) *exchange.Response {
+	resp := exchange.NewResponse(http.StatusOK, exchange.FromProxy)
+	resp.Bytes = []byte(text)
+	return resp
+}
+
+func saying(text string) handler {
+	return func(context.Context, *exchange.Request) *exchange.Response { return says(text) }
+}
+
+// The deadline of a write that waits for the client does not break later ones that do not wait.
+func TestQuietConnectionIsWrittenAfterTheStall(t *testing.T) {
+	o := options()
+	o.Stall = 100 * time.Millisecond
+	p := dial(t, newServer(saying("hello"), o))
+	p.request(1, true, "GET")
+	p.until("answer", ended(1))
+	time.Sleep(3 * o.Stall)
+	p.sent(p.WritePing(false, [8]byte{}))
+	p.until("answer to a ping", pong)
+}
+
+// What fits into a small window is sent, although the rest has to wait.
+func TestSmallWindow(t *testing.T) {
+	p := dial(t, newServer(saying("hello"), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
+	p.until("settings", func(f http2.Frame) bool { s, ok := f.(*http2.SettingsFrame); return ok && s.IsAck() })
+	p.sent(p.SetDeadline(time.Now().Add(3 * time.Second)))
+	p.request(1, true, "GET")
+	p.until("data", data(1))
+	p.sent(p.WriteWindowUpdate(1, 4))
+	p.until("end", ended(1))
+}
+
+// Padding takes no window for good.
+func TestPaddingIsGivenBack(t *testing.T) {
+	p := dial(t, newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
+		n, err := io.Copy(io.Discard, req.Body)
+		return says(fmt.Sprint(n, err))
+	}, options()))
+	p.request(1, false, "POST")
+	go func() {
+		for range 2 * windowStream / 256 {
+			_ = p.WriteDataPadded(1, false, []byte("x"), make([]byte, 255))
+		}
+		_ = p.WriteData(1, true, nil)
+	}()
+	p.until("answer", func(f http2.Frame) bool {
+		if _, ok := f.(*http2.RSTStreamFrame); ok {
+			t.Fatal(f)
+		}
+		return ended(1)(f)
+	})
+}
+
+// A client whose upload is answered early is told that the rest is not wanted.
+func TestEarlyAnswerStopsTheUpload(t *testing.T) {
+	p := dial(t, newServer(saying("no"), options()))
+	p.request(1, false, "POST")
+	p.until("end", ended(1))
+	p.sent(p.SetDeadline(time.Now().Add(3 * time.Second)))
+	if f := p.until("reset", isReset(1)); f.(*http2.RSTStreamFrame).ErrCode != http2.ErrCodeNo {
+		t.Error(f)
+	}
+}
+
+// A client that does not read gets no more memory for answers than a little beyond the buffer.
+func TestUnreadAnswersAreBounded(t *testing.T) {
+	for name, send := range map[string]func(p *peer, i int) error{
+		"answers": func(p *peer, i int) error { p.request(uint32(2*i+1), true, "GET"); return nil },
+		"heads":   func(p *peer, i int) error { p.request(uint32(2*i+1), true, "HEAD"); return nil },
+		"padding": func(p *peer, i int) error {
+			if i == 0 {
+				p.request(1, false, "PUT")
+			}
+			return p.many(http2.FrameData, http2.FlagDataPadded, 1, 0)
+		},
+		"bytes": func(p *peer, i int) error {
+			if i == 0 {
+				p.request(1, false, "POST")
+			}
+			return p.many(http2.FrameData, 0, 1, 'x')
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var c atomic.Pointer[Conn]
+			s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
+				c.Store(req.Client.(*stream).c)
+				switch req.Method {
+				case http.MethodPut:
+					<-ctx.Done()
+				case http.MethodPost:
+					for p := make([]byte, 1); ; {
+						if _, err := req.Body.Read(p); err != nil {
+							break
+						}
+					}
+				}
+				if req.Method != http.MethodHead && req.Method != http.MethodGet {
+					return says("")
+				}
+				resp := says(strings.Repeat("x", 32<<10))
+				resp.Header.Set("Warning", strings.Repeat("w", 512))
+				return resp
+			}, options())
+			p := dial(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowMax})
+			p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
+			p.sent(p.SetWriteDeadline(time.Now().Add(3 * time.Second)))
+			most := 0
+			for i := range 4000 {
+				if err := send(p, i); err != nil {
+					break
+				}
+				if c := c.Load(); c != nil && i%10 == 0 {
+					c.mu.Lock()
+					most = max(most, len(c.mu.buf))
+					c.mu.Unlock()
+				}
+				if most > 4*bufferMax {
+					break
+				}
+				if i >= 2000 && (name == "answers" || name == "heads") {
+					break
+				}
+			}
+			if most > 4*bufferMax {
+				t.Errorf("%d bytes wait for the client", most)
+			}
+		})
+	}
+}

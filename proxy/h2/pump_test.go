@@ -1,0 +1,169 @@
+package h2
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/watch"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+)
+
+// watching answers GET with a watch of c, and everything else with text.
+func watching(t *testing.T, c *watchcache.Cache, lifetime time.Duration, text string) handler {
+	return func(ctx context.Context, req *exchange.Request) *exchange.Response {
+		if req.Method != http.MethodGet {
+			return says(text)
+		}
+		f := cachetest.Filter(t, c)
+		cursor, err := c.WatchAfter(f, cachetest.Snapshot(t, c))
+		if err != nil {
+			panic(err)
+		}
+		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
+		resp.Stream = watch.New(watch.Params{
+			Cache: c, Cursor: cursor, Filter: f, Draining: context.Background(), Done: func() {}, Lifetime: lifetime,
+			Form: wire.NewForm(wire.Choice{}, wire.Kind{Kind: "ConfigMap", ListKind: "ConfigMapList", APIVersion: "v1"}),
+		})
+		return resp
+	}
+}
+
+func headers(id uint32) func(http2.Frame) bool {
+	return func(f http2.Frame) bool { _, ok := f.(*http2.MetaHeadersFrame); return ok && f.Header().StreamID == id }
+}
+
+// A watch that ends while its client gives no window ends behind its last event.
+func TestWatchEndsBehindItsLastEvent(t *testing.T) {
+	c, _ := cachetest.Roomy(t)
+	p := dial(t, newServer(watching(t, c, time.Hour, ""), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10})
+	p.request(1, true, "GET")
+	p.until("head", headers(1))
+	c.Reset(nil, 5) // the watch ends with an ERROR, for which there is no window
+	var got strings.Builder
+	f := p.until("data", func(f http2.Frame) bool { return data(1)(f) || ended(1)(f) })
+	for widened := false; ; f = p.until("end", func(f http2.Frame) bool { return data(1)(f) || ended(1)(f) }) {
+		got.Write(f.(*http2.DataFrame).Data())
+		if ended(1)(f) {
+			break
+		}
+		if !widened {
+			widened = true
+			time.Sleep(100 * time.Millisecond)
+			p.sent(p.WriteWindowUpdate(1, 1<<20))
+		}
+	}
+	if !strings.HasSuffix(got.String(), "}\n") {
+		t.Errorf("%q", got.String())
+	}
+}
+
+// widening gives a window as soon as a write to an eager stream has found none.
+type widening struct {
+	s    *stream
+	wide bool
+}
+
+// Write implements io.Writer.
+func (w *widening) Write(p []byte) (int, error) {
+	n, err := (*eager)(w.s).Write(p)
+	if !w.wide {
+		w.wide = true
+		return n, w.s.c.windowUpdate(&http2.WindowUpdateFrame{FrameHeader: http2.FrameHeader{StreamID: w.s.id}, Increment: 1 << 20})
+	}
+	return n, err
+}
+
+// A window that comes while a pump works on the watch is not lost.
+func TestWindowWhileThePumpWorks(t *testing.T) {
+	c, _ := cachetest.Roomy(t)
+	watch := watching(t, c, time.Hour, "")
+	streams := make(chan *stream, 1)
+	s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
+		streams <- req.Client.(*stream)
+		return watch(ctx, req)
+	}, options())
+	p := dial(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
+	p.request(1, true, "GET")
+	p.until("head", headers(1))
+	st := <-streams
+	time.Sleep(100 * time.Millisecond) // the first turn is over
+	st.c.mu.Lock()
+	st.out.To = &widening{s: st}
+	st.c.mu.Unlock()
+	cachetest.Apply(t, c, cachetest.Sized(t, 10, 1<<10))
+	p.sent(p.SetDeadline(time.Now().Add(5 * time.Second)))
+	p.until("the rest of the event", func(f http2.Frame) bool {
+		return data(1)(f) && strings.HasSuffix(string(f.(*http2.DataFrame).Data()), "}\n")
+	})
+}
+
+// The end of a connection whose buffer is full ends its watches.
+func TestFullBufferEnds(t *testing.T) {
+	c, _ := cachetest.Roomy(t)
+	o := options()
+	o.Stall = 300 * time.Millisecond
+	s := newServer(watching(t, c, time.Hour, strings.Repeat("x", 32<<10)), o)
+	p := dial(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowMax})
+	p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
+	p.request(1, true, "GET")
+	p.until("head", headers(1))
+	for i := range uint32(100) { // nothing is read from now on
+		p.request(2*i+3, true, "PUT")
+	}
+	time.Sleep(o.Stall / 2)
+	cachetest.Apply(t, c, cachetest.Sized(t, 10, 1<<10))
+	select {
+	case <-p.served:
+	case <-time.After(5 * time.Second):
+		t.Error("the connection goes on")
+	}
+}
+
+// A watch over whose stall its client gave no window is reset, also outside the pump.
+func TestStalledWatchIsReset(t *testing.T) {
+	c, _ := cachetest.Roomy(t)
+	o := options()
+	o.Stall = 200 * time.Millisecond
+	p := dial(t, newServer(watching(t, c, time.Hour, ""), o))
+	p.request(1, true, "GET")
+	p.until("head", headers(1))
+	cachetest.Apply(t, c, cachetest.Sized(t, 10, 1<<20)) // larger than a piece
+	p.sent(p.SetDeadline(time.Now().Add(5 * time.Second)))
+	p.until("reset", isReset(1))
+}
+
+// A connection that drains begins with SETTINGS, and ends when its last answer was written.
+func TestDrain(t *testing.T) {
+	streams := make(chan *stream, 1)
+	s := newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
+		streams <- req.Client.(*stream)
+		time.Sleep(1500 * time.Millisecond)
+		return says("hello")
+	}, options())
+	draining, drain := context.WithCancel(context.Background())
+	drain()
+	s.Draining = draining
+	p := dial(t, s)
+	if f, err := p.ReadFrame(); err != nil || f.Header().Type != http2.FrameSettings {
+		t.Errorf("the first frame: %v %v", f, err)
+	}
+	p.request(1, true, "GET")
+	c := (<-streams).c
+	for waits := false; !waits; { // until the kernel is full of answers
+		p.sent(p.WritePing(false, [8]byte{}))
+		c.mu.Lock()
+		waits = len(c.mu.buf) > controlMax/2
+		c.mu.Unlock()
+	}
+	time.Sleep(2 * time.Second)
+	p.until("end", ended(1))
+	<-p.served
+}
