@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -149,6 +150,9 @@ func (s *Server) Serve(nc *conn.Conn) {
 	undrain()
 	c.end(err)
 	c.running.Wait()
+	if c.mu.err == errClosed && !errors.Is(err, io.EOF) { //nolint:errorlint // no write has failed
+		nc.Unread = true // a reset would overtake what was written last
+	}
 }
 
 func (c *Conn) serve() error {

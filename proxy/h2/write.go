@@ -80,7 +80,7 @@ func (c *Conn) flush() {
 // write is called by the writer with the lock held, and gives both up. If it must not wait, a goroutine
 // of its own does.
 func (c *Conn) write(mayWait bool) {
-	if !mayWait && len(c.mu.buf) > 0 && !c.net.Pumpable() { // every write may wait
+	if n := len(c.mu.buf); !mayWait && (n > bufferMax || n > 0 && !c.net.Pumpable()) { // more than the socket keeps
 		c.mu.Unlock()
 		c.running.Go(c.settle)
 		return
