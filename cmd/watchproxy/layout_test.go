@@ -22,7 +22,7 @@ var layers = []string{
 	"watchcache/upstream/ledger", "watchcache/upstream/client", "watchcache/upstream/servers", "watchcache/upstream/discovery",
 	"watchcache/upstream/store", "watchcache/upstream/feed", "watchcache/upstream/fresh", "watchcache/upstream",
 	"proxy/wire", "proxy/fair", "proxy/access", "proxy/exchange", "proxy/derived", "proxy/watch", "proxy/read", "proxy/forward",
-	"proxy/metrics", "proxy/browser", "proxy/admin", "proxy/conn", "proxy/h2", "proxy/listen", "proxy",
+	"proxy/metrics", "proxy/browser", "proxy/admin", "proxy/conn", "proxy/h2/frame", "proxy/h2", "proxy/listen", "proxy",
 	"config",
 	"cmd/watchproxy/kubeconfig", "cmd/watchproxy/status", "cmd/watchproxy",
 }

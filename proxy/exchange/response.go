@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 
 	"github.com/google/uuid"
 
@@ -30,7 +31,7 @@ type Response struct {
 	Shares *fair.Shares  // the part of the workspace that Bytes takes; nil for none
 	Turns  *fair.Meter   // taken by the writes of List; nil for none
 	Close  bool          // the connection must close
-	// Room is the part of the workspace that List takes until CloseList; nil for none.
+	// Room is the part of the workspace that List takes until CloseBody; nil for none.
 	Room *fair.Room
 }
 
@@ -73,13 +74,31 @@ func (r *Response) LetGo(n int) {
 	}
 }
 
-// WriteList writes the list.
-func (r *Response) WriteList(w io.Writer) (int64, error) {
-	return fair.WriteLong(w, r.List, r.Length, r.Turns, r.Room)
+// copySize is how much is read and written at a time, in bytes.
+const copySize = 32 << 10
+
+var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
+
+// WriteBody writes the list or the reader. A reader takes turns, except for a body that lasts: an
+// event must not wait.
+func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slots *fair.Queue) (int64, error) {
+	if r.List != nil {
+		return fair.WriteLong(w, r.List, r.Length, r.Turns, r.Room)
+	}
+	if !r.Lasts {
+		turns := fair.NewMeter(ctx, req, slots, false)
+		w = fair.InTurns(w, &turns)
+	}
+	buffer := copyBuffers.Get().(*[copySize]byte)
+	defer copyBuffers.Put(buffer)
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r.Reader}, buffer[:])
 }
 
-// CloseList is called after a list was written or given up.
-func (r *Response) CloseList() {
+// CloseBody is called when the list or the reader was written, or never will be.
+func (r *Response) CloseBody() {
+	if r.Reader != nil {
+		_ = r.Reader.Close() // it was read to its end, or is not needed
+	}
 	if r.Room != nil {
 		r.Room.GiveBack()
 	}

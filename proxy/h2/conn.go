@@ -1,7 +1,7 @@
 package h2
 
 import (
-	"bytes"
+	"container/list"
 	"context"
 	"errors"
 	"io"
@@ -16,6 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
@@ -64,6 +65,8 @@ const (
 	windowMax                               = 1<<31 - 1
 	// bufferMax is how much is collected before it is written, in bytes.
 	bufferMax = 64 << 10
+	// bufferRoom is the length from which on a buffer has no room for data.
+	bufferRoom = bufferMax - frame.HeadSize
 	// controlMax bounds the answers to PING, SETTINGS and broken streams that a client does not read,
 	// in bytes.
 	controlMax = 64 << 10
@@ -74,6 +77,8 @@ const (
 	// pingAfter is how long a connection may be silent before a PING asks for its client, pingTimeout
 	// how long the answer may take.
 	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
+	// drainGrace is how long a client has to learn that it should send no further requests.
+	drainGrace = time.Second
 )
 
 // Conn is one connection. One goroutine reads its frames.
@@ -90,16 +95,15 @@ type Conn struct {
 
 	mu struct {
 		sync.Mutex
-		changed *sync.Cond // a window, the buffer, or the connection has ended
+		written *sync.Cond // the buffer, as far as the client takes it
 		err     error      // why nothing more is written
 
-		streams  map[uint32]*stream
-		last     uint32    // the last stream that the client began
-		handlers int       // that have not returned
-		idle     time.Time // when the last stream ended
-		asked    time.Time // when the last PING was sent
-		goaway   bool      // was sent
-		refusing bool      // new streams are ignored
+		streams  map[uint32]*stream // whose handlers run, or whose watches are open
+		last     uint32             // the last stream that the client began
+		idle     time.Time          // when the last stream ended
+		asked    time.Time          // when the last PING was sent
+		drain    *time.Timer        // until new streams are ignored; nil if the connection does not drain
+		refusing bool               // new streams are ignored
 
 		window, initial int64 // for what is written: of the connection, and of new streams
 		frameMax        int   // that the client reads
@@ -109,28 +113,22 @@ type Conn struct {
 		control int   // bytes of answers in buf
 		owed    int64 // what was received and not yet given back
 		writing bool  // there is a writer
-		encoder *hpack.Encoder
-		block   bytes.Buffer // a header block
+		encoder *frame.Encoder
 
-		ready  []*stream // watches with work for the pump
-		queued bool      // the connection is in the pump's queue
-		stuck  int       // watches that wait for a window
+		forRoom, forWindow list.List // streams that wait for room in the buffer, or for the window
+		ready              []*stream // watches with work for the pump
+		queued             bool      // the connection is in the pump's queue
 	}
 }
-
-// hpackTable is how large a table of headers may be, in bytes: the protocol's default.
-const hpackTable = 4096
-
-var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // Serve serves a connection to its end.
 func (s *Server) Serve(nc *conn.Conn) {
 	c := &Conn{server: s, net: nc}
 	c.ctx, c.cancel = context.WithCancel(s.Serving)
-	c.mu.changed = sync.NewCond(&c.mu)
+	c.mu.written = sync.NewCond(&c.mu)
 	c.mu.streams = map[uint32]*stream{}
 	c.mu.window, c.mu.initial, c.mu.frameMax = windowInitial, windowInitial, frameMax
-	c.mu.encoder = hpack.NewEncoder(&c.mu.block)
+	c.mu.encoder = frame.NewEncoder()
 	defer nc.Close() //nolint:errcheck // nothing more is written
 	nc.Stall = min(s.Options().Stall, s.Options().Limits.Write)
 	if nc.Pumpable() {
@@ -138,10 +136,16 @@ func (s *Server) Serve(nc *conn.Conn) {
 	}
 	c.framer = http2.NewFramer(nil, &reader{c})
 	c.framer.SetMaxReadFrameSize(frameMax)
-	c.framer.ReadMetaHeaders = hpack.NewDecoder(hpackTable, nil)
+	c.framer.ReadMetaHeaders = hpack.NewDecoder(frame.TableSize, nil)
 	c.framer.MaxHeaderListSize = uint32(s.Options().Limits.HeaderBytes) //nolint:gosec // a small number
 	c.framer.SetReuseFrames()
-	c.appendSettingsLocked() // before a GOAWAY
+	c.mu.buf = frame.AppendSettings(c.bufLocked(), // before a GOAWAY
+		http2.Setting{ID: http2.SettingMaxFrameSize, Val: frameMax},
+		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: streamsMax},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: c.framer.MaxHeaderListSize},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowStream})
+	c.mu.buf = frame.AppendWindowUpdate(c.mu.buf, 0, windowConn-windowInitial)
+	c.received.Store(windowConn)
 	undrain := context.AfterFunc(s.Draining, c.drain)
 	c.heard.Store(time.Now().UnixNano())
 	c.mu.idle = time.Now()
@@ -161,10 +165,10 @@ func (c *Conn) serve() error {
 		return err
 	}
 	for {
-		frame, err := c.framer.ReadFrame()
+		f, err := c.framer.ReadFrame()
 		c.heard.Store(time.Now().UnixNano())
 		if err == nil {
-			err = c.frame(frame)
+			err = c.frame(f)
 		}
 		if broken, ok := errors.AsType[http2.StreamError](err); ok {
 			c.reset(broken.StreamID, broken.Code)
@@ -174,31 +178,67 @@ func (c *Conn) serve() error {
 	}
 }
 
+// unlock also wakes those who have waited longest for what the connection has now. Each of them
+// unlocks in turn, so nobody is forgotten.
+func (c *Conn) unlock() {
+	c.passLocked()
+	c.mu.Unlock()
+}
+
+func (c *Conn) passLocked() {
+	if len(c.mu.buf) < bufferRoom {
+		wakeFirst(&c.mu.forRoom)
+		if c.mu.window > 0 {
+			wakeFirst(&c.mu.forWindow)
+		}
+	}
+}
+
+func wakeFirst(line *list.List) {
+	if e := line.Front(); e != nil {
+		s := e.Value.(*stream)
+		s.leaveLocked()
+		s.wakeLocked()
+	}
+}
+
 // end ends all streams. The client is told why if it broke the protocol.
 func (c *Conn) end(err error) {
 	c.timer.Stop()
 	c.mu.Lock()
+	if c.mu.drain != nil {
+		c.mu.drain.Stop()
+	}
 	for _, s := range c.mu.streams { // nothing more is appended
 		s.endLocked(errClosed)
 	}
 	if ce, ok := errors.AsType[http2.ConnectionError](err); ok {
-		c.appendGoawayLocked(c.mu.last, http2.ErrCode(ce))
+		c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.last, http2.ErrCode(ce))
 	}
-	c.mu.Unlock()
+	c.unlock()
 	c.cancel()
 	c.flush()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	for c.mu.writing { // each write has a deadline
-		c.mu.changed.Wait()
+		c.mu.written.Wait()
 	}
-	if c.mu.err == nil {
-		c.mu.err = errClosed
-	}
-	c.mu.changed.Broadcast()
+	c.failLocked(errClosed)
 }
 
 var errClosed = errors.New("the connection is closed")
+
+// failLocked ends writing, and in consequence reading.
+func (c *Conn) failLocked(err error) {
+	if err != nil && c.mu.err == nil {
+		c.mu.err = err
+		c.net.Interrupt()
+		c.mu.written.Broadcast()
+		for _, s := range c.mu.streams {
+			s.changed.Broadcast()
+		}
+	}
+}
 
 // look sees to a connection that is idle, or whose client may have gone.
 func (c *Conn) look() {
@@ -207,7 +247,7 @@ func (c *Conn) look() {
 	next := heard.Add(pingAfter)
 	switch {
 	case c.mu.err != nil:
-		c.mu.Unlock()
+		c.unlock()
 		return
 	case c.mu.asked.After(heard):
 		if next = c.mu.asked.Add(pingTimeout); !now.Before(next) {
@@ -215,16 +255,16 @@ func (c *Conn) look() {
 		}
 	case !now.Before(next):
 		c.mu.asked, next = now, now.Add(pingTimeout)
-		c.mu.buf = append(appendHead(c.bufLocked(), 8, http2.FramePing, 0, 0), make([]byte, 8)...)
+		c.mu.buf = frame.AppendPing(c.bufLocked(), 0, [8]byte{})
 	}
 	over := false
-	if len(c.mu.streams) == 0 && c.mu.handlers == 0 {
+	if len(c.mu.streams) == 0 {
 		idle := c.mu.idle.Add(c.server.Options().Limits.Idle)
 		if over = !now.Before(idle); idle.Before(next) {
 			next = idle
 		}
 	}
-	c.mu.Unlock()
+	c.unlock()
 	if over { // a stream may still come
 		c.drain()
 		next = now.Add(pingTimeout)
@@ -238,35 +278,23 @@ var errSilent = errors.New("the client does not answer a ping")
 // drain tells the client to take another connection: first that there will be an end, then which
 // stream is the last.
 func (c *Conn) drain() {
-	const grace = time.Second // for requests on their way
 	c.mu.Lock()
-	if !c.mu.goaway {
-		c.mu.goaway = true
-		c.appendGoawayLocked(windowMax, http2.ErrCodeNo)
-		time.AfterFunc(grace, c.drained)
+	if c.mu.drain == nil && c.mu.err == nil {
+		c.mu.buf = frame.AppendGoaway(c.bufLocked(), windowMax, http2.ErrCodeNo)
+		c.mu.drain = time.AfterFunc(drainGrace, c.drained)
 	}
-	c.mu.Unlock()
+	c.unlock()
 	c.flushSoon()
 }
 
 func (c *Conn) drained() {
 	c.mu.Lock()
 	c.mu.refusing = true
-	c.appendGoawayLocked(c.mu.last, http2.ErrCodeNo)
+	c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.last, http2.ErrCodeNo)
 	idle := len(c.mu.streams) == 0
-	c.mu.Unlock()
+	c.unlock()
 	c.flushSoon()
 	if idle {
 		c.net.Interrupt()
 	}
-}
-
-// reader reads for the framer. It costs little to wait for a client that nobody knows yet.
-type reader struct{ c *Conn }
-
-func (r *reader) Read(p []byte) (int, error) {
-	if r.c.net.Known() {
-		return r.c.net.Conn.Read(p)
-	}
-	return r.c.net.WaitBelowTLS(func() (int, error) { return r.c.net.Conn.Read(p) })
 }

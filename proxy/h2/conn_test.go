@@ -22,6 +22,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/conn"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
@@ -82,7 +83,7 @@ func dial(t *testing.T, s *Server, settings ...http2.Setting) *peer {
 		Conn: client, Framer: http2.NewFramer(client, client), t: t, server: s,
 		served: make(chan struct{}),
 	}
-	p.ReadMetaHeaders = hpack.NewDecoder(hpackTable, nil)
+	p.ReadMetaHeaders = hpack.NewDecoder(frame.TableSize, nil)
 	p.encoder = hpack.NewEncoder(&p.block)
 	go func() {
 		defer close(p.served)
@@ -122,8 +123,8 @@ func (p *peer) sent(err error) {
 // many writes a frame many times.
 func (p *peer) many(kind http2.FrameType, flags http2.Flags, id uint32, payload ...byte) error {
 	const times = 1000
-	frame := append(appendHead(nil, len(payload), kind, flags, id), payload...)
-	_, err := p.Write(bytes.Repeat(frame, times))
+	one := append(frame.AppendHead(nil, len(payload), kind, flags, id), payload...)
+	_, err := p.Write(bytes.Repeat(one, times))
 	return err
 }
 

@@ -1,25 +1,29 @@
 // Package h2 serves connections on which TLS agreed on HTTP/2.
 //
-// x/net's Framer reads frames and its hpack reads and writes headers. The connection, the streams and
-// the writes are ours, because the proxy writes ready bytes: x/net's server costs a serve loop, two
-// goroutines for each stream and several hand-overs for each frame. With 1,000 watches on a connection
-// each, an event took its process 36 µs a watch; it takes 16 µs now. With 100 watches on a connection,
-// 24 µs became 5.
+// x/net's Framer reads frames, and its hpack reads and writes headers. The connection, the streams
+// and the writes are ours, because the proxy writes ready bytes: x/net's server costs a serve loop,
+// two goroutines for each stream and several hand-overs for each frame. With 1,000 watches on a
+// connection each, an event took its process 36 µs a watch; it takes 16 µs now. With 100 watches on
+// a connection, 24 µs became 5.
 //
 //	Conn     one connection; its goroutine reads frames
 //	stream   one request and its answer; a handler's goroutine, none once a watch is open
 //	Pump     writes what has happened to the watches of a connection, in one write
+//	frame/   frames and headers as bytes
 //
 // # Writes
 //
-// Frames are appended to the connection's buffer under its lock, as far as the windows allow. Whoever
-// appends becomes the writer unless there is one. The writer goes on until the buffer is empty. It hands
-// TLS what the socket takes at once; the rest waits in a goroutine of its own, or in the writer's if that
-// may wait. So frames of several streams leave in one write, and a slow connection is backpressure for
-// all that write to it.
+// Frames are appended to the connection's buffer under its lock, as far as the windows allow.
+// Whoever appends becomes the writer unless there is one. The writer goes on until the buffer is
+// empty. It hands TLS what the socket takes at once. The rest waits in a goroutine of its own, or in
+// the writer's if that may wait. So frames of several streams leave in one write, and a slow
+// connection is backpressure for all that write to it.
 //
-// A watch without a window is parked with one piece of at most 64 KiB, until a WINDOW_UPDATE or the
-// stall timeout.
+// A stream that lacks room in the buffer or the connection's window stands in line for it. Each
+// unlock of the connection wakes the first in line if there is something for it. A stream that lacks
+// a window of its own stands in no line. A WINDOW_UPDATE therefore wakes one stream, however many
+// there are. A watch without a window is parked with one piece of at most 64 KiB, until a
+// WINDOW_UPDATE or the stall timeout. Reading WINDOW_UPDATEs in batches gained nothing.
 //
 // # Bounds of a connection
 //

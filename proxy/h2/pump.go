@@ -35,33 +35,31 @@ const (
 
 // ready has the pump look at a stream. It does not block for long.
 func (s *stream) ready() {
-	c := s.c
-	c.mu.Lock()
-	enqueue := s.wakeLocked()
-	c.mu.Unlock()
-	if enqueue {
-		c.server.pump.add(c)
+	s.c.mu.Lock()
+	s.wakeLocked()
+	s.c.unlock()
+}
+
+// wakeLocked wakes the handler that waits for the stream, or has the pump look at it.
+func (s *stream) wakeLocked() {
+	s.changed.Broadcast()
+	switch {
+	case s.pumped == nil:
+	case s.state == resting:
+		s.state = queued
+		s.c.mu.ready = append(s.c.mu.ready, s)
+		s.c.queueLocked()
+	case s.state == working:
+		s.state = again
 	}
 }
 
-// wakeLocked is ready with the lock held. The connection has to be queued if it returns true.
-func (s *stream) wakeLocked() bool {
-	if s.pumped == nil {
-		return false
+// queueLocked queues the connection if it has work for the pump. A writer does it after its write.
+func (c *Conn) queueLocked() {
+	if len(c.mu.ready) > 0 && !c.mu.queued && !c.mu.writing {
+		c.mu.queued = true
+		c.server.pump.add(c)
 	}
-	c := s.c
-	switch s.state {
-	case resting:
-		s.state = queued
-		c.mu.ready = append(c.mu.ready, s)
-		if !c.mu.queued && !c.mu.writing {
-			c.mu.queued = true
-			return true
-		}
-	case working:
-		s.state = again
-	}
-	return false
 }
 
 func (p *Pump) add(c *Conn) {
@@ -103,7 +101,7 @@ func (c *Conn) pump(scratch *watch.Scratch) {
 	c.mu.Lock()
 	c.mu.queued = false
 	if c.mu.writing { // the writer queues the connection again
-		c.mu.Unlock()
+		c.unlock()
 		return
 	}
 	c.mu.writing = true
@@ -117,7 +115,7 @@ func (c *Conn) pump(scratch *watch.Scratch) {
 			continue
 		}
 		s.state = working
-		c.mu.Unlock()
+		c.unlock()
 		on, behind := s.turn(scratch)
 		c.mu.Lock()
 		switch {
@@ -144,16 +142,23 @@ func (s *stream) unstickLocked() bool {
 	}
 	for len(s.stuck) > 0 && s.err == nil {
 		n := s.c.appendDataLocked(s, s.stuck, bufferMax)
-		if n == 0 && s.ctx.Err() == nil {
+		if s.stuck = s.stuck[n:]; n == 0 {
+			if s.ctx.Err() != nil {
+				break
+			}
+			s.parkLocked(true)
 			return false
 		}
-		if n == 0 {
-			break
-		}
-		s.stuck = s.stuck[n:]
 	}
 	s.unstuckLocked()
 	return true
+}
+
+// parkLocked has the stream woken when there is a window.
+func (s *stream) parkLocked(again bool) {
+	if s.window > 0 && s.place == nil { // it is the connection that has none
+		s.lineUpLocked(&s.c.mu.forWindow, again)
+	}
 }
 
 // unstuckLocked returns what there was no window for, and forgets it.
@@ -161,7 +166,7 @@ func (s *stream) unstuckLocked() (rest []byte) {
 	if rest = s.stuck; s.late != nil {
 		s.late.Stop()
 		s.stuck, s.late = nil, nil
-		s.c.mu.stuck--
+		s.leaveLocked()
 	}
 	return rest
 }
@@ -192,7 +197,7 @@ func (s *stream) catchUp() {
 	s.out.To = (*eager)(s)
 	s.c.mu.Lock()
 	s.state = resting
-	s.c.mu.Unlock()
+	s.c.unlock()
 	s.ready()
 }
 
@@ -204,7 +209,7 @@ func (s *stream) over() {
 	s.closed()
 	s.c.mu.Lock()
 	rest := s.unstuckLocked()
-	s.c.mu.Unlock()
+	s.c.unlock()
 	_, _ = s.Write(rest) // a stream that ended is not finished
 	s.c.finish(s)
 	s.close()
@@ -218,7 +223,7 @@ func (e *eager) Write(p []byte) (int, error) {
 	s := (*stream)(e)
 	c := s.c
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if err := errors.Join(s.err, c.mu.err); err != nil {
 		return 0, err
 	}
@@ -231,8 +236,8 @@ func (e *eager) Write(p []byte) (int, error) {
 		p = p[m:]
 	}
 	if len(p) > 0 && len(s.stuck) == 0 { // a window may come before the turn ends
-		c.mu.stuck++
 		s.late = s.stalls()
+		s.parkLocked(false)
 	}
 	s.stuck = append(s.stuck, p...)
 	return n, nil

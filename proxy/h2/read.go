@@ -4,15 +4,23 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"net/http"
-	"strings"
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
-	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 )
+
+// reader reads for the framer. It costs little to wait for a client that nobody knows yet.
+type reader struct{ c *Conn }
+
+// Read implements io.Reader.
+func (r *reader) Read(p []byte) (int, error) {
+	if r.c.net.Known() {
+		return r.c.net.Conn.Read(p)
+	}
+	return r.c.net.WaitBelowTLS(func() (int, error) { return r.c.net.Conn.Read(p) })
+}
 
 // greeted reads the preface and the first frame, which has to be SETTINGS.
 func (c *Conn) greeted() error {
@@ -52,9 +60,7 @@ func (c *Conn) frame(f http2.Frame) error {
 		if f.IsAck() {
 			return nil
 		}
-		return c.answer(func(b []byte) []byte {
-			return append(appendHead(b, 8, http2.FramePing, http2.FlagPingAck, 0), f.Data[:]...)
-		})
+		return c.answer(func(b []byte) []byte { return frame.AppendPing(b, http2.FlagPingAck, f.Data) })
 	case *http2.RSTStreamFrame:
 		return c.canceled(f)
 	case *http2.PriorityFrame:
@@ -75,23 +81,12 @@ func (c *Conn) answer(add func(b []byte) []byte) error {
 	c.mu.buf = add(b)
 	c.mu.control += len(c.mu.buf) - before
 	flood := c.mu.control > controlMax
-	c.mu.Unlock()
+	c.unlock()
 	if flood {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
 	c.flushSoon()
 	return nil
-}
-
-// flushSoon writes the buffer without waiting for the client.
-func (c *Conn) flushSoon() {
-	c.mu.Lock()
-	if c.mu.writing {
-		c.mu.Unlock()
-		return
-	}
-	c.mu.writing = true
-	c.write(false)
 }
 
 func (c *Conn) settings(f *http2.SettingsFrame) error {
@@ -102,17 +97,21 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
 	c.mu.Lock()
+	before := c.mu.initial
 	err := f.ForeachSetting(c.setLocked)
-	c.mu.changed.Broadcast()
-	enqueue := c.wakeLocked()
-	c.mu.Unlock()
-	if enqueue {
-		c.server.pump.add(c)
+	if more := c.mu.initial - before; more != 0 && err == nil {
+		for _, st := range c.mu.streams {
+			if st.window += more; st.window > windowMax {
+				err = http2.ConnectionError(http2.ErrCodeFlowControl)
+			}
+			st.fedLocked()
+		}
 	}
+	c.unlock()
 	if err != nil {
 		return err
 	}
-	return c.answer(func(b []byte) []byte { return appendHead(b, 0, http2.FrameSettings, http2.FlagSettingsAck, 0) })
+	return c.answer(frame.AppendSettingsAck)
 }
 
 func (c *Conn) setLocked(s http2.Setting) error {
@@ -121,16 +120,9 @@ func (c *Conn) setLocked(s http2.Setting) error {
 	}
 	switch s.ID {
 	case http2.SettingHeaderTableSize:
-		c.mu.encoder.SetMaxDynamicTableSizeLimit(s.Val)
-		c.mu.encoder.SetMaxDynamicTableSize(min(s.Val, hpackTable))
+		c.mu.encoder.Resize(s.Val)
 	case http2.SettingInitialWindowSize:
-		more := int64(s.Val) - c.mu.initial
 		c.mu.initial = int64(s.Val)
-		for _, st := range c.mu.streams {
-			if st.window += more; st.window > windowMax {
-				return http2.ConnectionError(http2.ErrCodeFlowControl)
-			}
-		}
 	case http2.SettingMaxFrameSize:
 		c.mu.frameMax = int(min(s.Val, bufferMax))
 	}
@@ -139,57 +131,42 @@ func (c *Conn) setLocked(s http2.Setting) error {
 
 func (c *Conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	c.mu.Lock()
-	enqueue, err := c.widenLocked(f)
-	c.mu.changed.Broadcast()
-	c.mu.Unlock()
-	if enqueue {
-		c.server.pump.add(c)
-	}
-	return err
-}
-
-func (c *Conn) widenLocked(f *http2.WindowUpdateFrame) (enqueue bool, err error) {
+	defer c.unlock() // wakes who waits for the connection's window
 	if f.StreamID == 0 {
 		if c.mu.window += int64(f.Increment); c.mu.window > windowMax {
-			return false, http2.ConnectionError(http2.ErrCodeFlowControl)
+			return http2.ConnectionError(http2.ErrCodeFlowControl)
 		}
-		return c.wakeLocked(), nil
+		return nil
 	}
 	s := c.mu.streams[f.StreamID]
 	if s == nil {
-		if f.StreamID > c.mu.last {
-			err = http2.ConnectionError(http2.ErrCodeProtocol)
-		}
-		return false, err
+		return c.closedLocked(f.StreamID)
 	}
 	if s.window += int64(f.Increment); s.window > windowMax {
-		return false, http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl}
+		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl}
 	}
-	return len(s.stuck) > 0 && s.wakeLocked(), nil
+	s.fedLocked()
+	return nil
 }
 
-// wakeLocked wakes the streams that wait for a window.
-func (c *Conn) wakeLocked() (enqueue bool) {
-	if c.mu.stuck == 0 {
-		return false
+// closedLocked is nil if the stream has been there.
+func (c *Conn) closedLocked(id uint32) error {
+	if id > c.mu.last {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
-	for _, s := range c.mu.streams {
-		enqueue = len(s.stuck) > 0 && s.wakeLocked() || enqueue
-	}
-	return enqueue
+	return nil
 }
 
 func (c *Conn) canceled(f *http2.RSTStreamFrame) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	s := c.mu.streams[f.StreamID]
 	if s == nil {
-		if f.StreamID > c.mu.last {
-			return http2.ConnectionError(http2.ErrCodeProtocol)
-		}
-		return nil
+		defer c.unlock()
+		return c.closedLocked(f.StreamID)
 	}
 	s.endLocked(http2.StreamError{StreamID: s.id, Code: f.ErrCode})
+	c.unlock()
+	c.flushSoon() // of the window for an upload
 	return nil
 }
 
@@ -199,10 +176,10 @@ func (c *Conn) reset(id uint32, code http2.ErrCode) {
 	if s := c.mu.streams[id]; s != nil {
 		s.endLocked(http2.StreamError{StreamID: id, Code: code})
 	}
-	c.appendResetLocked(id, code)
-	c.mu.control += frameHead + 4
+	c.mu.buf = frame.AppendReset(c.bufLocked(), id, code)
+	c.mu.control += frame.ResetSize
 	c.floodLocked()
-	c.mu.Unlock()
+	c.unlock()
 	c.flushSoon()
 }
 
@@ -214,18 +191,21 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	c.mu.Lock()
 	s := c.mu.streams[f.StreamID]
 	over := s == nil || s.err != nil
-	c.mu.Unlock()
+	err := c.closedLocked(f.StreamID)
+	c.unlock()
 	if over || s.body == nil || s.body.ended() {
-		if f.StreamID > c.lastStream() {
-			return http2.ConnectionError(http2.ErrCodeProtocol)
+		if err != nil {
+			return err
 		}
 		c.giveBack(nil, size)
 		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeStreamClosed}
 	}
-	if padding := size - int64(len(f.Data())); padding > 0 {
-		c.giveBack(s, padding)
+	unwanted, err := s.body.add(f.Data(), f.StreamEnded(), size)
+	c.giveBack(nil, unwanted)
+	if err == nil {
+		c.giveBack(s, size-int64(len(f.Data()))) // padding
 	}
-	return s.body.add(f.Data(), f.StreamEnded(), size)
+	return err
 }
 
 // giveBack returns what was received to the windows.
@@ -233,19 +213,25 @@ func (c *Conn) giveBack(s *stream, n int64) {
 	if n == 0 {
 		return
 	}
-	c.received.Add(n)
 	c.mu.Lock()
+	given := c.giveBackLocked(s, n)
+	c.floodLocked()
+	c.unlock()
+	if given {
+		c.flushSoon()
+	}
+}
+
+// giveBackLocked tells whether there is something to be written.
+func (c *Conn) giveBackLocked(s *stream, n int64) (given bool) {
+	c.received.Add(n)
 	c.mu.owed += n
-	given := c.giveLocked(0, &c.mu.owed)
+	given = c.giveLocked(0, &c.mu.owed)
 	if s != nil {
 		s.owed += n
 		given = c.giveLocked(s.id, &s.owed) || given
 	}
-	c.floodLocked()
-	c.mu.Unlock()
-	if given {
-		c.flushSoon()
-	}
+	return given
 }
 
 // giveLocked gives a window back if that is worth a frame.
@@ -254,8 +240,8 @@ func (c *Conn) giveLocked(id uint32, owed *int64) bool {
 	if *owed < least {
 		return false
 	}
-	c.mu.buf = appendWindowUpdate(c.bufLocked(), id, *owed)
-	c.mu.control += frameHead + 4
+	c.mu.buf = frame.AppendWindowUpdate(c.bufLocked(), id, *owed)
+	c.mu.control += frame.ResetSize
 	*owed = 0
 	return true
 }
@@ -274,83 +260,38 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	c.mu.Lock()
-	old, last, busy := c.mu.streams[id], c.mu.last, max(len(c.mu.streams), c.mu.handlers)
+	old, last, busy := c.mu.streams[id], c.mu.last, len(c.mu.streams)
 	refusing := c.mu.refusing
 	c.mu.last = max(c.mu.last, id)
-	c.mu.Unlock()
+	c.unlock()
+	trailers := f.StreamEnded() && len(f.PseudoFields()) == 0
+	broken := http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	switch {
 	case old != nil:
-		if old.body == nil || old.body.ended() || !f.StreamEnded() || len(f.PseudoFields()) > 0 {
+		if old.body == nil || old.body.ended() || !trailers {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
-		return old.body.add(nil, true, 0)
+		_, err := old.body.add(nil, true, 0)
+		return err
+	case id <= last && trailers: // they were on their way when the stream was answered
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 	case id <= last:
 		return http2.ConnectionError(http2.ErrCodeStreamClosed)
-	}
-	switch {
 	case f.HasPriority() && f.Priority.StreamDep == id:
-		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+		return broken
 	case refusing:
 		return nil
 	case busy >= streamsMax:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
-	case f.Truncated:
-		return c.tooLong(id)
+	case f.Truncated: // the header is too long
+		c.begin(id, nil, f.StreamEnded())
+		return nil
 	}
-	req, err := c.request(f)
+	req, err := frame.ReadRequest(f)
 	if err != nil {
 		return err
 	}
+	req.Conn, req.TLS = c.net, c.net.TLSState
 	c.begin(id, req, f.StreamEnded())
-	return nil
-}
-
-// request reads a request's header.
-func (c *Conn) request(f *http2.MetaHeadersFrame) (*exchange.Request, error) {
-	wrong := http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
-	req := &exchange.Request{
-		Method: f.PseudoValue("method"), Target: f.PseudoValue("path"), Host: f.PseudoValue("authority"),
-		Header: make(http.Header, len(f.Fields)), Conn: c.net, TLS: c.net.TLSState,
-	}
-	if req.Method == "" || req.Target == "" || f.PseudoValue("scheme") == "" || req.Method == http.MethodConnect || req.Target[0] != '/' && (req.Target != "*" || req.Method != http.MethodOptions) || f.PseudoValue("protocol") != "" {
-		return nil, wrong
-	}
-	for _, field := range f.RegularFields() {
-		switch field.Name {
-		case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
-			return nil, wrong
-		case "te":
-			if field.Value != "trailers" {
-				return nil, wrong
-			}
-		}
-		add(req.Header, field)
-	}
-	if req.Host == "" {
-		req.Host = req.Header.Get("Host")
-	}
-	req.Header.Del("Host")
-	req.SplitTarget()
-	return req, nil
-}
-
-func add(h http.Header, f hpack.HeaderField) {
-	name := http.CanonicalHeaderKey(f.Name)
-	if name == "Cookie" && len(h[name]) > 0 {
-		h[name][0] = strings.Join([]string{h[name][0], f.Value}, "; ")
-		return
-	}
-	h[name] = append(h[name], f.Value)
-}
-
-func (c *Conn) lastStream() uint32 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.last
-}
-
-// tooLong answers a request whose header is longer than is accepted.
-func (c *Conn) tooLong(id uint32) error {
-	c.begin(id, nil, true)
 	return nil
 }

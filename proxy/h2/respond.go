@@ -2,20 +2,17 @@ package h2
 
 import (
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
-	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
@@ -39,10 +36,6 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 		}
 	}()
 	if req == nil {
-		s.stall = c.server.Options().Limits.Write
-		c.mu.Lock()
-		c.mu.handlers--
-		c.mu.Unlock()
 		c.small(s, exchange.StatusResponse(exchange.Failure(http.StatusRequestHeaderFieldsTooLarge, "", "the header of the request is too long"), exchange.FromProxy), false)
 		return
 	}
@@ -53,10 +46,6 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 	}
 	resp := c.server.Handler.Handle(s.ctx, req, &rt)
 	c.server.Handler.Answered(req, rt, resp, time.Since(began))
-	c.mu.Lock()
-	c.mu.handlers--
-	c.mu.Unlock()
-	s.stall = c.server.Options().Limits.Write
 	if resp.Close {
 		c.drain()
 	}
@@ -67,19 +56,9 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 	case resp.Tunnel != nil:
 		resp.Tunnel.Abandon() // HTTP/2 has no upgrade
 		c.reset(s.id, http2.ErrCodeInternal)
-	case resp.List != nil:
-		defer resp.CloseList()
-		c.head(s, resp, resp.Length, head)
-		if head {
-			return
-		}
-		if _, err := resp.WriteList(s); err != nil {
-			c.broken(s)
-			return
-		}
-		c.finish(s)
-	case resp.Reader != nil:
-		defer resp.Reader.Close() //nolint:errcheck // it was read to its end, or nobody wants it
+	case resp.List != nil, resp.Reader != nil:
+		defer resp.CloseBody()
+		s.more = resp.List != nil
 		if resp.Lasts {
 			s.stall = 0
 		}
@@ -87,12 +66,7 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 		if head {
 			return
 		}
-		to := io.Writer(s)
-		if !resp.Lasts {
-			turns := fair.NewMeter(s.ctx, req, c.server.Slots, false)
-			to = fair.InTurns(s, &turns)
-		}
-		if _, err := io.Copy(to, resp.Reader); err != nil {
+		if _, err := resp.WriteBody(s.ctx, s, req, c.server.Slots); err != nil {
 			c.broken(s)
 			return
 		}
@@ -105,41 +79,7 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 // appendHeaderLocked appends the HEADERS of an answer.
 func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int64, end bool) {
 	s.headed = true
-	block := &c.mu.block
-	block.Reset()
-	c.field(":status", strconv.Itoa(resp.Status))
-	for name, values := range resp.Header {
-		switch name {
-		case "Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Upgrade":
-			continue
-		}
-		for _, v := range values {
-			c.field(lower(name), v)
-		}
-	}
-	if length >= 0 && resp.Status != http.StatusNoContent && resp.Status != http.StatusNotModified && resp.Header.Get("Content-Length") == "" {
-		c.field("content-length", strconv.FormatInt(length, 10))
-	}
-	if resp.Header.Get("Date") == "" {
-		c.field("date", time.Now().UTC().Format(http.TimeFormat))
-	}
-	kind, rest := http2.FrameHeaders, block.Bytes()
-	for {
-		piece := rest[:min(len(rest), c.mu.frameMax)]
-		rest = rest[len(piece):]
-		var flags http2.Flags
-		if len(rest) == 0 {
-			flags |= http2.FlagHeadersEndHeaders
-		}
-		if end && kind == http2.FrameHeaders {
-			flags |= http2.FlagHeadersEndStream
-		}
-		c.mu.buf = append(appendHead(c.bufLocked(), len(piece), kind, flags, s.id), piece...)
-		if len(rest) == 0 {
-			break
-		}
-		kind = http2.FrameContinuation
-	}
+	c.mu.buf = c.mu.encoder.AppendAnswer(c.bufLocked(), s.id, resp, length, end, c.mu.frameMax)
 	if end {
 		c.endedLocked(s)
 	}
@@ -149,24 +89,8 @@ func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int
 // wanted.
 func (c *Conn) endedLocked(s *stream) {
 	if s.body != nil && !s.body.ended() {
-		c.appendResetLocked(s.id, http2.ErrCodeNo)
+		c.mu.buf = frame.AppendReset(c.bufLocked(), s.id, http2.ErrCodeNo)
 	}
-}
-
-func (c *Conn) field(name, value string) {
-	_ = c.mu.encoder.WriteField(hpack.HeaderField{Name: name, Value: value}) // to memory
-}
-
-var lowered = map[string]string{
-	"Content-Type": "content-type", "Cache-Control": "cache-control", "Audit-Id": "audit-id", "Content-Encoding": "content-encoding", "Vary": "vary", "Warning": "warning",
-	"Content-Length": "content-length", "Date": "date", "X-Kubernetes-Pf-Flowschema-Uid": "x-kubernetes-pf-flowschema-uid", "X-Kubernetes-Pf-Prioritylevel-Uid": "x-kubernetes-pf-prioritylevel-uid",
-}
-
-func lower(name string) string {
-	if l, ok := lowered[name]; ok {
-		return l
-	}
-	return strings.ToLower(name)
 }
 
 // head writes the header of an answer.
@@ -175,7 +99,7 @@ func (c *Conn) head(s *stream, resp *exchange.Response, length int64, end bool) 
 	if s.awaitLocked(false) == nil {
 		c.appendHeaderLocked(s, resp, length, end)
 	}
-	c.mu.Unlock()
+	c.unlock()
 	if length < 0 || end {
 		c.flush()
 	}
@@ -205,12 +129,9 @@ func (s *Server) Strangers() int64 { return s.strangers.Load() }
 func (c *Conn) goOn(s *stream) {
 	c.mu.Lock()
 	if s.err == nil && c.mu.err == nil && !s.headed {
-		c.mu.block.Reset()
-		c.field(":status", "100")
-		block := c.mu.block.Bytes()
-		c.mu.buf = append(appendHead(c.bufLocked(), len(block), http2.FrameHeaders, http2.FlagHeadersEndHeaders, s.id), block...)
+		c.mu.buf = c.mu.encoder.AppendContinue(c.bufLocked(), s.id, c.mu.frameMax)
 	}
-	c.mu.Unlock()
+	c.unlock()
 	c.flush()
 }
 
@@ -224,14 +145,14 @@ func (c *Conn) whole(s *stream, resp *exchange.Response, head bool) {
 		if !bare {
 			n := c.appendDataLocked(s, p, bufferMax)
 			if p = p[n:]; len(p) == 0 {
-				c.mu.buf = appendHead(c.mu.buf, 0, http2.FrameData, http2.FlagDataEndStream, s.id)
+				c.mu.buf = frame.AppendEnd(c.mu.buf, s.id)
 				c.endedLocked(s)
 			}
 		} else {
 			p = nil
 		}
 	}
-	c.mu.Unlock()
+	c.unlock()
 	if len(p) == 0 {
 		c.flush()
 		return
@@ -247,10 +168,10 @@ func (c *Conn) whole(s *stream, resp *exchange.Response, head bool) {
 func (c *Conn) finish(s *stream) {
 	c.mu.Lock()
 	if s.err == nil && c.mu.err == nil {
-		c.mu.buf = appendHead(c.bufLocked(), 0, http2.FrameData, http2.FlagDataEndStream, s.id)
+		c.mu.buf = frame.AppendEnd(c.bufLocked(), s.id)
 		c.endedLocked(s)
 	}
-	c.mu.Unlock()
+	c.unlock()
 	c.flush()
 }
 
@@ -276,7 +197,7 @@ func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response) (pu
 	c.mu.Lock()
 	s.pumped, s.out = w, out
 	s.closed = open.Dec
-	c.mu.Unlock()
+	c.unlock()
 	out.To = (*eager)(s)
 	c.running.Add(1)
 	w.Cursor.Notify(s.ready)
@@ -288,7 +209,7 @@ func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response) (pu
 func (c *Conn) broken(s *stream) {
 	c.mu.Lock()
 	_, byClient := errors.AsType[http2.StreamError](s.err)
-	c.mu.Unlock()
+	c.unlock()
 	if !byClient {
 		c.reset(s.id, http2.ErrCodeInternal)
 	}

@@ -1,10 +1,10 @@
 package h2
 
 import (
+	"container/list"
 	"context"
 	"errors"
-	"io"
-	"os"
+	"math"
 	"sync"
 	"time"
 
@@ -23,22 +23,26 @@ type stream struct {
 	body   *body // nil if there is none
 
 	// Guarded by the connection's lock.
-	window int64
-	owed   int64         // what was received and not yet given back
-	headed bool          // the answer has begun
-	err    error         // the stream ended before its answer did
-	stall  time.Duration // how long it may be left unread; 0 for any time
-	stuck  []byte        // what a pumped watch has written and there was no window for
-	late   *time.Timer   // cuts a stream that is stuck
-	pumped *watch.Watch
-	out    *exchange.ChunkWriter
-	state  state
-	closed func() // called at the end of a pumped watch
+	window  int64
+	owed    int64         // what was received and not yet given back
+	headed  bool          // the answer has begun
+	more    bool          // more will be written soon
+	err     error         // the stream ended before its answer did
+	stall   time.Duration // how long it may be left unread; 0 for any time
+	changed sync.Cond     // what it waits for is there, or never will be
+	line    *list.List    // in which it waits for what the connection has; nil for none
+	place   *list.Element
+	stuck   []byte      // what a pumped watch has written and there was no window for
+	late    *time.Timer // cuts a stream that is stuck
+	pumped  *watch.Watch
+	out     *exchange.ChunkWriter
+	state   state
+	closed  func() // called at the end of a pumped watch
 }
 
 // begin starts the handler of a request.
 func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
-	s := &stream{c: c, id: id}
+	s := &stream{c: c, id: id, stall: c.server.Options().Limits.Write, changed: sync.Cond{L: &c.mu}}
 	s.ctx, s.cancel = context.WithCancel(c.ctx)
 	if req != nil {
 		req.Client = s
@@ -46,10 +50,15 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 	c.mu.Lock()
 	s.window = c.mu.initial
 	c.mu.streams[id] = s
-	c.mu.handlers++
-	c.mu.Unlock()
+	c.unlock()
 	if !ended {
 		s.body = newBody(s)
+	}
+	switch {
+	case ended:
+	case req == nil:
+		_ = s.body.fail(errClosed) // it is empty
+	default:
 		s.body.declared = contentLength(req.Header)
 		s.body.expects = req.Header.Get("Expect") != ""
 		req.Body = &exchange.Body{From: s.body, Length: s.body.declared}
@@ -65,25 +74,24 @@ func (s *stream) endLocked(err error) {
 		s.err = err
 		s.cancel()
 		if s.body != nil {
-			s.body.fail(err)
+			s.c.giveBackLocked(nil, s.body.fail(err))
 		}
-		s.c.mu.changed.Broadcast()
+		s.changed.Broadcast()
 	}
 }
 
 // close forgets a stream whose answer has ended.
 func (s *stream) close() {
 	s.cancel()
-	s.c.mu.Lock()
-	delete(s.c.mu.streams, s.id)
-	s.c.mu.idle = time.Now()
-	last := s.c.mu.refusing && len(s.c.mu.streams) == 0
-	s.c.mu.Unlock()
-	if s.body != nil {
-		s.body.fail(errClosed)
-	}
+	c := s.c
+	c.mu.Lock()
+	delete(c.mu.streams, s.id)
+	c.mu.idle = time.Now()
+	last := c.mu.refusing && len(c.mu.streams) == 0
+	c.unlock()
+	s.Interrupt()
 	if last {
-		s.c.net.Interrupt()
+		c.net.Interrupt()
 	}
 }
 
@@ -96,7 +104,7 @@ func (s *stream) CancelWhenGone(gone context.CancelFunc) (stop func()) {
 // Interrupt implements exchange.Client.
 func (s *stream) Interrupt() {
 	if s.body != nil {
-		s.body.fail(errClosed)
+		s.c.giveBack(nil, s.body.fail(errClosed))
 	}
 }
 
@@ -106,18 +114,20 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	for len(p) > 0 {
 		c.mu.Lock()
 		if err := s.awaitLocked(true); err != nil {
-			c.mu.Unlock()
+			c.unlock()
 			return n, err
 		}
 		for len(p) > 0 {
-			m := c.appendDataLocked(s, p, bufferMax-frameHead-len(c.mu.buf))
+			m := c.appendDataLocked(s, p, bufferRoom-len(c.mu.buf))
 			if m == 0 {
 				break
 			}
 			p, n = p[m:], n+m
 		}
-		c.mu.Unlock()
-		c.flush()
+		c.unlock()
+		if len(p) > 0 || !s.more {
+			c.flush()
+		}
 	}
 	return n, nil
 }
@@ -127,18 +137,31 @@ func (s *stream) Write(p []byte) (n int, err error) {
 func (s *stream) awaitLocked(window bool) error {
 	c := s.c
 	var late *time.Timer
-	for s.err == nil && c.mu.err == nil &&
-		(len(c.mu.buf) >= bufferMax-frameHead || window && min(s.window, c.mu.window) <= 0) {
+	waited := false
+	for s.err == nil && c.mu.err == nil {
+		starves := window && min(s.window, c.mu.window) <= 0
+		if !starves && len(c.mu.buf) < bufferRoom {
+			break
+		}
 		if len(c.mu.buf) > 0 && !c.mu.writing { // the client may wait for this
 			c.mu.writing = true
 			c.write(true)
 			c.mu.Lock()
 			continue
 		}
-		if late == nil && s.stall > 0 {
+		if late == nil {
 			late = s.stalls()
 		}
-		c.mu.changed.Wait()
+		c.passLocked()
+		switch {
+		case !starves:
+			s.lineUpLocked(&c.mu.forRoom, waited)
+		case s.window > 0:
+			s.lineUpLocked(&c.mu.forWindow, waited)
+		}
+		s.changed.Wait()
+		s.leaveLocked()
+		waited = true
 	}
 	if late != nil {
 		late.Stop()
@@ -146,118 +169,37 @@ func (s *stream) awaitLocked(window bool) error {
 	return errors.Join(s.err, c.mu.err)
 }
 
-// body is a request's body as it arrives.
-type body struct {
-	s        *stream
-	declared int64 // its length, -1 if it is unknown
-	expects  bool  // the client waits to be asked for it
-	mu       struct {
-		sync.Mutex
-		changed *sync.Cond
-		data    []byte
-		window  int64
-		ended   bool
-		got     int64
-		err     error
-		late    *time.Timer
-	}
-}
-
-func newBody(s *stream) *body {
-	b := &body{s: s}
-	b.mu.changed = sync.NewCond(&b.mu)
-	b.mu.window = windowStream
-	return b
-}
-
-func (b *body) ended() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.mu.ended
-}
-
-func (b *body) add(p []byte, end bool, size int64) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.mu.window -= size; b.mu.window < 0 {
-		return http2.StreamError{StreamID: b.s.id, Code: http2.ErrCodeFlowControl}
-	}
-	b.mu.window += size - int64(len(p)) // padding was given back
-	if b.mu.err == nil {
-		b.mu.data = append(b.mu.data, p...)
+// lineUpLocked has the stream woken in its turn. One that was woken in vain goes to the front.
+func (s *stream) lineUpLocked(line *list.List, front bool) {
+	s.line = line
+	if front {
+		s.place = line.PushFront(s)
 	} else {
-		b.s.c.running.Go(func() { b.s.c.giveBack(nil, int64(len(p))) })
-	}
-	b.mu.got += int64(len(p))
-	if b.declared >= 0 && (b.mu.got > b.declared || end && b.mu.got < b.declared) {
-		return http2.StreamError{StreamID: b.s.id, Code: http2.ErrCodeProtocol}
-	}
-	b.mu.ended = b.mu.ended || end
-	b.mu.changed.Broadcast()
-	return nil
-}
-
-func (b *body) fail(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.mu.err == nil {
-		b.mu.err = err
-	}
-	if b.mu.late != nil {
-		b.mu.late.Stop()
-	}
-	if n := int64(len(b.mu.data)); n > 0 {
-		b.mu.data = nil
-		b.s.c.running.Go(func() { b.s.c.giveBack(nil, n) })
-	}
-	b.mu.changed.Broadcast()
-}
-
-func (b *body) deadline(t time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.mu.late != nil {
-		b.mu.late.Stop()
-		b.mu.late = nil
-	}
-	if !t.IsZero() {
-		b.mu.late = time.AfterFunc(time.Until(t), func() { b.fail(os.ErrDeadlineExceeded) })
+		s.place = line.PushBack(s)
 	}
 }
 
-// Read implements io.Reader.
-func (b *body) Read(p []byte) (int, error) {
-	if b.expects {
-		b.expects = false
-		b.s.c.goOn(b.s)
+func (s *stream) leaveLocked() {
+	if s.place != nil {
+		s.line.Remove(s.place)
+		s.line, s.place = nil, nil
 	}
-	b.mu.Lock()
-	for len(b.mu.data) == 0 && !b.mu.ended && b.mu.err == nil {
-		b.mu.changed.Wait()
-	}
-	if len(b.mu.data) == 0 {
-		defer b.mu.Unlock()
-		if b.mu.err != nil {
-			return 0, b.mu.err
-		}
-		return 0, io.EOF
-	}
-	n := copy(p, b.mu.data)
-	if b.mu.data = b.mu.data[n:]; len(b.mu.data) == 0 {
-		b.mu.data = nil
-	}
-	b.mu.window += int64(n)
-	ended := b.mu.ended
-	b.mu.Unlock()
-	if ended {
-		b.s.c.giveBack(nil, int64(n))
+}
+
+// fedLocked is called when the stream's own window has grown.
+func (s *stream) fedLocked() {
+	if len(s.stuck) > 0 {
+		s.wakeLocked()
 	} else {
-		b.s.c.giveBack(b.s, int64(n))
+		s.changed.Broadcast()
 	}
-	return n, nil
 }
 
 // stalls resets the stream if the client takes too long.
 func (s *stream) stalls() *time.Timer {
-	return time.AfterFunc(s.stall, func() { s.c.reset(s.id, http2.ErrCodeCancel) })
+	stall := s.stall
+	if stall == 0 {
+		stall = math.MaxInt64
+	}
+	return time.AfterFunc(stall, func() { s.c.reset(s.id, http2.ErrCodeCancel) })
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -139,7 +138,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 		s.hijack(fctx, resp.Stream.Abandon, func(c *conn.Conn, _ net.Conn) { s.runStream(c, rt, resp, old) })
 		return
 	case old && resp.Length < 0 && (resp.List != nil || resp.Reader != nil && req.Body == nil): // a hijack drops the request's body
-		s.hijack(fctx, func() { closeBody(resp) }, func(c *conn.Conn, _ net.Conn) { writeUnframed(c, resp) })
+		s.hijack(fctx, resp.CloseBody, func(c *conn.Conn, _ net.Conn) { s.writeUnframed(c, req, resp) })
 		return
 	case resp.Tunnel != nil:
 		s.hijack(fctx, resp.Tunnel.Abandon, func(c *conn.Conn, buffered net.Conn) {
@@ -157,7 +156,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 	}
 	switch {
 	case resp.Reader != nil && req.Method == http.MethodHead:
-		closeBody(resp) // fasthttp would end a body that does not exist
+		resp.CloseBody() // fasthttp would end a body that does not exist
 		fctx.Response.SkipBody = true
 		fctx.Response.Header.SetContentLength(int(resp.Length))
 	case resp.List != nil, resp.Reader != nil:
@@ -205,17 +204,13 @@ func (s *Server) runHijacked(c *conn.Conn, stream func()) {
 }
 
 // writeUnframed writes a response of unknown length as HTTP/1.0 does.
-func writeUnframed(c *conn.Conn, resp *exchange.Response) {
-	defer closeBody(resp)
+func (s *Server) writeUnframed(c *conn.Conn, req *exchange.Request, resp *exchange.Response) {
+	defer resp.CloseBody()
 	if resp.Lasts {
 		c.Stall = 0
 	}
-	switch {
-	case writeLastHead(c, resp) != nil:
-	case resp.List != nil:
-		_, _ = resp.WriteList(c) // the client may be gone
-	default:
-		_, _ = io.Copy(c, resp.Reader) // either side may be gone
+	if writeLastHead(c, resp) == nil {
+		_, _ = resp.WriteBody(s.Serving, c, req, s.Slots) // either side may be gone
 	}
 }
 

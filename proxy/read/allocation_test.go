@@ -30,7 +30,7 @@ func hotPaths(tb testing.TB) []hotPath {
 			if resp.List == nil {
 				tb.Fatal("the list was made for this request")
 			}
-			if _, err := resp.WriteList(io.Discard); err != nil {
+			if _, err := resp.WriteBody(tb.Context(), io.Discard, nil, nil); err != nil {
 				tb.Fatal(err)
 			}
 		}

@@ -146,10 +146,10 @@ func TestSlowListIsCut(t *testing.T) {
 				list.Pieces = append(list.Pieces, make([]byte, fair.WriteSize))
 			}
 			body := &exchange.Response{List: list}
-			_, err := body.WriteList(writerFunc(func(p []byte) (int, error) {
+			_, err := body.WriteBody(t.Context(), writerFunc(func(p []byte) (int, error) {
 				time.Sleep(pause * time.Duration(len(p)) / fair.WriteSize)
 				return len(p), nil
-			}))
+			}), nil, nil)
 			if !errors.Is(err, want) {
 				t.Errorf("64 KiB in %v: %v, want %v", pause, err, want)
 			}

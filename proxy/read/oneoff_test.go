@@ -93,8 +93,8 @@ func wholeBody(t *testing.T, r *read, snapshot watchcache.Snapshot) []byte {
 	var b bytes.Buffer
 	switch {
 	case resp.List != nil:
-		_, err = resp.WriteList(&b)
-		resp.CloseList()
+		_, err = resp.WriteBody(t.Context(), &b, nil, nil)
+		resp.CloseBody()
 	case resp.Reader != nil:
 		_, err = io.Copy(&b, resp.Reader)
 		_ = resp.Reader.Close()
@@ -121,12 +121,12 @@ func TestWritesTakeTurns(t *testing.T) {
 		resp := r.listAnswer(list, list.Length)
 		wrote, stuck := 0, make(chan struct{})
 		go func() {
-			if _, err := resp.WriteList(writerFunc(func(p []byte) (int, error) {
+			if _, err := resp.WriteBody(t.Context(), writerFunc(func(p []byte) (int, error) {
 				if wrote += len(p); wrote > 2*fair.WriteSize {
 					<-stuck
 				}
 				return len(p), nil
-			})); err != nil {
+			}), nil, nil); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -165,10 +165,10 @@ func TestUnreadListHoldsNoSlot(t *testing.T) {
 		}
 		unread := make(chan struct{})
 		go func() {
-			if _, err := resp.WriteList(writerFunc(func(p []byte) (int, error) {
+			if _, err := resp.WriteBody(t.Context(), writerFunc(func(p []byte) (int, error) {
 				<-unread
 				return len(p), nil
-			})); err != nil {
+			}), nil, nil); err != nil {
 				t.Error(err)
 			}
 		}()

@@ -1,0 +1,124 @@
+package h2
+
+import (
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// body is a request's body as it arrives.
+type body struct {
+	s        *stream
+	declared int64 // its length, -1 if it is unknown
+	expects  bool  // the client waits to be asked for it
+	mu       struct {
+		sync.Mutex
+		changed *sync.Cond
+		data    []byte
+		window  int64
+		ended   bool
+		got     int64
+		err     error
+		late    *time.Timer
+	}
+}
+
+func newBody(s *stream) *body {
+	b := &body{s: s, declared: -1}
+	b.mu.changed = sync.NewCond(&b.mu)
+	b.mu.window = windowStream
+	return b
+}
+
+func (b *body) ended() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.ended
+}
+
+// add adds what has arrived. Nobody wants some of it if reading has failed.
+func (b *body) add(p []byte, end bool, size int64) (unwanted int64, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.window -= size; b.mu.window < 0 {
+		return 0, http2.StreamError{StreamID: b.s.id, Code: http2.ErrCodeFlowControl}
+	}
+	b.mu.window += size - int64(len(p)) // padding is given back
+	if b.mu.err == nil {
+		b.mu.data = append(b.mu.data, p...)
+	} else {
+		unwanted = int64(len(p))
+	}
+	b.mu.got += int64(len(p))
+	if b.declared >= 0 && (b.mu.got > b.declared || end && b.mu.got < b.declared) {
+		return unwanted, http2.StreamError{StreamID: b.s.id, Code: http2.ErrCodeProtocol}
+	}
+	b.mu.ended = b.mu.ended || end
+	b.mu.changed.Broadcast()
+	return unwanted, nil
+}
+
+// fail ends reading. It returns how much nobody wants any more.
+func (b *body) fail(err error) (unwanted int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.err == nil {
+		b.mu.err = err
+	}
+	if b.mu.late != nil {
+		b.mu.late.Stop()
+	}
+	unwanted = int64(len(b.mu.data))
+	b.mu.data = nil
+	b.mu.changed.Broadcast()
+	return unwanted
+}
+
+func (b *body) deadline(t time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.late != nil {
+		b.mu.late.Stop()
+		b.mu.late = nil
+	}
+	if !t.IsZero() {
+		b.mu.late = time.AfterFunc(time.Until(t), func() {
+			b.s.c.giveBack(nil, b.fail(os.ErrDeadlineExceeded))
+		})
+	}
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	if b.expects {
+		b.expects = false
+		b.s.c.goOn(b.s)
+	}
+	b.mu.Lock()
+	for len(b.mu.data) == 0 && !b.mu.ended && b.mu.err == nil {
+		b.mu.changed.Wait()
+	}
+	if len(b.mu.data) == 0 {
+		defer b.mu.Unlock()
+		if b.mu.err != nil {
+			return 0, b.mu.err
+		}
+		return 0, io.EOF
+	}
+	n := copy(p, b.mu.data)
+	if b.mu.data = b.mu.data[n:]; len(b.mu.data) == 0 {
+		b.mu.data = nil
+	}
+	b.mu.window += int64(n)
+	ended := b.mu.ended
+	b.mu.Unlock()
+	if ended {
+		b.s.c.giveBack(nil, int64(n))
+	} else {
+		b.s.c.giveBack(b.s, int64(n))
+	}
+	return n, nil
+}

@@ -1,0 +1,147 @@
+package frame
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// TableSize is how large a table of header fields may be, in bytes: the protocol's default.
+const TableSize = 4096
+
+// Encoder encodes the headers of a connection's answers.
+type Encoder struct {
+	fields *hpack.Encoder
+	block  bytes.Buffer
+}
+
+// NewEncoder returns an encoder whose table has the default size.
+func NewEncoder() *Encoder {
+	e := &Encoder{}
+	e.fields = hpack.NewEncoder(&e.block)
+	return e
+}
+
+// Resize sets the client's limit for the table.
+func (e *Encoder) Resize(limit uint32) {
+	e.fields.SetMaxDynamicTableSizeLimit(limit)
+	e.fields.SetMaxDynamicTableSize(min(limit, TableSize))
+}
+
+func (e *Encoder) field(name, value string) {
+	_ = e.fields.WriteField(hpack.HeaderField{Name: name, Value: value}) // to memory
+}
+
+// AppendAnswer appends the header of an answer, in frames of up to most bytes. A length below 0 is
+// unknown. If end is true, the answer has no body.
+func (e *Encoder) AppendAnswer(b []byte, id uint32, resp *exchange.Response, length int64, end bool, most int) []byte {
+	e.block.Reset()
+	e.field(":status", strconv.Itoa(resp.Status))
+	for name, values := range resp.Header {
+		switch name {
+		case "Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding", "Upgrade":
+			continue
+		}
+		for _, v := range values {
+			e.field(lower(name), v)
+		}
+	}
+	if length >= 0 && resp.Status != http.StatusNoContent && resp.Status != http.StatusNotModified && resp.Header.Get("Content-Length") == "" {
+		e.field("content-length", strconv.FormatInt(length, 10))
+	}
+	if resp.Header.Get("Date") == "" {
+		e.field("date", time.Now().UTC().Format(http.TimeFormat))
+	}
+	return e.appendBlock(b, id, end, most)
+}
+
+// AppendContinue appends an answer that asks the client for the body that it announced.
+func (e *Encoder) AppendContinue(b []byte, id uint32, most int) []byte {
+	e.block.Reset()
+	e.field(":status", strconv.Itoa(http.StatusContinue))
+	return e.appendBlock(b, id, false, most)
+}
+
+func (e *Encoder) appendBlock(b []byte, id uint32, end bool, most int) []byte {
+	var flags http2.Flags
+	if end {
+		flags = http2.FlagHeadersEndStream
+	}
+	for kind := http2.FrameHeaders; ; kind, flags = http2.FrameContinuation, 0 {
+		piece := e.block.Next(most)
+		if e.block.Len() == 0 {
+			flags |= http2.FlagHeadersEndHeaders
+		}
+		b = append(AppendHead(b, len(piece), kind, flags, id), piece...)
+		if e.block.Len() == 0 {
+			return b
+		}
+	}
+}
+
+// lowered has the names of usual fields, so that they are not made for each answer.
+var lowered = func() map[string]string {
+	names := map[string]string{}
+	for _, name := range []string{
+		"Audit-Id", "Cache-Control", "Content-Encoding", "Content-Length", "Content-Type", "Date", "Vary", "Warning",
+		"X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid",
+	} {
+		names[name] = strings.ToLower(name)
+	}
+	return names
+}()
+
+func lower(name string) string {
+	if l, ok := lowered[name]; ok {
+		return l
+	}
+	return strings.ToLower(name)
+}
+
+// ReadRequest returns the request that begins with f. The error is a StreamError.
+func ReadRequest(f *http2.MetaHeadersFrame) (*exchange.Request, error) {
+	wrong := http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
+	req := &exchange.Request{
+		Method: f.PseudoValue("method"), Target: f.PseudoValue("path"), Host: f.PseudoValue("authority"),
+		Header: make(http.Header, len(f.Fields)),
+	}
+	switch {
+	case req.Method == "", req.Target == "", f.PseudoValue("scheme") == "":
+		return nil, wrong
+	case req.Method == http.MethodConnect, f.PseudoValue("protocol") != "":
+		return nil, wrong
+	case req.Target[0] != '/' && (req.Target != "*" || req.Method != http.MethodOptions):
+		return nil, wrong
+	}
+	var cookies []string // a client may send pieces of the field
+	for _, field := range f.RegularFields() {
+		switch field.Name {
+		case "cookie":
+			cookies = append(cookies, field.Value)
+			continue
+		case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
+			return nil, wrong
+		case "te":
+			if field.Value != "trailers" {
+				return nil, wrong
+			}
+		}
+		req.Header.Add(field.Name, field.Value)
+	}
+	if len(cookies) > 0 {
+		req.Header.Set("Cookie", strings.Join(cookies, "; "))
+	}
+	if req.Host == "" {
+		req.Host = req.Header.Get("Host")
+	}
+	req.Header.Del("Host")
+	req.SplitTarget()
+	return req, nil
+}
