@@ -49,7 +49,7 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 	if resp.Close {
 		c.drain()
 	}
-	head := req.Method == http.MethodHead
+	head := req.Method == http.MethodHead || resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified
 	switch {
 	case resp.Stream != nil:
 		pumped = c.stream(s, rt, resp)
