@@ -1,0 +1,372 @@
+package h2
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/watchproxy/watchproxy/proxy/h2/frame"
+)
+
+// client is a peer that counts windows and keeps the states of its streams. It checks each frame of
+// a server against them:
+//
+//  1. DATA stays within the windows of its stream and of the connection.
+//  2. No frame exceeds SETTINGS_MAX_FRAME_SIZE.
+//  3. A stream has one final HEADERS, then DATA, then nothing except one RST_STREAM.
+//  4. A stream that the client has reset gets no frame once the server has read the reset.
+//
+// A setting that the server has not acknowledged may be in force or not, so the larger one counts.
+type client struct {
+	net     net.Conn
+	framer  *http2.Framer // reads
+	running sync.WaitGroup
+	mu      struct {
+		sync.Mutex
+		changed *sync.Cond
+		err     error // why reading ended
+		broken  error // the first breach of the rules
+		budget  int   // how many bytes may be read; below 0 for any number
+		calls   map[uint32]*call
+		last    uint32
+
+		unsent   bytes.Buffer // the writer sends it
+		closed   bool
+		out      *http2.Framer // to unsent
+		block    bytes.Buffer
+		encoder  *hpack.Encoder
+		window   int64              // what the server may send
+		settings []map[string]int64 // in force, and then those without an acknowledgement
+		pings    []func()           // called when a PING is answered
+		goaway   bool
+
+		sendWindow, sendInitial, sendMax int64 // what the client may send
+	}
+}
+
+const (
+	initialWindow, maxFrame = "initial window", "largest frame"
+)
+
+// call is a stream of a client.
+type call struct {
+	id                     uint32
+	given, got, sendWindow int64
+	informed               []string // statuses of informational answers
+	header                 []hpack.HeaderField
+	body                   []byte
+	headed, ended          bool
+	reset                  *http2.ErrCode // by the server
+	canceled, confirmed    bool           // reset by the client, which the server has read
+	uploaded               bool           // the client has ended its side
+}
+
+// over tells whether nothing more is to come.
+func (s *call) over() bool { return s.ended || s.reset != nil || s.canceled }
+
+func newClient(nc net.Conn, then func(f http2.Frame), settings ...http2.Setting) *client {
+	c := &client{net: nc}
+	c.framer = http2.NewFramer(nil, (*budgeted)(c))
+	c.framer.SetMaxReadFrameSize(1 << 24)
+	c.framer.ReadMetaHeaders = hpack.NewDecoder(frame.TableSize, nil)
+	c.framer.MaxHeaderListSize = 16 << 20
+	c.mu.changed = sync.NewCond(&c.mu)
+	c.mu.calls = map[uint32]*call{}
+	c.mu.out = http2.NewFramer(&c.mu.unsent, nil)
+	c.mu.out.AllowIllegalWrites = true
+	c.mu.encoder = hpack.NewEncoder(&c.mu.block)
+	c.mu.budget = -1
+	c.mu.window, c.mu.settings = windowInitial, []map[string]int64{{initialWindow: windowInitial, maxFrame: frameMax}}
+	c.mu.sendWindow, c.mu.sendInitial, c.mu.sendMax = windowInitial, windowInitial, frameMax
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.unsent.WriteString(http2.ClientPreface)
+	c.setLocked(settings...)
+	c.running.Go(c.write)
+	c.running.Go(func() { c.read(then) })
+	return c
+}
+
+// budgeted reads no more than the client's budget.
+type budgeted client
+
+// Read implements io.Reader.
+func (b *budgeted) Read(p []byte) (int, error) {
+	c := (*client)(b)
+	c.mu.Lock()
+	for c.mu.budget == 0 {
+		c.mu.changed.Wait()
+	}
+	if c.mu.budget > 0 {
+		p = p[:min(len(p), c.mu.budget)]
+		c.mu.budget -= len(p)
+	}
+	c.mu.Unlock()
+	n, err := c.net.Read(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.budget >= 0 {
+		c.mu.budget += len(p) - n
+	}
+	return n, err
+}
+
+// read reads until the connection ends. It calls then after each frame, without the lock.
+func (c *client) read(then func(f http2.Frame)) {
+	for {
+		f, err := c.framer.ReadFrame()
+		c.mu.Lock()
+		if err != nil {
+			c.mu.err = err
+			c.mu.changed.Broadcast()
+			c.mu.Unlock()
+			return
+		}
+		if err := c.takeLocked(f); err != nil && c.mu.broken == nil {
+			c.mu.broken = err
+		}
+		c.mu.changed.Broadcast()
+		c.mu.Unlock()
+		then(f)
+	}
+}
+
+// write sends what there is to send, until the connection ends or close is called.
+func (c *client) write() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		for c.mu.unsent.Len() == 0 && !c.mu.closed && c.mu.err == nil {
+			c.mu.changed.Wait()
+		}
+		if c.mu.closed || c.mu.err != nil {
+			return
+		}
+		p := bytes.Clone(c.mu.unsent.Bytes())
+		c.mu.unsent.Reset()
+		c.mu.Unlock()
+		_, _ = c.net.Write(p) // the reader sees that the connection is gone
+		c.mu.Lock()
+	}
+}
+
+// close ends the connection and both goroutines.
+func (c *client) close() {
+	c.net.Close()
+	c.do(func() { c.mu.closed, c.mu.budget = true, -1 })
+	c.running.Wait()
+}
+
+// do calls f with the lock held.
+func (c *client) do(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+	c.mu.changed.Broadcast()
+}
+
+// mostLocked is the largest value that a setting may have for the server now.
+func (c *client) mostLocked(setting string) (most int64) {
+	for _, s := range c.mu.settings {
+		most = max(most, s[setting])
+	}
+	return most
+}
+
+func (c *client) takeLocked(f http2.Frame) error {
+	h := f.Header()
+	if int64(h.Length) > c.mostLocked(maxFrame) {
+		return fmt.Errorf("%v is larger than the client allows", h)
+	}
+	switch f := f.(type) {
+	case *http2.SettingsFrame:
+		return c.takeSettingsLocked(f)
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			return c.mu.out.WritePing(true, f.Data)
+		}
+		if len(c.mu.pings) == 0 {
+			return fmt.Errorf("%v answers no ping", h)
+		}
+		c.mu.pings[0]()
+		c.mu.pings = c.mu.pings[1:]
+		return nil
+	case *http2.GoAwayFrame:
+		c.mu.goaway = true
+		return nil
+	}
+	if h.StreamID == 0 {
+		if f, ok := f.(*http2.WindowUpdateFrame); ok {
+			c.mu.sendWindow += int64(f.Increment)
+		}
+		return nil
+	}
+	s := c.mu.calls[h.StreamID]
+	if s == nil {
+		return fmt.Errorf("%v is for no stream of the client", h)
+	}
+	if s.confirmed || s.reset != nil && h.Type != http2.FrameRSTStream {
+		return fmt.Errorf("%v is for a stream that was reset", h)
+	}
+	return c.takeStreamLocked(s, f)
+}
+
+func (c *client) takeSettingsLocked(f *http2.SettingsFrame) error {
+	if f.IsAck() {
+		if len(c.mu.settings) < 2 {
+			return fmt.Errorf("%v acknowledges nothing", f)
+		}
+		c.mu.settings = c.mu.settings[1:]
+		return nil
+	}
+	if n, ok := f.Value(http2.SettingInitialWindowSize); ok {
+		for _, s := range c.mu.calls {
+			s.sendWindow += int64(n) - c.mu.sendInitial
+		}
+		c.mu.sendInitial = int64(n)
+	}
+	if n, ok := f.Value(http2.SettingMaxFrameSize); ok {
+		c.mu.sendMax = int64(n)
+	}
+	return c.mu.out.WriteSettingsAck()
+}
+
+func (c *client) takeStreamLocked(s *call, f http2.Frame) error {
+	switch f := f.(type) {
+	case *http2.MetaHeadersFrame:
+		status := f.PseudoValue("status")
+		if s.headed {
+			return fmt.Errorf("%v follows the header of the answer", f)
+		}
+		if status[0] == '1' && !f.StreamEnded() {
+			s.informed = append(s.informed, status)
+			return nil
+		}
+		s.headed, s.ended, s.header = true, f.StreamEnded(), slices.Clone(f.Fields)
+	case *http2.DataFrame:
+		if !s.headed || s.ended {
+			return fmt.Errorf("%v is not within an answer", f)
+		}
+		s.ended = f.StreamEnded()
+		s.body = append(s.body, f.Data()...)
+		s.got += int64(f.Length)
+		c.mu.window -= int64(f.Length)
+		if f.Length > 0 && (c.mu.window < 0 || s.got > s.given+c.mostLocked(initialWindow)) {
+			return fmt.Errorf("%v exceeds a window: %d left on the connection, %d of %d+%d taken",
+				f, c.mu.window, s.got, s.given, c.mostLocked(initialWindow))
+		}
+	case *http2.WindowUpdateFrame:
+		s.sendWindow += int64(f.Increment)
+	case *http2.RSTStreamFrame:
+		if s.reset == nil { // else what was on its way is refused, too
+			s.reset = &f.ErrCode
+		}
+	default:
+		return fmt.Errorf("%v is unknown", f)
+	}
+	return nil
+}
+
+func (c *client) setLocked(settings ...http2.Setting) {
+	next := maps.Clone(c.mu.settings[len(c.mu.settings)-1])
+	for _, s := range settings {
+		switch s.ID {
+		case http2.SettingInitialWindowSize:
+			next[initialWindow] = int64(s.Val)
+		case http2.SettingMaxFrameSize:
+			next[maxFrame] = int64(s.Val)
+		}
+	}
+	c.mu.settings = append(c.mu.settings, next)
+	_ = c.mu.out.WriteSettings(settings...)
+}
+
+// beginLocked opens a stream.
+func (c *client) beginLocked(end bool, piece, pad int, fields ...hpack.HeaderField) *call {
+	id := (c.mu.last + 1) | 1 // the next odd one
+	s := &call{id: id, sendWindow: c.mu.sendInitial, uploaded: end}
+	c.mu.last, c.mu.calls[id] = id, s
+	c.headersLocked(id, end, piece, pad, fields...)
+	return s
+}
+
+// headersLocked writes a header in frames of a size.
+func (c *client) headersLocked(id uint32, end bool, piece, pad int, fields ...hpack.HeaderField) {
+	c.mu.block.Reset()
+	for _, f := range fields {
+		_ = c.mu.encoder.WriteField(f)
+	}
+	first := c.mu.block.Next(piece)
+	_ = c.mu.out.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: id, BlockFragment: first, EndStream: end, EndHeaders: c.mu.block.Len() == 0, PadLength: uint8(pad),
+	})
+	for c.mu.block.Len() > 0 {
+		next := c.mu.block.Next(piece)
+		_ = c.mu.out.WriteContinuation(id, c.mu.block.Len() == 0, next)
+	}
+}
+
+// dataLocked writes as much of p as the windows allow, in a frame with padding. It tells how much.
+func (c *client) dataLocked(s *call, p []byte, end bool, pad int) int {
+	left := min(c.mu.sendWindow, s.sendWindow, c.mu.sendMax)
+	if pad > 0 {
+		left -= int64(pad) + 1
+	}
+	if left < min(1, int64(len(p))) {
+		return 0
+	}
+	n := min(len(p), int(left))
+	size := int64(n)
+	s.uploaded = end && n == len(p)
+	if pad > 0 {
+		size += int64(pad) + 1
+		_ = c.mu.out.WriteDataPadded(s.id, s.uploaded, p[:n], make([]byte, pad))
+	} else {
+		_ = c.mu.out.WriteData(s.id, s.uploaded, p[:n])
+	}
+	c.mu.sendWindow -= size
+	s.sendWindow -= size
+	return n
+}
+
+// widenLocked gives the server windows; s is nil for the connection's.
+func (c *client) widenLocked(s *call, n int64) {
+	if s == nil {
+		c.mu.window += n
+		_ = c.mu.out.WriteWindowUpdate(0, uint32(n))
+	} else {
+		s.given += n
+		_ = c.mu.out.WriteWindowUpdate(s.id, uint32(n))
+	}
+}
+
+// cancelLocked resets a stream.
+func (c *client) cancelLocked(s *call) {
+	s.canceled = true
+	_ = c.mu.out.WriteRSTStream(s.id, http2.ErrCodeCancel)
+	c.pingLocked(func() { s.confirmed = true })
+}
+
+func (c *client) pingLocked(answered func()) {
+	c.mu.pings = append(c.mu.pings, answered)
+	_ = c.mu.out.WritePing(false, [8]byte{})
+}
+
+// await waits until done or the end of the connection, of which it is the error.
+func (c *client) await(done func() bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !done() {
+		if c.mu.err != nil {
+			return c.mu.err
+		}
+		c.mu.changed.Wait()
+	}
+	return c.mu.broken
+}

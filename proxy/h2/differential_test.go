@@ -1,0 +1,377 @@
+package h2
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/watchproxy/watchproxy/proxy/conn"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 takes one from the clock")
+
+// session is a connection with its settings, and the shapes that it carries at a time.
+type session struct {
+	raw                   bool // by single frames instead of x/net's client
+	window, frame, widens int
+	shapes                []*shape
+}
+
+func newSession(random *rand.Rand) *session {
+	s := &session{raw: random.IntN(3) > 0, window: cachetest.AnySize(random, 4<<20), frame: 16 << 10}
+	if random.IntN(2) == 0 {
+		s.frame += random.IntN(1 << 20)
+	}
+	n := pick(random, 1, 1, 2, 4, 8)
+	for i := range n {
+		s.shapes = append(s.shapes, newShape(random, i, s.raw, n == 1))
+	}
+	s.widens = cachetest.AnySize(random, 1<<20) + 8<<10
+	return s
+}
+
+// server has one of the two servers answer the requests of a session.
+type server struct {
+	shapes  []*shape
+	heard   []*heard
+	running sync.WaitGroup
+	dial    func() (net.Conn, error)
+	close   func()
+}
+
+func (s *server) begin(h http.Header, heard *heard) (*shape, bool) {
+	i, err := strconv.Atoi(h.Get("X-Shape"))
+	if err != nil {
+		return nil, false
+	}
+	heard.header = h
+	s.heard[i] = heard
+	return s.shapes[i], true
+}
+
+func (s *server) listen(t *testing.T, serve func(l net.Listener)) net.Listener {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.dial = func() (net.Conn, error) { return net.Dial("tcp", l.Addr().String()) }
+	s.running.Go(func() { serve(l) })
+	return l
+}
+
+// ours is the server of this package.
+func ours(t *testing.T) *server {
+	t.Helper()
+	s := &server{}
+	h2 := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
+		h := &heard{method: req.Method, target: req.Target, host: req.Host}
+		shape, ok := s.begin(req.Header, h)
+		if !ok {
+			return says("no shape")
+		}
+		var body io.Reader = http.NoBody
+		if req.Body != nil {
+			body = req.Body
+		}
+		shape.hear(ctx, h, body)
+		return shape.respond(ctx, h)
+	}, options())
+	l := s.listen(t, func(l net.Listener) {
+		for {
+			accepted, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.running.Go(func() { h2.Serve(conn.New(accepted)) })
+		}
+	})
+	s.close = func() { l.Close(); s.running.Wait() }
+	return s
+}
+
+// theirs is net/http's.
+func theirs(t *testing.T) *server {
+	t.Helper()
+	s := &server{}
+	var handlers sync.WaitGroup
+	h1 := &http.Server{
+		ErrorLog: log.New(io.Discard, "", 0), DisableGeneralOptionsHandler: true, Protocols: &http.Protocols{}, MaxHeaderBytes: options().Limits.HeaderBytes - 10*32,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			handlers.Add(1)
+			defer handlers.Done()
+			h := &heard{method: r.Method, target: r.RequestURI, host: r.Host}
+			if shape, ok := s.begin(r.Header, h); ok {
+				shape.hear(r.Context(), h, r.Body)
+				shape.serve(w, r, h)
+			}
+		}),
+	}
+	h1.Protocols.SetUnencryptedHTTP2(true)
+	s.listen(t, func(l net.Listener) { h1.Serve(l) })
+	s.close = func() { h1.Close(); s.running.Wait(); handlers.Wait() }
+	return s
+}
+
+// run carries a session out with a server.
+func (s *session) run(t *testing.T, with func(*testing.T) *server) (all []seen, said []*heard) {
+	t.Helper()
+	srv := with(t)
+	srv.shapes, srv.heard = s.shapes, make([]*heard, len(s.shapes))
+	for _, shape := range s.shapes {
+		shape.started, shape.read = make(chan struct{}), make(chan struct{})
+	}
+	nc, err := srv.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.SetDeadline(time.Now().Add(20 * time.Second))
+	all = make([]seen, len(s.shapes))
+	connect := s.transport
+	if s.raw {
+		connect = s.frames
+	}
+	ask, done := connect(nc)
+	var asking sync.WaitGroup
+	for i, shape := range s.shapes {
+		asking.Go(func() { all[i] = ask(shape) })
+	}
+	asking.Wait()
+	done()
+	nc.Close()
+	srv.close()
+	return all, srv.heard
+}
+
+// transport asks by x/net's client.
+func (s *session) transport(nc net.Conn) (ask func(*shape) seen, done func()) {
+	transport := &http2.Transport{
+		AllowHTTP: true, DisableCompression: true, MaxReadFrameSize: uint32(s.frame), StrictMaxConcurrentStreams: true,
+		DialTLSContext: func(context.Context, string, string, *tls.Config) (net.Conn, error) { return nc, nil },
+	}
+	cc, dialed := transport.NewClientConn(nc)
+	return func(shape *shape) (got seen) {
+		if dialed != nil {
+			return seen{end: dialed.Error()}
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		var body io.Reader
+		if shape.hasBody {
+			body = bytes.NewReader(shape.body)
+		}
+		r, err := http.NewRequestWithContext(ctx, shape.method, "http://a"+shape.target, body)
+		if err != nil {
+			return seen{end: err.Error()}
+		}
+		if shape.hasBody && shape.declared < 0 {
+			r.ContentLength = -1
+		}
+		for _, f := range shape.header {
+			r.Header.Add(f.Name, f.Value)
+		}
+		r.Host = shape.host
+		if shape.cancels && shape.kind == inBytes {
+			go func() { <-shape.read; cancel() }()
+		}
+		resp, err := cc.RoundTrip(r)
+		if err != nil {
+			return seen{end: ending(err)}
+		}
+		defer resp.Body.Close()
+		got = seen{status: strconv.Itoa(resp.StatusCode), header: resp.Header}
+		var p []byte
+		if shape.cancels {
+			p = make([]byte, len(shape.answer))
+			_, err = io.ReadFull(resp.Body, p)
+			cancel()
+		} else {
+			p, err = io.ReadAll(resp.Body)
+		}
+		got.body, got.end = digest(p), ending(err)
+		return got
+	}, func() {}
+}
+
+func ending(err error) string {
+	if reset, ok := errors.AsType[http2.StreamError](err); ok {
+		return reset.Code.String()
+	}
+	return fmt.Sprint(err)
+}
+
+// frames asks by single frames.
+func (s *session) frames(nc net.Conn) (ask func(*shape) seen, done func()) {
+	var c *client
+	ready := make(chan struct{})
+	c = newClient(nc, func(f http2.Frame) {
+		<-ready
+		if f.Header().Type == http2.FrameData && f.Header().Length > 0 {
+			c.do(func() { s.widenLocked(c, f.Header()) })
+		}
+	}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(s.window)}, http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(s.frame)})
+	close(ready)
+	return func(shape *shape) (got seen) {
+		var call *call
+		c.do(func() { call = c.beginLocked(!shape.hasBody, shape.piece, shape.pad, shape.fieldsOf()...) })
+		err := shape.upload(c, call)
+		if shape.cancels && err == nil {
+			<-shape.read
+			err = c.await(func() bool {
+				return call.over() || shape.kind == inBytes || call.headed && len(call.body) == len(shape.answer)
+			})
+			c.do(func() { c.cancelLocked(call) })
+			err = errors.Join(err, c.await(func() bool { return call.confirmed }))
+		}
+		if err == nil {
+			err = c.await(call.over)
+		}
+		if err == nil && shape.holds && !call.canceled {
+			err = c.await(func() bool { return call.reset != nil })
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return call.seen(err)
+	}, c.close
+}
+
+// widenLocked gives back what a frame took of the connection's window, and a stream the next window.
+func (s *session) widenLocked(c *client, h http2.FrameHeader) {
+	c.widenLocked(nil, int64(h.Length))
+	if call := c.mu.calls[h.StreamID]; !call.over() && int64(s.window)+call.given-call.got < int64(s.widens) {
+		c.widenLocked(call, int64(s.widens))
+	}
+}
+
+func (s *call) seen(err error) seen {
+	got := seen{informed: strings.Join(s.informed, " "), header: http.Header{}, end: fmt.Sprint(err)}
+	for _, f := range s.header {
+		if f.Name == ":status" {
+			got.status = f.Value
+		} else {
+			got.header.Add(f.Name, f.Value)
+		}
+	}
+	if s.headed {
+		got.body = digest(s.body)
+	}
+	if s.reset != nil {
+		got.end = s.reset.String()
+	}
+	return got
+}
+
+// upload sends the body of a request as far as the server wants it.
+func (s *shape) upload(c *client, call *call) error {
+	if !s.hasBody {
+		return nil
+	}
+	if s.expects() {
+		if err := c.await(func() bool { return call.over() || len(call.informed) > 0 }); err != nil {
+			return err
+		}
+	}
+	if s.declared >= 0 && s.declared != len(s.body) {
+		<-s.started
+	}
+	for p, ended := s.body, false; !ended; {
+		err := c.await(func() bool {
+			if call.over() {
+				ended = true
+				return true
+			}
+			n := c.dataLocked(call, p[:min(len(p), s.piece)], len(p) <= s.piece && len(s.trailers) == 0 && !s.holds, s.pad)
+			if p = p[n:]; n > 0 || call.uploaded {
+				c.mu.changed.Broadcast()
+			}
+			ended = call.uploaded || len(p) == 0
+			return n > 0 || ended
+		})
+		if err != nil {
+			return err
+		}
+	}
+	c.do(func() {
+		if !call.over() && !s.holds && !call.uploaded {
+			call.uploaded = true
+			c.headersLocked(call.id, true, s.piece, 0, s.trailers...)
+		}
+	})
+	return nil
+}
+
+// TestLikeNetHTTP compares this server with net/http's: what clients and handlers see.
+func TestLikeNetHTTP(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("to repeat: -run '^%s$' -seed %d", t.Name(), seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	const shapes = 500
+	for done := 0; done < shapes; {
+		s := newSession(random)
+		got, heard := s.run(t, ours)
+		want, wantHeard := s.run(t, theirs)
+		for i, shape := range s.shapes {
+			shape.except(&got[i], heard[i])
+			shape.except(&want[i], wantHeard[i])
+			if !reflect.DeepEqual(got[i], want[i]) {
+				t.Errorf("%+v\nthe client sees %.2000v\ninstead of      %.2000v", shape, got[i], want[i])
+			}
+			if !reflect.DeepEqual(heard[i], wantHeard[i]) {
+				t.Errorf("%+v\nthe handler sees %.2000v\ninstead of       %.2000v", shape, heard[i], wantHeard[i])
+			}
+		}
+		if done += len(s.shapes); t.Failed() {
+			return
+		}
+	}
+}
+
+// except removes what may differ.
+func (s *shape) except(got *seen, h *heard) {
+	if strings.Contains(got.end, "EOF") || strings.Contains(got.end, "reset by peer") {
+		got.end = "the connection ended"
+	}
+	if got.status == "431" { // each server words it
+		got.header, got.body = nil, ""
+	}
+	got.header = briefly(got.header)
+	got.header.Del("Date")
+	if len(s.fields["Content-Type"]) == 0 {
+		got.header.Del("Content-Type") // net/http guesses it
+	}
+	if got.status == "400" && len(got.header["X-Content-Type-Options"]) > 0 {
+		*got = seen{header: http.Header{}, end: http2.ErrCodeProtocol.String()} // net/http answers fields of one connection by a 400
+	}
+	if !s.holds && got.end == http2.ErrCodeNo.String() {
+		got.end = "<nil>" // the end of the upload and the answer may cross
+	}
+	if h != nil {
+		h.target, h.header = brief(h.target), briefly(h.header)
+		if h.unread {
+			h.body = "" // it is as long as what came before the failure
+		}
+		h.header.Del("Host")    // the field is in h.host; net/http leaves a second copy
+		h.header.Del("Expect")  // net/http drops it once it has seen to it
+		h.header.Del("Trailer") // likewise; this server drops the trailers themselves
+	}
+}

@@ -1,0 +1,371 @@
+package h2
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+)
+
+// shape is a request, and how a handler behaves when it gets the request.
+type shape struct {
+	method, target, host string // no target or host: the field is left out
+	header               []hpack.HeaderField
+	hasBody              bool
+	body                 []byte
+	declared             int // the content-length; below 0 for none
+	trailers             []hpack.HeaderField
+	holds                bool // the client does not end its side before the answer has ended
+	pad, piece           int  // padding and sizes of frames
+	cancels              bool // the client cancels when the handler has answered partly, or waits
+	started              chan struct{}
+	read                 chan struct{} // closed when the handler has read what it reads
+
+	reads  int // bytes of the body; below 0 for all
+	status int
+	fields http.Header
+	answer []byte
+	kind   kind
+	pieces int
+	fails  bool // the answer breaks after its bytes
+}
+
+// kind is how the handler gives its body.
+type kind int
+
+const (
+	inBytes kind = iota
+	inList
+	inEndlessList // of unknown length
+	inReader
+	inEndlessReader
+	inStream
+	kinds
+)
+
+func (k kind) known() bool { return k == inBytes || k == inList || k == inReader }
+
+// pick returns one of several values.
+func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
+
+func bytesOf(random *rand.Rand, most int) []byte {
+	if random.IntN(4) == 0 {
+		return nil
+	}
+	p := make([]byte, cachetest.AnySize(random, most))
+	for i := range p {
+		p[i] = 'a' + byte(i*7%26)
+	}
+	p[random.IntN(len(p))] = byte(random.IntN(256))
+	return p
+}
+
+func newShape(random *rand.Rand, number int, raw, alone bool) *shape {
+	one := func(in int) bool { return random.IntN(in) == 0 }
+	s := &shape{
+		method: pick(random, "GET", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"),
+		target: pick(random, "/", "/api/v1/pods", "/a%20b/%2F", "/a//b/../c", "/%C3%A9", "/"+strings.Repeat("p/", 500)) +
+			pick(random, "", "", "?watch=0&limit=5", "?a=b&a=c;d=%26", "?"+strings.Repeat("q=1&", 1000), "?"),
+		host: pick(random, "a", "a.example:443", "[::1]:6443"), declared: -1, started: make(chan struct{}), read: make(chan struct{}),
+		pieces: 1 + random.IntN(5), piece: 16000, kind: kind(random.IntN(int(kinds))),
+		status: pick(random, 200, 200, 200, 201, 204, 304, 301, 400, 404, 410, 429, 500, 503),
+		answer: bytesOf(random, 1<<20),
+	}
+	s.header = []hpack.HeaderField{{Name: "x-shape", Value: strconv.Itoa(number)}}
+	for range pick(random, 0, 1, 5, 50) {
+		s.header = append(s.header, hpack.HeaderField{
+			Name:  pick(random, "x-a", "x-b", "accept", "x-"+strconv.Itoa(random.IntN(100))),
+			Value: strings.Repeat(pick(random, "v", "v ", "é", ","), random.IntN(pick(random, 2, 20, 500))) + "e",
+		})
+	}
+	if one(8) {
+		s.header = append(s.header, hpack.HeaderField{Name: "x-long", Value: strings.Repeat("l", 30<<10)})
+	}
+	s.fields = http.Header{}
+	for range pick(random, 0, 1, 5, 50) {
+		s.fields.Add(pick(random, "X-A", "X-B", "Content-Type", "Warning", "X-"+strconv.Itoa(random.IntN(100))),
+			strings.Repeat(pick(random, "v", "é", ","), random.IntN(pick(random, 2, 20, 2000)))+"e")
+	}
+	if s.kind == inStream { // as watches
+		s.method, s.status = "GET", 200
+	}
+	if s.hasBody = s.method != "GET" && s.method != "HEAD" && one(2); s.hasBody {
+		s.body = bytesOf(random, 1<<20)
+		if s.declared = len(s.body); one(2) && (raw || len(s.body) > 0) {
+			s.declared = -1
+		}
+		s.reads = pick(random, -1, -1, 0, random.IntN(len(s.body)+1))
+	}
+	s.fails = one(12) && s.method != "HEAD" && (s.kind == inReader || s.kind == inEndlessReader)
+	s.cancels = one(10) && s.method != "HEAD" && (s.kind == inBytes || s.kind == inEndlessReader) && !s.fails && (!s.hasBody || s.reads < 0)
+	if s.status == 204 || s.status == 304 {
+		s.fails, s.cancels = false, false
+	}
+	if raw {
+		s.unusual(random, alone)
+	}
+	if !s.hasBody {
+		s.declared, s.trailers, s.holds = -1, nil, false
+	}
+	if s.declared >= 0 {
+		s.header = append(s.header, hpack.HeaderField{Name: "content-length", Value: strconv.Itoa(s.declared)})
+	}
+	return s
+}
+
+// unusual makes a shape that x/net's client does not send. One that ends its connection is alone on it.
+func (s *shape) unusual(random *rand.Rand, alone bool) {
+	one := func(in int) bool { return random.IntN(in) == 0 }
+	add := func(name, value string) { s.header = append(s.header, hpack.HeaderField{Name: name, Value: value}) }
+	odd := -1
+	if alone {
+		odd = random.IntN(24)
+	}
+	if odd >= 0 {
+		s.cancels = false
+	}
+	if odd >= 0 && odd < 6 { // net/http ends a connection that sends the body of a malformed request
+		s.hasBody = false
+	}
+	if one(4) {
+		s.pad = 1 + random.IntN(255)
+	}
+	if one(4) {
+		s.piece = 16 + cachetest.AnySize(random, 16000)
+	}
+	if one(8) {
+		add("cookie", "a=b")
+		add("x-between", "1")
+		add("cookie", "c=d; e=f")
+	}
+	if one(8) {
+		add("te", "trailers")
+	}
+	if s.hasBody && one(3) {
+		add("expect", "100-continue")
+	}
+	if s.hasBody && one(4) {
+		s.trailers = []hpack.HeaderField{{Name: "x-trailer", Value: strings.Repeat("t", random.IntN(100))}}
+	}
+	if s.hasBody && s.reads >= 0 {
+		s.holds = one(2)
+	}
+	switch odd {
+	case 0:
+		s.method, s.target = "OPTIONS", "*"
+	case 1:
+		s.target = pick(random, "", "nothing") // net/http also takes absolute targets, and * for any method
+	case 2:
+		s.method = pick(random, "", "CONNECT", "G T")
+	case 3:
+		add(pick(random, "connection", "te", "upgrade", "transfer-encoding", "X-Upper", "x y", ":path", "keep-alive"), "close")
+	case 4:
+		s.host = ""
+		add("host", "other")
+	case 5:
+		for range 70 { // one byte each, once the table has the field
+			add("x-huge", strings.Repeat("h", 1<<10))
+		}
+	case 6:
+		if s.hasBody && s.reads < 0 && len(s.body) > 0 && !s.expects() {
+			s.declared = len(s.body) - 1 - random.IntN(len(s.body)) // the rest is too much
+		}
+	}
+}
+
+func (s *shape) expects() bool {
+	return slices.ContainsFunc(s.header, func(f hpack.HeaderField) bool { return f.Name == "expect" })
+}
+
+// fieldsOf are the fields of the request's HEADERS.
+func (s *shape) fieldsOf() (all []hpack.HeaderField) {
+	for _, f := range []hpack.HeaderField{
+		{Name: ":method", Value: s.method},
+		{Name: ":scheme", Value: "http"},
+		{Name: ":authority", Value: s.host},
+		{Name: ":path", Value: s.target},
+	} {
+		if f.Value != "" {
+			all = append(all, f)
+		}
+	}
+	return append(all, s.header...)
+}
+
+// heard is what a handler learns.
+type heard struct {
+	method, target, host string
+	header               http.Header
+	body                 string
+	unread               bool // reading the body failed
+	ended                bool // the context ended when the client canceled
+}
+
+// seen is what a client learns.
+type seen struct {
+	status   string
+	informed string
+	header   http.Header
+	body     string
+	end      string
+}
+
+func digest(p []byte) string { return fmt.Sprintf("%d bytes, %.4x", len(p), sha256.Sum256(p)) }
+
+// hear does what the handlers behind both servers do with the request.
+func (s *shape) hear(ctx context.Context, h *heard, body io.Reader) {
+	close(s.started)
+	if s.reads != 0 {
+		var got []byte
+		var err error
+		if s.reads < 0 {
+			got, err = io.ReadAll(body)
+		} else {
+			got = make([]byte, s.reads)
+			_, err = io.ReadFull(body, got)
+		}
+		h.body, h.unread = digest(got), err != nil
+	}
+	close(s.read)
+	if h.header = maps.Clone(h.header); s.cancels && s.kind == inBytes {
+		h.wait(ctx)
+	}
+}
+
+func (h *heard) wait(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		h.ended = true
+	case <-time.After(5 * time.Second):
+	}
+}
+
+// serve answers through net/http.
+func (s *shape) serve(w http.ResponseWriter, r *http.Request, h *heard) {
+	maps.Copy(w.Header(), s.fields)
+	if s.kind.known() && s.status != http.StatusNoContent && s.status != http.StatusNotModified {
+		w.Header().Set("Content-Length", strconv.Itoa(len(s.answer)))
+	}
+	w.WriteHeader(s.status)
+	flush := w.(http.Flusher).Flush
+	if !s.kind.known() || s.fails {
+		flush()
+	}
+	for piece := range slices.Chunk(s.answer, len(s.answer)/s.pieces+1) {
+		w.Write(piece)
+		flush()
+	}
+	if s.cancels {
+		flush()
+		h.wait(r.Context())
+	}
+	if s.cancels || s.fails {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// respond answers through exchange.Response.
+func (s *shape) respond(ctx context.Context, h *heard) *exchange.Response {
+	resp := exchange.NewResponse(s.status, exchange.FromProxy)
+	maps.Copy(resp.Header, s.fields)
+	if resp.Length = -1; s.kind.known() {
+		resp.Length = int64(len(s.answer))
+	}
+	var pieces io.Reader = bytes.NewReader(nil)
+	for piece := range slices.Chunk(s.answer, len(s.answer)/s.pieces+1) {
+		pieces = io.MultiReader(pieces, bytes.NewReader(piece))
+	}
+	switch s.kind {
+	case inBytes:
+		resp.Bytes = s.answer
+	case inList, inEndlessList:
+		resp.List = writerTo{pieces}
+	case inReader, inEndlessReader:
+		resp.Reader = io.NopCloser(io.MultiReader(pieces, readerFunc(func() error {
+			if s.cancels {
+				h.wait(ctx)
+			}
+			if s.cancels || s.fails {
+				return errors.New("broken")
+			}
+			return io.EOF
+		})))
+	case inStream:
+		resp.Stream = stream2{pieces}
+	}
+	return resp
+}
+
+type writerTo struct{ from io.Reader }
+
+// WriteTo implements io.WriterTo.
+func (l writerTo) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, l.from) }
+
+type readerFunc func() error
+
+// Read implements io.Reader.
+func (f readerFunc) Read([]byte) (int, error) { return 0, f() }
+
+type stream2 struct{ from io.Reader }
+
+// Run implements exchange.Stream.
+func (s stream2) Run(_ context.Context, out *exchange.ChunkWriter) {
+	var scratch [1000]byte
+	for {
+		n, err := s.from.Read(scratch[:])
+		b := out.Pending()
+		if *b = append(*b, scratch[:n]...); out.Flush() != nil || err != nil {
+			return
+		}
+	}
+}
+
+// Abandon implements exchange.Stream.
+func (stream2) Abandon() {}
+
+// String implements fmt.Stringer.
+func (s *shape) String() string {
+	short := *s
+	short.body, short.answer, short.started, short.read, short.target = nil, nil, nil, nil, brief(s.target)
+	short.header = slices.Clone(s.header)
+	for i := range s.header {
+		short.header[i].Value = brief(s.header[i].Value)
+	}
+	short.fields = briefly(s.fields)
+	return fmt.Sprintf("%+v body %s, answer %s", plain(short), digest(s.body), digest(s.answer))
+}
+
+type plain shape
+
+// brief shortens a long value.
+func brief(s string) string {
+	if len(s) < 40 {
+		return s
+	}
+	return digest([]byte(s))
+}
+
+// briefly shortens the values of a header.
+func briefly(h http.Header) http.Header {
+	short := http.Header{}
+	for name, values := range h {
+		for _, v := range values {
+			short.Add(name, brief(v))
+		}
+	}
+	return short
+}
