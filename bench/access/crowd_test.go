@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
@@ -50,7 +51,7 @@ func TestCrowd(t *testing.T) {
 	const askers, growth = 32, 64 << 20 // bytes: some 6 KiB for each
 	f.outlasts(t, w, crowdSize, askers, growth, func(ctx context.Context, i int) error {
 		for token, want := range map[string]int{tokenOf(crowdUser(i)): ok, fmt.Sprintf("garbage-%d", i): unknown} {
-			if err := f.expect(ctx, &caller{name: token, token: token}, request{target: oneConfigMap, http2: i%2 == 0}, want); err != nil {
+			if err := f.expect(ctx, &caller{name: token, token: token}, request{target: oneConfigMap, protocol: cluster.DrawProtocol(token)}, want); err != nil {
 				return err
 			}
 		}
@@ -79,7 +80,7 @@ func TestFloodOfQuestions(t *testing.T) {
 			fmt.Sprintf("/api/v1/made%d?resourceVersion=0", i),
 			fmt.Sprintf("/apis/made%d.example.com/v1/things?resourceVersion=0", i),
 		} {
-			if err := f.expect(ctx, w.callers["nobody"], request{target: target, http2: i%2 == 0}, forbidden); err != nil {
+			if err := f.expect(ctx, w.callers["nobody"], request{target: target}, forbidden); err != nil {
 				return err
 			}
 		}

@@ -10,7 +10,8 @@
 // forwarded request arrives upstream, the delay until a removed right ends, the cost of many
 // callers, and a proxy that may not read some resource.
 //
-// By default the matrix asks a random part of its questions; -seed repeats the run. With
-// -everything it asks all questions: some 43,000 with full caches. With -self the apiserver takes
-// the place of the proxy: a difference is then an error of the test.
+// Three of four requests use HTTP/2, the others HTTP/1.1. By default the matrix asks a random part of
+// its questions; -seed repeats the run. With -everything it asks all questions: some 43,000 with full
+// caches. With -self the apiserver takes the place of the proxy: a difference is then an error of the
+// test.
 package access

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // impersonations are headers by which a caller with an impersonator's rights names another user.
@@ -110,7 +112,7 @@ func (w *world) checkIdentity(t *testing.T, f *front, c *caller, pod string) {
 		w.audit.SkipT(t)
 		first, direct := r.making("made-direct").named()
 		second, forwarded := r.making("made-forwarded").named()
-		second.http2 = drawn(2, c.name, r.target) == 0
+		second.protocol = cluster.DrawProtocol(c.name, r.target)
 		wantStatus, want := w.server.begin(t, c, first)
 		gotStatus, got := f.begin(t, c, second)
 		got = strings.ReplaceAll(got, "made-forwarded", "made-direct")
@@ -199,10 +201,10 @@ func TestTogether(t *testing.T) {
 		}
 		var all sync.WaitGroup
 		for range rounds {
-			for i, name := range names {
+			for _, name := range names {
 				all.Go(func() {
 					mine := r
-					mine.http2 = i%2 == 0
+					mine.protocol = cluster.DrawProtocol(name, r.target)
 					got, err := f.ask(t.Context(), w.callers[name], mine)
 					if err != nil {
 						t.Error(err)

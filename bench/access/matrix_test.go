@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // These are the numbers of cells that are asked at a time. A watch takes a second of waiting and
@@ -120,11 +122,11 @@ func (f *front) warm(t *testing.T, as *caller, all []*collection) {
 // same answer.
 func (c *caller) cells(reads []read, all bool) (cells []cell) {
 	for i, r := range reads {
-		draw := func(n int, of string) int { return drawn(n, c.name, r.name, r.target, of) }
+		draw := func(n int, of string) int { return cluster.Draw(n, c.name, r.name, r.target, of) }
 		if draw(max(2, c.part), "part") != 0 && !*everything || !all && r.watches && draw(3, "cold") != 0 {
 			continue
 		}
-		r.http2 = draw(2, "protocol") == 0
+		r.protocol = cluster.DrawProtocol(c.name, r.name, r.target)
 		if all || i%2 == 0 {
 			cells = append(cells, cell{c, r})
 		}

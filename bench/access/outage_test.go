@@ -38,10 +38,10 @@ func TestReviewsUnavailable(t *testing.T) {
 	for _, name := range []string{
 		"admin", "one", "nobody", "robot", "garbage", "anonymous", "certified nobody", "certified node", "token as reader",
 	} {
-		for _, http2 := range []bool{false, true} {
-			got := f.must(t, w.callers[name], request{target: list, http2: http2})
+		for _, protocol := range []cluster.Protocol{cluster.HTTP1, cluster.HTTP2} {
+			got := f.must(t, w.callers[name], request{target: list, protocol: protocol})
 			if got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
-				t.Errorf("%s, HTTP/2 %t: %d %s", name, http2, got.status, got.body)
+				t.Errorf("%s, HTTP/%d: %d %s", name, protocol, got.status, got.body)
 			}
 		}
 	}

@@ -2,24 +2,11 @@ package access
 
 import (
 	"flag"
-	"hash/fnv"
-	"math/rand/v2"
 	"net/url"
 	"strings"
-
-	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 var everything = flag.Bool("everything", false, "ask for all of it, instead of a part that is drawn")
-
-// drawn returns a number below n that depends only on the seed and the name.
-func drawn(n int, name ...string) int {
-	h := fnv.New64a()
-	for _, s := range name {
-		_, _ = h.Write(append([]byte(s), 0))
-	}
-	return rand.New(rand.NewPCG(cluster.Seed(), h.Sum64())).IntN(n)
-}
 
 // read is a request that the cache can answer.
 type read struct {

@@ -72,13 +72,13 @@ func (s *server) endpoint(c *caller) *cluster.Endpoint {
 
 // request is what a caller asks for.
 type request struct {
-	method  string // empty: GET
-	target  string // path and query, sent as it stands
-	accept  string // empty: JSON
-	header  http.Header
-	body    string // in JSON
-	http2   bool
-	watches bool // until it ends, or its initial state has
+	method   string // empty: GET
+	target   string // path and query, sent as it stands
+	accept   string // empty: JSON
+	header   http.Header
+	body     string           // in JSON
+	protocol cluster.Protocol // drawn by default
+	watches  bool             // until it ends, or its initial state has
 }
 
 // answer is what came back.
@@ -91,7 +91,7 @@ type answer struct {
 
 // send sends a request and returns when the answer's header is there.
 func (s *server) send(ctx context.Context, c *caller, r request) (*http.Response, error) {
-	resp, err := s.endpoint(c).Open(ctx, cluster.Request{Method: r.method, Target: r.target, Header: s.header(c, r), Body: r.body, HTTP2: r.http2})
+	resp, err := s.endpoint(c).Open(ctx, cluster.Request{Method: r.method, Target: r.target, Header: s.header(c, r), Body: r.body, Protocol: r.protocol})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}

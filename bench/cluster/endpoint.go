@@ -29,12 +29,12 @@ type Endpoint struct {
 
 // Request is an HTTP request.
 type Request struct {
-	Method  string // empty: GET
-	Target  string // path and query, sent as it stands
-	Header  http.Header
-	Body    string
-	Chunked bool // the body's length is not told
-	HTTP2   bool // where the server speaks it
+	Method   string // empty: GET
+	Target   string // path and query, sent as it stands
+	Header   http.Header
+	Body     string
+	Chunked  bool // the body's length is not told
+	Protocol Protocol
 }
 
 // Get is the request for a target.
@@ -81,10 +81,12 @@ func NewEndpoint(name, url, token string, config *tls.Config) *Endpoint {
 	return &Endpoint{Name: name, URL: url, Token: token, TLS: config, http1: client(config, false), http2: client(config, config != nil)}
 }
 
-// EndpointT is the apiserver as its admin.
+// EndpointT is the apiserver as its admin, over HTTP/1.1: its answers show no difference.
 func (s *APIServer) EndpointT(tb testing.TB) *Endpoint {
 	tb.Helper()
-	return EndpointT(tb, "apiserver", s.URL, s.Token, s.CA)
+	e := EndpointT(tb, "apiserver", s.URL, s.Token, s.CA)
+	e.HTTP1Only()
+	return e
 }
 
 // EndpointT is the proxy without credentials.
@@ -146,7 +148,7 @@ func (e *Endpoint) Open(ctx context.Context, r Request) (*http.Response, error) 
 	}
 	e.Sent.Add(1)
 	client := e.http1
-	if r.HTTP2 {
+	if e.drawn(r) == HTTP2 {
 		client = e.http2
 	}
 	resp, err := client.Do(req)
@@ -236,7 +238,7 @@ func (e *Endpoint) DialT(tb testing.TB) (net.Conn, *bufio.Reader) {
 	return conn, bufio.NewReader(conn)
 }
 
-// HTTP1Only makes requests for HTTP/2 use HTTP/1.1 too.
+// HTTP1Only makes all requests use HTTP/1.1.
 func (e *Endpoint) HTTP1Only() { e.http2 = e.http1 }
 
 // Address is where the server listens, without the scheme.

@@ -4,10 +4,10 @@
 //
 // # The differential suite
 //
-// The suite is a [testing.T] table of requests. Each request goes to both servers as it is, over
-// HTTP/1.1 or HTTP/2 and without a client library. Each request asks for plain JSON, and for the
-// other forms that the apiserver offers: for one form that -seed picks, or for all (-all-forms).
-// Status, headers and body must be the same.
+// The suite is a [testing.T] table of requests. Each request goes to both servers as it is, without a
+// client library. To the proxy, -seed draws HTTP/2 for three of four requests and HTTP/1.1 for the
+// others. Each request asks for plain JSON, and for the other forms that the apiserver offers: for
+// one form that -seed picks, or for all (-all-forms). Status, headers and body must be the same.
 //
 // Each row also says where the proxy's answer must come from, its cache or the apiserver. The
 // proxy's own metrics must agree. So a row about the cache cannot pass because the proxy forwards

@@ -3,8 +3,6 @@ package conformance
 import (
 	"bytes"
 	"flag"
-	"fmt"
-	"hash/fnv"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -14,7 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Every row is asked for in plain JSON over HTTP/1.1, and in other forms: a random one, or all.
+// Every row is asked for in plain JSON over a protocol that is drawn, and in other forms: a random
+// one, or all.
 var allForms = flag.Bool("all-forms", false, "ask for every row in every form, instead of in one more form that is chosen at random")
 
 // form is an encoding of answers: the Accept headers for a get, a list and a watch. An empty one
@@ -22,8 +21,8 @@ var allForms = flag.Bool("all-forms", false, "ask for every row in every form, i
 type form struct {
 	name             string
 	get, list, watch string
-	gzip, http2      bool
-	forwarded        bool
+	gzip, forwarded  bool
+	protocol         cluster.Protocol
 }
 
 const meta = ";v=v1;g=meta.k8s.io"
@@ -52,17 +51,16 @@ func partial(name, mime string) form {
 	return form{name: name, get: one, list: mime + ";as=PartialObjectMetadataList" + meta + ",application/json", watch: one}
 }
 
-// forms are all encodings, plain and compressed, over both protocols, except the form of the row
-// itself.
+// forms are all encodings, plain and compressed, over both protocols.
 var forms = func() (all []form) {
 	for _, f := range encodings {
 		for _, f.gzip = range []bool{false, true} {
-			for _, f.http2 = range []bool{false, true} {
+			for _, f.protocol = range []cluster.Protocol{cluster.HTTP1, cluster.HTTP2} {
 				all = append(all, f)
 			}
 		}
 	}
-	return all[1:]
+	return all
 }()
 
 func (f form) String() string {
@@ -70,7 +68,7 @@ func (f form) String() string {
 	if f.gzip {
 		words = append(words, "gzip")
 	}
-	if f.http2 {
+	if f.protocol == cluster.HTTP2 {
 		words = append(words, "HTTP/2")
 	}
 	return strings.Join(words, " ")
@@ -81,9 +79,9 @@ func lots(name string, forms []form) []form {
 	if *allForms {
 		return forms
 	}
-	h := fnv.New64a()
-	_, _ = fmt.Fprint(h, name, cluster.Seed())
-	return []form{forms[h.Sum64()%uint64(len(forms))]}
+	f := forms[cluster.Draw(len(forms), name)]
+	f.protocol = cluster.DrawProtocol(name)
+	return []form{f}
 }
 
 // watchedForms are those of watches, which are never compressed.
@@ -128,7 +126,7 @@ func (f form) of(r request) (request, bool) {
 	if f.gzip {
 		r = r.With("Accept-Encoding", "gzip")
 	}
-	r.HTTP2 = f.http2
+	r.Protocol = f.protocol
 	return r, true
 }
 

@@ -53,8 +53,8 @@ func setUp(tb testing.TB) {
 // speakTo makes two servers those under comparison, spoken to as the users of tokens.
 func speakTo(tb testing.TB, server *cluster.APIServer, token string, proxy *cluster.Proxy, proxyToken string) {
 	tb.Helper()
-	apiserver = cluster.EndpointT(tb, "apiserver", server.URL, token, server.CA)
-	apiserver.HTTP1Only() // its answers show no difference
+	apiserver = server.EndpointT(tb)
+	apiserver.Token = token
 	proxied = cluster.EndpointT(tb, "proxy", proxy.URL, proxyToken, proxy.CA)
 	admin = cluster.EndpointT(tb, "admin", proxy.AdminURL, "", nil)
 	forget()

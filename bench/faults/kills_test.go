@@ -148,7 +148,7 @@ func (k *killer) compare(t *testing.T) {
 
 // body reads an answer of 200.
 func body(ctx context.Context, s *cluster.Endpoint, target string) ([]byte, error) {
-	got, err := s.Ask(ctx, cluster.Request{Target: target, HTTP2: true})
+	got, err := s.Ask(ctx, cluster.Get(target))
 	if err == nil && got.Status != http.StatusOK {
 		err = fmt.Errorf("%d: %.200s", got.Status, got.Body)
 	}

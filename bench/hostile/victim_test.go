@@ -206,7 +206,7 @@ func (s *suffering) get(ctx context.Context, target string) {
 
 // asking is a request as the victim sends it.
 func asking(target string) cluster.Request {
-	return cluster.Request{Target: target, Header: http.Header{"Accept": {"application/json"}}, HTTP2: true}
+	return cluster.Request{Target: target, Header: http.Header{"Accept": {"application/json"}}, Protocol: cluster.HTTP2}
 }
 
 // write counts up in an object, at the apiserver. The proxy shows all of it to the watch.
