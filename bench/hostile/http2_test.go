@@ -1,8 +1,10 @@
 package hostile
 
 import (
+	"bufio"
 	"encoding/binary"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 
@@ -11,6 +13,9 @@ import (
 )
 
 const oneRow = cachedList + "&fieldSelector=metadata.name%3D" + attackerSpace + "-00000" // a small answer from the cache
+
+// widest is the largest window.
+const widest = 1<<31 - 1
 
 // http2Floods are frames that cost the server more than the client.
 func http2Floods() []behaviour {
@@ -38,6 +43,9 @@ func http2Floods() []behaviour {
 		row("SETTINGS flood, acknowledgements unread", 100, flood(false, 50, nil, func(f *frames, i int) bool {
 			return f.frame(func() error { return f.WriteSettings(window(uint32(i) << 10)) })
 		})),
+		row("SETTINGS flood over 100 watches", 100, flood(true, 50, opening(100, cachedWatch), func(f *frames, i int) bool {
+			return f.frame(func() error { return f.WriteSettings(window(uint32(i % 2))) })
+		})),
 		row("PING flood", 100, flood(true, 50, nil, func(f *frames, _ int) bool {
 			return f.frame(func() error { return f.WritePing(false, [8]byte{1}) })
 		})),
@@ -45,6 +53,7 @@ func http2Floods() []behaviour {
 			return f.frame(func() error { return f.WritePing(false, [8]byte{1}) })
 		})),
 		row("lists opened and reset at once", 50, resetOn(authority, cachedList)),
+		row("watches opened and reset at once", 50, resetOn(authority, cachedWatch)),
 		row("forwarded reads opened and reset at once", 20, resetOn(authority, attackedPodsPath+"/"+tunnelled)),
 		row("strangers open streams and reset them", 50, resetOn(stranger, oneRow)),
 		row("CONTINUATION frames without an end", 100, flood(true, 20, func(f *frames) bool {
@@ -66,6 +75,9 @@ func http2Floods() []behaviour {
 		row("empty DATA frames", 100, flood(true, 50, withStream(attackedConfigMaps), func(f *frames, _ int) bool {
 			return f.frame(func() error { return f.WriteData(1, false, nil) })
 		})),
+		row("DATA frames for a stream that has ended", 100, flood(true, 50, opening(1, oneRow), func(f *frames, _ int) bool {
+			return f.frame(func() error { return f.WriteData(1, false, []byte("x")) })
+		})),
 		row("padded DATA frames without data", 100, flood(true, 50, withStream(attackedConfigMaps), func(f *frames, _ int) bool {
 			return f.frame(func() error { return f.WriteDataPadded(1, false, nil, make([]byte, 255)) })
 		})),
@@ -76,10 +88,23 @@ func http2Floods() []behaviour {
 		row("WINDOW_UPDATE flood", 100, flood(true, 50, nil, func(f *frames, _ int) bool {
 			return f.frame(func() error { return f.WriteWindowUpdate(0, 1) })
 		})),
-		row("a header of 4 KiB by reference, 200 times", 20, flood(true, 1, nil, func(f *frames, _ int) bool {
+		row("WINDOW_UPDATE flood, a byte of a watch for each", 100, flood(true, 50, opening(1, cachedWatch), func(f *frames, _ int) bool {
+			return f.frame(func() error { return f.WriteWindowUpdate(1, 1) })
+		})),
+		row("windows of more than 2 GiB", 100, flood(true, 1, opening(1, cachedWatch), func(f *frames, _ int) bool {
+			i := f.a.next.Add(1)
+			return f.frame(func() error { return f.WriteWindowUpdate(uint32(i%2), widest) }) && f.frame(func() error {
+				if i%3 == 0 {
+					return f.WriteSettings(window(widest))
+				}
+				return f.WriteWindowUpdate(uint32(i%2), widest)
+			})
+		})),
+		row("a header of 3 KiB by reference, 5,000 times", 20, flood(true, 1, nil, func(f *frames, _ int) bool {
 			h := asAttacker()
-			for range 200 {
-				h.Add("x-long", strings.Repeat("x", 3<<10)) // one byte each, after the first
+			long := strings.Repeat("x", 3<<10)
+			for range 5000 {
+				h.Add("x-long", long) // one byte each, after the first
 			}
 			_, ok := f.get(oneRow, h)
 			return ok
@@ -106,6 +131,19 @@ func http2Floods() []behaviour {
 			_, ok := f.get(cachedWatch+"&resourceVersion=0&labelSelector=none", asAttacker())
 			return ok
 		})),
+	}
+}
+
+// opening opens streams without a window, and lets them be.
+func opening(n int, path string) func(*frames) bool {
+	return func(f *frames) bool {
+		ok := f.frame(func() error { return f.WriteSettings(window(0)) })
+		for range n {
+			if ok {
+				_, ok = f.get(path, asAttacker())
+			}
+		}
+		return ok
 	}
 }
 
@@ -165,6 +203,10 @@ func http2Windows() []behaviour {
 			do:     streams(perConnection, zero, opens(attackedConfigMaps+"?watch=true&timeoutSeconds=600&resourceVersion=0&fieldSelector=metadata.name%3Dlarge-0", asAttacker())),
 			beside: writeLarge,
 		},
+		{name: "HTTP2: 1,000 lists that nobody reads", clients: 1, most: 8, rate: 2000, least: 1000, lingers: true, small: true, do: unread(1000, cachedList, never)},
+		{name: "HTTP2: 1,000 watches that nobody reads", clients: 1, most: 8, rate: 2000, least: 1000, small: true, do: unread(1000, cachedWatch, never)},
+		{name: "HTTP2: reads a byte a second of a list", clients: 50, rate: 200, small: true, do: unread(1, cachedList, byteBySecond)},
+		{name: "HTTP2: reads a byte a second of a watch", clients: 50, rate: 200, small: true, do: unread(1, cachedWatch, byteBySecond)},
 	}
 }
 
@@ -184,5 +226,24 @@ func trickles(a *attack, _ int) {
 		if !f.frame(func() error { return f.WriteWindowUpdate(uint32(1+2*(i%lists)), 1) }) {
 			return
 		}
+	}
+}
+
+// unread opens so many streams with the widest windows, and then reads in a way of its own.
+func unread(n int, path string, read func(*attack, net.Conn, *bufio.Reader)) func(*attack, int) {
+	return func(a *attack, _ int) {
+		f, err := a.frames(false, window(widest))
+		if err != nil || !f.frame(func() error { return f.WriteWindowUpdate(0, widest-1<<16+1) }) {
+			return
+		}
+		for range n {
+			if !a.turn() {
+				return
+			}
+			if _, ok := f.get(path, asAttacker()); !ok {
+				break
+			}
+		}
+		read(a, f.conn, bufio.NewReader(f.conn))
 	}
 }

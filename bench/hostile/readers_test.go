@@ -30,7 +30,7 @@ func readers() (all []behaviour) {
 			name string
 			read func(a *attack, conn net.Conn, from *bufio.Reader)
 		}{
-			{"never reads", func(a *attack, _ net.Conn, _ *bufio.Reader) { a.stay() }},
+			{"never reads", never},
 			{"reads a byte a second of", byteBySecond},
 			{"resets in the middle of", reset},
 		} {
@@ -55,7 +55,7 @@ func readers() (all []behaviour) {
 		},
 	}, behaviour{
 		name: "events of 30 KB for watches that nobody reads", clients: 100, most: 300, rate: 200,
-		do:     reads(attackedConfigMaps+"?watch=true&resourceVersion=0&timeoutSeconds=600", func(a *attack, _ net.Conn, _ *bufio.Reader) { a.stay() }),
+		do:     reads(attackedConfigMaps+"?watch=true&resourceVersion=0&timeoutSeconds=600", never),
 		beside: writeLarge,
 	})
 	for i := range all {
@@ -96,6 +96,8 @@ func underneath(conn net.Conn) net.Conn {
 	}
 	return conn
 }
+
+func never(a *attack, _ net.Conn, _ *bufio.Reader) { a.stay() }
 
 func byteBySecond(a *attack, _ net.Conn, from *bufio.Reader) {
 	for a.ctx.Err() == nil {
