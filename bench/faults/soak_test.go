@@ -149,10 +149,9 @@ func (o *soak) complain(err error) {
 
 // live is the life of a client, with connections of its own.
 func (o *soak) live(ctx context.Context, random *rand.Rand, do func(context.Context, *cluster.Endpoint, *rand.Rand) error) error {
-	o.clients.Add(1)
 	ctx, cancel := context.WithTimeout(ctx, time.Second+rand.N(min(soakLife, *soaking/2)))
 	defer cancel()
-	s := cluster.NewEndpoint("proxy", o.proxy.URL, "", nil)
+	s := cluster.NewEndpoint(fmt.Sprintf("client %d", o.clients.Add(1)), o.proxy.URL, "", cluster.Trust(o.proxy.CA))
 	defer s.CloseIdle()
 	err := do(ctx, s, random)
 	if ctx.Err() != nil {
@@ -191,7 +190,7 @@ func (o *soak) follow(resp *http.Response, pace int, at uint64) (uint64, error) 
 	complete := at > 0
 	for e, err := range conformance.Events(resp) {
 		if pace > 0 {
-			time.Sleep(time.Duration(len(e.Line)) * time.Second / time.Duration(pace))
+			cluster.Pause(resp.Request.Context(), time.Duration(len(e.Line))*time.Second/time.Duration(pace))
 		}
 		switch {
 		case errors.Is(err, conformance.ErrNoEvent):

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -71,13 +72,14 @@ type phase struct {
 func TestStalled(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%s, %d watchers see %d events/s; one more sees %d/s of %d KiB beside, or stalls. %v each by turns.\n\n"+
-		"| round | the one | p50 | p99 | deliveries | MiB resident | MiB grown | KiB in the log | KiB held by the kernel for the one | cut |\n|---|---|---|---|---|---|---|---|---|---|\n",
+		"| round | HTTP | the one | p50 | p99 | deliveries | MiB resident | MiB grown | KiB in the log | KiB held by the kernel for the one | cut |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
 		time.Now().UTC().Format(time.DateOnly), *crowding, stallRate, noiseRate, noiseSize>>10, *stallTime)
 	s := newStall(t)
 	var reading, stalled []time.Duration
 	for round := range *stallRounds {
+		protocol := cluster.DrawProtocol("stalled", strconv.Itoa(round))
 		for _, stalls := range []bool{false, true} {
-			p := s.phase(t, stalls)
+			p := s.phase(t, protocol, stalls)
 			what := "reads"
 			if stalls {
 				what = "stalls"
@@ -85,7 +87,7 @@ func TestStalled(t *testing.T) {
 			} else {
 				reading = append(reading, p.p99)
 			}
-			fmt.Fprintf(&table, "| %d | %s | %v | %v | %d | %d | %d | %d | %d | %t |\n", round+1, what, p.p50.Round(10*time.Microsecond),
+			fmt.Fprintf(&table, "| %d | %d | %s | %v | %v | %d | %d | %d | %d | %d | %t |\n", round+1, protocol, what, p.p50.Round(10*time.Microsecond),
 				p.p99.Round(10*time.Microsecond), p.delivered, p.resident>>20, p.growth>>20, p.logged>>10, p.held>>10, p.cut)
 			if most := kernelMost(t); p.held > most || stalls && p.held == 0 {
 				t.Errorf("%d bytes lay in the kernel for who did not read them, of at most %d", p.held, most)
@@ -178,31 +180,33 @@ func (o *onlooker) take() []time.Duration {
 }
 
 // phase writes for a while, and looks at what came.
-func (s *stall) phase(t *testing.T, stalls bool) (p phase) {
+func (s *stall) phase(t *testing.T, protocol cluster.Protocol, stalls bool) (p phase) {
 	t.Helper()
+	config := cluster.Trust(s.proxy.CA)
+	if protocol == cluster.HTTP2 {
+		config.NextProtos = []string{"h2"}
+	}
 	const smallest = 4 << 10 // of a socket's buffer
-	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+	dialer := tls.Dialer{Config: config, NetDialer: &net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		if !stalls {
 			return nil
 		}
 		return errors.Join(c.Control(func(fd uintptr) {
 			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, smallest)
 		}), err)
-	}}
-	conn, err := dialer.DialContext(t.Context(), "tcp", s.proxy.URL[len("http://"):])
+	}}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", s.proxy.Address())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "GET %s/%s?watch=true&resourceVersion=0 HTTP/1.1\r\nHost: localhost\r\n\r\n", s.of.root, s.of.Resource)
-	const accepted = "HTTP/1.1 200"
-	status := make([]byte, len(accepted))
-	if _, err := io.ReadFull(conn, status); err != nil || string(status) != accepted {
-		t.Fatalf("the watch is answered with %q, %v", status, err)
+	rest, err := openBare(conn, protocol, s.of.root+"/"+s.of.Resource+"?watch=true&resourceVersion=0")
+	if err != nil {
+		t.Fatal(err)
 	}
 	var reading sync.WaitGroup
 	if !stalls {
-		reading.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+		reading.Go(func() { _ = rest() })
 	}
 	before, _ := s.proxy.MemoryT(t)
 	for _, o := range s.crowd {
@@ -212,7 +216,7 @@ func (s *stall) phase(t *testing.T, stalls bool) (p phase) {
 	defer stop()
 	reading.Go(func() {
 		for ; sampling.Err() == nil; pause(sampling) {
-			p.held = max(p.held, unsent(s.proxy.URL, conn.LocalAddr()))
+			p.held = max(p.held, unsent(s.proxy.Address(), conn.LocalAddr()))
 		}
 	})
 	s.write(t)
@@ -228,8 +232,7 @@ func (s *stall) phase(t *testing.T, stalls bool) (p phase) {
 	p.logged = int64(s.proxy.MetricsT(t).Sum("watchproxy_feed_log_bytes"))
 	if stalls {
 		_ = conn.SetReadDeadline(time.Now().Add(stallPatience))
-		_, err = io.Copy(io.Discard, conn)
-		p.cut = !errors.Is(err, os.ErrDeadlineExceeded)
+		p.cut = !errors.Is(rest(), os.ErrDeadlineExceeded)
 	}
 	stop()
 	conn.Close()
@@ -302,7 +305,7 @@ func kernelMost(t *testing.T) int64 {
 
 // unsent returns how many bytes from a server to a client the kernel holds, or 0 without such a
 // connection.
-func unsent(serverURL string, client net.Addr) int64 {
+func unsent(server string, client net.Addr) int64 {
 	port := func(address string) string {
 		_, port, _ := net.SplitHostPort(address)
 		n, _ := strconv.Atoi(port)
@@ -312,7 +315,7 @@ func unsent(serverURL string, client net.Addr) int64 {
 	if err != nil {
 		return 0
 	}
-	from, to := port(strings.TrimPrefix(serverURL, "http://")), port(client.String())
+	from, to := port(server), port(client.String())
 	for line := range strings.Lines(string(table)) {
 		fields := strings.Fields(line)
 		if len(fields) > 4 && strings.HasSuffix(fields[1], from) && strings.HasSuffix(fields[2], to) {
@@ -346,7 +349,7 @@ func TestUnsent(t *testing.T) {
 	if _, err := server.Write(make([]byte, more)); err == nil {
 		t.Fatal("the kernel took everything")
 	}
-	if n := unsent("http://"+l.Addr().String(), client.LocalAddr()); n == 0 || n > kernelMost(t) {
+	if n := unsent(l.Addr().String(), client.LocalAddr()); n == 0 || n > kernelMost(t) {
 		t.Errorf("%d bytes", n)
 	}
 }

@@ -33,14 +33,15 @@ func TestMain(m *testing.M) {
 
 // world is an apiserver, a proxy, and a relay on either side of it.
 type world struct {
-	api      *cluster.APIServer
-	dynamic  dynamic.Interface
-	of       resource
-	writers  *writers
-	trails   []*trail       // of each selection, once etcd was restored
-	up, down *cluster.Relay // upstream of the proxy, and downstream
-	proxy    *cluster.Proxy
-	dir      string // of saved caches
+	api       *cluster.APIServer
+	dynamic   dynamic.Interface
+	of        resource
+	writers   *writers
+	trails    []*trail       // of each selection, once etcd was restored
+	up, down  *cluster.Relay // upstream of the proxy, and downstream
+	proxy     *cluster.Proxy
+	dir       string // of saved caches
+	endpoints int    // so far
 	// persistent tells that there are any.
 	persistent bool
 
@@ -60,7 +61,7 @@ func newWorld(t *testing.T, api *cluster.APIServer, of resource, settings, binar
 	}
 	w.up = cluster.RelayT(t, api.Address)
 	kubeconfig := api.KubeconfigT(t, "https://"+w.up.Address(), api.Token)
-	w.proxy = cluster.ProxyT(t, cluster.ProxyOptions{Binary: binary, Kubeconfig: kubeconfig, Settings: header + settings})
+	w.proxy = cluster.ProxyT(t, cluster.ProxyOptions{Binary: binary, Kubeconfig: kubeconfig, Settings: header + settings, TLS: true})
 	w.down = cluster.RelayT(t, w.proxy.Address)
 	return w
 }
@@ -128,13 +129,20 @@ func (w *world) direct(t *testing.T) *cluster.Endpoint {
 // client is the proxy by the relay, on connections of its own.
 func (w *world) client(t *testing.T) *cluster.Endpoint {
 	t.Helper()
-	return cluster.EndpointT(t, "proxy", "http://"+w.down.Address(), "", nil)
+	return w.endpoint(t, w.down.Address())
 }
 
 // straight is the proxy without a relay, on connections of its own.
 func (w *world) straight(t *testing.T) *cluster.Endpoint {
 	t.Helper()
-	return w.proxy.EndpointT(t)
+	return w.endpoint(t, w.proxy.Address())
+}
+
+// endpoint is the proxy as another client, which draws its protocols.
+func (w *world) endpoint(t *testing.T, address string) *cluster.Endpoint {
+	t.Helper()
+	w.endpoints++
+	return cluster.EndpointT(t, fmt.Sprintf("client %d", w.endpoints), "https://"+address, "", w.proxy.CA)
 }
 
 // namespace makes one, and returns a resourceVersion at which it is empty.
