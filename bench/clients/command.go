@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -28,8 +29,18 @@ func (w *World) Fronts(tb testing.TB) [2]Front {
 	tb.Helper()
 	return [2]Front{
 		{"apiserver", []string{"--kubeconfig", w.API.Kubeconfig}, w.Dir},
-		{"proxy", []string{"--server", w.Proxy.URL, "--kubeconfig", os.DevNull}, w.Dir},
+		FrontOf(tb, w.Proxy, w.Dir),
 	}
+}
+
+// FrontOf is a proxy for kubectl with a home.
+func FrontOf(tb testing.TB, p *cluster.Proxy, home string) Front {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "kubeconfig")
+	if err := p.WriteKubeconfig(path); err != nil {
+		tb.Fatal(err)
+	}
+	return Front{"proxy", []string{"--kubeconfig", path}, home}
 }
 
 // Invocation is one call of kubectl.

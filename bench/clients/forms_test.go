@@ -62,7 +62,7 @@ func syncAll(t *testing.T, f informers.SharedInformerFactory) {
 // freshness proofs. One proof serves any number of clients.
 func TestSchedulerLikeInformers(t *testing.T) {
 	w := sharedWorld(t)
-	p := w.SecureProxy(t, "")
+	p := w.FreshProxy(t, "")
 	w.CreatePod(t, w.Namespace(t, "scheduler"), cluster.NewPod("one"))
 	syncAll(t, schedulerLike(t, p))
 	first := p.MetricsT(t)
@@ -98,7 +98,7 @@ func TestSchedulerLikeInformers(t *testing.T) {
 func TestMetadataInformers(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)
-	p := w.SecureProxy(t, "")
+	p := w.FreshProxy(t, "")
 	ns := w.Namespace(t, "metadata")
 	w.CreatePod(t, ns, cluster.NewPod("one"))
 	client, err := metadata.NewForConfig(p.RESTConfig())

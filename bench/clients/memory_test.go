@@ -29,7 +29,7 @@ func TestMemoryBudget(t *testing.T) {
 		objects, large = 1000, 40 << 10 // 41 MB of each kind
 	)
 	p := cluster.ProxyT(t, cluster.ProxyOptions{
-		Kubeconfig: w.API.Kubeconfig, NoRace: true, // it takes several times as much
+		Kubeconfig: w.API.Kubeconfig, TLS: true, NoRace: true, // it takes several times as much
 		Settings: fmt.Sprintf("memoryBudget: %d\ncache: {resources: [{name: secrets}]}\n", budget),
 	})
 	ns := w.Namespace(t, "memory")
@@ -136,7 +136,7 @@ func peakOf(p *cluster.Proxy) (int64, error) {
 func drainBody(ctx context.Context, p *cluster.Proxy, target string, header http.Header) (status int, n int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*cluster.Limit)
 	defer cancel()
-	e := cluster.NewEndpoint("proxy", p.URL, "", nil)
+	e := cluster.NewEndpoint("proxy", p.URL, "", cluster.Trust(p.CA))
 	defer e.CloseIdle()
 	resp, err := e.Open(ctx, cluster.Request{Target: target, Header: header})
 	if err != nil {

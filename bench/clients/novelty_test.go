@@ -109,7 +109,7 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	n := newNewer(t)
 	upstream := httptest.NewServer(n)
 	t.Cleanup(upstream.Close)
-	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: cluster.KubeconfigT(t, upstream.URL, nil, "")})
+	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: cluster.KubeconfigT(t, upstream.URL, nil, ""), TLS: true})
 	e := p.EndpointT(t)
 	const protobuf = "application/vnd.kubernetes.protobuf"
 	single := append([]byte(`{"kind":"ConfigMap","apiVersion":"v1",`), n.json[1:]...)

@@ -11,7 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// Watch is an open watch on its own bare connection. It keeps its events.
+// Watch is an open watch on its own connection. It keeps its events.
 type Watch struct {
 	Name    string
 	cancel  context.CancelFunc
@@ -24,7 +24,7 @@ type Watch struct {
 	}
 }
 
-// WatchAt opens a watch over HTTP/1.1. It ends with the test.
+// WatchAt opens a watch. It ends with the test.
 func WatchAt(tb testing.TB, at *cluster.Endpoint, target string) *Watch {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(tb.Context())

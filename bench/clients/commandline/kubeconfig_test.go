@@ -68,7 +68,7 @@ func requests(t *testing.T, p *cluster.Proxy) float64 {
 func TestKubeconfigOfEveryUser(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
-	proxy := w.SecureProxy(t, "", "--authentication=delegated")
+	proxy := w.FreshProxy(t, "", "--authentication=delegated")
 	ca := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(ca, proxy.CA, 0o600); err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestKubeconfigInPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := w.FreshProxy(t, "")
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig})
 	kubectlHere := kubectlBy(t, "in place", path)
 
 	got := runWatchproxy(t, "kubeconfig", "--kubeconfig", path, "--server", proxy.URL, "--in-place")

@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
 // The figures of status match the requests to the proxy.
 func TestStatusCommand(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
-	proxy := w.FreshProxy(t, "")
+	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig})
 	const lists, gets = 20, 4
 	for range lists {
 		clients.Get(t, proxy.URL+"/api/v1/namespaces?resourceVersion=0")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -37,8 +36,7 @@ func TestDrain(t *testing.T) {
 		}[i%4]
 		watches = append(watches, clients.WatchAt(t, e, "/api/v1/namespaces/"+ns+"/configmaps?watch=1&"+query))
 	}
-	exec := w.Fronts(t)[1]
-	exec.Args = []string{"--server", p.URL, "--kubeconfig", os.DevNull}
+	exec := clients.FrontOf(t, p, w.Dir)
 	shell := exec.Start(t, clients.Kubectl("-n", k.namespace, "exec", "-i", k.pod, "--", "sh", "-c", "echo hello; exec cat"))
 	shell.Line(t)
 	logs := exec.Start(t, clients.Kubectl("-n", k.namespace, "logs", "-f", k.pod))

@@ -2,7 +2,7 @@ package kubectl
 
 import (
 	"fmt"
-	"path/filepath"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -115,16 +115,12 @@ func stable(o clients.Outcome) string {
 	return mask(o.Stdout) + "--- standard error\n" + mask(o.Stderr) + "--- exit code " + strconv.Itoa(o.Code) + "\n"
 }
 
-// kubectl shows the same through the proxy, over TLS, in all of its forms.
+// kubectl shows the same through the proxy, over plain HTTP, in all of its forms.
 func TestKubectlForms(t *testing.T) {
 	w := sharedWorld(t)
-	p := w.SecureProxy(t, "")
-	config := filepath.Join(t.TempDir(), "config")
-	if err := p.WriteKubeconfig(config); err != nil {
-		t.Fatal(err)
-	}
+	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig})
 	fronts := w.Fronts(t)
-	fronts[1].Args = []string{"--kubeconfig", config}
+	fronts[1].Args = []string{"--server", p.URL, "--kubeconfig", os.DevNull}
 	ns := w.Namespace(t, "forms")
 	w.CreatePod(t, ns, cluster.NewPod("one"))
 	for _, args := range [][]string{

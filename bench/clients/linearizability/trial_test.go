@@ -67,7 +67,7 @@ func newTrial(t *testing.T, api *cluster.APIServer, setting linearizability) *tr
 	}
 	sooner := setting.outcome != "metadata" && setting.delay == (delay{}) // or else hardly anything would be the cache's
 	settings := fmt.Sprintf("cache: {consistentReads: {forwardIfSooner: %t}}\n", sooner)
-	o.Proxy = cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: upstream, Settings: settings})
+	o.Proxy = cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: upstream, Settings: settings, TLS: true})
 
 	var namespaces []string
 	for range trialNamespaces {

@@ -29,11 +29,11 @@ func TestFailover(t *testing.T) {
 	// The world's own proxy stays as it is. The proxy under test has two servers.
 	defer func(before *cluster.Proxy) { w.Proxy = before }(w.Proxy)
 	kubeconfig := contexts(t, map[string]*cluster.APIServer{"first": servers[0], "second": servers[1]})
-	front := func(secure bool, more ...string) *cluster.Proxy {
-		return cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Settings: settings, TLS: secure, Args: more})
+	front := func(more ...string) *cluster.Proxy {
+		return cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Settings: settings, TLS: true, Args: more})
 	}
-	w.Proxy = front(false)
-	strict := front(true, "--authentication", "delegated") // asks upstream who its clients are
+	w.Proxy = front()
+	strict := front("--authentication", "delegated") // asks upstream who its clients are
 	guarded := cluster.EndpointT(t, "guarded", strict.URL, w.API.Token, strict.CA)
 	crowd := newCrowd(t, w)
 	writer := startWriter(t, w, crowd[0])

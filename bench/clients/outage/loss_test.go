@@ -23,8 +23,8 @@ func TestUpstreamLost(t *testing.T) {
 	way := cluster.RelayT(t, w.API.Address)
 	kubeconfig := w.API.KubeconfigT(t, "https://"+way.Address(), w.API.Token)
 	start := func(settings string) *cluster.Endpoint {
-		p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Settings: settings})
-		return cluster.EndpointT(t, settings, p.URL, "", nil)
+		p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Settings: settings, TLS: true})
+		return cluster.EndpointT(t, settings, p.URL, "", p.CA)
 	}
 	serving, failing := start("cache: {onUpstreamLoss: serve-stale}\n"), start("cache: {onUpstreamLoss: fail}\n")
 	both := []*cluster.Endpoint{serving, failing}

@@ -21,7 +21,7 @@ func TestRelist(t *testing.T) {
 	w := clients.NewWorld(t)
 	way := cluster.RelayT(t, w.API.Address)
 	kubeconfig := w.API.KubeconfigT(t, "https://"+way.Address(), w.API.Token)
-	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig})
+	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, TLS: true})
 	proxy := p.EndpointT(t)
 	relists := func() float64 { return p.MetricsT(t).Sum("watchproxy_feed_relists_total", `resource="widgets"`) }
 

@@ -75,7 +75,7 @@ func (c *http2Client) open(t *testing.T, ctx context.Context, target string) *ht
 // breaks, the proxy keeps nothing of the watches.
 func TestManyWatchesOnOneConnection(t *testing.T) {
 	w := sharedWorld(t)
-	p := w.SecureProxy(t, "cache: {consistentReads: {ledger: false}}\n") // whose watches stay for a minute
+	p := w.FreshProxy(t, "cache: {consistentReads: {ledger: false}}\n") // whose watches stay for a minute
 	c := newHTTP2Client(t, p)
 	ns := w.Namespace(t, "multiplexed")
 	c.open(t, t.Context(), "/api/v1/namespaces/"+ns+"/pods?resourceVersion=0").Body.Close()
@@ -127,7 +127,7 @@ func TestManyWatchesOnOneConnection(t *testing.T) {
 // A watch over HTTP/2 may be quiet for longer than a client may leave data unread.
 func TestQuietWatchOverHTTP2(t *testing.T) {
 	w := sharedWorld(t)
-	p := w.SecureProxy(t, "cache: {log: {maxAge: 1s}}\n")
+	p := w.FreshProxy(t, "cache: {log: {maxAge: 1s}}\n")
 	c := newHTTP2Client(t, p)
 	ns := w.Namespace(t, "quiet")
 	w.CreatePod(t, ns, cluster.NewPod("first"))
@@ -154,7 +154,7 @@ func TestQuietWatchOverHTTP2(t *testing.T) {
 // With a small chance, clients open other connections. Requests in flight are not affected.
 func TestGoawayChance(t *testing.T) {
 	w := sharedWorld(t)
-	p := w.SecureProxy(t, "", "--goaway-chance", "0.02")
+	p := w.FreshProxy(t, "", "--goaway-chance", "0.02")
 	c := newHTTP2Client(t, p)
 	watch := c.open(t, t.Context(), "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0&timeoutSeconds=600")
 	for i := 0; c.dials.Load() < 3; i++ {
@@ -188,7 +188,7 @@ func TestGoawayChance(t *testing.T) {
 func TestDrainOfHTTP2(t *testing.T) {
 	w := sharedWorld(t)
 	const drain = 3 * time.Second
-	p := w.SecureProxy(t, fmt.Sprintf("drain: %s\n", drain))
+	p := w.FreshProxy(t, fmt.Sprintf("drain: %s\n", drain))
 	c := newHTTP2Client(t, p)
 	const watches = 20
 	ends := make(chan error, watches)
@@ -250,7 +250,7 @@ func TestBrokenAnswerOverHTTP2(t *testing.T) {
 // Forwarded requests over HTTP/2 carry bodies both ways.
 func TestForwardOverHTTP2(t *testing.T) {
 	w := sharedWorld(t)
-	p := w.SecureProxy(t, "")
+	p := w.FreshProxy(t, "")
 	c := newHTTP2Client(t, p)
 	ns := w.Namespace(t, "over-http2")
 	large := strings.Repeat("x", 900<<10)

@@ -180,7 +180,7 @@ func TestUnixSocket(t *testing.T) {
 // New connections get a new certificate, and old connections go on. A pair that does not match
 // changes nothing.
 func TestCertificateReload(t *testing.T) {
-	proxy := sharedWorld(t).SecureProxy(t, "")
+	proxy := sharedWorld(t).FreshProxy(t, "")
 	replace := func(what func([]byte) error, by []byte) {
 		t.Helper()
 		if err := what(by); err != nil {
