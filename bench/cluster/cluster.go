@@ -5,7 +5,8 @@
 //
 // [Main] is the TestMain of all packages. It defines -seed, ends the fixtures that tests share
 // ([Shared]), and fails the package if a goroutine is left. A function whose name ends in T fails
-// the test instead of returning an error. Whatever it starts ends with the test.
+// the test instead of returning an error. Whatever it starts ends with the test. An [Endpoint] draws
+// the protocol of each request, HTTP/2 for three of four.
 //
 // Each server is a child process in its own process group. So a Ctrl-C in the terminal reaches only
 // the parent, which then stops its children in order. If the parent dies before that, the kernel
