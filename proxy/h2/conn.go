@@ -100,6 +100,7 @@ type Conn struct {
 
 		streams  map[uint32]*stream // whose handlers run, or whose watches are open
 		last     uint32             // the last stream that the client began
+		taken    uint32             // the last one that was not ignored
 		idle     time.Time          // when the last stream ended
 		asked    time.Time          // when the last PING was sent
 		drain    *time.Timer        // until new streams are ignored; nil if the connection does not drain
@@ -170,6 +171,9 @@ func (c *Conn) serve() error {
 		if err == nil {
 			err = c.frame(f)
 		}
+		if errors.Is(err, http2.ErrFrameTooLarge) {
+			err = http2.ConnectionError(http2.ErrCodeFrameSize)
+		}
 		if broken, ok := errors.AsType[http2.StreamError](err); ok {
 			c.reset(broken.StreamID, broken.Code)
 		} else if err != nil {
@@ -213,7 +217,7 @@ func (c *Conn) end(err error) {
 		s.endLocked(errClosed)
 	}
 	if ce, ok := errors.AsType[http2.ConnectionError](err); ok {
-		c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.last, http2.ErrCode(ce))
+		c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCode(ce))
 	}
 	c.unlock()
 	c.cancel()
@@ -290,7 +294,7 @@ func (c *Conn) drain() {
 func (c *Conn) drained() {
 	c.mu.Lock()
 	c.mu.refusing = true
-	c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.last, http2.ErrCodeNo)
+	c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCodeNo)
 	idle := len(c.mu.streams) == 0
 	c.unlock()
 	c.flushSoon()

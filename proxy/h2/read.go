@@ -173,6 +173,7 @@ func (c *Conn) canceled(f *http2.RSTStreamFrame) error {
 // reset resets a stream for what its client did.
 func (c *Conn) reset(id uint32, code http2.ErrCode) {
 	c.mu.Lock()
+	c.mu.last = max(c.mu.last, id) // a malformed header begins a stream too
 	if s := c.mu.streams[id]; s != nil {
 		s.endLocked(http2.StreamError{StreamID: id, Code: code})
 	}
@@ -263,14 +264,18 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	old, last, busy := c.mu.streams[id], c.mu.last, len(c.mu.streams)
 	refusing := c.mu.refusing
 	c.mu.last = max(c.mu.last, id)
+	if !refusing {
+		c.mu.taken = c.mu.last
+	}
 	c.unlock()
 	trailers := f.StreamEnded() && len(f.PseudoFields()) == 0
 	broken := http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	switch {
+	case old != nil && (old.body == nil || old.body.ended()):
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
+	case old != nil && !trailers:
+		return http2.ConnectionError(http2.ErrCodeProtocol)
 	case old != nil:
-		if old.body == nil || old.body.ended() || !trailers {
-			return http2.ConnectionError(http2.ErrCodeProtocol)
-		}
 		_, err := old.body.add(nil, true, 0)
 		return err
 	case id <= last && trailers: // they were on their way when the stream was answered
@@ -290,6 +295,9 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	req, err := frame.ReadRequest(f)
 	if err != nil {
 		return err
+	}
+	if f.StreamEnded() && contentLength(req.Header) > 0 {
+		return broken
 	}
 	req.Conn, req.TLS = c.net, c.net.TLSState
 	c.begin(id, req, f.StreamEnded())

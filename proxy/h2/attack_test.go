@@ -1,0 +1,82 @@
+package h2
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	"golang.org/x/net/http2"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+func isGoaway(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }
+
+func isAck(f http2.Frame) bool { s, ok := f.(*http2.SettingsFrame); return ok && s.IsAck() }
+
+// waiting answers POST when its client cancels it, and everything else at once.
+func waiting(ctx context.Context, req *exchange.Request) *exchange.Response {
+	if req.Method == http.MethodPost {
+		<-ctx.Done()
+	}
+	return says("hello")
+}
+
+func (p *peer) answered(id uint32) {
+	p.t.Helper()
+	p.request(id, true, "GET")
+	p.until("answer", ended(id))
+}
+
+// A malformed request breaks its stream alone, though more frames of it are on their way.
+func TestMalformedRequestBreaksItsStreamAlone(t *testing.T) {
+	p := dial(t, newServer(waiting, options()))
+	p.request(1, false, "GET", "Upper", "case")
+	p.sent(p.WriteWindowUpdate(1, 1))
+	p.sent(p.WriteData(1, false, []byte("x")))
+	p.sent(p.WriteRSTStream(1, http2.ErrCodeCancel))
+	p.answered(3)
+	p.request(5, true, "POST", "content-length", "5")
+	if f := p.until("reset", isReset(5)); f.(*http2.RSTStreamFrame).ErrCode != http2.ErrCodeProtocol {
+		t.Error(f)
+	}
+}
+
+// Frames of a stream that the client has ended break the stream alone.
+func TestHeadersBehindTheEnd(t *testing.T) {
+	p := dial(t, newServer(waiting, options()))
+	p.request(1, true, "POST")
+	p.request(1, true, "POST")
+	if f := p.until("reset", isReset(1)); f.(*http2.RSTStreamFrame).ErrCode != http2.ErrCodeStreamClosed {
+		t.Error(f)
+	}
+	p.answered(3)
+}
+
+// A frame that is too large is answered by its error.
+func TestLargeFrame(t *testing.T) {
+	p := dial(t, newServer(waiting, options()))
+	p.request(1, false, "POST")
+	p.sent(p.WriteData(1, false, make([]byte, frameMax+1)))
+	if f := p.until("goaway", isGoaway); f.(*http2.GoAwayFrame).ErrCode != http2.ErrCodeFrameSize {
+		t.Error(f)
+	}
+}
+
+// A second GOAWAY does not name a later stream than the first.
+func TestGoawayNamesNoLaterStream(t *testing.T) {
+	s := newServer(waiting, options())
+	draining, drain := context.WithCancel(context.Background())
+	s.Draining = draining
+	p := dial(t, s)
+	p.request(1, true, "POST")
+	p.until("settings", isAck)
+	drain()
+	p.until("first step", isGoaway)
+	p.until("second step", isGoaway)
+	p.request(3, true, "GET") // is ignored
+	p.sent(p.WriteData(0xff, true, nil))
+	if f := p.until("end", isGoaway); f.(*http2.GoAwayFrame).LastStreamID != 1 {
+		t.Error(f)
+	}
+}
