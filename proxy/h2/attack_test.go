@@ -63,6 +63,28 @@ func TestLargeFrame(t *testing.T) {
 	}
 }
 
+// A client that overruns a stream's window loses the stream, and none of the connection's window.
+func TestOverrunWindowIsGivenBack(t *testing.T) {
+	conns := make(chan *Conn, 100)
+	s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
+		conns <- req.Client.(*stream).c
+		return waiting(ctx, req)
+	}, options())
+	p := dial(t, s)
+	for id := uint32(1); id < 20; id += 2 {
+		p.request(id, false, "POST")
+		for range windowStream/frameMax + 1 {
+			p.sent(p.WriteDataPadded(id, false, make([]byte, frameMax-256), make([]byte, 255)))
+		}
+		p.until("reset", isReset(id))
+	}
+	p.sent(p.WritePing(false, [8]byte{}))
+	p.until("pong", pong)
+	if got := (<-conns).received.Load(); got != windowConn {
+		t.Errorf("%d of %d bytes are left of the window", got, windowConn)
+	}
+}
+
 // A second GOAWAY does not name a later stream than the first.
 func TestGoawayNamesNoLaterStream(t *testing.T) {
 	s := newServer(waiting, options())

@@ -44,7 +44,7 @@ func (b *body) add(p []byte, end bool, size int64) (unwanted int64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.window -= size; b.mu.window < 0 {
-		return 0, http2.StreamError{StreamID: b.s.id, Code: http2.ErrCodeFlowControl}
+		return int64(len(p)), http2.StreamError{StreamID: b.s.id, Code: http2.ErrCodeFlowControl}
 	}
 	b.mu.window += size - int64(len(p)) // padding is given back
 	if b.mu.err == nil {

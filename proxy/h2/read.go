@@ -203,9 +203,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	}
 	unwanted, err := s.body.add(f.Data(), f.StreamEnded(), size)
 	c.giveBack(nil, unwanted)
-	if err == nil {
-		c.giveBack(s, size-int64(len(f.Data()))) // padding
-	}
+	c.giveBack(s, size-int64(len(f.Data()))) // padding
 	return err
 }
 
