@@ -3,6 +3,7 @@ package h2
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 
 	"golang.org/x/net/http2"
@@ -100,5 +101,26 @@ func TestGoawayNamesNoLaterStream(t *testing.T) {
 	p.sent(p.WriteData(0xff, true, nil))
 	if f := p.until("end", isGoaway); f.(*http2.GoAwayFrame).LastStreamID != 1 {
 		t.Error(f)
+	}
+}
+
+// SETTINGS are acknowledged before they are used: until then, a client may hold to the old ones.
+func TestSettingsAreAcknowledgedFirst(t *testing.T) {
+	p := dial(t, newServer(saying(strings.Repeat("x", 2000)), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	p.until("settings", isAck)
+	for id := uint32(1); id < 200; id += 2 {
+		p.request(id, true, "GET")
+		p.until("head", headers(id))
+	}
+	for i := range uint32(1000) {
+		p.sent(p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: i + 1}))
+		if f, err := p.ReadFrame(); err != nil || !isAck(f) {
+			t.Fatal(i, f, err)
+		}
+		for range 100 {
+			if f, err := p.ReadFrame(); err != nil || f.Header().Type != http2.FrameData {
+				t.Fatal(i, f, err)
+			}
+		}
 	}
 }

@@ -76,16 +76,21 @@ func (c *Conn) frame(f http2.Frame) error {
 // answer answers a client's frame about the connection. A client that does not read answers is cut.
 func (c *Conn) answer(add func(b []byte) []byte) error {
 	c.mu.Lock()
+	err := c.answerLocked(add)
+	c.unlock()
+	if err == nil {
+		c.flushSoon()
+	}
+	return err
+}
+
+func (c *Conn) answerLocked(add func(b []byte) []byte) error {
 	b := c.bufLocked()
 	before := len(b)
 	c.mu.buf = add(b)
-	c.mu.control += len(c.mu.buf) - before
-	flood := c.mu.control > controlMax
-	c.unlock()
-	if flood {
+	if c.mu.control += len(c.mu.buf) - before; c.mu.control > controlMax {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
-	c.flushSoon()
 	return nil
 }
 
@@ -99,6 +104,9 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 	c.mu.Lock()
 	before := c.mu.initial
 	err := f.ForeachSetting(c.setLocked)
+	if err == nil { // before any frame that makes use of them
+		err = c.answerLocked(frame.AppendSettingsAck)
+	}
 	if more := c.mu.initial - before; more != 0 && err == nil {
 		for _, st := range c.mu.streams {
 			if st.window += more; st.window > windowMax {
@@ -108,10 +116,10 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 		}
 	}
 	c.unlock()
-	if err != nil {
-		return err
+	if err == nil {
+		c.flushSoon()
 	}
-	return c.answer(frame.AppendSettingsAck)
+	return err
 }
 
 func (c *Conn) setLocked(s http2.Setting) error {
