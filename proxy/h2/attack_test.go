@@ -2,9 +2,12 @@ package h2
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 
@@ -101,6 +104,23 @@ func TestGoawayNamesNoLaterStream(t *testing.T) {
 	p.sent(p.WriteData(0xff, true, nil))
 	if f := p.until("end", isGoaway); f.(*http2.GoAwayFrame).LastStreamID != 1 {
 		t.Error(f)
+	}
+}
+
+// The time in which nobody reads a body is not its client's.
+func TestBodyThatIsReadSlowly(t *testing.T) {
+	o := options()
+	o.Limits.Read = 50 * time.Millisecond
+	p := dial(t, newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
+		_, err := req.Body.Read(make([]byte, 1))
+		time.Sleep(3 * o.Limits.Read)
+		rest, err2 := io.ReadAll(req.Body)
+		return says(fmt.Sprint(len(rest), err, err2))
+	}, o))
+	p.request(1, false, "POST")
+	p.sent(p.WriteData(1, true, []byte("hello")))
+	if got := p.until("answer", data(1)).(*http2.DataFrame); string(got.Data()) != "4 <nil> <nil>" {
+		t.Errorf("%s", got.Data())
 	}
 }
 

@@ -84,7 +84,7 @@ func (b *body) deadline(t time.Time) {
 		b.mu.late.Stop()
 		b.mu.late = nil
 	}
-	if !t.IsZero() {
+	if !t.IsZero() && b.mu.err == nil {
 		b.mu.late = time.AfterFunc(time.Until(t), func() {
 			b.s.c.giveBack(nil, b.fail(os.ErrDeadlineExceeded))
 		})
@@ -107,6 +107,9 @@ func (b *body) Read(p []byte) (int, error) {
 			return 0, b.mu.err
 		}
 		return 0, io.EOF
+	}
+	if b.mu.late != nil { // until the next read, the client is not late
+		b.mu.late.Stop()
 	}
 	n := copy(p, b.mu.data)
 	if b.mu.data = b.mu.data[n:]; len(b.mu.data) == 0 {
