@@ -124,9 +124,29 @@ func TestBodyThatIsReadSlowly(t *testing.T) {
 	}
 }
 
+// A stream that has ended makes room for another one at once.
+func TestEndedStreamMakesRoom(t *testing.T) {
+	p := dial(t, newServer(waiting, options()))
+	id := uint32(1)
+	for ; id < 2*streamsMax-1; id += 2 {
+		p.request(id, true, "POST")
+	}
+	for range 500 {
+		p.request(id, true, "GET")
+		p.until("answer", func(f http2.Frame) bool {
+			if r, ok := f.(*http2.RSTStreamFrame); ok {
+				t.Fatal(r)
+			}
+			return ended(id)(f)
+		})
+		id += 2
+	}
+}
+
 // SETTINGS are acknowledged before they are used: until then, a client may hold to the old ones.
 func TestSettingsAreAcknowledgedFirst(t *testing.T) {
 	p := dial(t, newServer(saying(strings.Repeat("x", 2000)), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
 	p.until("settings", isAck)
 	for id := uint32(1); id < 200; id += 2 {
 		p.request(id, true, "GET")

@@ -101,6 +101,7 @@ type Conn struct {
 		streams  map[uint32]*stream // whose handlers run, or whose watches are open
 		last     uint32             // the last stream that the client began
 		taken    uint32             // the last one that was not ignored
+		done     int                // how many streams' answers have ended
 		idle     time.Time          // when the last stream ended
 		asked    time.Time          // when the last PING was sent
 		drain    *time.Timer        // until new streams are ignored; nil if the connection does not drain

@@ -234,7 +234,7 @@ func (c *Conn) giveBackLocked(s *stream, n int64) (given bool) {
 	c.received.Add(n)
 	c.mu.owed += n
 	given = c.giveLocked(0, &c.mu.owed)
-	if s != nil {
+	if s != nil && s.err == nil && !s.done {
 		s.owed += n
 		given = c.giveLocked(s.id, &s.owed) || given
 	}
@@ -267,7 +267,7 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	c.mu.Lock()
-	old, last, busy := c.mu.streams[id], c.mu.last, len(c.mu.streams)
+	old, last, busy := c.mu.streams[id], c.mu.last, len(c.mu.streams)-c.mu.done
 	refusing := c.mu.refusing
 	c.mu.last = max(c.mu.last, id)
 	if !refusing {

@@ -85,9 +85,11 @@ func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int
 	}
 }
 
-// endedLocked tells the client of an answer that ended early that the rest of its request is not
-// wanted.
+// endedLocked is called behind an answer. If that ended early, the client learns that the rest of its
+// request is not wanted.
 func (c *Conn) endedLocked(s *stream) {
+	s.done = true
+	c.mu.done++
 	if s.body != nil && !s.body.ended() {
 		c.mu.buf = frame.AppendReset(c.bufLocked(), s.id, http2.ErrCodeNo)
 	}

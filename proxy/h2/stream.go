@@ -26,6 +26,7 @@ type stream struct {
 	window  int64
 	owed    int64         // what was received and not yet given back
 	headed  bool          // the answer has begun
+	done    bool          // and ended
 	more    bool          // more will be written soon
 	err     error         // the stream ended before its answer did
 	stall   time.Duration // how long it may be left unread; 0 for any time
@@ -86,6 +87,9 @@ func (s *stream) close() {
 	c := s.c
 	c.mu.Lock()
 	delete(c.mu.streams, s.id)
+	if s.done {
+		c.mu.done--
+	}
 	c.mu.idle = time.Now()
 	last := c.mu.refusing && len(c.mu.streams) == 0
 	c.unlock()
