@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -163,4 +164,21 @@ func TestSettingsAreAcknowledgedFirst(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A client that widens a window by single bytes has the time of one stall for each piece.
+func TestTricklingWindow(t *testing.T) {
+	o := options()
+	o.Limits.Write = 200 * time.Millisecond
+	p := dial(t, newServer(saying(strings.Repeat("x", 64<<10)), o), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	p.request(1, true, "GET")
+	var over atomic.Bool
+	defer over.Store(true)
+	go func() {
+		for !over.Load() && p.WriteWindowUpdate(1, 1) == nil {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	p.sent(p.SetDeadline(time.Now().Add(3 * time.Second)))
+	p.until("reset", isReset(1))
 }

@@ -163,11 +163,9 @@ func (s *stream) parkLocked(again bool) {
 
 // unstuckLocked returns what there was no window for, and forgets it.
 func (s *stream) unstuckLocked() (rest []byte) {
-	if rest = s.stuck; s.late != nil {
-		s.late.Stop()
-		s.stuck, s.late = nil, nil
-		s.leaveLocked()
-	}
+	rest, s.stuck = s.stuck, nil
+	s.inTimeLocked()
+	s.leaveLocked()
 	return rest
 }
 

@@ -101,6 +101,7 @@ func (c *Conn) head(s *stream, resp *exchange.Response, length int64, end bool) 
 	if s.awaitLocked(false) == nil {
 		c.appendHeaderLocked(s, resp, length, end)
 	}
+	s.inTimeLocked()
 	c.unlock()
 	if length < 0 || end {
 		c.flush()
@@ -154,6 +155,7 @@ func (c *Conn) whole(s *stream, resp *exchange.Response, head bool) {
 			p = nil
 		}
 	}
+	s.inTimeLocked()
 	c.unlock()
 	if len(p) == 0 {
 		c.flush()

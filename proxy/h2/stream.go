@@ -34,7 +34,7 @@ type stream struct {
 	line    *list.List    // in which it waits for what the connection has; nil for none
 	place   *list.Element
 	stuck   []byte      // what a pumped watch has written and there was no window for
-	late    *time.Timer // cuts a stream that is stuck
+	late    *time.Timer // cuts a stream that is stuck, or whose writer waits
 	pumped  *watch.Watch
 	out     *exchange.ChunkWriter
 	state   state
@@ -115,9 +115,10 @@ func (s *stream) Interrupt() {
 // Write implements io.Writer: it waits for the windows and for the connection.
 func (s *stream) Write(p []byte) (n int, err error) {
 	c := s.c
-	for len(p) > 0 {
+	for piece := 0; len(p) > 0; {
 		c.mu.Lock()
 		if err := s.awaitLocked(true); err != nil {
+			s.inTimeLocked()
 			c.unlock()
 			return n, err
 		}
@@ -126,7 +127,11 @@ func (s *stream) Write(p []byte) (n int, err error) {
 			if m == 0 {
 				break
 			}
-			p, n = p[m:], n+m
+			p, n, piece = p[m:], n+m, piece+m
+		}
+		if len(p) == 0 || piece >= bufferMax { // each piece has its time
+			s.inTimeLocked()
+			piece = 0
 		}
 		c.unlock()
 		if len(p) > 0 || !s.more {
@@ -137,10 +142,9 @@ func (s *stream) Write(p []byte) (n int, err error) {
 }
 
 // awaitLocked waits until there is room in the buffer, and a window if one is needed. A client that
-// takes too long loses the stream.
+// takes too long loses the stream, until inTimeLocked is called.
 func (s *stream) awaitLocked(window bool) error {
 	c := s.c
-	var late *time.Timer
 	waited := false
 	for s.err == nil && c.mu.err == nil {
 		starves := window && min(s.window, c.mu.window) <= 0
@@ -153,8 +157,8 @@ func (s *stream) awaitLocked(window bool) error {
 			c.mu.Lock()
 			continue
 		}
-		if late == nil {
-			late = s.stalls()
+		if s.late == nil {
+			s.late = s.stalls()
 		}
 		c.passLocked()
 		switch {
@@ -167,10 +171,14 @@ func (s *stream) awaitLocked(window bool) error {
 		s.leaveLocked()
 		waited = true
 	}
-	if late != nil {
-		late.Stop()
-	}
 	return errors.Join(s.err, c.mu.err)
+}
+
+func (s *stream) inTimeLocked() {
+	if s.late != nil {
+		s.late.Stop()
+		s.late = nil
+	}
 }
 
 // lineUpLocked has the stream woken in its turn. One that was woken in vain goes to the front.
