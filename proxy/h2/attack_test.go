@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
 func isGoaway(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }
@@ -163,6 +164,56 @@ func TestSettingsAreAcknowledgedFirst(t *testing.T) {
 				t.Fatal(i, f, err)
 			}
 		}
+	}
+}
+
+// endless is a body that does not end.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+func (endless) Close() error               { return nil }
+
+// Long answers of a connection don't keep its watches and uploads waiting.
+func TestLongAnswersLetOthersPass(t *testing.T) {
+	c, _ := cachetest.Roomy(t)
+	watch := watching(t, c, time.Hour, "")
+	s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
+		switch req.Method {
+		case http.MethodPut:
+			resp := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
+			resp.Reader, resp.Length, resp.Lasts = endless{}, -1, true
+			return resp
+		case http.MethodPost:
+			_, err := io.ReadAll(req.Body)
+			return says(fmt.Sprint(err))
+		}
+		return watch(ctx, req)
+	}, options())
+	p := dial(t, s, http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowMax})
+	p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
+	for id := uint32(1); id < 9; id += 2 {
+		p.request(id, true, "PUT")
+	}
+	within := func(what string, wanted func(http2.Frame) bool) {
+		t.Helper()
+		read := 0
+		p.until(what, func(f http2.Frame) bool {
+			if read += int(f.Header().Length); read > 64<<20 {
+				t.Fatal("no ", what)
+			}
+			return wanted(f)
+		})
+	}
+	within("data", data(7))
+	p.request(11, true, "GET")
+	within("head", headers(11))
+	cachetest.Apply(t, c, cachetest.Sized(t, 10, 1<<10))
+	within("event", data(11))
+	for id := uint32(13); id < 100; id += 2 {
+		p.request(id, false, "POST", "expect", "100-continue")
+		within("100", headers(id))
+		p.sent(p.WriteData(id, true, []byte("x")))
+		within("answer", ended(id))
 	}
 }
 

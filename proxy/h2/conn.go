@@ -211,9 +211,6 @@ func wakeFirst(line *list.List) {
 func (c *Conn) end(err error) {
 	c.timer.Stop()
 	c.mu.Lock()
-	if c.mu.drain != nil {
-		c.mu.drain.Stop()
-	}
 	for _, s := range c.mu.streams { // nothing more is appended
 		s.endLocked(errClosed)
 	}
@@ -229,6 +226,9 @@ func (c *Conn) end(err error) {
 		c.mu.written.Wait()
 	}
 	c.failLocked(errClosed)
+	if c.mu.drain != nil {
+		c.mu.drain.Stop()
+	}
 }
 
 var errClosed = errors.New("the connection is closed")

@@ -14,10 +14,10 @@
 // # Writes
 //
 // Frames are appended to the connection's buffer under its lock, as far as the windows allow.
-// Whoever appends becomes the writer unless there is one. The writer goes on until the buffer is
-// empty. It hands TLS what the socket takes at once. The rest waits in a goroutine of its own, or in
-// the writer's if that may wait. So frames of several streams leave in one write, and a slow
-// connection is backpressure for all that write to it.
+// Whoever appends becomes the writer unless there is one, and writes the buffer once. It hands TLS
+// what the socket takes at once, or waits for the client if it may. A goroutine of its own writes what
+// is left or has been added, with turns of watches between long answers. So frames of several streams
+// leave in one write, and a slow connection is backpressure for all that write to it.
 //
 // A stream that lacks room in the buffer or the connection's window stands in line for it. Each
 // unlock of the connection wakes the first in line if there is something for it. A stream that lacks

@@ -105,6 +105,12 @@ func (c *Conn) pump(scratch *watch.Scratch) {
 		return
 	}
 	c.mu.writing = true
+	c.turnsLocked(scratch)
+	c.write(false)
+}
+
+// turnsLocked appends what there is for watches as far as there is room. It belongs to the writer.
+func (c *Conn) turnsLocked(scratch *watch.Scratch) {
 	for len(c.mu.ready) > 0 && len(c.mu.buf) < bufferMax {
 		s := c.mu.ready[0]
 		if c.mu.ready = c.mu.ready[1:]; len(c.mu.ready) == 0 {
@@ -132,7 +138,6 @@ func (c *Conn) pump(scratch *watch.Scratch) {
 			s.state = resting // until there is an event, or a window
 		}
 	}
-	c.write(false)
 }
 
 // unstickLocked appends what there was no window for. It is false if there still is some.

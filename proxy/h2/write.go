@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
+	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
@@ -30,54 +31,60 @@ func (c *Conn) appendDataLocked(s *stream, p []byte, most int) (n int) {
 }
 
 // flush writes the buffer, unless a writer is at work, and waits for the client.
-func (c *Conn) flush() {
-	c.mu.Lock()
-	if c.mu.writing {
-		c.unlock()
-		return
-	}
-	c.mu.writing = true
-	c.write(true)
-}
+func (c *Conn) flush() { c.becomeWriter(true) }
 
 // flushSoon writes the buffer without waiting for the client.
-func (c *Conn) flushSoon() {
+func (c *Conn) flushSoon() { c.becomeWriter(false) }
+
+func (c *Conn) becomeWriter(mayWait bool) {
 	c.mu.Lock()
 	if c.mu.writing {
 		c.unlock()
 		return
 	}
 	c.mu.writing = true
-	c.write(false)
+	c.write(mayWait)
 }
 
-// write is called by the writer with the lock held, and gives both up. If it must not wait, a goroutine
-// of its own does.
+// write is called by the writer with the lock held, and gives both up. It writes the buffer once. The
+// rest is settle's: what the caller must not wait for, and what others have added.
 func (c *Conn) write(mayWait bool) {
-	if n := len(c.mu.buf); !mayWait && (n > bufferMax || n > 0 && !c.net.Pumpable()) { // more than the socket keeps
+	own := len(c.mu.buf) <= bufferMax && c.net.Pumpable() // the socket keeps what it does not take
+	if mayWait {
+		own = len(c.mu.ready) == 0
+	}
+	if own && len(c.mu.buf) > 0 && c.mu.err == nil {
+		c.writeLocked(mayWait)
+	}
+	if c.mu.err == nil && (len(c.mu.buf) > 0 || c.net.Unsettled()) {
 		c.unlock()
 		c.running.Go(c.settle)
 		return
 	}
-	for len(c.mu.buf) > 0 && c.mu.err == nil {
-		out, pooled := c.mu.buf, c.mu.pooled
-		c.mu.buf, c.mu.pooled, c.mu.control = nil, nil, 0
-		c.unlock()
-		err := c.put(out, mayWait)
-		if cap(out) <= 2*bufferMax {
-			*pooled = out[:0]
-			buffers.Put(pooled)
-		}
-		if err == nil && c.net.Unsettled() {
-			if !mayWait {
-				c.running.Go(c.settle)
-				return
-			}
-			err = c.net.Settle()
-		}
-		c.mu.Lock()
-		c.failLocked(err)
+	c.restLocked()
+}
+
+// writeLocked writes the buffer, and gives the lock up meanwhile.
+func (c *Conn) writeLocked(mayWait bool) {
+	out, pooled := c.mu.buf, c.mu.pooled
+	c.mu.buf, c.mu.pooled, c.mu.control = nil, nil, 0
+	if mayWait && len(c.mu.ready) > 0 { // long answers may leave no room later
+		scratch := watch.NewScratch()
+		c.turnsLocked(scratch)
+		scratch.Free()
 	}
+	c.unlock()
+	err := c.put(out, mayWait)
+	if cap(out) <= 2*bufferMax {
+		*pooled = out[:0]
+		buffers.Put(pooled)
+	}
+	c.mu.Lock()
+	c.failLocked(err)
+}
+
+// restLocked ends the writer's work.
+func (c *Conn) restLocked() {
 	if c.mu.err != nil { // a full buffer would keep the pump from ending the watches
 		c.mu.buf, c.mu.pooled = nil, nil
 	}
@@ -90,11 +97,6 @@ func (c *Conn) write(mayWait bool) {
 // put writes frames.
 func (c *Conn) put(out []byte, mayWait bool) error {
 	if mayWait && c.net.Pumpable() {
-		if c.net.Unsettled() {
-			if err := c.net.Settle(); err != nil {
-				return err
-			}
-		}
 		return c.net.WriteWaiting(out)
 	}
 	_, err := c.net.Write(out)
@@ -110,13 +112,22 @@ func (c *Conn) written() {
 	}
 }
 
-// settle waits for the client to take what was written, and writes the rest.
+// settle writes what there is, at the client's speed. It is the writer until nothing is left.
 func (c *Conn) settle() {
-	var err error
-	if c.net.Unsettled() {
-		err = c.net.Settle()
-	}
 	c.mu.Lock()
-	c.failLocked(err)
-	c.write(true)
+	for c.mu.err == nil {
+		switch {
+		case c.net.Unsettled():
+			c.unlock()
+			err := c.net.Settle()
+			c.mu.Lock()
+			c.failLocked(err)
+		case len(c.mu.buf) > 0:
+			c.writeLocked(true)
+		default:
+			c.restLocked()
+			return
+		}
+	}
+	c.restLocked()
 }
