@@ -79,6 +79,14 @@ func dial(t *testing.T, s *Server, settings ...http2.Setting) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := client.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return greet(t, s, client, accepted, settings)
+}
+
+func greet(t *testing.T, s *Server, client, accepted net.Conn, settings []http2.Setting) *peer {
+	t.Helper()
 	p := &peer{
 		Conn: client, Framer: http2.NewFramer(client, client), t: t, server: s,
 		served: make(chan struct{}),
@@ -97,10 +105,7 @@ func dial(t *testing.T, s *Server, settings ...http2.Setting) *peer {
 			t.Error("the connection is still served after its client left")
 		}
 	})
-	if err := client.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	_, err = io.WriteString(client, http2.ClientPreface)
+	_, err := io.WriteString(client, http2.ClientPreface)
 	p.sent(errors.Join(err, p.WriteSettings(settings...)))
 	return p
 }
