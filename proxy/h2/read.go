@@ -78,9 +78,7 @@ func (c *Conn) answer(add func(b []byte) []byte) error {
 	c.mu.Lock()
 	err := c.answerLocked(add)
 	c.unlock()
-	if err == nil {
-		c.flushSoon()
-	}
+	c.flushSoon()
 	return err
 }
 
@@ -116,9 +114,7 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 		}
 	}
 	c.unlock()
-	if err == nil {
-		c.flushSoon()
-	}
+	c.flushSoon()
 	return err
 }
 
@@ -272,6 +268,9 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	c.mu.last = max(c.mu.last, id)
 	if !refusing {
 		c.mu.taken = c.mu.last
+	}
+	if old != nil && old.done {
+		old = nil // its handler still runs
 	}
 	c.unlock()
 	trailers := f.StreamEnded() && len(f.PseudoFields()) == 0
