@@ -107,7 +107,7 @@ soak: kubeapi ## churning clients under 200 events/s for SOAK (30m), and what th
 hostile: kubeapi ## what hostile clients do to the proxy and its other users, 10 s each: bench/results/hostile.md
 	@mkdir -p bench/results; go test -v -count 1 -timeout 180m ./bench/hostile -length 10s -report $(CURDIR)/bench/results/$@.md
 
-demo: build kubeapi kubectl ## 200 informers through the proxy, live figures; Ctrl-C ends it
+demo: build kubeapi kubectl ## 200 informers directly and through the proxy, what both cost, live figures; Ctrl-C ends it
 	@go build -o bin/demo ./bench/demo
 	@exec bin/demo
 

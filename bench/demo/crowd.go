@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -36,10 +36,10 @@ func scopeOf(i int) scope {
 	return scope{}
 }
 
-// crowd has the clients of the proxy: shared informers for pods. Each has its own connections, like
-// a separate program.
+// crowd has the clients: shared informers for pods. Each has its own connection, like a separate
+// program.
 type crowd struct {
-	url     string
+	config  *rest.Config
 	scopes  []scope
 	watched map[scope]int64 // how many informers have it
 
@@ -52,8 +52,8 @@ type crowd struct {
 	delivery  latency      // from sending an update to the call of a handler, decoding by the informer included
 }
 
-func newCrowd(url string, n int) *crowd {
-	c := &crowd{url: url, watched: map[scope]int64{}, started: make([]informers.SharedInformerFactory, n)}
+func newCrowd(config *rest.Config, n int) *crowd {
+	c := &crowd{config: config, watched: map[scope]int64{}, started: make([]informers.SharedInformerFactory, n)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	for i := range n {
 		s := scopeOf(i)
@@ -74,10 +74,11 @@ func (c *crowd) start(ctx context.Context, s *screen) error {
 }
 
 func (c *crowd) startOne(ctx context.Context, i int) error {
-	config := &rest.Config{Host: c.url, QPS: -1, UserAgent: fmt.Sprintf("demo-informer-%d", i)}
+	config := rest.CopyConfig(c.config)
+	config.UserAgent = fmt.Sprintf("demo-informer-%d", i)
 	config.ContentType = "application/json"
-	// By default, client-go shares one transport between all clients.
-	client, err := kubernetes.NewForConfigAndClient(config, &http.Client{Transport: &http.Transport{}})
+	config.Dial = (&net.Dialer{}).DialContext // or else client-go shares connections between clients
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
@@ -59,21 +60,32 @@ func (d *demo) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.crowd = newCrowd(d.proxy.URL, d.informers)
-	if err := d.crowd.start(ctx, d.screen); err != nil {
-		return err
-	}
-	d.writer = newWriter(direct, pods, d.crowd)
-	if d.measured == 0 {
-		if err := d.invite(); err != nil {
+	var without bill
+	if d.direct > 0 {
+		d.screen.say("first without watchproxy: %d informers directly at kube-apiserver", d.informers)
+		wait := func(ctx context.Context) error { return pause(ctx, d.direct) }
+		if without, err = d.run(ctx, m, d.api.RESTConfig(), newWriter(direct, pods), wait); err != nil {
 			return err
 		}
+		d.crowd.stop()
 	}
-	if err := d.writer.during(ctx, d.rate, func(ctx context.Context) error { return d.measure(ctx, m) }); err != nil {
+	d.screen.say("now through watchproxy")
+	config := d.proxy.RESTConfig()
+	config.BearerToken = d.api.Token
+	with, err := d.run(ctx, m, config, newWriter(direct, pods), func(ctx context.Context) error {
+		if d.measured == 0 {
+			if err := d.invite(); err != nil {
+				return err
+			}
+		}
+		return d.measure(ctx, m)
+	})
+	if err != nil {
 		return err
 	}
-	if err := d.settle(ctx); err != nil || d.exit {
-		return err
+	d.screen.compare(without, with)
+	if d.exit {
+		return nil
 	}
 	if err := d.invite(); err != nil {
 		return err
@@ -82,6 +94,36 @@ func (d *demo) show(ctx context.Context) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	})
+}
+
+// run starts informers, writes while do runs, and returns what that cost.
+func (d *demo) run(ctx context.Context, m *meter, config *rest.Config, w *writer, do func(ctx context.Context) error) (b bill, err error) {
+	d.crowd, d.writer = newCrowd(config, d.informers), w
+	w.crowd = d.crowd
+	readings := make([]*reading, 3)
+	for i, step := range []func() error{
+		func() error { return nil },
+		func() error { return d.crowd.start(ctx, d.screen) },
+		func() error { return w.during(ctx, d.rate, do) },
+	} {
+		if err := step(); err != nil {
+			return bill{}, err
+		}
+		if readings[i], err = d.read(ctx, m); err != nil {
+			return bill{}, err
+		}
+	}
+	return bill{start: readings[1].cost(readings[0]), running: readings[2].cost(readings[1])}, d.settle(ctx)
+}
+
+// pause waits.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 func (d *demo) startAPIServer(ctx context.Context) (*kubernetes.Clientset, error) {
@@ -96,7 +138,10 @@ func (d *demo) startAPIServer(ctx context.Context) (*kubernetes.Clientset, error
 func (d *demo) startProxy(ctx context.Context, direct *kubernetes.Clientset) (*meter, error) {
 	d.screen.say("starting watchproxy")
 	var err error
-	if d.proxy, err = cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: d.api.Kubeconfig, Binary: d.watchproxy}); err != nil {
+	options := cluster.ProxyOptions{
+		Kubeconfig: d.api.Kubeconfig, Binary: d.watchproxy, TLS: true, Args: []string{"--authentication=delegated"},
+	}
+	if d.proxy, err = cluster.StartProxy(ctx, options); err != nil {
 		return nil, err
 	}
 	return newMeter(ctx, direct, d.proxy)

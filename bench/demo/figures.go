@@ -29,8 +29,24 @@ func (r *reading) since(earlier *reading) figures {
 	}
 }
 
-// saved is how many upstream requests the proxy saves.
-func (f figures) saved() float64 { return f.requestsDown - f.requestsUp }
+// cost is what happened at the apiserver, and what the processes took for it.
+type cost struct{ seconds, cpu, proxyCPU, bytes, requests float64 }
+
+// bill is what informers cost.
+type bill struct{ start, running cost }
+
+func (r *reading) cost(earlier *reading) cost {
+	return cost{
+		seconds: r.at.Sub(earlier.at).Seconds(),
+		cpu:     r.api.cpu - earlier.api.cpu, proxyCPU: r.proxy.cpu - earlier.proxy.cpu,
+		bytes: r.apiBytes - earlier.apiBytes, requests: r.apiRequests - earlier.apiRequests,
+	}
+}
+
+// rate is the cost of a second.
+func (c cost) rate() cost {
+	return cost{1, c.cpu / c.seconds, c.proxyCPU / c.seconds, c.bytes / c.seconds, c.requests / c.seconds}
+}
 
 // count writes a number with thousands separated.
 func count[N int | int64 | float64](n N) string {

@@ -4,7 +4,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -13,7 +12,8 @@ import (
 // invite tells how to point kubectl at the proxy.
 func (d *demo) invite() error {
 	kubeconfig := filepath.Join(d.dir, "kubeconfig")
-	if err := writeKubeconfig(kubeconfig, d.proxy.URL); err != nil {
+	user := clientcmdapi.AuthInfo{Token: d.api.Token}
+	if err := cluster.WriteKubeconfig(kubeconfig, d.proxy.URL, d.proxy.CA, user); err != nil {
 		return err
 	}
 	// Without KUBECACHEDIR, kubectl would leave its discovery cache of this server in the home
@@ -40,14 +40,4 @@ To try it, in another terminal:
 Ctrl-C ends the demo and leaves nothing running.
 `))
 	return nil
-}
-
-// writeKubeconfig writes a kubeconfig without credentials: on loopback the proxy asks for none.
-func writeKubeconfig(path, url string) error {
-	const name = "watchproxy"
-	config := clientcmdapi.NewConfig()
-	config.Clusters[name] = &clientcmdapi.Cluster{Server: url}
-	config.Contexts[name] = &clientcmdapi.Context{Cluster: name}
-	config.CurrentContext = name
-	return clientcmd.WriteToFile(*config, path)
 }

@@ -37,6 +37,7 @@ type reading struct {
 	requestsUp, requestsDown float64
 	cached                   float64 // of requestsDown, those answered from the cache
 	objects, bytes           float64 // in the cache
+	apiBytes, apiRequests    float64 // that the apiserver has sent and answered, writes excluded
 	proxy, api               process
 
 	delivered, due int64 // handler calls
@@ -74,6 +75,9 @@ func (m *meter) read(ctx context.Context) (*reading, error) {
 		bytes:        proxy.Sum("watchproxy_feed_object_bytes"),
 		proxy:        processOf(proxy),
 		api:          processOf(api),
+		apiBytes:     api.Sum("apiserver_response_sizes_sum") + api.Sum("apiserver_watch_events_sizes_sum"),
+		apiRequests: api.Sum("apiserver_request_total") - api.Sum("apiserver_request_total", `verb="PATCH"`) +
+			api.Sum("apiserver_longrunning_requests"),
 	}, nil
 }
 

@@ -10,8 +10,8 @@ import (
 
 const (
 	// If the output is a pipe, header precedes the lines, and again every headerEvery lines.
-	header = "        WATCHES    EVENTS/S       REQUESTS            DELIVERY             CACHE     WATCHPROXY        APISERVER\n" +
-		"  TIME   IN  OUT    IN     OUT   IN   OUT SAVED      P50       P99                    RSS    CPU       RSS    CPU"
+	header = "        WATCHES    EVENTS/S     REQUESTS          DELIVERY             CACHE     WATCHPROXY        APISERVER\n" +
+		"  TIME   IN  OUT    IN     OUT   IN   OUT      P50       P99                    RSS    CPU       RSS    CPU"
 	headerEvery = 20
 
 	progressEvery = 100 * time.Millisecond // on a terminal
@@ -109,18 +109,46 @@ func (s *screen) draw(block []string) {
 
 // end shows the figures of the whole time.
 func (s *screen) end(f figures) {
-	s.say("\nin %v: %s watches were %s upstream, %s requests were %s, delivery p50 %s p99 %s",
-		s.options.measured, count(f.watchesDown), count(f.watchesUp), count(f.requestsDown), count(f.requestsUp),
-		quantile(f.delivery, .5), quantile(f.delivery, .99))
+	s.say("\nin %v: %s watches were %s upstream, delivery p50 %s p99 %s", s.options.measured,
+		count(f.watchesDown), count(f.watchesUp), quantile(f.delivery, .5), quantile(f.delivery, .99))
+}
+
+// compare shows what informers cost without the proxy and with it.
+func (s *screen) compare(without, with bill) {
+	if without == (bill{}) {
+		return
+	}
+	s.say("\n%-46s %12s %18s", "", "directly", "through watchproxy")
+	for _, part := range []struct {
+		name          string
+		without, with cost
+	}{
+		{fmt.Sprintf("start of %s informers", count(s.options.informers)), without.start, with.start},
+		{fmt.Sprintf("a second with %d updates", s.options.rate), without.running.rate(), with.running.rate()},
+	} {
+		s.say("%s", part.name)
+		for _, row := range []struct {
+			name          string
+			without, with float64
+			unit          string
+		}{
+			{"kube-apiserver, processor time", 1000 * part.without.cpu, 1000 * part.with.cpu, " ms"},
+			{"watchproxy, processor time", 1000 * part.without.proxyCPU, 1000 * part.with.proxyCPU, " ms"},
+			{"kube-apiserver, bytes sent (uncompressed)", part.without.bytes / 1e3, part.with.bytes / 1e3, " kB"},
+			{"kube-apiserver, requests but for writes", part.without.requests, part.with.requests, ""},
+		} {
+			s.say("  %-44s %12s %18s", row.name, count(row.without)+row.unit, count(row.with)+row.unit)
+		}
+	}
 }
 
 // line is one row under header.
 func line(f figures, passed time.Duration) string {
-	return fmt.Sprintf("%6s %4s %4s %5.0f %7s %4s %5s %5s %8s %9s %9s %9s %6s %9s %6s",
+	return fmt.Sprintf("%6s %4s %4s %5.0f %7s %4s %5s %8s %9s %9s %9s %6s %9s %6s",
 		passed.Round(time.Second),
 		count(f.watchesUp), count(f.watchesDown),
 		f.eventsUpRate, count(f.eventsDownRate),
-		count(f.requestsUp), count(f.requestsDown), count(f.saved()),
+		count(f.requestsUp), count(f.requestsDown),
 		quantile(f.delivery, .5), quantile(f.delivery, .99),
 		megabytes(f.bytes),
 		megabytes(f.proxy.memory), percent(f.proxyCPU),
@@ -135,8 +163,8 @@ func block(f figures, passed time.Duration, o options) []string {
 		fmt.Sprintf("%-14s %14s %14s", "", "from upstream", "to informers"),
 		fmt.Sprintf("%-14s %14s %14s", "watches", count(f.watchesUp), count(f.watchesDown)),
 		fmt.Sprintf("%-14s %14.0f %14s", "events/s", f.eventsUpRate, count(f.eventsDownRate)),
-		fmt.Sprintf("%-14s %14s %14s   %s saved, %s answered from the cache", "requests",
-			count(f.requestsUp), count(f.requestsDown), count(f.saved()), count(f.cached)),
+		fmt.Sprintf("%-14s %14s %14s   %s answered from the cache", "requests",
+			count(f.requestsUp), count(f.requestsDown), count(f.cached)),
 		"",
 		fmt.Sprintf("%-14s %14s %14s", "", "p50", "p99"),
 		fmt.Sprintf("%-14s %14s %14s   update sent → apiserver's answer", "write", quantile(f.ack, .5), quantile(f.ack, .99)),

@@ -38,8 +38,8 @@ type writer struct {
 	ack     latency      // from sending an update to the server's answer
 }
 
-func newWriter(client kubernetes.Interface, pods []target, c *crowd) *writer {
-	return &writer{client: client, pods: pods, crowd: c}
+func newWriter(client kubernetes.Interface, pods []target) *writer {
+	return &writer{client: client, pods: pods}
 }
 
 // during updates pods at the given rate, per second, while do runs.
