@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
-	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
 const kib = 1 << 10
@@ -50,17 +49,19 @@ func (b *bench) adminGet(ctx context.Context, s *server, path string) ([]byte, e
 // idle measures watches without events.
 func (b *bench) idle(ctx context.Context) error {
 	const watchers = 5000
+	const own, shared = "HTTP/2, a connection each", "HTTP/2, 100 on a connection"
 	for _, way := range []struct {
 		name   string
 		server *server
-		http2  bool
 		atMost float64
 	}{
-		{"plain", b.plain.proxy, false, 16},
-		{"TLS", b.secure.proxy, false, 36},
-		{"TLS and HTTP 2", b.secure.proxy, true, 12},
-		{"TLS and HTTP 2", b.direct, true, 0},
-		{"TLS", b.direct, false, 0},
+		{"HTTP/1.1 without TLS", b.plain.proxy, 16},
+		{"HTTP/1.1", b.secure.proxy, 36},
+		{own, b.secure.proxy.over2(1), 20},
+		{shared, b.secure.proxy.over2(100), 3},
+		{shared, b.direct.over2(100), 0},
+		{own, b.direct.over2(1), 0},
+		{"HTTP/1.1", b.direct, 0},
 	} {
 		rv, err := b.resourceVersion(ctx)
 		if err != nil {
@@ -74,7 +75,7 @@ func (b *bench) idle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		end, err := openWatches(ctx, way.server, watchers, path, way.http2)
+		c, err := way.server.watch(ctx, watchers, func(int) string { return path })
 		if err != nil {
 			return err
 		}
@@ -82,7 +83,7 @@ func (b *bench) idle(ctx context.Context) error {
 		if err == nil {
 			err = b.heapProfile(ctx, way.server, "idle, "+way.name)
 		}
-		end()
+		c.close()
 		if err != nil {
 			return err
 		}
@@ -91,56 +92,60 @@ func (b *bench) idle(ctx context.Context) error {
 			Value: map[string]float64{way.server.name: float64(after-before) / watchers / kib},
 		})
 	}
-	return nil
+	return b.multitude(ctx)
 }
 
-// openWatches opens watches and does not read them.
-func openWatches(ctx context.Context, s *server, n int, path string, http2 bool) (end func(), err error) {
-	if !http2 {
-		c, err := s.watch(ctx, n, func(int) string { return path })
-		if err != nil {
-			return nil, err
-		}
-		return c.close, nil
-	}
-	streams := 1000 // of a connection: as many as the server allows
-	if s.name == kubeAPIServer {
-		streams = 100
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	transports := make([]*http.Transport, (n+streams-1)/streams)
-	for i := range transports {
-		config := s.tls.Clone()
-		config.NextProtos = nil
-		var protocols http.Protocols
-		protocols.SetHTTP2(true)
-		transports[i] = &http.Transport{TLSClientConfig: config, Protocols: &protocols, DisableCompression: true}
-	}
-	end = func() {
-		cancel()
-		for _, t := range transports {
-			t.CloseIdleConnections()
-		}
-	}
-	const parallel = 16
-	err = workload.Parallel(ctx, n, parallel, func(_ context.Context, i int) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url.String()+path, http.NoBody)
-		if err != nil {
-			return err
-		}
-		req.Header.Set("Authorization", "Bearer "+s.token)
-		resp, err := transports[i/streams].RoundTrip(req)
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s: %s", s.name, resp.Status)
-		}
-		return nil
-	})
+// multitude measures 100,000 watches, 100 on each connection, and events that all of them get.
+func (b *bench) multitude(ctx context.Context) error {
+	const watchers, streams, rate = 100_000, 100, 1
+	proxy, err := b.startProxy(ctx, true) // without the memory of earlier scenarios
 	if err != nil {
-		end()
-		return nil, err
+		return err
 	}
-	return end, nil
+	if _, err := proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}); err != nil { // the cache is filled
+		return err
+	}
+	rv, err := b.resourceVersion(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := proxy.over2(streams).watch(ctx, watchers, func(int) string { return "/api/v1/pods?watch=1&resourceVersion=" + rv })
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	rss, _, err := cluster.MemoryOf(proxy.pid)
+	if err != nil {
+		return err
+	}
+	before, err := proxy.work()
+	if err != nil {
+		return err
+	}
+	_, acknowledged, err := b.writes(ctx, proxy, rate, b.updatePod)
+	if err != nil {
+		return err
+	}
+	deliveries := len(acknowledged) * watchers
+	if err := c.wait(ctx, int64(deliveries)); err != nil {
+		return err
+	}
+	after, err := proxy.work()
+	if err != nil {
+		return err
+	}
+	_, peak, err := cluster.MemoryOf(proxy.pid)
+	if err != nil {
+		return err
+	}
+	c.close()
+	_, p99, _ := percentiles(c.delays(acknowledged))
+	name := fmt.Sprintf("%d on a connection, HTTP/2", streams)
+	value := func(x float64) map[string]float64 { return map[string]float64{ours: x} }
+	b.add(row{Scenario: "idle watches, " + name, Clients: watchers, Unit: "MiB", Value: value(float64(rss) / kib / kib)})
+	b.add(row{Scenario: "the same, at most, with an event each second", Clients: watchers, Unit: "MiB", Target: target{AtMost: 600}, Value: value(float64(peak) / kib / kib)})
+	b.add(row{Scenario: "the same, ms until an event has come, p99", Clients: watchers, Unit: "ms", Target: target{AtMost: 3000}, Value: value(p99)})
+	took := after.minus(before).server
+	b.add(row{Scenario: "the same, a delivery", Clients: watchers, Unit: "delivery", Servers: map[string]spent{ours: {Units: deliveries, Seconds: took.Seconds()}}})
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // profiled takes a CPU profile of the proxy with TLS while a scenario runs, if profiles are wanted.
@@ -41,7 +42,7 @@ func (b *bench) heapProfile(ctx context.Context, s *server, name string) error {
 	for suffix, query := range map[string]string{".heap": "gc=1", ".memstats": "debug=1"} {
 		profile, err := b.adminGet(ctx, s, "/debug/pprof/heap?"+query)
 		if err == nil {
-			err = os.WriteFile(filepath.Join(b.profiles, name+suffix), profile, 0o644)
+			err = os.WriteFile(filepath.Join(b.profiles, strings.ReplaceAll(name, "/", " ")+suffix), profile, 0o644)
 		}
 		if err != nil {
 			return err
