@@ -27,7 +27,6 @@ type Request struct {
 	Body   *Body // nil if there is none
 	Client Client
 	Conn   Conn                 // the request's connection
-	from   string               // the client's address, if Conn is not kept
 	TLS    *tls.ConnectionState // nil without TLS
 	// Identity is who the request acts as. Without authentication it is nil: the request acts as
 	// the proxy.
@@ -112,37 +111,12 @@ func (r *Request) Identified() bool {
 		strings.Contains(strings.Join(r.Header.Values("Sec-Websocket-Protocol"), ","), bearerProtocol)
 }
 
-// Slim is the part of a request that an open watch needs: who sent it, and the credentials.
-func (r *Request) Slim() *Request {
-	if r.Identity == nil {
-		return &Request{}
-	}
-	kept := &Request{
-		Method: r.Method, Target: r.Target, Path: r.Path, Query: r.Query, Host: r.Host, from: r.address(), TLS: r.TLS,
-		Identity: r.Identity, Header: http.Header{},
-	}
-	for name, values := range r.Header {
-		if isIdentity(name) {
-			kept.Header[name] = values
-		}
-	}
-	return kept
-}
-
 // User is the user for limits, "" without authentication.
 func (r *Request) User() string {
 	if r.Identity == nil {
 		return ""
 	}
 	return r.Identity.User.GetName()
-}
-
-// address is the client's address, "" if unknown.
-func (r *Request) address() string {
-	if r.Conn == nil {
-		return r.from
-	}
-	return r.Conn.RemoteAddr().String()
 }
 
 // ImpersonatePrefix begins the names of headers that ask to act as another user.
@@ -164,7 +138,7 @@ func (r *Request) AsHTTP(ctx context.Context) *http.Request {
 	if err != nil {
 		u = &url.URL{Path: r.Path, RawQuery: r.Query}
 	}
-	asked := &http.Request{Method: r.Method, URL: u, RequestURI: r.Target, Host: r.Host, RemoteAddr: r.address(), Header: r.Header, TLS: r.TLS}
+	asked := &http.Request{Method: r.Method, URL: u, RequestURI: r.Target, Host: r.Host, RemoteAddr: address(r.Conn), Header: r.Header, TLS: r.TLS}
 	return asked.WithContext(ctx)
 }
 

@@ -86,8 +86,6 @@ type Conn struct {
 	server   *Server
 	net      *conn.Conn
 	framer   *http2.Framer
-	ctx      context.Context //nolint:containedctx // the parent of all streams'
-	cancel   context.CancelFunc
 	running  sync.WaitGroup // handlers, open watches, writers
 	received atomic.Int64   // the window for what is read
 	heard    atomic.Int64   // when the last frame came, in Unix nanoseconds
@@ -126,7 +124,6 @@ type Conn struct {
 // Serve serves a connection to its end.
 func (s *Server) Serve(nc *conn.Conn) {
 	c := &Conn{server: s, net: nc}
-	c.ctx, c.cancel = context.WithCancel(s.Serving)
 	c.mu.written = sync.NewCond(&c.mu)
 	c.mu.streams = map[uint32]*stream{}
 	c.mu.window, c.mu.initial, c.mu.frameMax = windowInitial, windowInitial, frameMax
@@ -148,12 +145,13 @@ func (s *Server) Serve(nc *conn.Conn) {
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowStream})
 	c.mu.buf = frame.AppendWindowUpdate(c.mu.buf, 0, windowConn-windowInitial)
 	c.received.Store(windowConn)
-	undrain := context.AfterFunc(s.Draining, c.drain)
+	undrain, uncut := context.AfterFunc(s.Draining, c.drain), context.AfterFunc(s.Serving, c.cut)
 	c.heard.Store(time.Now().UnixNano())
 	c.mu.idle = time.Now()
 	c.timer = time.AfterFunc(pingTimeout, c.look)
 	err := c.serve()
 	undrain()
+	uncut()
 	c.end(err)
 	c.running.Wait()
 	if c.mu.err == errClosed && !errors.Is(err, io.EOF) { //nolint:errorlint // no write has failed
@@ -207,6 +205,15 @@ func wakeFirst(line *list.List) {
 	}
 }
 
+// cut ends the contexts of all streams.
+func (c *Conn) cut() {
+	c.mu.Lock()
+	defer c.unlock()
+	for _, s := range c.mu.streams {
+		s.ctx.End(c.running.Go)
+	}
+}
+
 // end ends all streams. The client is told why if it broke the protocol.
 func (c *Conn) end(err error) {
 	c.timer.Stop()
@@ -218,7 +225,6 @@ func (c *Conn) end(err error) {
 		c.mu.buf = frame.AppendGoaway(c.bufLocked(), c.mu.taken, http2.ErrCode(ce))
 	}
 	c.unlock()
-	c.cancel()
 	c.flush()
 	c.mu.Lock()
 	defer c.unlock()

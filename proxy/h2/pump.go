@@ -181,7 +181,7 @@ func (s *stream) turn(scratch *watch.Scratch) (on, behind bool) {
 			on = false
 		}
 	}()
-	return s.pumped.Turn(s.ctx, s.out, scratch)
+	return s.pumped.Turn(&s.ctx, s.out, scratch)
 }
 
 // catchUp works on a watch at the client's speed until nothing more is there to do.

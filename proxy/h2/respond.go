@@ -39,12 +39,13 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 		c.small(s, exchange.StatusResponse(exchange.Failure(http.StatusRequestHeaderFieldsTooLarge, "", "the header of the request is too long"), exchange.FromProxy), false)
 		return
 	}
+	req.Client = s
 	began := time.Now()
 	rt := exchange.ParseRoute(req.Method, req.Path)
 	if rand.Float64() < c.server.Options().GoawayChance {
 		c.drain()
 	}
-	resp := c.server.Handler.Handle(s.ctx, req, &rt)
+	resp := c.server.Handler.Handle(&s.ctx, req, &rt)
 	c.server.Handler.Answered(req, rt, resp, time.Since(began))
 	if resp.Close {
 		c.drain()
@@ -66,7 +67,7 @@ func (c *Conn) handle(s *stream, req *exchange.Request) {
 		if head {
 			return
 		}
-		if _, err := resp.WriteBody(s.ctx, s, req, c.server.Slots); err != nil {
+		if _, err := resp.WriteBody(&s.ctx, s, req, c.server.Slots); err != nil {
 			c.broken(s)
 			return
 		}
@@ -188,11 +189,11 @@ func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response) (pu
 	w, ok := resp.Stream.(*watch.Watch)
 	if !ok || !w.Cheap() {
 		defer open.Dec()
-		resp.Stream.Run(s.ctx, out)
+		resp.Stream.Run(&s.ctx, out)
 		c.finish(s)
 		return false
 	}
-	if !w.Open(s.ctx, out) {
+	if !w.Open(&s.ctx, out) {
 		w.Close()
 		open.Dec()
 		c.finish(s)

@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -16,11 +17,10 @@ import (
 
 // stream is one request and its answer.
 type stream struct {
-	c      *Conn
-	id     uint32
-	ctx    context.Context //nolint:containedctx // ends when the client cancels
-	cancel context.CancelFunc
-	body   *body // nil if there is none
+	c    *Conn
+	id   uint32
+	ctx  exchange.Context // ends when the client cancels
+	body *body            // nil if there is none
 
 	// Guarded by the connection's lock.
 	window  int64
@@ -44,14 +44,13 @@ type stream struct {
 // begin starts the handler of a request.
 func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 	s := &stream{c: c, id: id, stall: c.server.Options().Limits.Write, changed: sync.Cond{L: &c.mu}}
-	s.ctx, s.cancel = context.WithCancel(c.ctx)
-	if req != nil {
-		req.Client = s
-	}
 	c.mu.Lock()
 	s.window = c.mu.initial
 	c.mu.streams[id] = s
 	c.unlock()
+	if c.server.Serving.Err() != nil { // cut may not have seen it
+		s.ctx.End(c.running.Go)
+	}
 	if !ended {
 		s.body = newBody(s)
 	}
@@ -73,7 +72,7 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 func (s *stream) endLocked(err error) {
 	if s.err == nil {
 		s.err = err
-		s.cancel()
+		s.ctx.End(s.c.running.Go)
 		if s.body != nil {
 			s.c.giveBackLocked(nil, s.body.fail(err))
 		}
@@ -83,8 +82,8 @@ func (s *stream) endLocked(err error) {
 
 // close forgets a stream whose answer has ended.
 func (s *stream) close() {
-	s.cancel()
 	c := s.c
+	s.ctx.End(c.running.Go)
 	c.mu.Lock()
 	delete(c.mu.streams, s.id)
 	if s.done {
@@ -101,7 +100,7 @@ func (s *stream) close() {
 
 // CancelWhenGone implements exchange.Client.
 func (s *stream) CancelWhenGone(gone context.CancelFunc) (stop func()) {
-	unwatch := context.AfterFunc(s.ctx, gone)
+	unwatch := s.ctx.AfterFunc(gone)
 	return func() { unwatch() }
 }
 
@@ -209,9 +208,5 @@ func (s *stream) fedLocked() {
 
 // stalls resets the stream if the client takes too long.
 func (s *stream) stalls() *time.Timer {
-	stall := s.stall
-	if stall == 0 {
-		stall = math.MaxInt64
-	}
-	return time.AfterFunc(stall, func() { s.c.reset(s.id, http2.ErrCodeCancel) })
+	return time.AfterFunc(cmp.Or(s.stall, math.MaxInt64), func() { s.c.reset(s.id, http2.ErrCodeCancel) })
 }

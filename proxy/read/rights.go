@@ -79,9 +79,9 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 // watch.ErrRevoked means that the review had no answer. The function holds only the part of the
 // read that it needs.
 func (rd *Reader) reviewAgain(r *read) func(context.Context) error {
-	req, what := r.Slim(), r.asked()
+	who, what := r.Credentials(), r.asked()
 	return func(ctx context.Context) error {
-		caller, err := rd.Options().Access.Authenticate(req.AsHTTP(ctx))
+		caller, err := rd.Options().Access.Authenticate(who.AsHTTP(ctx))
 		switch {
 		case errors.Is(err, access.ErrUnavailable):
 			return err

@@ -122,10 +122,18 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	w.State, w.Meter = nil, nil
 	w.maintenanceDue.Store(true)
 	w.recheck.wake = w.wake
-	w.unwake[0] = context.AfterFunc(ctx, w.wake)
+	w.unwake[0] = afterFunc(ctx, w.wake)
 	w.unwake[1] = context.AfterFunc(w.Draining, w.wake)
 	w.alarm = time.AfterFunc(time.Until(w.deadline), w.wake)
 	return true
+}
+
+// afterFunc is context.AfterFunc, which takes 300 bytes even if the context can do it by itself.
+func afterFunc(ctx context.Context, f func()) (stop func() bool) {
+	if own, ok := ctx.(*exchange.Context); ok {
+		return own.AfterFunc(f)
+	}
+	return context.AfterFunc(ctx, f)
 }
 
 // wake makes the next turn check everything that may be due.

@@ -1,0 +1,50 @@
+package exchange
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"net/url"
+)
+
+// Credentials are what an open watch keeps of its request: who sent it.
+type Credentials struct {
+	header []string // names, each followed by a value
+	conn   Conn
+	tls    *tls.ConnectionState
+}
+
+// Credentials returns those of the request, none without authentication.
+func (r *Request) Credentials() (c Credentials) {
+	if r.Identity == nil {
+		return c
+	}
+	c.conn, c.tls = r.Conn, r.TLS
+	for name, values := range r.Header {
+		if isIdentity(name) {
+			for _, v := range values {
+				c.header = append(c.header, name, v)
+			}
+		}
+	}
+	return c
+}
+
+// AsHTTP is a request with these credentials, for package access.
+func (c Credentials) AsHTTP(ctx context.Context) *http.Request {
+	asked := &http.Request{
+		Method: http.MethodGet, URL: &url.URL{Path: "/"}, RequestURI: "/", RemoteAddr: address(c.conn), Header: http.Header{}, TLS: c.tls,
+	}
+	for i := 0; i < len(c.header); i += 2 {
+		asked.Header.Add(c.header[i], c.header[i+1])
+	}
+	return asked.WithContext(ctx)
+}
+
+// address is the client's address, "" if unknown.
+func address(c Conn) string {
+	if c == nil {
+		return ""
+	}
+	return c.RemoteAddr().String()
+}
