@@ -35,8 +35,10 @@ func (e *Encoder) Resize(limit uint32) {
 	e.fields.SetMaxDynamicTableSize(min(limit, TableSize))
 }
 
+// field encodes a field. Values that differ in each answer stay out of the table.
 func (e *Encoder) field(name, value string) {
-	_ = e.fields.WriteField(hpack.HeaderField{Name: name, Value: value}) // to memory
+	once := name == "audit-id" || name == "content-length" || name == "date"
+	_ = e.fields.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: once}) // to memory
 }
 
 // AppendAnswer appends the header of an answer, in frames of up to most bytes. A length below 0 is
