@@ -137,8 +137,12 @@ func (s *server) listen(ctx context.Context, path string) (*listener, error) {
 		fields := hpack.NewEncoder(&block)
 		fields.SetMaxDynamicTableSize(0)
 		for _, f := range []hpack.HeaderField{
-			{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "localhost"}, {Name: ":path", Value: path},
-			{Name: "accept", Value: "application/json"}, {Name: "authorization", Value: "Bearer " + s.token},
+			{Name: ":method", Value: "GET"},
+			{Name: ":scheme", Value: "https"},
+			{Name: ":authority", Value: "localhost"},
+			{Name: ":path", Value: path},
+			{Name: "accept", Value: "application/json"},
+			{Name: "authorization", Value: "Bearer " + s.token},
 		} {
 			err = errors.Join(err, fields.WriteField(f))
 		}
