@@ -1,0 +1,145 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// installed skips the test if there is no such program: `make test` needs only Go, git, gcc and
+// make. H2spec and the differential test of proxy/h2 cover the protocol in any case.
+func installed(t *testing.T, program string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		t.Skipf("%s is not installed", program)
+	}
+	return path
+}
+
+// Curl, with nghttp2, lists, uploads, asks for the head and watches over HTTP/2, and sees what Go's
+// client sees.
+func TestCurl(t *testing.T) {
+	curl := installed(t, "curl")
+	if out, err := exec.CommandContext(t.Context(), curl, "--version").Output(); err != nil || !strings.Contains(string(out), "HTTP2") {
+		t.Skip("curl has no HTTP/2")
+	}
+	w := sharedWorld(t)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, w.Proxy.CA, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ns := w.Namespace(t, "curl")
+	path := "/api/v1/namespaces/" + ns + "/configmaps"
+	// The apiserver indents answers to curl.
+	run := func(wantStatus string, args ...string) string {
+		t.Helper()
+		args = append([]string{"--http2", "--user-agent", "test", "--silent", "--show-error", "--max-time", "20", "--cacert", ca, "--write-out", "\n%{http_version} %{http_code}"}, args...)
+		out, err := exec.CommandContext(t.Context(), curl, args...).CombinedOutput()
+		body, status, ok := strings.Cut(string(out), "\n2 ")
+		if err != nil || !ok || status != wantStatus {
+			t.Fatalf("curl %q: %v\n%.500s", args, err, out)
+		}
+		return body
+	}
+	const size = 700_000 // more than a window
+	upload := filepath.Join(t.TempDir(), "upload.json")
+	if err := os.WriteFile(upload, []byte(configMap("large", size)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run("201", "--header", "Content-Type: application/json", "--data-binary", "@"+upload, w.Proxy.URL+path)
+	run("201", "--header", "Content-Type: application/json", "--header", "Expect: 100-continue", "--data-binary", configMap("small", 10), w.Proxy.URL+path)
+
+	others := w.Proxy.EndpointT(t) // Go's client
+	for _, query := range []string{"?resourceVersion=0", "", "?limit=1", "/small?resourceVersion=0", "/large"} {
+		cluster.Eventually(t, "the same answer to "+query, func() bool {
+			return run("200", w.Proxy.URL+path+query) == string(others.GetT(t, path+query, nil).Body)
+		})
+	}
+	if zipped := run("200", "--compressed", w.Proxy.URL+path+"?resourceVersion=0"); zipped != run("200", w.Proxy.URL+path+"?resourceVersion=0") {
+		t.Error("--compressed gives another body")
+	}
+	if head := run("405", "--head", w.Proxy.URL+"/version"); !strings.Contains(head, "content-type: application/json") {
+		t.Errorf("--head: %s", head)
+	}
+	events := run("200", "--no-buffer", w.Proxy.URL+path+"?watch=1&resourceVersion=0&timeoutSeconds=1")
+	if n := strings.Count(events, `{"type":"ADDED"`); n < 2 {
+		t.Errorf("a watch shows %d objects: %.300s", n, events)
+	}
+}
+
+// nodeClient opens a watch and asks many things at once, on one connection of Node's http2. It
+// prints what it has seen as JSON. Its window is Node's own: 64 KiB.
+const nodeClient = `
+const http2 = require('http2'), fs = require('fs')
+const [url, ca, path] = process.argv.slice(2)
+const c = http2.connect(url, {ca: fs.readFileSync(ca)})
+c.on('error', e => { console.error(e); process.exit(1) })
+const ask = (headers, body) => new Promise((resolve, reject) => {
+	const s = c.request(headers, {endStream: body === undefined})
+	let status, text = ''
+	s.setEncoding('utf8')
+	s.on('response', h => { status = h[':status'] })
+	s.on('data', d => { text += d })
+	s.on('end', () => resolve({status, text}))
+	s.on('error', reject)
+	if (body !== undefined) s.end(body)
+})
+async function main() {
+	const seen = {}
+	const watch = c.request({':path': path + '?watch=1&resourceVersion=0'})
+	watch.setEncoding('utf8')
+	let events = '', canceled = false
+	const came = new Promise(resolve => watch.on('data', d => {
+		events += d
+		if (events.includes('"name":"from-node"') && events.endsWith('\n')) resolve()
+	}))
+	watch.on('error', e => { if (!canceled) throw e })
+	const made = await ask({':method': 'POST', ':path': path, 'content-type': 'application/json'},
+		JSON.stringify({apiVersion: 'v1', kind: 'ConfigMap', metadata: {name: 'from-node'}, data: {key: 'x'.repeat(300000)}}))
+	seen.created = made.status
+	await came
+	canceled = true
+	watch.close(http2.constants.NGHTTP2_CANCEL)
+	const lists = await Promise.all(Array.from({length: 50}, () => ask({':path': path + '?resourceVersion=0'})))
+	seen.lists = lists.filter(l => l.status === 200 && JSON.parse(l.text).items.some(i => i.metadata.name === 'from-node')).length
+	seen.head = (await ask({':method': 'HEAD', ':path': path})).status
+	seen.missing = (await ask({':path': path + '/nothing'})).status
+	await new Promise((resolve, reject) => c.ping(e => e ? reject(e) : resolve()))
+	seen.streams = c.state.nextStreamID
+	c.close(() => console.log(JSON.stringify(seen)))
+}
+main().catch(e => { console.error(e); process.exit(1) })
+`
+
+// Node's http2 has 50 lists at once, an upload and a watch that it cancels, on one connection.
+func TestNode(t *testing.T) {
+	node := installed(t, "node")
+	w := sharedWorld(t)
+	dir := t.TempDir()
+	ca, script := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "client.js")
+	for path, content := range map[string][]byte{ca: w.Proxy.CA, script: []byte(nodeClient)} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ns := w.Namespace(t, "node")
+	out, err := exec.CommandContext(t.Context(), node, script, w.Proxy.URL, ca, "/api/v1/namespaces/"+ns+"/configmaps").Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var seen struct{ Created, Lists, Head, Missing, Streams int }
+	if err := json.Unmarshal(out, &seen); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	// The apiserver answers HEAD of a resource with 405.
+	if got, want := fmt.Sprint(seen.Created, seen.Lists, seen.Head, seen.Missing), fmt.Sprint(201, 50, 405, 404); got != want {
+		t.Errorf("Node has seen %s instead of %s", got, want)
+	}
+}
