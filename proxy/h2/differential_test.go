@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -21,8 +20,6 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/watchproxy/watchproxy/proxy/conn"
-	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
@@ -45,88 +42,6 @@ func newSession(random *rand.Rand) *session {
 		s.shapes = append(s.shapes, newShape(random, i, s.raw, n == 1))
 	}
 	s.widens = cachetest.AnySize(random, 1<<20) + 8<<10
-	return s
-}
-
-// server has one of the two servers answer the requests of a session.
-type server struct {
-	shapes  []*shape
-	heard   []*heard
-	running sync.WaitGroup
-	dial    func() (net.Conn, error)
-	close   func()
-}
-
-func (s *server) begin(h http.Header, heard *heard) (*shape, bool) {
-	i, err := strconv.Atoi(h.Get("X-Shape"))
-	if err != nil {
-		return nil, false
-	}
-	heard.header = h
-	s.heard[i] = heard
-	return s.shapes[i], true
-}
-
-func (s *server) listen(t *testing.T, serve func(l net.Listener)) net.Listener {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.dial = func() (net.Conn, error) { return net.Dial("tcp", l.Addr().String()) }
-	s.running.Go(func() { serve(l) })
-	return l
-}
-
-// ours is the server of this package.
-func ours(t *testing.T) *server {
-	t.Helper()
-	s := &server{}
-	h2 := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
-		h := &heard{method: req.Method, target: req.Target, host: req.Host}
-		shape, ok := s.begin(req.Header, h)
-		if !ok {
-			return says("no shape")
-		}
-		var body io.Reader = http.NoBody
-		if req.Body != nil {
-			body = req.Body
-		}
-		shape.hear(ctx, h, body)
-		return shape.respond(ctx, h)
-	}, options())
-	l := s.listen(t, func(l net.Listener) {
-		for {
-			accepted, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s.running.Go(func() { h2.Serve(conn.New(accepted)) })
-		}
-	})
-	s.close = func() { l.Close(); s.running.Wait() }
-	return s
-}
-
-// theirs is net/http's.
-func theirs(t *testing.T) *server {
-	t.Helper()
-	s := &server{}
-	var handlers sync.WaitGroup
-	h1 := &http.Server{
-		ErrorLog: log.New(io.Discard, "", 0), DisableGeneralOptionsHandler: true, Protocols: &http.Protocols{}, MaxHeaderBytes: options().Limits.HeaderBytes - 10*32,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			handlers.Add(1)
-			defer handlers.Done()
-			h := &heard{method: r.Method, target: r.RequestURI, host: r.Host}
-			if shape, ok := s.begin(r.Header, h); ok {
-				shape.hear(r.Context(), h, r.Body)
-				shape.serve(w, r, h)
-			}
-		}),
-	}
-	h1.Protocols.SetUnencryptedHTTP2(true)
-	s.listen(t, func(l net.Listener) { h1.Serve(l) })
-	s.close = func() { h1.Close(); s.running.Wait(); handlers.Wait() }
 	return s
 }
 
@@ -162,11 +77,11 @@ func (s *session) run(t *testing.T, with func(*testing.T) *server) (all []seen, 
 
 // transport asks by x/net's client.
 func (s *session) transport(nc net.Conn) (ask func(*shape) seen, done func()) {
-	transport := &http2.Transport{
-		AllowHTTP: true, DisableCompression: true, MaxReadFrameSize: uint32(s.frame), StrictMaxConcurrentStreams: true,
-		DialTLSContext: func(context.Context, string, string, *tls.Config) (net.Conn, error) { return nc, nil },
+	transport := &http2.Transport{ //nolint:staticcheck // client-go uses this client
+		AllowHTTP: true, DisableCompression: true, MaxReadFrameSize: uint32(s.frame), StrictMaxConcurrentStreams: true, //nolint:staticcheck // likewise
+		DialTLSContext: func(context.Context, string, string, *tls.Config) (net.Conn, error) { return nc, nil }, //nolint:staticcheck // likewise
 	}
-	cc, dialed := transport.NewClientConn(nc)
+	cc, dialed := transport.NewClientConn(nc) //nolint:staticcheck // likewise
 	return func(shape *shape) (got seen) {
 		if dialed != nil {
 			return seen{end: dialed.Error()}

@@ -1,0 +1,148 @@
+package h2
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+)
+
+// heard is what a handler learns.
+type heard struct {
+	method, target, host string
+	header               http.Header
+	body                 string
+	unread               bool // reading the body failed
+	ended                bool // the context ended when the client canceled
+}
+
+// seen is what a client learns.
+type seen struct {
+	status   string
+	informed string
+	header   http.Header
+	body     string
+	end      string
+}
+
+func digest(p []byte) string { return fmt.Sprintf("%d bytes, %.4x", len(p), sha256.Sum256(p)) }
+
+// hear does what the handlers behind both servers do with the request.
+func (s *shape) hear(ctx context.Context, h *heard, body io.Reader) {
+	close(s.started)
+	if s.reads != 0 {
+		var got []byte
+		var err error
+		if s.reads < 0 {
+			got, err = io.ReadAll(body)
+		} else {
+			got = make([]byte, s.reads)
+			_, err = io.ReadFull(body, got)
+		}
+		h.body, h.unread = digest(got), err != nil
+	}
+	close(s.read)
+	if h.header = maps.Clone(h.header); s.cancels && s.kind == inBytes {
+		h.wait(ctx)
+	}
+}
+
+func (h *heard) wait(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		h.ended = true
+	case <-time.After(5 * time.Second):
+	}
+}
+
+// serve answers through net/http.
+func (s *shape) serve(w http.ResponseWriter, r *http.Request, h *heard) {
+	maps.Copy(w.Header(), s.fields)
+	if s.kind.known() && s.status != http.StatusNoContent && s.status != http.StatusNotModified {
+		w.Header().Set("Content-Length", strconv.Itoa(len(s.answer)))
+	}
+	w.WriteHeader(s.status)
+	flush := w.(http.Flusher).Flush
+	if !s.kind.known() || s.fails {
+		flush()
+	}
+	for piece := range slices.Chunk(s.answer, len(s.answer)/s.pieces+1) {
+		w.Write(piece)
+		flush()
+	}
+	if s.cancels {
+		flush()
+		h.wait(r.Context())
+	}
+	if s.cancels || s.fails {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// respond answers through exchange.Response.
+func (s *shape) respond(ctx context.Context, h *heard) *exchange.Response {
+	resp := exchange.NewResponse(s.status, exchange.FromProxy)
+	maps.Copy(resp.Header, s.fields)
+	if resp.Length = -1; s.kind.known() {
+		resp.Length = int64(len(s.answer))
+	}
+	var pieces io.Reader = bytes.NewReader(nil)
+	for piece := range slices.Chunk(s.answer, len(s.answer)/s.pieces+1) {
+		pieces = io.MultiReader(pieces, bytes.NewReader(piece))
+	}
+	switch s.kind {
+	case inBytes:
+		resp.Bytes = s.answer
+	case inList, inEndlessList:
+		resp.List = writerTo{pieces}
+	case inReader, inEndlessReader:
+		resp.Reader = io.NopCloser(io.MultiReader(pieces, readerFunc(func() error {
+			if s.cancels {
+				h.wait(ctx)
+			}
+			if s.cancels || s.fails {
+				return errors.New("broken")
+			}
+			return io.EOF
+		})))
+	case inStream:
+		resp.Stream = pieceStream{pieces}
+	}
+	return resp
+}
+
+type writerTo struct{ from io.Reader }
+
+// WriteTo implements io.WriterTo.
+func (l writerTo) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, l.from) }
+
+type readerFunc func() error
+
+// Read implements io.Reader.
+func (f readerFunc) Read([]byte) (int, error) { return 0, f() }
+
+type pieceStream struct{ from io.Reader }
+
+// Run implements exchange.Stream.
+func (s pieceStream) Run(_ context.Context, out *exchange.ChunkWriter) {
+	var scratch [1000]byte
+	for {
+		n, err := s.from.Read(scratch[:])
+		b := out.Pending()
+		if *b = append(*b, scratch[:n]...); out.Flush() != nil || err != nil {
+			return
+		}
+	}
+}
+
+// Abandon implements exchange.Stream.
+func (pieceStream) Abandon() {}

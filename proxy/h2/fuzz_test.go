@@ -1,0 +1,128 @@
+package h2
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/watchproxy/watchproxy/proxy/conn"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/h2/frame"
+)
+
+// FuzzFrames sends arbitrary bytes behind the preface. The connection ends, or goes on answering
+// PINGs, and nothing is left of it. Time is virtual: a silent connection costs none.
+func FuzzFrames(f *testing.F) {
+	hello := frame.AppendSettings(nil)
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, field := range []string{":method POST", ":scheme https", ":path /", "content-length 4"} {
+		name, value, _ := strings.Cut(field, " ")
+		encoder.WriteField(hpack.HeaderField{Name: name, Value: value})
+	}
+	head := func(flags http2.Flags) []byte {
+		return append(frame.AppendHead(bytes.Clone(hello), block.Len(), http2.FrameHeaders, flags, 1), block.Bytes()...)
+	}
+	begun := head(http2.FlagHeadersEndHeaders)
+	f.Add([]byte{})
+	f.Add(hello)
+	f.Add(head(0))
+	f.Add(frame.AppendEnd(frame.AppendData(begun, 1, []byte("data")), 1))
+	f.Add(frame.AppendData(begun, 1, []byte("too long")))
+	f.Add(frame.AppendReset(begun, 1, http2.ErrCodeCancel))
+	f.Add(frame.AppendWindowUpdate(begun, 1, windowMax))
+	f.Add(frame.AppendGoaway(frame.AppendPing(begun, 0, [8]byte{}), 0, http2.ErrCodeNo))
+	f.Add(frame.AppendSettings(bytes.Clone(begun), http2.Setting{ID: http2.SettingInitialWindowSize, Val: windowMax}))
+	f.Add(bytes.Repeat(append(frame.AppendHead(nil, 0, http2.FrameContinuation, 0, 1), hello...), 10))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		synctest.Test(t, func(*testing.T) {
+			h := func(_ context.Context, req *exchange.Request) *exchange.Response {
+				if req.Body != nil {
+					io.Copy(io.Discard, req.Body)
+				}
+				return says(strings.Repeat("x", 100<<10))
+			}
+			client, served := pipe(newServer(h, options()))
+			go io.Copy(client, io.MultiReader(strings.NewReader(http2.ClientPreface), bytes.NewReader(raw)))
+			answers := make(chan http2.Frame)
+			go func() {
+				defer close(answers)
+				for framer := http2.NewFramer(nil, client); ; {
+					f, err := framer.ReadFrame()
+					if err != nil {
+						return
+					}
+					if ping, ok := f.(*http2.PingFrame); ok && ping.IsAck() {
+						answers <- f
+					}
+				}
+			}()
+			asked := [8]byte{'a', 's', 'k', 'e', 'd'}
+			synctest.Wait()
+			go client.Write(frame.AppendPing(nil, 0, asked)) // it may end a frame that raw has begun
+			for f := range answers {
+				if f.(*http2.PingFrame).Data == asked {
+					break
+				}
+			}
+			client.Close()
+			for range answers {
+			}
+			<-served
+		})
+	})
+}
+
+// pipe connects a client over memory.
+func pipe(s *Server) (client net.Conn, served chan struct{}) {
+	client, accepted := net.Pipe()
+	return client, serving(s, accepted)
+}
+
+// FuzzStreams carries out operations on a connection against a model of the windows and streams:
+// the client's. In memory, each operation is followed to its consequence, and nothing that a window
+// allows may be missing then. Over a socket, watches are written without waiting for the client.
+// In the end all windows open, and each answer has to arrive whole.
+func FuzzStreams(f *testing.F) {
+	op := func(kind, stream byte, n uint16) []byte {
+		return binary.BigEndian.AppendUint16([]byte{kind, stream}, n)
+	}
+	program := func(all ...[]byte) []byte { return bytes.Join(all, nil) }
+	for _, socket := range []bool{false, true} {
+		f.Add(socket, uint32(windowInitial), program(op(opGet, 0, 60000), op(opGet, 0, 60000), op(opConnWindow, 0, 100)))
+		f.Add(socket, uint32(1), program(op(opGet, 0, 500), op(opWindow, 0, 3), op(opSettings, 0, 20), op(opSettings, 0, 0), op(opWindow, 0, 10)))
+		f.Add(socket, uint32(10), program(op(opWatch, 0, 0), op(opEvent, 0, 1000), op(opWindow, 0, 400), op(opEvent, 0, 40000), op(opCut, 0, 0)))
+		f.Add(socket, uint32(1<<20), program(op(opWatch, 0, 0), op(opWatch, 0, 0), op(opEvent, 0, 60000), op(opEvent, 0, 60000),
+			op(opConnWindow, 0, 9), op(opReset, 0, 0), op(opCut, 0, 0)))
+		f.Add(socket, uint32(100), program(op(opUpload, 0, 1000), op(opData, 0, 500), op(opPing, 0, 0), op(opData, 0, 500), op(opEnd, 0, 0), op(opReset, 0, 0)))
+		f.Add(socket, uint32(1<<16), program(op(opRead, 0, 100), op(opGet, 0, 50000), op(opRead, 0, 9000), op(opWatch, 0, 0), op(opEvent, 0, 10), op(opReset, 1, 0)))
+	}
+	f.Fuzz(func(t *testing.T, socket bool, window uint32, program []byte) {
+		const most = 4 * 64
+		program = program[:min(len(program), most)]
+		if !socket {
+			synctest.Test(t, func(t *testing.T) {
+				run(t, pipe, synctest.Wait, window, program)
+			})
+			return
+		}
+		run(t, loopback, nil, window, program)
+	})
+}
+
+func serving(s *Server, accepted net.Conn) (served chan struct{}) {
+	served = make(chan struct{})
+	go func() {
+		defer close(served)
+		s.Serve(conn.New(accepted))
+	}()
+	return served
+}

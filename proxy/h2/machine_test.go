@@ -1,0 +1,320 @@
+package h2
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+)
+
+// machine carries out operations that fuzzing has chosen, and knows what has to come.
+type machine struct {
+	*client
+	t      *testing.T
+	cache  *watchcache.Cache
+	sizes  map[int]int // of events by resourceVersion
+	rv     int
+	settle func() // waits until nothing moves; nil if that cannot be told
+	calls  []*expected
+}
+
+// expected is a call and what its answer has to be.
+type expected struct {
+	*call
+	answer   string // that of a watch is in events
+	complete bool   // the answer is known: it does not follow an upload that goes on
+	watch    bool
+	from     int  // the resourceVersion that the watch begins after; below 0 if it is not known
+	cut      bool // the cache has forgotten what the watch may still need
+}
+
+const ( // operations
+	opGet = iota
+	opWatch
+	opUpload
+	opData
+	opEnd
+	opWindow
+	opConnWindow
+	opSettings
+	opReset
+	opPing
+	opRead
+	opEvent
+	opCut
+	ops
+)
+
+// loopback connects a client over a socket.
+func loopback(s *Server) (client net.Conn, served chan struct{}) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	defer l.Close()
+	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		panic(err)
+	}
+	accepted, err := l.Accept()
+	if err != nil {
+		panic(err)
+	}
+	return client, serving(s, accepted)
+}
+
+func run(t *testing.T, connect func(*Server) (net.Conn, chan struct{}), settle func(), window uint32, program []byte) {
+	m := &machine{t: t, settle: settle, rv: 1, sizes: map[int]int{}}
+	m.cache, _ = cachetest.Roomy(t)
+	watch := watching(t, m.cache, 3*time.Hour, "")
+	o := options()
+	o.Stall, o.Limits.Write, o.Limits.Read = time.Hour, time.Hour, time.Hour
+	s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
+		switch req.Method {
+		case http.MethodGet:
+			return watch(ctx, req)
+		case http.MethodPost:
+			got, _ := io.ReadAll(req.Body)
+			return says(string(got))
+		}
+		n, _ := strconv.Atoi(req.Path[1:])
+		return says(pattern(n))
+	}, o)
+	nc, served := connect(s)
+	patience := 2 * time.Hour
+	if settle == nil {
+		patience = 20 * time.Second
+	}
+	nc.SetDeadline(time.Now().Add(patience))
+	const windowMost = 1 << 24
+	m.client = newClient(nc, func(http2.Frame) {}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window % windowMost})
+	for ; len(program) >= 4; program = program[4:] {
+		m.step(program[0]%ops, int(program[1]), int(binary.BigEndian.Uint16(program[2:])))
+		if m.settle != nil {
+			m.settle()
+			m.do(m.checkLocked)
+		}
+	}
+	m.finish()
+	m.close()
+	<-served
+}
+
+func (m *machine) step(op byte, which, n int) {
+	if op == opEvent {
+		m.rv++
+		m.sizes[m.rv] = n
+		cachetest.Apply(m.t, m.cache, cachetest.Sized(m.t, uint64(m.rv), n))
+		return
+	}
+	if op == opCut {
+		m.cut()
+		return
+	}
+	m.do(func() {
+		if op <= opUpload {
+			m.openLocked(op, n)
+			return
+		}
+		if s := m.pick(which); s != nil && !s.over() {
+			m.aboutLocked(s, op, n)
+		}
+		m.elseLocked(op, which, n)
+	})
+	if op == opWatch && m.settle == nil && m.mu.budget < 0 {
+		s := m.calls[len(m.calls)-1]
+		if err := m.await(func() bool { return s.headed }); err != nil {
+			m.t.Fatal(err)
+		}
+		s.from = m.rv
+	}
+}
+
+func (m *machine) pick(which int) *expected {
+	if len(m.calls) == 0 {
+		return nil
+	}
+	return m.calls[which%len(m.calls)]
+}
+
+func (m *machine) openLocked(op byte, n int) {
+	s := &expected{from: -1, watch: op == opWatch, complete: op == opGet}
+	method := map[byte]string{opGet: "PUT", opWatch: "GET", opUpload: "POST"}[op]
+	if s.complete {
+		s.answer = pattern(n)
+	}
+	if m.settle != nil {
+		s.from = m.rv
+	}
+	s.call = m.beginLocked(op != opUpload, frameMax, 0, hpack.HeaderField{Name: ":method", Value: method},
+		hpack.HeaderField{Name: ":scheme", Value: "http"}, hpack.HeaderField{Name: ":path", Value: "/" + strconv.Itoa(n)})
+	m.calls = append(m.calls, s)
+}
+
+// aboutLocked does what concerns one stream.
+func (m *machine) aboutLocked(s *expected, op byte, n int) {
+	switch op {
+	case opData, opEnd:
+		if !s.uploaded {
+			m.uploadLocked(s, pattern(n), op == opEnd, n%256)
+		}
+	case opWindow:
+		m.widenLocked(s.call, int64(n)+1)
+	case opReset:
+		m.cancelLocked(s.call)
+	}
+}
+
+func (m *machine) uploadLocked(s *expected, text string, end bool, pad int) {
+	sent := m.dataLocked(s.call, []byte(text), end, pad)
+	s.answer += text[:sent]
+	s.complete = s.uploaded
+}
+
+func (m *machine) elseLocked(op byte, which, n int) {
+	switch op {
+	case opConnWindow:
+		m.widenLocked(nil, int64(n)+1)
+	case opSettings:
+		m.setLocked(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(n)},
+			http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(frameMax + which)},
+			http2.Setting{ID: http2.SettingHeaderTableSize, Val: uint32(n)})
+	case opPing:
+		m.pingLocked(func() {})
+	case opRead:
+		if m.mu.budget = n; n == 0 {
+			m.mu.budget = -1
+		}
+	}
+}
+
+// cut has the cache begin anew, which ends all watches.
+func (m *machine) cut() {
+	if m.settle == nil { // a watch must have begun
+		m.do(func() { m.mu.budget = -1 })
+		m.wait("heads", func() bool {
+			return !slices.ContainsFunc(m.calls, func(s *expected) bool { return s.watch && !s.headed && !s.over() })
+		})
+	}
+	for _, s := range m.calls {
+		s.cut = true
+	}
+	m.rv++
+	m.cache.Reset(nil, uint64(m.rv))
+}
+
+// checkLocked fails if something is wrong, or missing although the windows allow it. It is called when
+// nothing moves.
+func (m *machine) checkLocked() {
+	if m.mu.broken != nil || m.mu.err != nil {
+		m.t.Fatal(m.mu.broken, m.mu.err)
+	}
+	for _, s := range m.calls {
+		m.contentLocked(s)
+		window := min(m.mu.window, m.mostLocked(initialWindow)+s.given-s.got)
+		if m.mu.budget < 0 && window > 0 && m.missing(s) {
+			m.t.Fatalf("stream %d has a window of %d and gets nothing: %d of %d bytes, ended %t, watch %t",
+				s.id, window, len(s.body), len(s.answer), s.ended, s.watch)
+		}
+	}
+}
+
+// missing tells whether more of an answer should have come.
+func (m *machine) missing(s *expected) bool {
+	switch {
+	case s.over():
+		return false
+	case s.watch:
+		return s.cut || s.from >= 0 && s.from+strings.Count(string(s.body), "\n") < m.rv
+	}
+	return s.complete
+}
+
+// contentLocked fails if a stream has other bytes than it should.
+func (m *machine) contentLocked(s *expected) {
+	if s.reset != nil {
+		m.t.Fatalf("stream %d was reset: %v", s.id, *s.reset)
+	}
+	if !s.watch {
+		if !strings.HasPrefix(s.answer, string(s.body)) || s.ended && len(s.body) != len(s.answer) {
+			m.t.Fatalf("stream %d has %d bytes of %d, or other ones", s.id, len(s.body), len(s.answer))
+		}
+		return
+	}
+	lines := strings.SplitAfter(string(s.body), "\n")
+	rest, next := lines[len(lines)-1], s.from+1
+	for _, line := range lines[:len(lines)-1] {
+		if s.cut && strings.HasPrefix(line, `{"type":"ERROR"`) {
+			continue
+		}
+		if s.from < 0 && next == 0 {
+			fmt.Sscanf(line[strings.Index(line, `"resourceVersion":`):], `"resourceVersion":"%d"`, &next)
+		}
+		want := fmt.Sprintf(`"resourceVersion":"%d"},"data":{"p":"%s"}}}`+"\n", next, strings.Repeat("x", m.sizes[next]))
+		if !strings.HasSuffix(line, want) {
+			m.t.Fatalf("stream %d has %.300q instead of %.300q", s.id, line, want)
+		}
+		next++
+	}
+	if s.ended && rest != "" {
+		m.t.Fatalf("stream %d ends within an event: %.300q", s.id, rest)
+	}
+}
+
+// finish opens all windows. Then everything comes, and ends.
+func (m *machine) finish() {
+	const wide = 1 << 28
+	m.do(func() {
+		m.mu.budget = -1
+		m.widenLocked(nil, wide)
+		for _, s := range m.calls {
+			if !s.over() {
+				m.widenLocked(s.call, wide)
+			}
+		}
+	})
+	for _, s := range m.calls {
+		m.wait("upload", func() bool {
+			if !s.over() && !s.uploaded {
+				m.uploadLocked(s, "", true, 0)
+			}
+			return s.over() || s.uploaded
+		})
+	}
+	m.wait("answers", func() bool {
+		return !slices.ContainsFunc(m.calls, m.missing)
+	})
+	m.cut()
+	m.wait("ends", func() bool {
+		return !slices.ContainsFunc(m.calls, func(s *expected) bool { return !s.over() })
+	})
+	m.do(m.checkLocked)
+}
+
+func (m *machine) wait(what string, done func() bool) {
+	if err := m.await(done); err != nil {
+		m.t.Fatalf("no %s: %v", what, err)
+	}
+}
+
+// pattern is text of n bytes in which no two pieces are alike.
+func pattern(n int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "%d ", i)
+	}
+	return b.String()[:n]
+}
