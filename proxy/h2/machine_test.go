@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
@@ -28,6 +29,7 @@ type machine struct {
 	cache  *watchcache.Cache
 	sizes  map[int]int // of events by resourceVersion
 	rv     int
+	table  uint32 // size of the header table
 	settle func() // waits until nothing moves; nil if that cannot be told
 	calls  []*expected
 }
@@ -73,11 +75,12 @@ func loopback(s *Server) (client net.Conn, served chan struct{}) {
 	if err != nil {
 		panic(err)
 	}
+	client.(*net.TCPConn).SetLinger(0) // else closed connections soon hold all ports
 	return client, serving(s, accepted)
 }
 
 func run(t *testing.T, connect func(*Server) (net.Conn, chan struct{}), settle func(), window uint32, program []byte) {
-	m := &machine{t: t, settle: settle, rv: 1, sizes: map[int]int{}}
+	m := &machine{t: t, settle: settle, rv: 1, sizes: map[int]int{}, table: frame.TableSize}
 	m.cache, _ = cachetest.Roomy(t)
 	watch := watching(t, m.cache, 3*time.Hour, "")
 	o := options()
@@ -101,6 +104,10 @@ func run(t *testing.T, connect func(*Server) (net.Conn, chan struct{}), settle f
 	nc.SetDeadline(time.Now().Add(patience))
 	const windowMost = 1 << 24
 	m.client = newClient(nc, func(http2.Frame) {}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window % windowMost})
+	defer func() {
+		m.close()
+		<-served
+	}()
 	for ; len(program) >= 4; program = program[4:] {
 		m.step(program[0]%ops, int(program[1]), int(binary.BigEndian.Uint16(program[2:])))
 		if m.settle != nil {
@@ -109,8 +116,6 @@ func run(t *testing.T, connect func(*Server) (net.Conn, chan struct{}), settle f
 		}
 	}
 	m.finish()
-	m.close()
-	<-served
 }
 
 func (m *machine) step(op byte, which, n int) {
@@ -189,9 +194,10 @@ func (m *machine) elseLocked(op byte, which, n int) {
 	case opConnWindow:
 		m.widenLocked(nil, int64(n)+1)
 	case opSettings:
+		m.table = min(m.table, uint32(n)) // the decoder takes no two updates in a block, as after a rise
 		m.setLocked(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(n)},
 			http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(frameMax + which)},
-			http2.Setting{ID: http2.SettingHeaderTableSize, Val: uint32(n)})
+			http2.Setting{ID: http2.SettingHeaderTableSize, Val: m.table})
 	case opPing:
 		m.pingLocked(func() {})
 	case opRead:
