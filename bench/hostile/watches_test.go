@@ -37,6 +37,14 @@ func watches() []behaviour {
 		return fmt.Sprintf("%s?watch=true&resourceVersion=%s&timeoutSeconds=600", attackedConfigMaps, a.w.old)
 	}
 	return []behaviour{
+		withAfter(row("from before the cache, opened and reset at once", 4, 8, 50, flood(true, 10, nil, func(f *frames, _ int) bool {
+			stream, ok := f.get(late(f.a), asAttacker())
+			return ok && f.frame(func() error { return f.WriteRSTStream(stream, http2.ErrCodeCancel) })
+		})), lateIsServed),
+		withAfter(row("from before the cache, left open", 8, 16, 100, streams(20, nil, func(f *frames, _ int) bool {
+			_, ok := f.get(late(f.a), asAttacker())
+			return ok
+		})), lateIsServed),
 		row("thousands of one user", 3, 20, 1000, streams(1000, nil, func(f *frames, _ int) bool {
 			_, ok := f.get(quiet, asAttacker())
 			return ok
@@ -52,14 +60,6 @@ func watches() []behaviour {
 			stream, ok := f.get(cachedWatch, asAttacker())
 			return ok && f.frame(func() error { return f.WriteRSTStream(stream, http2.ErrCodeCancel) })
 		})),
-		withAfter(row("from before the cache, opened and reset at once", 4, 8, 50, flood(true, 10, nil, func(f *frames, _ int) bool {
-			stream, ok := f.get(late(f.a), asAttacker())
-			return ok && f.frame(func() error { return f.WriteRSTStream(stream, http2.ErrCodeCancel) })
-		})), lateIsServed),
-		withAfter(row("from before the cache, left open", 8, 16, 100, streams(20, nil, func(f *frames, _ int) bool {
-			_, ok := f.get(late(f.a), asAttacker())
-			return ok
-		})), lateIsServed),
 		row("410 and again", 64, 128, 200, gets(http2Protocol, func(int64) string { return attackedPodsPath + "?watch=true&resourceVersion=1&timeoutSeconds=5" })),
 		row("from the future", 8, 16, 200, gets(http2Protocol, func(i int64) string {
 			return fmt.Sprintf("%s?watch=true&timeoutSeconds=1&resourceVersion=%d", attackedPodsPath, 1<<40+i)

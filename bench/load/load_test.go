@@ -51,7 +51,8 @@ func TestWatcherCountsEvents(t *testing.T) {
 	random := rand.New(rand.NewPCG(cluster.Seed(), 0))
 	near, far := net.Pipe()
 	c := &crowd{}
-	w := &watcher{client: &client{conn: near, from: bufio.NewReaderSize(near, 16), buf: make([]byte, 64)}}
+	from := bufio.NewReaderSize(near, 16)
+	w := &watcher{client: &client{conn: near, from: from, buf: make([]byte, 64)}, events: from}
 	c.watchers = []*watcher{w}
 	c.reading.Go(func() { w.read(c) })
 	const events = 500
