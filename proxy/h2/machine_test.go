@@ -129,7 +129,9 @@ func (m *machine) step(op byte, which, n int) {
 		m.cut()
 		return
 	}
+	reads := false
 	m.do(func() {
+		reads = m.mu.budget < 0
 		if op <= opUpload {
 			m.openLocked(op, n)
 			return
@@ -139,7 +141,7 @@ func (m *machine) step(op byte, which, n int) {
 		}
 		m.elseLocked(op, which, n)
 	})
-	if op == opWatch && m.settle == nil && m.mu.budget < 0 {
+	if op == opWatch && m.settle == nil && reads {
 		s := m.calls[len(m.calls)-1]
 		if err := m.await(func() bool { return s.headed }); err != nil {
 			m.t.Fatal(err)
