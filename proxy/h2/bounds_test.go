@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -181,11 +182,12 @@ func TestByteASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := piped(t, saying(strings.Repeat("x", windowInitial)))
 		p.request(1, true, "GET")
-		go func() {
+		var pings sync.WaitGroup
+		pings.Go(func() {
 			for p.WritePing(true, [8]byte{}) == nil {
 				time.Sleep(time.Second)
 			}
-		}()
+		})
 		began := time.Now()
 		for one := make([]byte, 1); ; time.Sleep(time.Second) {
 			if _, err := p.Read(one); err != nil {
@@ -193,6 +195,7 @@ func TestByteASecond(t *testing.T) {
 			}
 		}
 		<-p.served
+		pings.Wait()
 		if d, stall := time.Since(began), options().Stall; d < stall || d > 3*stall {
 			t.Error(d)
 		}
