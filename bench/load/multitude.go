@@ -108,7 +108,7 @@ func (l *listeners) open(ctx context.Context, s *server, n int, path string) err
 	}
 	for _, one := range l.all {
 		l.reading.Go(func() {
-			if err := one.read(&l.got); err != nil && !l.closing.Load() {
+			if err := one.read(&l.got); !l.closing.Load() {
 				l.broken.Store(&err)
 			}
 		})
@@ -194,6 +194,7 @@ func (l *listener) flush() error {
 	return err
 }
 
+// read reads until the connection ends.
 func (l *listener) read(got *atomic.Int64) error {
 	for {
 		f, err := l.framer.ReadFrame()
