@@ -19,20 +19,27 @@ func (b *bench) forward(ctx context.Context) error {
 	defer gateway.close() //nolint:errcheck // it is killed
 	gateway.name = "gateway"
 	pod := workload.NewPod(0)
+	get := request{path: "/api/v1/namespaces/" + pod.Namespace + "/pods/" + pod.Name}
+	create := request{
+		path: "/api/v1/namespaces/default/configmaps?dryRun=All", method: http.MethodPost,
+		body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bench"},"data":{"a":"b"}}`,
+	}
+	all := []*server{b.direct, b.secure.proxy, b.forwarder, gateway.server}
+	two := []*server{b.direct.over2(1), b.secure.proxy.over2(1), gateway.over2(1)} // nginx speaks HTTP/1.1 only
 	for _, f := range []struct {
 		name string
 		request
+		servers []*server
 	}{
-		{"forwarded get", request{path: "/api/v1/namespaces/" + pod.Namespace + "/pods/" + pod.Name}},
-		{"forwarded create, dry run", request{
-			path: "/api/v1/namespaces/default/configmaps?dryRun=All", method: http.MethodPost,
-			body: `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bench"},"data":{"a":"b"}}`,
-		}},
+		{"forwarded get", get, all},
+		{"forwarded create, dry run", create, all},
+		{"forwarded get, HTTP/2", get, two},
+		{"forwarded create, dry run, HTTP/2", create, two},
 	} {
 		const rounds, times = 10, 200
 		took := map[string][]float64{}
 		for range rounds {
-			for _, s := range []*server{b.direct, b.secure.proxy, b.forwarder, gateway.server} {
+			for _, s := range f.servers {
 				ms, err := s.times(ctx, f.request, times)
 				if err != nil {
 					return err
@@ -45,9 +52,10 @@ func (b *bench) forward(ctx context.Context) error {
 			slices.Sort(ms)
 			p50[name] = ms[len(ms)/2]
 		}
-		for _, name := range []string{ours, theFloor, gateway.name} {
+		for name := range took {
 			added[name] = p50[name] - p50[kubeAPIServer]
 		}
+		delete(added, kubeAPIServer)
 		b.add(row{Scenario: f.name + ": p50", Clients: 1, Unit: "ms", Value: p50})
 		least := added[gateway.name]
 		b.add(row{

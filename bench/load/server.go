@@ -68,6 +68,7 @@ func (s *server) dial(ctx context.Context, buffer int) (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.name, err)
 	}
+	conn = counted{conn}
 	if s.tls != nil {
 		secured := tls.Client(conn, s.tls)
 		if err := secured.HandshakeContext(ctx); err != nil {
@@ -81,6 +82,18 @@ func (s *server) dial(ctx context.Context, buffer int) (*client, error) {
 		return &client{server: s, conn: conn, cc: cc, buf: make([]byte, buffer)}, err
 	}
 	return &client{server: s, conn: conn, from: bufio.NewReaderSize(conn, 4<<10), buf: make([]byte, buffer)}, nil
+}
+
+// received counts the bytes that all clients have read from their sockets.
+var received atomic.Int64
+
+type counted struct{ net.Conn }
+
+// Read implements net.Conn.
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	received.Add(int64(n))
+	return n, err
 }
 
 func (c *client) close() { _ = c.conn.Close() }
