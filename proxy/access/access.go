@@ -31,11 +31,13 @@ var (
 
 // Options are the settings of an [Access].
 type Options struct {
-	// Anonymous takes clients without credentials for system:anonymous.
+	// Anonymous admits clients without credentials as system:anonymous.
 	Anonymous bool
-	// TokenTTL is how long the review of a token holds. A refusal holds for refusedTTL at most.
+	// TokenTTL is the time for which the review of a token is remembered. A refusal is remembered
+	// for refusedTTL at most.
 	TokenTTL time.Duration
-	// AllowTTL and DenyTTL are how long a review of access holds.
+	// AllowTTL and DenyTTL are the times for which allowed and denied reviews of access are
+	// remembered.
 	AllowTTL, DenyTTL time.Duration
 }
 
@@ -45,11 +47,11 @@ type Access struct {
 	tokens       authenticator.Request
 	anonymous    authenticator.Request // nil if anonymous clients are not accepted
 	decisions    *decisions
-	filter       http.Handler // impersonation by callers with certificates
+	filter       http.Handler // checks impersonation by callers with certificates
 }
 
-// New returns an Access that asks upstream as the identity of a client configuration. Without a
-// client authority, certificates are not accepted.
+// New returns an Access that asks upstream with the credentials in config. If clientCA is nil,
+// client certificates are not accepted.
 func New(config *rest.Config, clientCA *ClientCA, options Options, registry prometheus.Registerer) (*Access, error) {
 	metrics := newMetrics(registry)
 	config = rest.CopyConfig(config)
@@ -99,8 +101,9 @@ func (a *Access) Authorize(ctx context.Context, attributes authorizer.Attributes
 // Allows tells whether a request is known to be allowed. It does not ask upstream.
 func (a *Access) Allows(attributes authorizer.Attributes) bool { return a.decisions.allows(attributes) }
 
-// Authenticate tells who sent a request, in kube-apiserver's order: certificate, token, anonymous.
-// It does not change the request. The error is ErrUnauthenticated or ErrUnavailable.
+// Authenticate returns the caller who sent a request. It tries the methods in kube-apiserver's
+// order: certificate, token, anonymous. It does not change the request. The error is
+// ErrUnauthenticated or ErrUnavailable.
 func (a *Access) Authenticate(req *http.Request) (*Caller, error) {
 	var refused error
 	if a.certificates != nil {

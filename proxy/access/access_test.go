@@ -104,7 +104,8 @@ func reading(name string) authorizer.Attributes {
 	return &authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name}, Verb: "list", APIVersion: "v1", Resource: "pods", ResourceRequest: true}
 }
 
-// If many clients have the same question, it is asked once. The outcome is remembered, good or bad.
+// If many clients ask the same at the same time, upstream gets one review. The outcome is
+// remembered, whether good or bad.
 func TestReviewsAreShared(t *testing.T) {
 	a, j := newTrial(t, Options{TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})
 	const crowd = 50
@@ -133,7 +134,7 @@ func TestReviewsAreShared(t *testing.T) {
 	}
 }
 
-// A failed review lets no client in, and does not count as a refusal.
+// If a review fails, the client is not admitted, but this does not count as a refusal.
 func TestFailedReviews(t *testing.T) {
 	for _, code := range []int64{http.StatusForbidden, http.StatusNotFound, http.StatusConflict} {
 		a, j := newTrial(t, Options{Anonymous: true, TokenTTL: time.Minute, AllowTTL: time.Minute, DenyTTL: time.Minute})

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// Caller is who sent a request.
+// Caller is the authenticated sender of a request.
 type Caller struct {
 	User user.Info
 	// Token is true if a bearer token authenticated the user. No browser adds a token by itself.
@@ -19,8 +19,8 @@ type Caller struct {
 	// ActsAs is the user that the proxy impersonates upstream: the owner of a certificate, or a
 	// user that the owner impersonates. It is nil if the client's own credentials are forwarded.
 	ActsAs user.Info
-	// If upstream could tell two sets of credentials apart, they have different keys. A key does
-	// not reveal the credentials.
+	// key identifies the credentials without revealing them. If upstream could tell two sets of
+	// credentials apart, they have different keys.
 	key string
 }
 
@@ -39,8 +39,8 @@ func certificateCaller(u user.Info, proof *x509.Certificate) *Caller {
 	return &Caller{User: u, ActsAs: u, key: digest("certificate", string(proof.Raw))}
 }
 
-// tokenCaller hashes all headers that could hold a token into the key. The authenticators do not
-// tell which header they took.
+// tokenCaller hashes all headers that could hold a token into the key, because the authenticators
+// do not tell which header they used.
 func tokenCaller(u user.Info, header http.Header) *Caller {
 	return &Caller{User: u, Token: true, key: credentials("token", header)}
 }
@@ -62,7 +62,7 @@ func credentials(kind string, header http.Header) string {
 func digest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
-		_, _ = h.Write([]byte(p)) // memory cannot fail
+		_, _ = h.Write([]byte(p)) // a hash does not fail
 		_, _ = h.Write([]byte{0})
 	}
 	return string(h.Sum(nil))

@@ -16,14 +16,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Where kube-apiserver publishes the authorities of client certificates.
+// Kube-apiserver publishes the CAs of client certificates here.
 const (
 	caNamespace = "kube-system"
 	caConfigMap = "extension-apiserver-authentication"
 	caKey       = "client-ca-file"
 )
 
-// ClientCA has the authorities of client certificates. Run follows their source.
+// ClientCA holds the CAs of client certificates. Run reloads them when their source changes.
 type ClientCA struct {
 	content interface {
 		dynamiccertificates.CAContentProvider
@@ -31,7 +31,7 @@ type ClientCA struct {
 	}
 }
 
-// ClientCAFromFile reads the authorities from a PEM file.
+// ClientCAFromFile reads the CAs from a PEM file.
 func ClientCAFromFile(file string) (*ClientCA, error) {
 	content, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", file)
 	if err != nil {
@@ -40,8 +40,9 @@ func ClientCAFromFile(file string) (*ClientCA, error) {
 	return &ClientCA{content}, nil
 }
 
-// ClientCAFromCluster uses the apiserver's own authorities. If it cannot read them, it logs the
-// reason and returns nil: certificates are not accepted.
+// ClientCAFromCluster uses the apiserver's own CAs of client certificates. If the apiserver
+// publishes none or the proxy has no right to read them, it logs the reason and returns nil. Client
+// certificates are then not accepted.
 func ClientCAFromCluster(ctx context.Context, config *rest.Config, log *zap.Logger) (*ClientCA, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -68,8 +69,8 @@ func ClientCAFromCluster(ctx context.Context, config *rest.Config, log *zap.Logg
 	return &ClientCA{content}, nil
 }
 
-// Certificates are the listener's certificate and, if clients may have certificates, their
-// authorities. Run follows the files.
+// Certificates holds the listener's certificate and, if client certificates are accepted, their
+// CAs. Run reloads the files when they change.
 type Certificates struct {
 	pair       *dynamiccertificates.DynamicCertKeyPairContent
 	ca         *ClientCA
@@ -85,7 +86,7 @@ func NewCertificates(certFile, privateKeyFile string, ca *ClientCA) (*Certificat
 	c := &Certificates{pair: pair, ca: ca}
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-		DynamicRecordSizingDisabled: true, // it would make a hundred system calls of a connection's first 128 KiB
+		DynamicRecordSizingDisabled: true, // with it, the first 128 KiB of a connection take a hundred system calls
 	}
 	var clients dynamiccertificates.CAContentProvider
 	if ca != nil {
@@ -110,7 +111,7 @@ func (c *Certificates) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: c.controller.GetConfigForClient}
 }
 
-// Run follows the files until ctx ends.
+// Run reloads changed files until ctx ends.
 func (c *Certificates) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { c.pair.Run(ctx, 1) })
@@ -118,10 +119,10 @@ func (c *Certificates) Run(ctx context.Context) {
 	all.Wait()
 }
 
-// Run follows the authorities until ctx ends.
+// Run reloads changed CAs until ctx ends.
 func (ca *ClientCA) Run(ctx context.Context) { ca.content.Run(ctx, 1) }
 
-// Wait returns when there are authorities, or ctx ends.
+// Wait returns when the CAs have been read, or ctx ends.
 func (ca *ClientCA) Wait(ctx context.Context) error {
 	const pause = 20 * time.Millisecond
 	err := wait.PollUntilContextCancel(ctx, pause, true, func(context.Context) (bool, error) {

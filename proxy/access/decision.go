@@ -28,7 +28,7 @@ type decisions struct {
 
 type decision struct {
 	authorizer.Decision
-	reason string // of a refusal
+	reason string // the reason for a refusal
 }
 
 func newDecisions(client authorizationclient.AuthorizationV1Interface, options Options, m *metrics) *decisions {
@@ -40,10 +40,10 @@ func newDecisions(client authorizationclient.AuthorizationV1Interface, options O
 	return d
 }
 
-// decide returns upstream's decision, which may be remembered.
+// decide returns upstream's decision, from memory if possible.
 func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes) (decision, error) {
 	spec := specOf(attributes)
-	encoded, err := spec.Marshal() // unambiguous: each string has its length
+	encoded, err := spec.Marshal() // unambiguous, because each string has its length in front
 	if err != nil {
 		return decision{}, err
 	}
@@ -98,9 +98,9 @@ func (d *decisions) review(ctx context.Context, spec *authorizationv1.SubjectAcc
 	return decision{authorizer.DecisionNoOpinion, status.Reason}, nil
 }
 
-// specOf is the review of attributes. It writes selectors as in a query. Kube-apiserver parses them
-// like those of a request, so its authorizers see the same selectors. As requirements, selectors
-// would be ten times as long, and some operators would be lost.
+// specOf returns the access review of attributes. It writes selectors as strings, as in a query.
+// Kube-apiserver parses these strings like a request's selectors, so its authorizers see the same
+// selectors. Lists of requirements would be ten times as long and lose some operators.
 func specOf(a authorizer.Attributes) *authorizationv1.SubjectAccessReviewSpec {
 	spec := &authorizationv1.SubjectAccessReviewSpec{}
 	if u := a.GetUser(); u != nil {
@@ -130,7 +130,7 @@ func specOf(a authorizer.Attributes) *authorizationv1.SubjectAccessReviewSpec {
 	return spec
 }
 
-// fieldsOf writes a field selector. It leaves out a selector that it cannot parse. This is safe: a
+// fieldsOf writes a field selector. It leaves out what it cannot parse. This is safe, because a
 // selector only narrows a request.
 func fieldsOf(a authorizer.Attributes) string {
 	requirements, _ := a.GetFieldSelector()

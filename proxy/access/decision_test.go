@@ -16,7 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// selecting is a list of pods with selectors.
+// selecting returns the attributes of a list of pods with selectors.
 func selecting(t *testing.T, name, labelSelector, fieldSelector string) *authorizer.AttributesRecord {
 	t.Helper()
 	a := reading(name).(*authorizer.AttributesRecord)
@@ -147,8 +147,8 @@ func TestQuestionsAreToldApart(t *testing.T) {
 	}
 }
 
-// A client without rights sends list after list, each with another large selector. It fills almost
-// no memory, and costs upstream no more than the bytes that it sends.
+// A client without rights sends list after list, each with another large selector. The proxy keeps
+// almost nothing of them in memory, and sends upstream no more bytes than the client sends.
 func TestDecisionsTakeLittle(t *testing.T) {
 	a, j := newTrial(t, Options{AllowTTL: time.Hour, DenyTTL: time.Hour})
 	j.reason = "no role binding"

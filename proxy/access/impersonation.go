@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// RequestInfos reads paths as kube-apiserver does.
+// RequestInfos parses paths as kube-apiserver does.
 var RequestInfos = request.RequestInfoFactory{
 	APIPrefixes:          sets.NewString("api", "apis"),
 	GrouplessAPIPrefixes: sets.NewString("api"),
@@ -26,15 +26,16 @@ func newImpersonation(a authorizer.Authorizer) http.Handler {
 	return impersonation.WithConstrainedImpersonation(note, a, scheme.Codecs)
 }
 
-// Refusal is the answer to a request that may not impersonate.
+// Refusal is the answer to a request that is not allowed to impersonate.
 type Refusal struct {
 	Code   int
 	Header http.Header
 	Body   []byte
 }
 
-// Impersonate returns the user that a caller's request acts as. That is the caller, or the user in
-// the Impersonate headers if the impersonation is allowed. A refusal has the apiserver's wording.
+// Impersonate returns the user that a caller's request acts as. This is the caller itself, or the
+// user in the Impersonate headers if the caller is allowed to impersonate that user. A refusal has
+// the apiserver's wording.
 func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Refusal) {
 	info, err := RequestInfos.NewRequestInfo(req)
 	if err != nil {
@@ -42,7 +43,7 @@ func (a *Access) Impersonate(caller *Caller, req *http.Request) (user.Info, *Ref
 	}
 	ctx := request.WithRequestInfo(request.WithUser(req.Context(), caller.User), info)
 	asked := req.WithContext(ctx)
-	asked.Header = req.Header.Clone() // the filter deletes what it understood
+	asked.Header = req.Header.Clone() // the filter deletes the headers that it has evaluated
 	v := &verdict{Refusal: Refusal{Code: http.StatusOK, Header: http.Header{}}}
 	a.filter.ServeHTTP(v, asked)
 	if v.user == nil {

@@ -12,13 +12,12 @@ import (
 type key [sha256.Size]byte
 
 const (
-	// outcomeCost and holderCost are the fixed costs of an outcome and a holder, in bytes, with some
-	// reserve: TestOutcomesAreBounded compares them with the heap.
+	// outcomeCost and holderCost are the fixed costs of an outcome and a holder, in bytes, rounded
+	// up. TestOutcomesAreBounded compares them with the heap.
 	outcomeCost, holderCost = 360, 320
-	// outcomeShare is the part of the bound that one outcome may take.
+	// One outcome may take at most 1/outcomeShare of the bound.
 	outcomeShare = 64
-	// renewShare sets the last part of an outcome's TTL. The first use in that part renews the
-	// outcome.
+	// The first use of an outcome in the last 1/renewShare of its TTL renews the outcome.
 	renewShare = 4
 	// sweepPause bounds how long an expired outcome is kept.
 	sweepPause = 10 * time.Second
@@ -29,7 +28,7 @@ const (
 // least recently used outcomes. So a client that keeps asking new questions evicts only its own
 // outcomes.
 //
-// It keeps digests of questions, because questions contain tokens and their length has no limit.
+// It keeps digests of questions, because questions contain tokens and may be long.
 type outcomes[V any] struct {
 	most int
 
@@ -50,7 +49,7 @@ type outcome[V any] struct {
 	until  time.Time
 	renew  time.Time // when to ask again; zero once asked
 	holder *holder[V]
-	place  *list.Element // in its holder's list
+	place  *list.Element // the place in its holder's list
 }
 
 // holder is a client with outcomes.
@@ -58,7 +57,7 @@ type holder[V any] struct {
 	name   key
 	bytes  int
 	recent list.List // of *outcome[V], most recently used first
-	index  int       // in the heap
+	index  int       // the index in the heap
 }
 
 func newOutcomes[V any](most int) *outcomes[V] {
@@ -79,8 +78,8 @@ func (o *outcomes[V]) get(k key) (value V, ok bool) {
 	return found.value, true
 }
 
-// due returns true once for each outcome: when it should be renewed. So no client has to wait when
-// the outcome expires.
+// due returns true once for each outcome, in the last part of its TTL. The caller then renews the
+// outcome, so that no client has to wait when it expires.
 func (o *outcomes[V]) due(k key) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -92,7 +91,7 @@ func (o *outcomes[V]) due(k key) bool {
 	return true
 }
 
-// put remembers an outcome of a size in bytes, unless its TTL is 0 or it is too large.
+// put remembers an outcome unless its TTL is 0 or its size, in bytes, is too large.
 func (o *outcomes[V]) put(of string, k key, value V, bytes int, ttl time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 
 func keyOf(parts ...any) key { return sha256.Sum256([]byte(fmt.Sprint(parts...))) }
 
-// Remembered outcomes stay within the bound, both by the account and by the heap. A client that
-// asks for more loses its own outcomes. Other clients keep their outcomes.
+// Remembered outcomes stay within the bound, according to the store's own count and to the heap. A
+// client that asks for more loses its own outcomes. Other clients keep their outcomes.
 func TestOutcomesAreBounded(t *testing.T) {
 	const most, modest, each = 4 << 20, 20, 50
 	before := liveHeap()
@@ -86,7 +86,7 @@ func TestOutcomesExpire(t *testing.T) {
 	})
 }
 
-// The account is right after every operation.
+// The count of bytes is right after every operation.
 func TestOutcomesAccount(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1))

@@ -70,7 +70,7 @@ func TestOutcomesAreRenewed(t *testing.T) {
 	}
 }
 
-// If an outcome is not remembered, it still removes the outcome before it.
+// A new outcome that is not remembered still removes the previous outcome.
 func TestWhatIsNotRememberedReplaces(t *testing.T) {
 	o := newOutcomes[int](1 << 20)
 	o.put("a", keyOf("k"), 1, 0, time.Hour)

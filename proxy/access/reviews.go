@@ -16,10 +16,11 @@ import (
 )
 
 const (
-	// reviewsMax bounds how many reviews of tokens run upstream at a time. The same number applies
-	// to reviews of access.
+	// reviewsMax bounds the TokenReviews that are upstream at a time, and separately the
+	// SubjectAccessReviews.
 	reviewsMax = 50
-	// waitingMax bounds the reviews that wait, in bytes; waitCost is the fixed cost of each.
+	// waitingMax bounds the memory of waiting reviews, in bytes; waitCost is the fixed cost of
+	// each.
 	waitingMax = 32 << 20
 	waitCost   = 4 << 10
 	// reviewTimeout bounds a review with its wait and all its attempts.
@@ -28,10 +29,11 @@ const (
 	reviewMax = 1 << 20
 )
 
-// reviews asks upstream questions of one kind. Equal questions are asked once: after an outage all
-// clients come back at the same time, and many have the same service account.
+// reviews asks upstream questions of one kind. Clients that ask the same at the same time share one
+// review, because after an outage all clients come back together, and many of them have the same
+// service account.
 type reviews[V any] struct {
-	slots   *fair.Queue // upstream
+	slots   *fair.Queue // the slots for reviews upstream
 	flights singleflight.Group
 	seconds prometheus.Observer
 	refused prometheus.Counter
@@ -49,14 +51,15 @@ func newReviews[V any](resource string, m *metrics) *reviews[V] {
 type question[V any] struct {
 	of     string // the asking client
 	key    key
-	bytes  int // its size
+	bytes  int // the size of the question
 	known  func() (V, bool)
 	due    func(key) bool
 	review func(ctx context.Context) (V, error)
 }
 
-// answer returns a remembered answer, or waits for its turn and asks. If the client that began a
-// review leaves, the review goes on. An answer close to the end of its TTL is renewed.
+// answer returns a remembered answer, or waits for a turn and asks upstream. If the client that
+// began a review leaves, the review goes on. A remembered answer close to the end of its TTL is
+// renewed in the background.
 func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err error) {
 	if found, ok := q.known(); ok {
 		r.hits.Inc()
@@ -78,7 +81,7 @@ func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err er
 	}
 }
 
-// begin asks without waiting for the answer.
+// begin starts a review without waiting for its answer.
 func (r *reviews[V]) begin(of string, k key, bytes int, review func(context.Context) (V, error)) <-chan singleflight.Result {
 	return r.flights.DoChan(string(k[:]), func() (any, error) {
 		began := time.Now()
@@ -147,7 +150,7 @@ func (m *metrics) show(of string, held func() (count, bytes int)) {
 	)
 }
 
-// counted is the round tripper of reviews.
+// counted is a round tripper that counts reviews.
 type counted struct {
 	way   http.RoundTripper
 	total *prometheus.CounterVec

@@ -11,7 +11,8 @@ import (
 )
 
 // A client that floods upstream with questions gets half of the slots. The next slot goes to
-// another client. When too many bytes wait, the flooding client's own questions are refused.
+// another client. When the waiting questions hold too many bytes, the flooding client's own
+// questions are refused.
 func TestFloodOfReviews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = time.Second

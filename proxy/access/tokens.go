@@ -24,19 +24,19 @@ import (
 )
 
 const (
-	// refusedTTL bounds how long a token stays refused, because the apiserver may not know a new
-	// token yet.
+	// refusedTTL bounds the time for which a refusal is remembered. It is short, because the
+	// apiserver may not know a new token yet.
 	refusedTTL = 10 * time.Second
 	// tokensMax and refusedMax bound remembered good and refused tokens, in bytes.
 	tokensMax, refusedMax = 16 << 20, 8 << 20
 )
 
-// tokens has upstream review bearer tokens, and remembers the outcomes. It keeps refused tokens
-// apart, because clients can make up any number of them.
+// tokens authenticates bearer tokens by upstream's reviews, and remembers the outcomes. Refused
+// tokens have a bound of their own, because clients can make up any number of them.
 type tokens struct {
 	review    authenticator.Token
 	ttl       time.Duration
-	salt      [sha256.Size]byte // so that digests of short tokens are in no table
+	salt      [sha256.Size]byte // so that no precomputed table has the digests of short tokens
 	good, bad *outcomes[*authenticator.Response]
 	reviews   *reviews[*authenticator.Response]
 }
@@ -94,12 +94,12 @@ func (t *tokens) ask(ctx context.Context, of string, k key, token string) (*auth
 	case err != nil && isUnavailable(err):
 		return nil, err
 	}
-	t.good.drop(k) // it is good no more
+	t.good.drop(k) // it is no longer valid
 	t.bad.put(of, k, nil, 0, min(t.ttl, refusedTTL))
 	return nil, nil
 }
 
-// remembered is the outcome of a review, nil for a refusal.
+// remembered returns the outcome of a review, nil for a refusal.
 func (t *tokens) remembered(k key) (resp *authenticator.Response, ok bool) {
 	if resp, ok = t.good.get(k); ok {
 		return resp, true
@@ -123,7 +123,8 @@ func sizeOf(u user.Info) int {
 	return size
 }
 
-// isUnavailable tells whether an error is a review without an outcome, and not a refusal.
+// isUnavailable tells whether an error means that a review had no outcome. Other errors are
+// refusals.
 func isUnavailable(err error) bool {
 	if all, ok := err.(utilerrors.Aggregate); ok { //nolint:errorlint // it is what the union returns
 		return slices.ContainsFunc(all.Errors(), isUnavailable)
