@@ -28,8 +28,8 @@ type Admin struct {
 
 const (
 	adminHeaderTimeout = 10 * time.Second
-	// adminWriteTimeout bounds the time of an answer. A profile runs for the time given in its
-	// request.
+	// adminWriteTimeout bounds the time of an answer. It leaves time for a profile, which runs as
+	// long as its request says.
 	adminWriteTimeout = 2 * time.Minute
 	profiles          = "/debug/pprof/"
 )
@@ -88,10 +88,10 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 	a.mux.ServeHTTP(w, r)
 }
 
-// adminReason returns why a request may come from a page that must not send it, or "" if it does
-// not. Addresses are safe, because no page can point an address elsewhere. Tools in a cluster use
-// names, such as a Service's, and the proxy cannot know these names. So names are refused only for
-// browsers, on loopback, and for profiles.
+// adminReason returns the reason to refuse a request that a web page may have made a browser send,
+// or "" to serve it. An IP address as Host is safe, because no page can make an address lead
+// elsewhere. Tools in a cluster use names, such as a Service's, and the proxy cannot know these
+// names. So names are refused only from browsers, on loopback, and for profiles.
 func adminReason(r *http.Request) string {
 	h, profile := r.Header, strings.HasPrefix(r.URL.Path, profiles)
 	named := !browser.LoopbackHost(r.Host) && !browser.AddressHost(r.Host)
@@ -99,9 +99,9 @@ func adminReason(r *http.Request) string {
 	case named && (profile || byLoopback(r) || browser.MaybeBrowser(h)):
 		return browser.ReasonHost
 	case r.URL.Path == "/" && h.Get("Sec-Fetch-Dest") == "document" && h["Origin"] == nil:
-		return "" // a link to the page
+		return "" // the user followed a link to the status page
 	case profile && browser.FromBrowser(h) && h["Sec-Fetch-Site"] == nil:
-		return browser.ReasonUntold // a profile costs processor time, even unread
+		return browser.ReasonUntold // a profile costs processor time even if the page cannot read it
 	}
 	return browser.Foreign(h, r.TLS != nil, r.Host)
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // The admin address answers scrapes and probes under any name. It answers browsers only under names
-// that no page can have pointed to it.
+// that no page can make resolve to it.
 func TestAdminVisits(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	counts := metrics.New(registry)
@@ -61,7 +61,7 @@ func TestAdminVisits(t *testing.T) {
 		{loopback, "localhost:8002", "/debug/pprof/", newChrome + "none\r\n", ""},
 		{loopback, "localhost:8002", "/debug/pprof/profile", newChrome + "cross-site\r\n", browser.ReasonSite},
 		{loopback, "localhost:8002", "/debug/pprof/profile", oldSafari, browser.ReasonUntold},
-		{nil, "evil.example", "/metrics", curl, browser.ReasonHost}, // it is not known where it came in
+		{nil, "evil.example", "/metrics", curl, browser.ReasonHost}, // the local address is unknown
 	} {
 		raw := "GET " + test.path + " HTTP/1.1\r\nHost: " + test.host + "\r\n" + test.header + "\r\n"
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))

@@ -1,6 +1,6 @@
 "use strict";
 
-// The page asks for the status once a second and shows it. Everything else is how.
+// The page asks for the status once a second and shows it.
 const every = 1000; // ms
 const patience = 5000; // ms until an answer counts as lost
 const span = 120; // samples in the chart
@@ -10,7 +10,7 @@ const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3, notation: "compact" });
 
 let last = null; // { at, status } of the newest answer
-const rows = new Map(); // of the table, by feed
+const rows = new Map(); // table rows, by feed
 const history = []; // { clients, upstream } per second
 
 function put(element, text) {
@@ -31,7 +31,8 @@ function age(seconds) {
   return Math.floor(seconds / 86400) + " d " + Math.floor((seconds % 86400) / 3600) + " h";
 }
 
-// rate is how much a counter has grown per second. One that has shrunk is another process's.
+// rate returns a counter's growth per second. A counter that shrank has no rate, because the proxy
+// was restarted.
 function rate(now, before, seconds) {
   return before === undefined || now < before || seconds <= 0 ? null : (now - before) / seconds;
 }
