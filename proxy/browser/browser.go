@@ -1,21 +1,23 @@
 // Package browser tells which requests a web page may have made a browser send.
 //
-// A page in a browser must not act as the browser's user. Without a bearer token, a client is let
-// in because of its place in the network or its certificate. A browser has both, whichever page
-// makes it send a request. Pages of other origins can send, without the server's consent:
+// A web page must not act as the user of the browser. Without a bearer token, the proxy admits a
+// client because of its place in the network or its certificate. A browser has both, whichever page
+// makes it send a request. Without the server's consent, pages of other origins can make a browser
+// send:
 //
 //   - WebSockets, whose answers they can read; every browser sends Origin with them;
 //   - GET and HEAD for images, scripts, frames and links, without Origin; no answer can be read;
-//   - POST from forms, beacons and no-cors fetches, with a form's Content-Type or none; no answer can
-//     be read; old browsers send some without Origin;
+//   - POST from forms, beacons and no-cors fetches, with a form's Content-Type or none; no answer
+//     can be read; old browsers send some without Origin;
 //   - other requests only after a preflight, an OPTIONS with Origin, which is refused here.
 //
 // Browsers since 2020 (Safari since 2023) send Sec-Fetch-Site with all of these except WebSockets.
 // No script can set Sec-Fetch-Site or Origin. If a page rebinds its own DNS name to this address,
-// the browser takes the requests for same-origin. Only Host shows the page's name.
+// the browser treats the requests as same-origin. Only the Host header shows the page's name.
 //
 // Callers with a bearer token are exempt, because no browser adds a token by itself. Anonymous
-// callers are not exempt: they have a place in the network that the page's author may not have.
+// callers are not exempt, because the browser may be in a network that the page's author cannot
+// reach.
 package browser
 
 import (
@@ -34,16 +36,16 @@ import (
 
 // Values of the label reason of watchproxy_browser_refusals_total.
 const (
-	ReasonHost        = "host"         // a page may have pointed the name here
-	ReasonSite        = "site"         // another site's page, says Sec-Fetch-Site
-	ReasonOrigin      = "origin"       // another origin's page, says Origin
+	ReasonHost        = "host"         // a page may have made the name resolve to the proxy
+	ReasonSite        = "site"         // Sec-Fetch-Site shows another site's page
+	ReasonOrigin      = "origin"       // Origin shows another origin's page
 	ReasonUntold      = "untold"       // an old browser does not name the page
 	ReasonContentType = "content_type" // a form may have sent it
-	ReasonInteractive = "interactive"  // browsers may not exec and the like
+	ReasonInteractive = "interactive"  // browsers must not exec, attach and so on
 )
 
-// PageReason returns why a request may come from a page that must not send it, or "" if it does
-// not.
+// PageReason returns the reason to refuse a request that a web page may have made a browser send,
+// or "" to accept it.
 func PageReason(req *exchange.Request, rt *exchange.Route) string {
 	h := req.Header
 	if reason := Foreign(h, req.TLS != nil, req.Host); reason != "" {
@@ -73,9 +75,9 @@ func PageReason(req *exchange.Request, rt *exchange.Route) string {
 	return ""
 }
 
-// Foreign tells which header shows a page of another origin. A tool may pass on the requests of its
-// own page: such requests have the page's Origin, and Sec-Fetch-Site says that it is the same
-// origin.
+// Foreign returns a reason if a header shows that a page of another origin sent the request. A tool
+// may forward requests of its own page here. Such requests have that page's Origin and a
+// Sec-Fetch-Site of same-origin, and are accepted.
 func Foreign(h http.Header, secure bool, host string) (reason string) {
 	sites := h["Sec-Fetch-Site"]
 	for _, site := range sites {
@@ -112,9 +114,9 @@ func formType(h http.Header) bool {
 	return h["Content-Type"] == nil
 }
 
-// FromBrowser tells whether a request is a browser's, by headers that a page of another origin
-// cannot hide. Node's fetch sends Sec-Fetch-Mode and accepts any language, so neither shows a
-// browser.
+// FromBrowser tells whether a browser sent a request. It looks at headers that a page of another
+// origin cannot hide. Node's fetch sends Sec-Fetch-Mode and accepts any language, so neither is a
+// sign of a browser.
 func FromBrowser(h http.Header) bool {
 	if h["Sec-Fetch-Site"] != nil || h["Sec-Fetch-Dest"] != nil || h["Sec-Fetch-User"] != nil {
 		return true
@@ -132,8 +134,8 @@ func FromBrowser(h http.Header) bool {
 	return false
 }
 
-// MaybeBrowser is also true for a request of a page that looks same-origin. Such a page can set the
-// User-Agent in some browsers, but cannot remove the language.
+// MaybeBrowser is also true for requests of a page that looks same-origin to the browser. In some
+// browsers such a page can set User-Agent, but it cannot remove Accept-Language.
 func MaybeBrowser(h http.Header) bool {
 	return FromBrowser(h) || h["Accept-Language"] != nil || h["Origin"] != nil || h["Referer"] != nil ||
 		h["Cookie"] != nil || h["Sec-Fetch-Mode"] != nil
