@@ -14,32 +14,32 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Conn is a client's connection. While a handler runs, no goroutine reads the connection. The proxy
-// would then not notice until the next write that the client has left. So CancelWhenGone reads
-// ahead while the handler runs, and the next reader gets those bytes.
+// Conn is a client's connection. While a handler runs, fasthttp does not read the connection. If
+// the client left, the proxy would notice only at its next write. So CancelWhenGone reads ahead
+// while the handler runs, and the next reader gets those bytes.
 //
 // Only one goroutine at a time may call its methods, as fasthttp does.
 type Conn struct {
 	net.Conn    // the socket, or TLS above it
 	socket      *socket
 	set         *Set
-	nonblocking bool // as the socket is
-	crowded     bool // more connections are open than should be
+	nonblocking bool // the socket is nonblocking
+	crowded     bool // the limit of open connections is exceeded
 	// ahead holds bytes that were read and not yet given to the reader. If HeadLength is not 0,
 	// they begin with the head of a request; see Read.
 	ahead      []byte
 	HeadLength int         // in bytes, 0 if the head is not complete
-	Ended      atomic.Bool // a read failed: nothing more comes
+	Ended      atomic.Bool // a read failed, so nothing more comes
 	err        error
 	Idle       bool      // a request was answered and the next one has not begun
-	HandedBack bool      // fasthttp is done with the connection, which goes on
-	since      time.Time // when it began to wait for a request
+	HandedBack bool      // fasthttp is done with the connection, which stays open
+	since      time.Time // when the connection began to wait for a request
 	// Close calls Abandoned if a hijack was requested but has not begun. Fasthttp drops the hijack
-	// if the connection breaks in that time.
+	// if the connection breaks before it begins.
 	Abandoned func()
 	Unread    bool // part of a request was not read when it was answered
-	// Stall is the least time that a write gets before a client that does not read is cut; 0 is
-	// never.
+	// Stall is the minimum time for which a write may block before the client is disconnected for
+	// not reading. 0 means never.
 	Stall    time.Duration
 	until    time.Time // the deadline for writes, zero for none
 	TLSState *tls.ConnectionState
@@ -47,15 +47,15 @@ type Conn struct {
 	mu struct {
 		sync.Mutex
 		interrupted bool
-		waiting     bool // for the first byte of a request
-		draining    bool // no further request is waited for
+		waiting     bool // the connection waits for the first byte of a request
+		draining    bool // the connection does not wait for further requests
 		closed      bool
-		user        string // that the connection counts for
-		counted     func() // ends the counting; nil if the connection does not count
+		user        string // the user whose limit this connection counts against
+		counted     func() // ends the counting; nil if no user's limit counts the connection
 	}
 }
 
-// New returns the connection of a client that was accepted.
+// New returns the Conn of an accepted connection.
 func New(accepted net.Conn) *Conn {
 	s := newSocket(accepted)
 	return &Conn{Conn: s, socket: s}
@@ -108,15 +108,16 @@ func (c *Conn) HoldAs(user string, take func() (giveBack func(), ok bool)) bool 
 	return true
 }
 
-// Known tells whether the connection counts for a user, because a request was authenticated.
+// Known tells whether the connection counts against a user's limit. This is so once one of its
+// requests was authenticated.
 func (c *Conn) Known() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.counted != nil
 }
 
-// Write implements net.Conn. Setting a deadline takes a small part of a write's time, so several
-// writes share one deadline. Each write has at least Stall, and at most half as much again.
+// Write implements net.Conn. Setting a deadline for each write would cost time, so several writes
+// share one. Each write gets at least Stall and at most 1.5 times as long.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.nonblocking {
 		if err := c.limitWrite(); err != nil {
@@ -161,7 +162,7 @@ func (c *Conn) Settle() error {
 	if err := c.limitWrite(); err != nil {
 		return err
 	}
-	c.until = time.Time{} // the socket takes it back
+	c.until = time.Time{} // the socket removes the deadline
 	return c.socket.settle()
 }
 
@@ -184,7 +185,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// ReadUntil sets the deadline for reads, zero for none, unless they were interrupted.
+// ReadUntil sets the deadline for reads, zero for none, unless reads were interrupted.
 func (c *Conn) ReadUntil(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,7 +268,8 @@ func (c *Conn) CancelWhenGone(cancel context.CancelFunc) (stop func()) {
 	}
 }
 
-// DiscardUntilGone discards what the client of a stream sends. It cancels when the client leaves.
+// DiscardUntilGone discards what the client of a stream sends. It calls cancel when the client
+// leaves.
 func (c *Conn) DiscardUntilGone(cancel context.CancelFunc) (stop func()) {
 	c.ReadUntil(time.Time{})
 	var reading sync.WaitGroup
@@ -303,8 +305,8 @@ func (c *Conn) Interrupt() {
 
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
-// WriteWaiting writes p and waits for the client, without a copy of what the socket does not take at
-// once. Nothing may be left to settle.
+// WriteWaiting writes p and waits for the client. It makes no copy of bytes that the kernel does
+// not take immediately. Earlier writes must be settled.
 func (c *Conn) WriteWaiting(p []byte) error {
 	if err := c.limitWrite(); err != nil {
 		return err

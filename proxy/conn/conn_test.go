@@ -36,7 +36,7 @@ func TestCancelWhenGoneNoticesTheClientLeaving(t *testing.T) {
 	}
 }
 
-// Bytes that the client sent in the meantime belong to its next request.
+// Bytes that the client sends while a handler runs belong to its next request.
 func TestCancelWhenGoneLosesNoByte(t *testing.T) {
 	client, server := pipe(t)
 	stop := server.CancelWhenGone(func() { t.Error("the client is there") })
@@ -53,7 +53,7 @@ func TestCancelWhenGoneLosesNoByte(t *testing.T) {
 	}
 }
 
-// A client that sends something before it leaves is noticed, too.
+// The proxy also notices the leaving of a client that has sent something before.
 func TestCancelWhenGoneNoticesATalkativeClientLeaving(t *testing.T) {
 	client, server := pipe(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -88,9 +88,9 @@ func TestCloseAbandonsAHijackThatDidNotBegin(t *testing.T) {
 	}
 }
 
-// An unread write is cut after the stall, and not before. There are three cases: the first write, a
-// write soon after another write, and a write after a reset of the deadline. Fasthttp resets the
-// deadline when it hands a connection over.
+// A write that the client does not read fails after the stall time, and not before. There are three
+// cases: the first write, a write soon after another write, and a write after a reset of the
+// deadline. Fasthttp resets the deadline when it hands a connection over.
 func TestUnreadWriteIsCut(t *testing.T) {
 	for name, before := range map[string]func(c *Conn, client net.Conn){
 		"first write": func(*Conn, net.Conn) {},
@@ -146,10 +146,10 @@ func TestUnreadWriteIsNotCut(t *testing.T) {
 
 func writeAndRead(c *Conn, client net.Conn) {
 	go func() { _, _ = client.Read(make([]byte, 10)) }()
-	_, _ = c.Write([]byte("x")) // else the test would hang
+	_, _ = c.Write([]byte("x")) // otherwise the test would hang
 }
 
-// If a handler outlives its connection, the connection is not counted.
+// If a handler outlives its connection, the closed connection is not counted.
 func TestClosedConnectionIsNotCounted(t *testing.T) {
 	_, c := pipe(t)
 	held := 0

@@ -1,5 +1,5 @@
 // Package conn handles a client's connection below HTTP. It accepts the connection, negotiates TLS
-// and waits for requests. It reads ahead of a handler, and it can write without waiting for the
+// and waits for requests. It can read ahead while a handler runs, and write without waiting for the
 // client.
 //
 // A connection waits outside fasthttp until the head of a request is complete (head.go). Until then
@@ -7,10 +7,10 @@
 // TLS, the goroutine waits for one byte below the TLS layer, because a wait inside a TLS read keeps
 // a large stack ([Conn.WaitBelowTLS]).
 //
-// A pump writes a watch, and must not wait. While the pump writes, the [Conn] is nonblocking. It
-// keeps the bytes that the kernel does not take, up to leftMax, until Settle writes them. TLS may
-// write answers of its own at any time, so the limit applies below TLS.
+// A pump writes many watches, so it must not wait for a client. While the pump writes, the [Conn]
+// is nonblocking. It keeps the bytes that the kernel does not take, up to leftMax, until Settle
+// writes them. TLS may write answers of its own at any time, so the bytes are kept below TLS.
 //
-// For a client that does not read, the kernel keeps at most two unsent pieces (TCP_NOTSENT_LOWAT).
-// Without this bound, the kernel keeps up to 4 MiB for each client.
+// For a client that does not read, the kernel keeps at most two unsent pieces of 64 KiB
+// (TCP_NOTSENT_LOWAT). Without this bound, the kernel keeps up to 4 MiB for each client.
 package conn

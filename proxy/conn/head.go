@@ -10,27 +10,28 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// Fasthttp holds large buffers for a connection from its first read on. With each piece of a
-// request's head, it parses the head again from the start. So it gets a connection only while there
-// are requests on it, and it gets each head as a whole. Between requests, the connection waits in a
-// goroutine of its own. Its buffer is no larger than the bytes that have arrived.
+// Fasthttp holds large buffers for a connection from its first read on. Whenever more of a
+// request's head arrives, it parses the head again from the start. So fasthttp gets a connection
+// only while there are requests on it, and it gets each head as a whole. Between requests, the
+// connection waits in a goroutine of its own. The connection's buffer is no larger than the bytes
+// that have arrived.
 
 const (
-	// warmTime is how long fasthttp keeps the connection of a known user after an answer. Requests
-	// in a row then need no handover and no copy.
+	// warmTime is the time for which fasthttp keeps the connection of a known user after an answer.
+	// Requests in a row then need no handover and no copy.
 	warmTime = time.Second
-	// headFree is how much of a head is not counted, in bytes.
+	// headFree is the number of bytes of each head that are not counted.
 	headFree = 2 << 10
 	// headsMax bounds the counted bytes of all incomplete heads. It has room for 256 of the largest
 	// heads at a time, and for thousands of ordinary heads.
 	headsMax = 16 << 20
-	// readSize is how much is read at a time, in bytes.
+	// readSize is the size of one read, in bytes.
 	readSize = 4 << 10
 )
 
-// Await reads until the head of a request is complete. It also stops when the bytes cannot become a
-// head, and fasthttp then answers them. Heads counts the bytes of incomplete heads. If there is no
-// room for more of a head, the connection is refused.
+// Await reads until the head of a request is complete. It also stops if the head is too long or the
+// client stops sending. Fasthttp then answers. The parameter heads counts the bytes of all
+// incomplete heads. If there is no room for more of a head, the connection is refused.
 func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, refused bool) {
 	c.Idle, c.HandedBack = false, false
 	silence := l.Idle
@@ -40,7 +41,7 @@ func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, re
 	if len(c.ahead) == 0 && !c.awaitFirst(c.since.Add(silence)) {
 		return false, false
 	}
-	c.ReadUntil(time.Now().Add(l.Read)) // from the first byte to the last
+	c.ReadUntil(time.Now().Add(l.Read)) // one deadline for the whole head
 	var counted int64
 	defer func() { heads.Add(-counted) }()
 	for from := 0; ; {
@@ -48,7 +49,8 @@ func (c *Conn) Await(first bool, l exchange.Limits, heads *atomic.Int64) (ok, re
 		if c.HeadLength > 0 || c.err != nil || len(c.ahead) >= l.HeaderBytes {
 			return true, false
 		}
-		// Known clients are bounded by user, so that unknown clients cannot lock them out.
+		// Known clients have limits for each user instead, so that unknown clients cannot lock them
+		// out.
 		if more := int64(cap(c.ahead)) - headFree - counted; more > 0 && !c.Known() {
 			counted += more
 			if heads.Add(more) > headsMax {
@@ -89,8 +91,8 @@ func (c *Conn) readPiece() (int, error) {
 	return n, err
 }
 
-// WaitBelowTLS calls read until it returns bytes. If the socket has a file descriptor, the wait is
-// below TLS.
+// WaitBelowTLS calls read until it returns bytes or fails. If the socket has a file descriptor, the
+// wait is below TLS.
 func (c *Conn) WaitBelowTLS(read func() (int, error)) (int, error) {
 	for c.socket.raw != nil {
 		c.socket.reading.now = true
@@ -108,7 +110,7 @@ func (c *Conn) WaitBelowTLS(read func() (int, error)) (int, error) {
 
 // headEnd returns the length of the head that b begins with, 0 if the head is not complete. An
 // empty line ends a head; empty lines at its beginning do not count, as in fasthttp. The caller
-// knows that no head ends before from.
+// knows that no head ends before index from.
 func headEnd(b []byte, from int) int {
 	lead := len(b) - len(bytes.TrimLeft(b, "\r\n"))
 	for at := max(lead, from-len("\n\r")); ; {
@@ -145,7 +147,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readAhead returns a head without the bytes behind it. Those bytes must not wait in fasthttp's
+// readAhead copies a head without the bytes after it, because those must not wait in fasthttp's
 // buffer.
 func (c *Conn) readAhead(p []byte) int {
 	n := len(c.ahead)

@@ -24,11 +24,11 @@ type Listener struct {
 	Refused func(reason string)
 	Log     *zap.Logger
 
-	failures int       // since a connection was accepted
-	failed   time.Time // the last of all
+	failures int       // since the last accepted connection
+	failed   time.Time // time of the last failure
 }
 
-// spell is how long after a failure another one belongs to the same spell.
+// Failures less than a spell apart are logged as one.
 const spell = time.Minute
 
 // Accept implements net.Listener.
@@ -61,14 +61,14 @@ func (l *Listener) Accept() (net.Conn, error) {
 // isTransient tells whether accept may succeed later without any action.
 func isTransient(err error) bool {
 	return slices.ContainsFunc([]syscall.Errno{
-		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, // until something is closed
-		syscall.ECONNABORTED, syscall.EINTR, syscall.EPROTO, syscall.EPERM, // this connection alone
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, // these last until something is closed
+		syscall.ECONNABORTED, syscall.EINTR, syscall.EPROTO, syscall.EPERM, // these concern only this connection
 		syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENOPROTOOPT,
 	}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// pause waits before the next attempt, unless the server ends. A spell may consist of many
-// failures, but is logged once.
+// pause waits before the next attempt, unless the server ends. It logs only the first of several
+// failures in a row.
 func (l *Listener) pause(err error) bool {
 	const first, doublings, longest = 5 * time.Millisecond, 8, time.Second
 	if time.Since(l.failed) > spell {

@@ -50,7 +50,7 @@ func listenerOf(from net.Listener, limits exchange.Limits) (*Listener, *metrics.
 	}, metrics, logs, ending
 }
 
-// Accept retries after transient errors, at growing intervals, and logs a spell of them once.
+// Accept retries after transient errors, at growing intervals, and logs errors in a row once.
 func TestAcceptGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		from := &failing{errs: slices.Repeat([]error{syscall.EMFILE}, 10)}
@@ -117,8 +117,8 @@ func TestAcceptFails(t *testing.T) {
 	}
 }
 
-// File descriptors bound connections, including the crowded connections. Clients of crowded
-// connections get an error.
+// The limit of file descriptors bounds the connections, including crowded ones. The clients of
+// crowded connections get an error.
 func TestDescriptorsBoundConnections(t *testing.T) {
 	limits := testLimits()
 	limits.Descriptors = 16

@@ -2,7 +2,7 @@ package conn
 
 import "sync"
 
-// Set is the open connections of all clients. The listener bounds it.
+// Set holds the open connections of all clients. The listener bounds its size.
 type Set struct {
 	mu struct {
 		sync.Mutex
@@ -11,8 +11,8 @@ type Set struct {
 	}
 }
 
-// add adds a connection unless the set is full, and returns how many connections the set then has.
-// Most is the largest number. The connection leaves the set when it closes.
+// add adds a connection unless the set has most connections already. It returns the new number of
+// connections. The connection leaves the set when it closes.
 func (s *Set) add(c *Conn, most int) (open int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +33,7 @@ func (s *Set) remove(c *Conn) {
 	delete(s.mu.open, c)
 }
 
-// Drain ends connections without a request. Each other connection ends after its request.
+// Drain ends connections without a request. The other connections end after their requests.
 func (s *Set) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *Set) Cut() {
 	defer s.mu.Unlock()
 	s.mu.cut = true
 	for c := range s.mu.open {
-		_ = c.socket.Close() // below TLS, which would wait for a write
+		_ = c.socket.Close() // below TLS, because TLS would wait for a write under way
 	}
 }
 

@@ -20,7 +20,8 @@ import (
 // pump writes to it.
 //
 // A pump writes at most one piece, and nothing more until this piece is settled. Apart from the
-// piece, the socket only keeps answers of TLS. A client that causes too many answers is cut.
+// piece, the socket only keeps answers of TLS. A client that causes too many answers is
+// disconnected.
 type socket struct {
 	net.Conn
 	raw syscall.RawConn // nil if there is no file descriptor
@@ -37,10 +38,10 @@ type socket struct {
 	mu struct {
 		sync.Mutex
 		nonblocking bool
-		waits       bool   // the writer waits for the client, though others must not
-		settling    bool   // what was left is being written
-		left        []byte // not yet taken by the kernel; up to leftMax
-		broken      error  // of a write that may have written a part
+		waits       bool   // writes wait for the client all the same
+		settling    bool   // settle is writing what was left
+		left        []byte // bytes that the kernel has not taken; up to leftMax
+		broken      error  // the error of a write that may have written a part
 
 		// A nonblocking write.
 		try func(fd uintptr) (done bool)
@@ -51,12 +52,12 @@ type socket struct {
 }
 
 const (
-	// leftMax bounds the bytes that are left: a piece as TLS writes it and a bookmark, and the same
-	// amount again for answers. While settle writes the left bytes, only answers are added.
+	// leftMax bounds the bytes that are left: room for an encrypted piece and a bookmark, and as
+	// much again for answers. While settle writes the left bytes, only answers are added.
 	leftMax = 2 * exchange.PieceSize
-	// unsentMax is how many bytes the kernel keeps that are written and not sent yet: two pieces.
-	// Without this bound, the kernel keeps 4 MiB of the container's memory for each client that
-	// does not read, and the proxy makes as much before a write waits.
+	// unsentMax bounds the bytes that are written and that the kernel has not sent yet: two pieces.
+	// Without this bound, the kernel keeps up to 4 MiB of the container's memory for each client
+	// that does not read, and the proxy encodes as much before a write waits.
 	unsentMax = 2 * exchange.PieceSize
 	// tcpNotSentLowWater is Linux's TCP_NOTSENT_LOWAT, which package syscall lacks.
 	tcpNotSentLowWater = 25
@@ -77,14 +78,14 @@ func newSocket(c net.Conn) *socket {
 	}
 	s.raw = raw
 	if runtime.GOOS == "linux" {
-		_ = raw.Control(func(fd uintptr) { // connections do not inherit it; sockets other than TCP lack it
+		_ = raw.Control(func(fd uintptr) { // connections do not inherit this option; sockets other than TCP lack it
 			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpNotSentLowWater, unsentMax)
 		})
 	}
 	return s
 }
 
-// setNonblocking makes writes not wait, or wait again.
+// setNonblocking sets whether writes return without waiting for the client.
 func (s *socket) setNonblocking(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,12 +219,12 @@ func (s *socket) Read(p []byte) (n int, err error) {
 	}
 	more, err := s.readNow(p)
 	if n += more; n > 0 {
-		err = nil // the next read has it again
+		err = nil // the next read returns it again
 	}
 	return n, err
 }
 
-// readNow reads what has come.
+// readNow reads the bytes that have arrived, without waiting.
 func (s *socket) readNow(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -248,7 +249,8 @@ func (s *socket) readNow(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// wait has writes wait for the client, or not. Nothing may be left.
+// wait sets whether writes of a nonblocking socket wait for the client all the same. Earlier writes
+// must be settled.
 func (s *socket) wait(waits bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

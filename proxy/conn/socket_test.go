@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// tcpPair is a client's connection and the proxy's end of it. The kernel holds only a few unread
-// bytes.
+// sockets returns a client's connection and the proxy's end of it. The kernel buffers only a few
+// unread bytes.
 func sockets(t *testing.T) (client net.Conn, server *Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,7 +29,7 @@ func sockets(t *testing.T) (client net.Conn, server *Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const little, enough = 4 << 10, 32 << 10 // less, and the kernel waits for acknowledgements
+	const little, enough = 4 << 10, 32 << 10 // with less, the kernel waits for acknowledgements
 	if err := errors.Join(client.(*net.TCPConn).SetReadBuffer(enough), accepted.(*net.TCPConn).SetWriteBuffer(little)); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func sockets(t *testing.T) (client net.Conn, server *Conn) {
 	return client, server
 }
 
-// Bytes that the kernel does not take at once arrive later, and in order.
+// Bytes that the kernel does not take immediately arrive later, and in order.
 func TestNonblockingSocket(t *testing.T) {
 	client, server := sockets(t)
 	server.StartNonblocking()
@@ -97,7 +97,7 @@ func TestWriteWhileSettling(t *testing.T) {
 	}
 }
 
-// fill leaves more than the kernel takes from an unread connection.
+// fill writes more than the kernel takes for a client that does not read.
 func (c *Conn) fill() {
 	s := c.socket
 	s.mu.Lock()
@@ -111,7 +111,8 @@ func (s *socket) isSettling() bool {
 	return s.mu.settling
 }
 
-// A client that does not read is cut after the stall. Nothing is written after a partial write.
+// A client that does not read is disconnected after the stall time. Nothing is written after a
+// partial write.
 func TestUnsettledIsCut(t *testing.T) {
 	_, server := sockets(t)
 	server.Stall = 100 * time.Millisecond

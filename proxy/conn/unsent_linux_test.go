@@ -10,7 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// The kernel keeps some pieces for a client that does not read, not megabytes.
+// For a client that does not read, the kernel keeps only a few pieces, not megabytes.
 func TestUnsentIsLimited(t *testing.T) {
 	const received, most = 64 << 10, 1 << 20 // the kernel doubles the value
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
