@@ -2,14 +2,14 @@
 // compressed segments, and the objects that selectors select. It also writes lists from pages,
 // without a copy of any object.
 //
-//	Store       pieces of pages, kept by ristretto within a budget of bytes
+//	Store       data made from pages (pieces), kept by ristretto within a budget of bytes
 //	Selection   which objects of each page a selector selects
 //	List        a list of whole pages and pieces
 //	OneOff      a list that is indented or compressed for one request while it is written
 //
-// A compressed segment may refer to the end of the run before it, so its key has both pages. A list
-// in segments is therefore no larger than a list that is compressed as a whole.
+// A compressed segment may refer to the end of the run before it, so its key names the pages of
+// both. A list in segments is therefore no larger than a list that is compressed as a whole.
 //
-// The first two lists by a selector look at each object. From the third list on, they look at each
-// page only. Most of the time goes into waiting for the objects' memory, not into comparing.
+// The first two lists by a selector look at each object. Later lists only look at each page. This
+// is faster, because a look at each object mostly waits for the object's memory.
 package derived

@@ -11,14 +11,14 @@ import (
 // with other lists.
 type List struct {
 	Head, Tail []byte
-	Spans      []tree.Span // items as the cache keeps them, or instead:
+	Spans      []tree.Span // items as the cache keeps them; Pieces is set instead if they are in another form
 	Pieces     [][]byte
-	Shares     []*Piece // of the pieces: other lists find them while they are held
+	Shares     []*Piece // the owners of Pieces; other lists find them while this list holds them
 	Separator  string
 	Length     int64
 }
 
-// Bytes is the body in one piece.
+// Bytes returns the whole body.
 func (b *List) Bytes() []byte {
 	var whole bytes.Buffer
 	whole.Grow(int(b.Length))

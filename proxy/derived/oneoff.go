@@ -16,7 +16,7 @@ type OneOff struct {
 	List    *List
 	Meter   *fair.Meter
 	Indents bool
-	// compressor is room for one; nil if the list is not compressed.
+	// Compressor is the memory for a compressor; nil if the list is not compressed.
 	Compressor *fair.Room
 }
 
@@ -49,7 +49,7 @@ func (o *OneOff) WriteTo(w io.Writer) (n int64, err error) {
 type turnWriter struct {
 	to    io.Writer
 	meter *fair.Meter
-	cost  int64 // of a byte
+	cost  int64 // for each byte
 }
 
 // Write implements io.Writer. A large object takes several turns.

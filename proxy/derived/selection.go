@@ -14,25 +14,25 @@ import (
 
 // Selection knows which objects of pages a selector selects. Controllers list by the same few
 // selectors again and again, and pages do not change. So the result for a page holds as long as the
-// page is part of the collection. A list then looks only at new pages and at selected objects. To
-// look at each object of a large collection means to wait for memory once or twice for each object.
+// page is part of the collection. A list then looks only at new pages and at selected objects. If
+// it looked at each object of a large collection, it would wait for memory once or twice for each.
 //
 // Results are kept from a selector's second use on, because many selectors are used only once, such
-// as the selector of each node.
+// as the selectors that each name one node.
 type Selection struct {
 	derived *Store
 	meter   *fair.Meter
 	key     derivedKey
 	filter  *filter.Filter
-	Known   map[uint64]uint64 // selected objects by page ID, nil before the second use; not modified
-	found   map[uint64]uint64 // additions to it
+	Known   map[uint64]uint64 // selected objects of each page, by page ID; nil before the second use; not modified
+	found   map[uint64]uint64 // additions to Known
 }
 
 // Selection returns what is known about a filter.
 func (d *Store) Selection(m *fair.Meter, f *filter.Filter, of *object.Resource) *Selection {
 	s := &Selection{derived: d, meter: m, filter: f}
-	// Selectors may be as long as a URI, so the key has their hash. No client may send a selector
-	// with a colliding hash.
+	// Selectors may be as long as a URI, so the key has their hash. The hash is cryptographic, so
+	// no client can send a selector with a colliding hash.
 	s.key.selection = sha256.Sum256(fmt.Append(nil, of.GVR, of.Encoding, f.ID()))
 	if p := d.lookup(s.key); p != nil {
 		s.Known = p.selected
@@ -59,9 +59,9 @@ func (s *Selection) Of(span tree.Span) (uint64, error) {
 	return selected, nil
 }
 
-// Keep keeps the results of this list together with the results of other lists. If there are too
-// many for a collection of this number of objects, most of the known pages were replaced, and Keep
-// keeps only the results of this list.
+// Keep keeps the results of this list together with the results of other lists. If there are more
+// results than a collection of so many objects has pages, many of them are for replaced pages. Keep
+// then keeps only the results of this list.
 func (s *Selection) Keep(objects int) {
 	const objectsPerPage, few = 16, 64 // pages are at least a quarter full
 	switch {

@@ -24,16 +24,19 @@ import (
 //
 // Ristretto keeps the pieces within a budget of bytes, and prefers those that are read often
 // (TinyLFU). Left alone, ristretto kept the pieces of stale pages because their frequency was high.
-// It rejected the pieces of the new pages. So a piece is kept under the slot of its page: the piece
-// of a newer page deletes the stale piece, takes its room, and inherits its frequency.
+// It rejected the pieces of the new pages. So a piece is kept under the slot of its page. A page
+// takes over the slot of the page that it replaces. The piece of the newer page deletes the stale
+// piece, takes its room, and inherits its frequency.
 //
 // Why does the writer not delete stale pieces when it replaces a page? New pieces would have no
-// frequency. A measurement used a budget of 1.1 times the bytes that are read, beside lists that
-// are read once. An update made 20 pieces if the key was the page, 10 if the key was the page and
-// stale pieces were deleted, and 2.3 if the key was the slot. It needs 2.
+// frequency. In a measurement, the budget was 1.1 times the bytes that were read again and again,
+// and other lists were read once. For each update, 20 pieces were made if the key was the page, 10
+// if the key was the page and stale pieces were deleted, and 2.3 if the key was the slot. The
+// minimum is 2.
 //
 // TinyLFU has a price. If the budget is full and readers turn to another list, each piece of the
-// new list is made up to ten times before it is kept, unless a list still holds it.
+// new list is made up to ten times before it is kept, unless a list that is being written still
+// holds it.
 //
 // Invariants:
 //
@@ -41,7 +44,7 @@ import (
 //	D2 the kept pieces cost no more than the limit
 //	D3 for one slot, span and form one piece is kept, that of the newest page
 type Store struct {
-	keeping sync.Mutex // while a piece is added: none is dropped, and each has its own cost
+	keeping sync.Mutex // held while a piece is added or the limit changes
 	kept    *ristretto.Cache[uint64, *Piece]
 	seed    maphash.Seed
 	// Shared also holds pieces that are not kept but that lists still write from. The next list
@@ -60,7 +63,7 @@ type Piece struct {
 	selected map[uint64]uint64 // see Selection
 }
 
-// cost is in bytes: the piece, and the overhead of keeping it.
+// cost is the size of the piece and of its entry in the store, in bytes.
 func (p *Piece) cost() int64 {
 	switch {
 	case p.selected != nil:
@@ -73,7 +76,7 @@ func (p *Piece) cost() int64 {
 
 // New returns an empty store of up to limit bytes. It must be closed.
 func New(limit int64, r prometheus.Registerer) *Store {
-	const usual, counters, least = 8 << 10, 10, 64 // bytes of a piece, counters for each, counters in all
+	const usual, counters, least = 8 << 10, 10, 64 // usual bytes of a piece, counters for each piece, fewest counters
 	kept, err := ristretto.NewCache(&ristretto.Config[uint64, *Piece]{
 		NumCounters: max(counters*limit/usual, least), MaxCost: limit, BufferItems: 64, IgnoreInternalCost: true, Metrics: true,
 	})
@@ -112,7 +115,7 @@ func (d *Store) Close() {
 // Cost is the cost of all kept pieces, in bytes.
 func (d *Store) Cost() int64 { return d.kept.MaxCost() - d.kept.RemainingCost() }
 
-// derivedKey says what a piece was made of, and how. It has the IDs of pages instead of pointers,
+// derivedKey says what a piece was made from, and how. It has the IDs of pages instead of pointers,
 // because pieces must not keep pages alive.
 type derivedKey struct {
 	page, behind spanKey
@@ -141,7 +144,7 @@ func keyOf(s tree.Span) spanKey {
 	return k
 }
 
-// slot is where a piece is kept: a hash of its key without the version.
+// slot returns the store's key for a piece: a hash of its derivedKey without the version.
 func (d *Store) slot(key derivedKey) uint64 {
 	key.page.page, key.behind.page = 0, 0
 	return maphash.Comparable(d.seed, key)
@@ -150,12 +153,12 @@ func (d *Store) slot(key derivedKey) uint64 {
 // version grows when a page replaces another.
 func (k derivedKey) version() uint64 { return k.page.page + k.behind.page }
 
-// Variant says what is made of a span of a page.
+// Variant says what is made from a span of a page.
 type Variant struct {
-	Behind tree.Span // the run before it: a compressed run may refer to its end
+	Behind tree.Span // the run before the span: a compressed span may refer to the end of that run
 	Form   FormID
 	Gzip   bool
-	First  bool // of the list: no separator before it
+	First  bool // the span begins a list, so there is no separator before it
 	Object bool // a whole body, not an item
 }
 
@@ -173,8 +176,8 @@ const (
 
 // Get returns a piece, and makes it if necessary. If several readers want the same piece, one of
 // them makes it. Produce returns the piece's bytes, and for a compressed piece the end of the run
-// before it. The meter is the read's. A reader waits for its turn before it makes a piece, so no
-// other reader waits for that turn.
+// before it. Each reader waits for its own turn first, through its meter. So no reader waits for
+// another reader's turn.
 func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (context, plain []byte, err error)) (*Piece, error) {
 	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, object: v.Object, first: v.First}
 	if p := d.lookup(key); p != nil {
@@ -232,7 +235,7 @@ func (d *Store) share(p *Piece) {
 }
 
 // keep replaces the piece of an older page. It deletes the old piece first, because ristretto does
-// not make room when a larger piece replaces a smaller one. It waits, so that readers see the new
+// not make room when a larger piece replaces a smaller one. It waits until readers can find the new
 // piece.
 func (d *Store) keep(p *Piece) {
 	d.keeping.Lock()
@@ -248,7 +251,7 @@ func (d *Store) keep(p *Piece) {
 	d.kept.Wait()
 }
 
-// SetLimit changes how many bytes are kept at most. It drops excess pieces at once. Ristretto
+// SetLimit changes the maximum number of kept bytes. It drops excess pieces immediately. Ristretto
 // itself would drop them only when the next piece is added.
 func (d *Store) SetLimit(limit int64) {
 	d.keeping.Lock()

@@ -29,17 +29,18 @@ func newStore(tb testing.TB, limit int64) *Store {
 	return d
 }
 
-// For each update two pieces are made: the piece of the page that the update replaces, and the
-// piece behind it, which refers to it. This is true however long updates go on, and even if the
-// budget is only a little larger than the bytes that are read. When a collection is filled again,
-// one piece is made for each page.
+// For each update two pieces are made: the piece of the new page, and the piece after it, which
+// refers to it. This is true however long updates go on, and even if the budget is only a little
+// larger than the bytes that are read. When a collection is filled again, one piece is made for
+// each page.
 func TestChurnCostsOneMakeEach(t *testing.T) {
 	for name, budget := range map[string]int64{"ample": 1 << 20, "tight": 180 << 10} {
 		t.Run(name, func(t *testing.T) { churn(t, budget) })
 	}
 }
 
-// churn reads 105 pages, some 170 kB of pieces, again and again while updates replace them.
+// churn reads 105 pages, whose pieces take some 170 kB, again and again while updates replace
+// pages.
 func churn(t *testing.T, budget int64) {
 	const (
 		objects = 5000
@@ -114,7 +115,7 @@ func TestDerivedWithinBudget(t *testing.T) {
 			t.Fatalf("%d bytes are kept", d.Cost())
 		}
 	}
-	for i := range 20 { // larger ones replace smaller ones
+	for i := range 20 { // larger pieces replace smaller ones
 		d.keep(&Piece{key: derivedKey{page: spanKey{page: uint64(i), slot: uint64(i % 2)}}, Plain: make([]byte, 50*i)})
 		if d.Cost() > 2000 {
 			t.Fatalf("%d bytes are kept", d.Cost())
@@ -224,7 +225,7 @@ func update(t *testing.T, c *watchcache.Cache, i, rv int) watchcache.Snapshot {
 	return cachetest.Snapshot(t, c)
 }
 
-// readPages gets a piece of each page, and checks that it was made of that page.
+// readPages gets a piece of each page, and checks that the piece was made from that page.
 func readPages(t *testing.T, d *Store, snapshot watchcache.Snapshot, v Variant) {
 	t.Helper()
 	for span := range snapshot.Spans("", "") {
