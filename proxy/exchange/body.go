@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// Body is a request's body. If it is not read to its end, its connection must close. Otherwise
-// fasthttp would take the rest for the next request.
+// Body is a request's body. If it is not read to its end, its HTTP/1.1 connection must close,
+// because fasthttp would take the rest for the next request.
 type Body struct {
 	From   io.Reader
-	Cut    *atomic.Bool // the client has ended the connection; nil if From tells
+	Cut    *atomic.Bool // the client has ended the connection; nil if From reports that itself
 	Length int64        // in bytes, -1 if unknown
 	read   int64
 	Ended  atomic.Bool
-	broken atomic.Pointer[error] // the client's body is malformed or too long
-	Most   int64                 // its largest length, in bytes; 0 for any
+	broken atomic.Pointer[error] // set if the client's body is malformed or too long
+	Most   int64                 // its maximum length, in bytes; 0 means no limit
 	Extend func()                // called before each read; nil for nothing
-	began  time.Time             // the first read
+	began  time.Time             // the time of the first read
 	// Suspend removes the deadline of reads. It is nil over HTTP/1, because fasthttp has read
 	// ahead.
 	Suspend func()
-	ahead   []byte // from ReadAhead
+	ahead   []byte // bytes that ReadAhead has read
 	after   error  // the last error of ReadAhead
 }
 
-// BodyAhead is how much of a body is read before the request is forwarded, in bytes.
+// BodyAhead is the number of bytes of a body that are read before the request is forwarded.
 const BodyAhead = 64 << 10
 
 // ReadAhead reads the beginning of a body over HTTP/2 while its request waits. All bodies of a
@@ -42,15 +42,15 @@ func (b *Body) ReadAhead() {
 		b.ahead = append(b.ahead, piece[:n]...)
 	}
 	b.Suspend()
-	b.began = time.Time{} // the client does not answer for the wait
+	b.began = time.Time{} // the wait does not count as the client's time
 }
 
-// leastRate is how fast a client has to send a bounded body, in bytes a second: each KiB adds a
-// second. An unbounded body, such as a stream to a pod, may be slower.
+// leastRate is the minimum rate at which a client has to send a bounded body, in bytes a second. An
+// unbounded body, such as a stream to a pod, may be slower.
 const leastRate = 1 << 10
 
-// Deadline returns the time by which more of a body has to arrive, if the client may pause for that
-// long.
+// Deadline returns the time by which more of a body has to arrive. The client may pause for as long
+// as pause, but has to send a bounded body at leastRate or faster.
 func (b *Body) Deadline(pause time.Duration) time.Time {
 	now := time.Now()
 	if b.began.IsZero() {
@@ -66,7 +66,7 @@ func (b *Body) Deadline(pause time.Duration) time.Time {
 	return until
 }
 
-// ErrBodyTooLarge says that a body is longer than it may be.
+// ErrBodyTooLarge says that a body exceeds its maximum length.
 var ErrBodyTooLarge = errors.New("request body is too large")
 
 // Failure tells what is wrong with the part of a body that was read.

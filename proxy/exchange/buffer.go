@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// SmallBody is the most that BufferSmall reads, in bytes, and the size of the largest buffer that
-// is used again. Upstream writes an answer above 2 KiB at once, but sends no length. Each piece
-// that arrives would be a separate write here, and would wake the client again.
+// SmallBody is the maximum number of bytes that BufferSmall reads, and the maximum size of a buffer
+// that is used again. Upstream sends no length with an answer above 2 KiB. Without BufferSmall,
+// each piece that arrives would be a separate write to the client and would wake it again.
 const SmallBody = 64 << 10
 
 // buffers are for answers of unknown length.
@@ -18,15 +18,15 @@ var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 var errLong = errors.New("answer is too long to be shared")
 
-// BufferSmall reads a short answer to its end, so that it is written at once.
+// BufferSmall reads a short answer to its end, so that it needs only one write.
 func (r *Response) BufferSmall(method string) {
 	if method != http.MethodHead && r.Status != http.StatusNoContent && r.Status != http.StatusNotModified {
 		_ = r.Buffer(SmallBody) // a longer answer is written as it comes
 	}
 }
 
-// Buffer reads a response of up to limit bytes into memory. A longer or broken one can still be
-// read as before.
+// Buffer reads a response of up to limit bytes into memory. It fails for a longer or broken
+// response, which can still be read as before.
 func (r *Response) Buffer(limit int64) error {
 	if r.Reader == nil {
 		return nil
@@ -51,7 +51,7 @@ func (r *Response) Buffer(limit int64) error {
 		r.Reader = readCloser{io.MultiReader(bytes.NewReader(body), rest), r.Reader}
 		return errLong
 	}
-	_ = r.Reader.Close() // read to its end
+	_ = r.Reader.Close() // it was read to its end
 	r.Reader, r.Bytes = nil, body
 	return nil
 }

@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// ChunkWriter collects the frames of a stream and writes them as HTTP/1.1 chunks. It writes pending
-// frames at once, unless they are large.
+// ChunkWriter collects the frames of a stream and writes them as HTTP/1.1 chunks. Normally it
+// writes all pending frames together. It writes large ones in pieces.
 //
 // An idle stream holds no buffer. If a client does not read, its stream holds one piece. The next
 // piece is collected after the writer has sent this piece.
 type ChunkWriter struct {
 	To       io.Writer
-	Settle   func() error // waits until To has sent what it keeps; nil if it keeps nothing
+	Settle   func() error // waits until the writer To has sent its buffered bytes; nil if To does not buffer
 	Unframed bool         // no chunks, for HTTP/1.0
 	Buf      []byte       // nil, or room for a chunk header, then pending frames
 	pooled   *[]byte
@@ -23,11 +23,11 @@ type ChunkWriter struct {
 
 const (
 	chunkHeader = 10 // the length in hexadecimal and CRLF
-	// PieceSize is how much is collected and written at a time, in bytes. A larger event is written
-	// by itself.
+	// PieceSize is the maximum number of bytes that are collected and written at a time. A larger
+	// event is written separately, in pieces of this size.
 	PieceSize = 64 << 10
-	// ChunkKeep is the largest buffer that is used again, in bytes. Append may grow the buffer of a
-	// piece to this size.
+	// ChunkKeep is the maximum size of a buffer that is used again, in bytes. Append may grow the
+	// buffer of a piece to this size.
 	ChunkKeep = 96 << 10
 )
 
@@ -42,7 +42,7 @@ func (c *ChunkWriter) Pending() *[]byte {
 	return &c.Buf
 }
 
-// MakeRoom writes pending frames if a frame of size bytes would not fit behind them.
+// MakeRoom writes pending frames if a frame of size bytes would not fit after them.
 func (c *ChunkWriter) MakeRoom(size int) error {
 	if len(c.Buf)+size <= PieceSize {
 		return nil
@@ -82,7 +82,7 @@ func (c *ChunkWriter) Chunk() []byte {
 	return c.headed(size)
 }
 
-// headed returns pending frames behind the head of a chunk of size bytes.
+// headed returns pending frames after the head of a chunk of size bytes.
 func (c *ChunkWriter) headed(size int) []byte {
 	if c.Unframed {
 		return c.Buf[chunkHeader:]
@@ -94,7 +94,7 @@ func (c *ChunkWriter) headed(size int) []byte {
 	return c.Buf[start:]
 }
 
-// Write writes pending frames as a chunk or its beginning.
+// Write writes pending frames, as a chunk or the beginning of one, and releases the buffer.
 func (c *ChunkWriter) Write(chunk []byte) error {
 	defer c.release()
 	return c.Send(chunk)

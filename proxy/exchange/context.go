@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Context is a context that ends when End is called. There are many open watches, and nobody waits
-// for most of their contexts: this one takes memory for a channel or a function only when it is
-// asked for. The zero value is a context.
+// Context is a context that ends when End is called. There are many open watches, and nothing waits
+// for most of their contexts. So a Context takes memory for a channel or a function only when one
+// is asked for. The zero value is ready to use.
 type Context struct {
 	mu struct {
 		sync.Mutex
@@ -19,7 +19,7 @@ type Context struct {
 	}
 }
 
-// End ends the context. Run runs each function that was to be called.
+// End ends the context. It passes each function that AfterFunc registered to run.
 func (c *Context) End(run func(func())) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *Context) Err() error {
 	return nil
 }
 
-// AfterFunc is what context.AfterFunc uses if a context has it.
+// AfterFunc has f called when the context ends. context.AfterFunc uses this method.
 func (c *Context) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,14 +7,15 @@ import (
 	"net/url"
 )
 
-// Credentials are what an open watch keeps of its request: who sent it.
+// Credentials are the part of a request that tells who sent it. An open watch keeps them for later
+// reviews.
 type Credentials struct {
 	header []string // names, each followed by a value
 	conn   Conn
 	tls    *tls.ConnectionState
 }
 
-// Credentials returns those of the request, none without authentication.
+// Credentials returns the request's credentials. Without authentication they are empty.
 func (r *Request) Credentials() (c Credentials) {
 	if r.Identity == nil {
 		return c
@@ -30,7 +31,7 @@ func (r *Request) Credentials() (c Credentials) {
 	return c
 }
 
-// AsHTTP is a request with these credentials, for package access.
+// AsHTTP returns a request with these credentials, for package access.
 func (c Credentials) AsHTTP(ctx context.Context) *http.Request {
 	asked := &http.Request{
 		Method: http.MethodGet, URL: &url.URL{Path: "/"}, RequestURI: "/", RemoteAddr: address(c.conn), Header: http.Header{}, TLS: c.tls,

@@ -28,23 +28,23 @@ type Request struct {
 	Client Client
 	Conn   Conn                 // the request's connection
 	TLS    *tls.ConnectionState // nil without TLS
-	// Identity is who the request acts as. Without authentication it is nil: the request acts as
-	// the proxy.
+	// Identity is the authenticated caller. Without authentication it is nil, and the request acts
+	// as the proxy.
 	Identity *access.Caller
 }
 
 // Conn is the connection of a request.
 type Conn interface {
 	RemoteAddr() net.Addr
-	// Crowded tells that too many connections are open.
+	// Crowded tells whether too many connections are open.
 	Crowded() bool
-	// HoldAs counts the connection for a user, unless take refuses.
+	// HoldAs counts the connection against a user's limit. It returns false if take refuses.
 	HoldAs(user string, take func() (giveBack func(), ok bool)) bool
 }
 
 // Client is the sender of a request.
 type Client interface {
-	// CancelWhenGone calls gone once if the client leaves. Stop ends that. It must be called before the
+	// CancelWhenGone calls gone once if the client leaves. The caller must call stop before the
 	// connection is read again.
 	CancelWhenGone(gone context.CancelFunc) (stop func())
 	// Interrupt makes a read of the request body fail. The connection cannot be used after that.
@@ -60,14 +60,14 @@ func (Nobody) CancelWhenGone(context.CancelFunc) (stop func()) { return func() {
 // Interrupt implements Client.
 func (Nobody) Interrupt() {}
 
-// SplitTarget sets path and query.
+// SplitTarget sets Path and Query from Target.
 func (r *Request) SplitTarget() { r.Path, r.Query, _ = strings.Cut(r.Target, "?") }
 
 // Pretty tells whether upstream would indent the answer.
 func (r *Request) Pretty() bool { return wire.Pretty(r.Query, r.Header.Get("User-Agent")) }
 
 // HidesIdentity tells whether the client declares an identity header hop-by-hop. A proxy would have
-// to drop such a header. Upstream would then attribute the request to another user.
+// to drop such a header, and upstream would then attribute the request to another user.
 func (r *Request) HidesIdentity() bool {
 	for _, v := range r.Header.Values("Connection") {
 		for token := range strings.SplitSeq(v, ",") {
@@ -84,7 +84,8 @@ func isIdentity(name string) bool {
 	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, ImpersonatePrefix)
 }
 
-// WantsUpgrade tells whether the client asks to leave HTTP, as for exec, attach and port-forward.
+// WantsUpgrade tells whether the client asks to switch from HTTP to another protocol, as for exec,
+// attach and port-forward.
 func (r *Request) WantsUpgrade() bool {
 	return r.Header.Get("Upgrade") != "" && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
@@ -105,13 +106,13 @@ func (r *Request) EndsConnection() bool {
 // bearerProtocol begins the WebSocket protocol by which browsers send a bearer token.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
-// Identified tells whether the client brings credentials.
+// Identified tells whether the request has credentials in its headers.
 func (r *Request) Identified() bool {
 	return r.Header.Get("Authorization") != "" ||
 		strings.Contains(strings.Join(r.Header.Values("Sec-Websocket-Protocol"), ","), bearerProtocol)
 }
 
-// User is the user for limits, "" without authentication.
+// User is the user whose limits apply, "" without authentication.
 func (r *Request) User() string {
 	if r.Identity == nil {
 		return ""
@@ -132,7 +133,7 @@ func (r *Request) Impersonates() bool {
 	return false
 }
 
-// AsHTTP is the request without its body, for package access.
+// AsHTTP returns the request without its body, for package access.
 func (r *Request) AsHTTP(ctx context.Context) *http.Request {
 	u, err := url.ParseRequestURI(r.Target)
 	if err != nil {
@@ -150,7 +151,7 @@ const AheadMax = 64 << 10
 func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithTimeout(ctx, r.waits())
 	if r.Client == nil || r.Body != nil && (r.Body.Length < 0 || r.Body.Length >= AheadMax) {
-		return ctx, cancel // a watched connection is read ahead, within AheadMax
+		return ctx, cancel // the client is not watched, because the body may exceed AheadMax
 	}
 	unwatch := r.Client.CancelWhenGone(cancel)
 	return ctx, func() {
@@ -159,10 +160,11 @@ func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func())
 	}
 }
 
-// waits is how long a request waits for its turn: requestWait, or the client's shorter timeout.
+// waits returns how long a request may wait for its turn: requestWait, or the client's timeout if
+// that is shorter.
 func (r *Request) waits() time.Duration {
 	if strings.Contains(r.Query, "timeout=") {
-		values, _ := url.ParseQuery(r.Query) // whatever is readable
+		values, _ := url.ParseQuery(r.Query) // a malformed query may still have a readable timeout
 		if bound, err := time.ParseDuration(values.Get("timeout")); err == nil && bound > 0 {
 			return min(bound, requestWait)
 		}
@@ -170,7 +172,7 @@ func (r *Request) waits() time.Duration {
 	return requestWait
 }
 
-// Held is about how much memory a waiting request takes, in bytes: its goroutine, its raw input,
+// Held estimates the memory that a waiting request takes, in bytes: its goroutine, its raw input,
 // its headers twice (as bytes and as strings), and the beginning of its body.
 func (r *Request) Held() int64 {
 	const fixed, each = 8 << 10, 64

@@ -15,21 +15,21 @@ import (
 // Response is a handler's answer. At most one of its bodies is set.
 type Response struct {
 	Status int
-	// Told is the status for metrics if only the body has the status: a watch of one ERROR is
-	// accepted with 200.
+	// Told is the status for metrics if it differs from Status. For example, a watch that consists
+	// of one ERROR event has Status 200.
 	Told   int
 	Header http.Header
 	Source Source
 
 	Bytes  []byte        // a small body
-	List   io.WriterTo   // a body of length bytes, or -1 until it ends
-	Reader io.ReadCloser // a body of length bytes, or -1 until it ends
-	Length int64         // of list and reader
+	List   io.WriterTo   // a body of Length bytes; -1 if that is unknown
+	Reader io.ReadCloser // a body of Length bytes; -1 if that is unknown
+	Length int64         // of List and Reader
 	Stream Stream        // an endless body
 	Tunnel Tunnel        // what follows the header, instead of HTTP
 	Lasts  bool          // the body has no time limit
 	Shares *fair.Shares  // the part of the workspace that Bytes takes; nil for none
-	Turns  *fair.Meter   // taken by the writes of List; nil for none
+	Turns  *fair.Meter   // takes the turns to write List; nil for none
 	Close  bool          // the connection must close
 	// Room is the part of the workspace that List takes until CloseBody; nil for none.
 	Room *fair.Room
@@ -40,16 +40,17 @@ func NewResponse(status int, from Source) *Response {
 	return &Response{Status: status, Header: http.Header{}, Source: from}
 }
 
-// Stream is an endless body. One of its methods is called, once.
+// Stream is an endless body. Exactly one of its methods is called, once.
 type Stream interface {
-	// Run writes the body in the caller's goroutine, until the body ends or the client has left. A
-	// client that leaves ends ctx.
+	// Run writes the body in the caller's goroutine, until the body ends or the client has left.
+	// ctx ends when the client leaves.
 	Run(ctx context.Context, out *ChunkWriter)
 	// Abandon is called instead if the connection is lost.
 	Abandon()
 }
 
-// Tunnel joins a client with upstream after both left HTTP. One of its methods is called, once.
+// Tunnel joins a client with upstream after both left HTTP. Exactly one of its methods is called,
+// once.
 type Tunnel interface {
 	// Join takes the connection over. Buffered holds the bytes that were read ahead.
 	Join(client net.Conn, buffered io.Reader)
@@ -67,20 +68,20 @@ const (
 	FromProxy    Source = "proxy" // refused or failed here
 )
 
-// LetGo subtracts n from the holders of the response's part of the workspace.
+// LetGo subtracts n from the number of answers that hold the response's part of the workspace.
 func (r *Response) LetGo(n int) {
 	if r != nil {
 		r.Shares.Release(n)
 	}
 }
 
-// copySize is how much is read and written at a time, in bytes.
+// copySize is the maximum size of a read and a write, in bytes.
 const copySize = 32 << 10
 
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// WriteBody writes the list or the reader. A reader takes turns, except for a body that lasts: an
-// event must not wait.
+// WriteBody writes the list or the reader. A reader takes turns, unless the body lasts: an event
+// must not wait.
 func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slots *fair.Queue) (int64, error) {
 	if r.List != nil {
 		return fair.WriteLong(w, r.List, r.Length, r.Turns, r.Room)
@@ -94,7 +95,8 @@ func (r *Response) WriteBody(ctx context.Context, w io.Writer, req *Request, slo
 	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r.Reader}, buffer[:])
 }
 
-// CloseBody is called when the list or the reader was written, or never will be.
+// CloseBody releases the list or the reader. It is called after the body was written, or if it will
+// not be.
 func (r *Response) CloseBody() {
 	if r.Reader != nil {
 		_ = r.Reader.Close() // it was read to its end, or is not needed
@@ -110,7 +112,7 @@ func (r *Request) Stamp(resp *Response) {
 	resp.Header.Set("Audit-Id", r.AuditID())
 }
 
-// AuditID is the client's, or a new one.
+// AuditID returns the client's Audit-Id, or a new one.
 func (r *Request) AuditID() string {
 	if id := r.Header.Get("Audit-Id"); id != "" {
 		return id

@@ -21,8 +21,8 @@ type Route struct {
 	// Resource is false for paths without a resource, such as /version.
 	Resource bool
 	// Plain is true for the canonical path of a collection or an object: no empty or escaped
-	// segments, nothing after the name, no namespace in a namespace, no verb. The cache answers
-	// plain paths only.
+	// segments, nothing after the name, no namespace in a namespace, no verb such as watch. The
+	// cache answers plain paths only.
 	Plain bool
 }
 
@@ -44,10 +44,10 @@ func ParseRoute(method, path string) Route {
 		Namespace: info.Namespace, Name: info.Name, Subresource: info.Subresource,
 		Verb: info.Verb, Resource: info.IsResourceRequest,
 	}
-	if rt.Verb == "" { // else the path names the verb: watch, proxy
+	if rt.Verb == "" { // otherwise the path names the verb: watch, proxy
 		rt.Verb = verbOf(method, &rt)
 	}
-	segments := 2 + len(info.Parts) // in the canonical path
+	segments := 2 + len(info.Parts) // number of segments in the canonical path
 	if rt.GVR.Group != "" {
 		segments++
 	}
@@ -74,18 +74,19 @@ func verbOf(method string, rt *Route) string {
 	return verb
 }
 
-// IsWatch tells a watch from a list. Of a malformed query the readable part counts, as in
-// kube-apiserver.
+// IsWatch tells whether a query makes a list a watch. In a malformed query, only the readable part
+// counts, as in kube-apiserver.
 func IsWatch(query string) bool {
 	values, _ := url.ParseQuery(query)
 	return len(values["watch"]) > 0 && ParseBool(values["watch"][0])
 }
 
-// ParseBool reads a query parameter as apimachinery does: all but "0" and "false" is true, even "".
+// ParseBool reads a query parameter as apimachinery does: everything except "0" and "false" is
+// true, even "".
 func ParseBool(s string) bool { return s != "0" && !strings.EqualFold(s, "false") }
 
 // canonical tells whether a path has no empty, relative or escaped segments, and no bytes that need
-// escaping. Names have none.
+// escaping. The paths of all objects are canonical.
 func canonical(path string) bool {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "%;\\") {
 		return false

@@ -51,7 +51,7 @@ func TestParseRoute(t *testing.T) {
 	}
 }
 
-// No path makes it panic, and a plain path means the same to kube-apiserver.
+// No path makes ParseRoute panic, and a plain path means the same to kube-apiserver.
 func FuzzParseRoute(f *testing.F) {
 	for _, path := range []string{
 		"", "/", "/api/v1/watch", "/api/v1/watch/namespaces", "/apis/a/b/namespaces/c/d/e/f", "/api//pods", "/api/v1/namespaces//pods",
