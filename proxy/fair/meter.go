@@ -20,12 +20,12 @@ type Meter struct {
 	ctx    context.Context
 	base   context.Context // as given to NewMeter; ctx may also end when the client leaves
 	who    Claimant
-	slots  *Queue // nil for no bound
+	slots  *Queue // nil means no bound
 	left   int64  // what the turn may still cost
-	holds  bool   // a slot
+	holds  bool   // the read holds a slot
 	writes bool   // the answer is being written
-	// attends says that the read has not called Attended yet. stop is the function that Attended
-	// returned.
+	// attends says that Attended has to be called before the first wait. stop is the function that
+	// Attended returned.
 	attends bool
 	stop    func()
 	// err says why the read was given up. Its partial result must not be used.
@@ -34,10 +34,10 @@ type Meter struct {
 
 // Bounds of a read's work, in nanoseconds.
 const (
-	// CheapWork is the most that a read may cost without a slot.
+	// CheapWork is the maximum cost of a read without a slot.
 	CheapWork = 2e6
-	// TurnWork is the most that a turn may cost. writingWork is the same while the answer is
-	// written.
+	// TurnWork is the cost of a turn, and writingWork while the answer is written. If a single step
+	// costs more, the turn costs as much as the step.
 	TurnWork    = 2e6
 	writingWork = 5e5
 )
@@ -56,9 +56,9 @@ const (
 
 // Claimant is a request that takes turns with others.
 type Claimant interface {
-	// User is the user that the turn counts for.
+	// User is the user who takes the turn.
 	User() string
-	// Held is how many bytes of memory the request takes while it waits.
+	// Held is the memory that the request takes while it waits, in bytes.
 	Held() int64
 	// Attended returns a context that ends when the client leaves or gives up. Stop must be
 	// called before the client's connection is read again.
@@ -71,21 +71,22 @@ func NewMeter(ctx context.Context, who Claimant, slots *Queue, attends bool) Met
 	return Meter{ctx: ctx, base: ctx, who: who, slots: slots, left: CheapWork, attends: attends}
 }
 
-// NewSlots returns the slots of expensive reads: one processor is left to cheap reads and the
-// network. All waiting claims together may hold at most room bytes of memory.
+// NewSlots returns the slots of expensive reads, one for each processor except one. That one is
+// left to cheap reads and the network. All waiting claims together may hold at most room bytes of
+// memory.
 func NewSlots(room int64) *Queue {
 	n := int64(max(1, runtime.GOMAXPROCS(0)-1))
 	return NewQueue(n, n, room)
 }
 
-// Failed says why the read was given up; nil if it was not.
+// Failed returns the reason why the read was given up; nil if it was not.
 func (m *Meter) Failed() error { return m.err }
 
-// Context ends when the read should be given up.
+// Context returns a context that ends when the read should be given up.
 func (m *Meter) Context() context.Context { return m.ctx }
 
-// Spend is called before work. If the read is expensive, it waits for a slot. It fails if the
-// client leaves meanwhile or too many claims wait. A nil meter counts nothing.
+// Spend is called before each step of work. If the read is expensive, Spend waits for a slot. It
+// fails if the client leaves meanwhile or too many claims wait. A nil meter counts nothing.
 func (m *Meter) Spend(cost int64) error {
 	if m == nil {
 		return nil
@@ -127,8 +128,8 @@ func (m *Meter) ReleaseSlot() {
 	}
 }
 
-// End is called when the answer is complete. The client's connection may be read then. If an answer
-// is written later, such as the state of a watch, it still takes turns.
+// End is called when the answer is complete. After that, the client's connection may be read again.
+// If an answer is written later, such as the state of a watch, it still takes turns.
 func (m *Meter) End() {
 	m.ReleaseSlot()
 	if m.stop != nil {
@@ -138,8 +139,8 @@ func (m *Meter) End() {
 	m.ctx, m.attends, m.writes = m.base, false, true
 }
 
-// write takes a turn to write size bytes. The turn ends when end is called, or after the time that
-// it costs, because the client may not read. An empty write takes no turn.
+// write takes a turn to write size bytes. The turn ends when end is called, or after its estimated
+// time, in case the client does not read. An empty write takes no turn.
 func (m *Meter) write(size int) (end func(), err error) {
 	m.ReleaseSlot()
 	if m.slots == nil || size == 0 {

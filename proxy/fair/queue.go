@@ -11,8 +11,9 @@ import (
 )
 
 // Queue hands out a capacity, in bytes or slots, and lets users take turns when there is not enough
-// for all. A user's claims are served in the order in which they came. A semaphore serves all
-// users' claims in that order, so the user with the most claims gets most of the capacity.
+// for all. A user's claims are served in the order in which they came. A semaphore would serve the
+// claims of all users in that order, so the user with the most claims would get most of the
+// capacity.
 //
 // The algorithm is start-time fair queueing: each claim moves its user's next turn back by the
 // claim's cost, and the user with the earliest turn is served. This is round robin, weighted by
@@ -21,25 +22,25 @@ import (
 // Invariants:
 //
 //  1. Users never hold more than the capacity.
-//  2. A user who holds something does not get more than the share in all, so other users
-//     always find room. A user who holds nothing may get any claim.
+//  2. A user who already holds something never holds more than the share, so other users always
+//     find room. A user who holds nothing may get any claim.
 //  3. The first claim in turn waits only for room. No other claim overtakes it, so small claims do
 //     not starve a large one.
-//  4. Take two users who wait all the time and are below their share. The costs served to each
-//     differ by at most the sum of the most expensive claim of each.
+//  4. If two users always have waiting claims and are below their share, the costs served to them
+//     differ by at most the sum of their most expensive claims.
 //  5. Waiting claims hold at most room bytes. When more claims come, the user whose claims hold
 //     most bytes loses the last claim that holds any.
 //  6. A user without claims is forgotten once no claim waits.
 type Queue struct {
 	Capacity int64
-	share    int64 // of one user; the capacity for no bound
+	share    int64 // maximum for one user; equal to Capacity for no bound
 	room     int64 // for waiting claims, in bytes
 
 	mu struct {
 		sync.Mutex
 		free    int64
 		now     int64 // the turn that was served last
-		entered int64 // counts flow.entered
+		entered int64 // source of flow.entered
 		waiting int64 // bytes of waiting claims
 		waiters int
 		flows   map[string]*flow
@@ -51,9 +52,9 @@ type Queue struct {
 // Claim is a user's claim to a part of a capacity.
 type Claim struct {
 	User string
-	Size int64 // of the capacity
+	Size int64 // part of the capacity
 	Cost int64 // moves the user's next turn back
-	Held int64 // bytes of memory that it holds while it waits
+	Held int64 // bytes of memory that the claim holds while it waits
 }
 
 var (
@@ -66,11 +67,11 @@ var (
 // flow is one user's part in the queue: what the user holds, and the claims that wait.
 type flow struct {
 	user    string
-	held    int64     // of the capacity
-	next    int64     // turn
-	waiting int64     // bytes
+	held    int64     // part of the capacity
+	next    int64     // next turn
+	waiting int64     // bytes of waiting claims
 	waiters list.List // of *Waiter
-	place   int       // in turns, -1 if it is not there
+	place   int       // index in turns, -1 if the flow is not there
 	entered int64     // decides between flows with the same turn
 	rested  bool
 }
@@ -79,23 +80,23 @@ type flow struct {
 type Waiter struct {
 	Claim
 	flow    *flow
-	element *list.Element // nil once it is decided
+	element *list.Element // nil once the claim is decided
 	decided chan struct{}
 	err     error
 }
 
-// flowsRested is how many users without claims are remembered at most.
+// flowsRested bounds the number of remembered users without claims.
 const flowsRested = 256
 
-// NewQueue returns a queue. A user may hold a share of its capacity. Waiting claims may hold room
-// bytes.
+// NewQueue returns a queue. Each user may hold up to share of its capacity. Waiting claims may hold
+// up to room bytes of memory.
 func NewQueue(capacity, share, room int64) *Queue {
 	q := &Queue{Capacity: capacity, share: share, room: room}
 	q.mu.free, q.mu.flows = capacity, map[string]*flow{}
 	return q
 }
 
-// Take waits for a claim until ctx ends. Give gives it back.
+// Take waits until a claim is granted or ctx ends. Give gives a granted claim back.
 func (q *Queue) Take(ctx context.Context, c Claim) error {
 	w, err := q.Enter(c)
 	if w == nil {
@@ -104,7 +105,7 @@ func (q *Queue) Take(ctx context.Context, c Claim) error {
 	return q.Wait(ctx, w)
 }
 
-// Try takes a claim at once or not at all.
+// Try takes a claim if it can do so without waiting.
 func (q *Queue) Try(c Claim) bool {
 	w, err := q.Enter(c)
 	if w == nil {
@@ -114,7 +115,7 @@ func (q *Queue) Try(c Claim) bool {
 	return false
 }
 
-// Wait waits for a claim that was entered until ctx ends.
+// Wait waits until the claim of a waiter is granted or ctx ends.
 func (q *Queue) Wait(ctx context.Context, w *Waiter) error {
 	select {
 	case <-w.decided:
@@ -125,7 +126,7 @@ func (q *Queue) Wait(ctx context.Context, w *Waiter) error {
 	}
 }
 
-// Enter takes a claim at once, fails, or returns a waiter for Wait.
+// Enter takes a claim without waiting, fails, or returns a waiter for Wait.
 func (q *Queue) Enter(c Claim) (*Waiter, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -189,14 +190,14 @@ func (q *Queue) giveLocked(f *flow, size int64) {
 	q.restLocked(f)
 }
 
-// Taken is how much of the capacity is held.
+// Taken is the part of the capacity that is held.
 func (q *Queue) Taken() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.Capacity - q.mu.free
 }
 
-// Waiting is how many claims wait.
+// Waiting is the number of waiting claims.
 func (q *Queue) Waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -281,7 +282,7 @@ func (f *flow) lastHolding() *Waiter {
 	return e.Value.(*Waiter)
 }
 
-// sharesLocked tells whether a user's share allows size more.
+// sharesLocked tells whether a user's share allows another claim of this size.
 func (q *Queue) sharesLocked(f *flow, size int64) bool {
 	return f.held == 0 || f.held+size <= q.share
 }
@@ -304,7 +305,7 @@ func (q *Queue) placeLocked(f *flow) {
 }
 
 // restLocked forgets a flow without claims. While other claims wait, it keeps the flow's next turn,
-// because the user may send one expensive claim at a time.
+// because otherwise a user who sends one expensive claim at a time would get too many turns.
 func (q *Queue) restLocked(f *flow) {
 	switch {
 	case f.held > 0 || f.waiters.Len() > 0 || f.rested:

@@ -80,9 +80,9 @@ func enter(t *testing.T, q *Queue, c Claim) *taker {
 	return k
 }
 
-// Users claim, give up and give back at random. The invariants hold, each user's claims are granted
-// in order, no user holds more than its share, and in the end all is free and all users are
-// forgotten.
+// Users claim, give up and give back at random. The invariants hold, and each user's claims are
+// granted in order. No user holds more than its share. In the end everything is free and all users
+// are forgotten.
 func TestFairQueueOfManyUsers(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -167,7 +167,7 @@ func TestFairQueueOfManyUsers(t *testing.T) {
 	}
 }
 
-// Users who always want more get equal service by cost, whatever the size and number of their
+// Users who always want more get service of equal cost, whatever the size and number of their
 // claims (4).
 func TestFairQueueServesAlike(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
@@ -223,7 +223,7 @@ func TestFairQueueServesAlike(t *testing.T) {
 	})
 }
 
-// A user with one expensive claim at a time gets no more than a user with many waiting cheap
+// A user who makes one expensive claim at a time gets no more than a user with many waiting cheap
 // claims.
 func TestFairQueueRemembersWhoRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -268,7 +268,8 @@ func TestFairQueueRemembersWhoRests(t *testing.T) {
 	})
 }
 
-// When no more bytes may wait, the user with the most waiting bytes loses its last claims.
+// When the room for waiting claims is full, the user with the most waiting bytes loses its last
+// claims.
 func TestFairQueueIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, 1, 100)
@@ -310,7 +311,7 @@ func TestFairQueueIsFull(t *testing.T) {
 	})
 }
 
-// BenchmarkFairQueue is a claim that does not wait.
+// BenchmarkFairQueue measures a claim that does not wait.
 func BenchmarkFairQueue(b *testing.B) {
 	q := NewQueue(10, 5, 100)
 	c := Claim{"system:serviceaccount:kube-system:deployment-controller", 1, 1, 1}
@@ -323,8 +324,8 @@ func BenchmarkFairQueue(b *testing.B) {
 	}
 }
 
-// If a claim holds no memory while it waits, it is never refused for lack of room, because it is
-// for the rest of an answer that has begun.
+// A claim that holds no memory while it waits is never refused for lack of room, because it is for
+// the rest of an answer that has begun.
 func TestClaimWithoutMemoryIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(1, 1, 100)

@@ -10,17 +10,19 @@ import (
 )
 
 const (
-	// workspaceWait is how long a read waits for memory. After that, upstream answers.
+	// workspaceWait bounds the time for which a read waits for memory. After that, upstream
+	// answers.
 	workspaceWait = 2 * time.Second
-	// paceMin is how many bytes a second a client has to read of a body in the workspace. It
-	// applies after paceGrace, and only if another claim has waited for memory within paceWanted.
+	// paceMin is the minimum rate, in bytes a second, at which a client has to read a body in the
+	// workspace. It applies after paceGrace, and only if another claim had to wait for memory
+	// within the last paceWanted.
 	paceMin    = 64 << 10
 	paceGrace  = 10 * time.Second
 	paceWanted = 2 * time.Minute
 )
 
-// Workspace bounds the memory of all one-off answers together, until they are written. Otherwise
-// clients would decide how much memory the proxy needs.
+// Workspace bounds the memory of all answers that are made for one request, until they are written.
+// Otherwise clients would decide how much memory the proxy needs.
 type Workspace struct {
 	*Queue
 	garbage
@@ -63,15 +65,15 @@ func (w *Workspace) room(user string, size int64) *Room {
 	return &Room{w, sync.OnceFunc(func() { w.Give(user, size) })}
 }
 
-// late tells whether a client has read too slowly while other claims want the memory. Read is the
-// bytes so far.
+// late tells whether a client has read too slowly while other claims want the memory. read is the
+// number of bytes that the client has read.
 func (r *Room) late(read int64, took time.Duration) bool {
 	due := time.Duration(read) * time.Second / paceMin
 	return took > paceGrace+due && time.Since(time.Unix(0, r.in.wanted.Load())) < paceWanted
 }
 
-// Make makes a body. While it does so, it holds the claimed memory. Then it holds the body's length
-// until the body is closed.
+// Make makes a body. Meanwhile it holds the claimed memory. After that, the body holds only its own
+// length, until it is closed.
 func (w *Workspace) Make(ctx context.Context, c Claim, do func() ([]byte, error)) (*Body, error) {
 	if err := w.Take(ctx, c); err != nil {
 		return nil, err
@@ -89,7 +91,8 @@ func (w *Workspace) Make(ctx context.Context, c Claim, do func() ([]byte, error)
 	return &Body{rest: body, Room: w.room(c.User, keeps)}, nil
 }
 
-// Body is a body that holds room until it is closed. A client that reads it too slowly is cut.
+// Body is a body that holds room until it is closed. A client that reads it too slowly is
+// disconnected.
 type Body struct {
 	*Room
 	rest  []byte
@@ -99,7 +102,7 @@ type Body struct {
 
 var errSlowReader = errors.New("the client reads too slowly while others wait for the memory")
 
-// Length is how much is left of the body, in bytes.
+// Length is the number of bytes left of the body.
 func (h *Body) Length() int64 { return int64(len(h.rest)) }
 
 // Read implements io.Reader.
@@ -130,7 +133,7 @@ func (h *Body) Close() error {
 // Shares are a part of the workspace that several answers hold together.
 type Shares struct {
 	in   *Workspace
-	left atomic.Int64 // how many answers hold it
+	left atomic.Int64 // the number of answers that hold it
 	free func()
 }
 
@@ -144,7 +147,7 @@ func (s *Shares) Release(n int) {
 	}
 }
 
-// Body is the body of one holder.
+// Body returns the body of one holder.
 func (s *Shares) Body(whole []byte) *Body {
 	return &Body{rest: whole, Room: &Room{s.in, sync.OnceFunc(func() { s.Release(1) })}}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// bodyOfBytes makes a body of a length.
+// bodyOfBytes makes a body of length bytes.
 func bodyOfBytes(length int) func() ([]byte, error) {
 	return func() ([]byte, error) { return bytes.Repeat([]byte("x"), length), nil }
 }
@@ -29,7 +29,7 @@ func TestWorkspaceIsGivenBack(t *testing.T) {
 		},
 		func(*Body) {},
 	} {
-		for range 3 { // none of them would fit beside another
+		for range 3 { // no two of them would fit
 			body, err := w.Make(t.Context(), c, do)
 			if err != nil {
 				t.Fatal(err)
@@ -60,7 +60,7 @@ func TestWorkspaceIsGivenBack(t *testing.T) {
 	verify(t, w.Queue)
 }
 
-// A read that does not get the memory soon, or never can, fails: upstream answers it.
+// A read fails if it does not get the memory soon or never can. Upstream then answers.
 func TestWorkspaceIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := NewWorkspace(100, 100, 100)
@@ -80,7 +80,7 @@ func TestWorkspaceIsFull(t *testing.T) {
 	})
 }
 
-// Other users get memory at once, however many bodies a user leaves unread.
+// Other users get memory immediately, however many bodies a user leaves unread.
 func TestWorkspaceIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := NewWorkspace(100, 50, 100)
@@ -125,7 +125,7 @@ func TestWorkspaceOfSlowReader(t *testing.T) {
 	}
 }
 
-// readSlowly takes a time for each piece of a body.
+// readSlowly reads a body and pauses for each piece.
 func readSlowly(r io.Reader, each time.Duration) error {
 	piece := make([]byte, WriteSize)
 	for {

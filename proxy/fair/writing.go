@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// WriteSize is how many bytes of a body are written at a time: four TLS records.
+// WriteSize is the size of one write of a long body, in bytes: four TLS records.
 const WriteSize = 64 << 10
 
 // turning takes a turn before each piece of a long body.
@@ -36,9 +36,9 @@ func (t *turning) Write(p []byte) (int, error) {
 	return t.Writer.Write(p)
 }
 
-// paced fails if a client reads less than listPace on average, because a list keeps its objects and
-// pages alive. Kube-apiserver ends every answer except a watch after a minute. Only the time of
-// writes counts, not the time in which the list waits for a turn.
+// paced fails if, after listGrace, a client has read less than listPace on average, because a list
+// keeps its objects and pages alive. Kube-apiserver ends every answer except a watch after a
+// minute. Only the time of writes counts, not the time in which the list waits for a turn.
 type paced struct {
 	io.Writer
 	room    *Room // memory that other users may want; nil for none
@@ -51,7 +51,7 @@ const (
 	listPace  = 64 << 10 // bytes a second
 )
 
-// ErrSlowList says that a client was cut because it reads a list too slowly.
+// ErrSlowList says that a client was disconnected because it reads a list too slowly.
 var ErrSlowList = errors.New("the client reads a list too slowly")
 
 // Write implements io.Writer.
@@ -75,9 +75,9 @@ type listWriter struct {
 	turning turning
 }
 
-// WriteLong writes a body of length bytes, or -1 if that is unknown, in large pieces. Each piece is
-// a system call and a TLS record or more. If turns is nil, it takes no turns. Room is the memory
-// that the body takes, or nil.
+// WriteLong writes a body of length bytes, or -1 if that is unknown, in large pieces. Each piece
+// costs a system call and one or more TLS records. If turns is nil, it takes no turns. Room is the
+// memory that the body takes, or nil.
 func WriteLong(w io.Writer, body io.WriterTo, length int64, turns *Meter, room *Room) (int64, error) {
 	lw := listWriters.Get().(*listWriter)
 	lw.paced = paced{Writer: w, room: room}
