@@ -11,22 +11,22 @@ import (
 // flights lets forwarded gets and lists share an answer if upstream could not tell them apart. A
 // flight is one request upstream; a fleet is the flights of equal requests.
 //
-// A reader must see every write from before its arrival, so only a flight that begins later may
-// answer it. A reader that arrives during a flight waits for the next flight. All waiting readers
-// share this flight, so upstream sees one flight at a time. Such a reader may wait twice the time
-// of a direct request. So if the time of a flight is known, the next flight begins after a part of
-// that time, and upstream sees a few flights at a time.
+// A reader must see every write from before the reader arrived, so only a flight that begins after
+// that may answer this reader. A reader that arrives during a flight waits for the next flight. All
+// waiting readers share this flight, so upstream sees one flight at a time. Such a reader may wait
+// twice the time of a direct request. So if the time of a flight is known, the next flight begins
+// after a part of that time, and upstream sees a few flights at a time.
 type flights struct {
 	mu struct {
 		sync.Mutex
-		fleets map[string]*fleet // by key, while any flight is under way
+		fleets map[string]*fleet // by key; a fleet exists while any of its flights is under way
 	}
 }
 
 type fleet struct {
 	up    int           // flights under way
-	sent  time.Time     // the start of the last one
-	pause time.Duration // from one start to the next while flights are under way; 0 to wait for their end
+	sent  time.Time     // the start of the last flight
+	pause time.Duration // time from one start to the next while flights are under way; 0 means to wait for their end
 	timed bool          // a timer is set for the pause
 	next  *flight       // for readers since the last start; nil without any
 }
@@ -163,9 +163,9 @@ func (fs *flights) crowd(f *flight) bool {
 }
 
 // share returns the answer to a new request: from the caller's own flight or from another flight.
-// If the answer is nil, it cannot be shared, and the caller sends its own request. Fly gets as an
-// argument whether several readers wait. It returns whether they may have its answer. If ctx ends
-// while the caller waits, there is no answer.
+// If the answer is nil, it cannot be shared, and the caller sends its own request. The argument of
+// fly tells whether several readers wait. The result ok tells whether they may have the answer. If
+// ctx ends while the caller waits, there is no answer.
 func (fs *flights) share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (answer *exchange.Response, ok bool)) (answer *exchange.Response, flew bool) {
 	f, leads := fs.join(key, takes)
 	if !leads {

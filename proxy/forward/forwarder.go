@@ -38,8 +38,8 @@ type transports struct{ plain, upgrade http.RoundTripper }
 // Adaptation copies a client configuration and changes the copy for a purpose.
 type Adaptation func(*rest.Config) *rest.Config
 
-// New returns a forwarder to the server of a client configuration. Transport makes a round tripper
-// and adapts the configuration of each of its servers.
+// New returns a forwarder to the server that config names. The function transport makes a round
+// tripper. It applies its argument to the configuration of each upstream server.
 func New(config *rest.Config, transport func(Adaptation) (http.RoundTripper, error)) (*Forwarder, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
@@ -70,9 +70,9 @@ func newTransports(identity Adaptation, transport func(Adaptation) (http.RoundTr
 	return t, err
 }
 
-// Send sends a request upstream. The request ends when the client leaves. When over ends, the
-// response ends as if upstream had ended it. Over may be nil. Done is called once, when both sides
-// have finished.
+// Send sends a request upstream. The request ends when the client leaves. When the context over
+// ends, the response ends as if upstream had ended it; over may be nil. Send calls done once, when
+// both sides have finished.
 func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Trip, done func()) *exchange.Response {
 	ctx, cancel := context.WithCancel(ctx)
 	x := &roundTrip{Request: req, cancel: OnceBoth(cancel, done), bodyDone: make(chan struct{}), stopWatch: func() {}}
@@ -135,14 +135,14 @@ func (f *Forwarder) Send(ctx, over context.Context, req *exchange.Request, t *Tr
 	return resp
 }
 
-// Trip is a request's way upstream.
+// Trip holds the times of a request's way upstream.
 type Trip struct {
-	Patience time.Duration // how long upstream may take to begin its answer; 0 for any time
-	Takes    time.Duration // how long upstream usually takes; 0 if unknown
-	Sent     time.Time     // zero if it was not sent, or another request was
+	Patience time.Duration // maximum time until upstream begins its answer; 0 means no limit
+	Takes    time.Duration // usual time that upstream takes; 0 if unknown
+	Sent     time.Time     // zero if this request was not sent upstream
 }
 
-// Since is the time since it was sent, 0 if it was not.
+// Since is the time since the request was sent, 0 if it was not.
 func (t *Trip) Since() time.Duration {
 	if t.Sent.IsZero() {
 		return 0
@@ -157,7 +157,7 @@ func (t *Trip) within(cancel func(), ask func() (*http.Response, error)) (*http.
 	}
 	late := time.AfterFunc(t.Patience, cancel)
 	in, err := ask()
-	if !late.Stop() && err == nil { // the answer is cut already
+	if !late.Stop() && err == nil { // cancel has already aborted the answer
 		return nil, errors.Join(context.Canceled, in.Body.Close())
 	}
 	return in, err
@@ -304,7 +304,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	defer b.reading.Unlock()
 	switch {
 	case b.ended:
-		return 0, io.EOF // a reader that knows the length checks for more
+		return 0, io.EOF // a transport that knows the length still checks for more
 	case b.closed:
 		return 0, io.ErrClosedPipe
 	}
@@ -336,8 +336,8 @@ func (b *requestBody) closeLocked() {
 	}
 }
 
-// hopByHop headers belong to one connection (RFC 9110, 7.6.1). X-Remote headers do not pass either:
-// a front proxy names its client to an apiserver by them.
+// hopByHop headers belong to one connection (RFC 9110, 7.6.1). X-Remote headers are dropped too,
+// because with them a front proxy tells an apiserver who its client is.
 var hopByHop = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection",
 	"Te", "Trailer", "Transfer-Encoding", "Upgrade",

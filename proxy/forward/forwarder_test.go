@@ -26,8 +26,8 @@ func (c *watchedClient) CancelWhenGone(context.CancelFunc) (stop func()) {
 
 func (c *watchedClient) Interrupt() { c.interrupted.Add(1) }
 
-// A fully sent request is not interrupted, even if the transport has not seen its end yet.
-// Otherwise the client's connection could not be used again.
+// A fully sent request is not interrupted, even if the transport has not seen its end yet. An
+// interruption would make the client's connection unusable.
 func TestFullySentRequestIsNotInterrupted(t *testing.T) {
 	for all, want := range map[bool]int64{true: 0, false: 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestFullySentRequestIsNotInterrupted(t *testing.T) {
 	}
 }
 
-// A request that is not sent does not touch its client's connection.
+// If a request is not sent, the forwarder does not touch its client's connection.
 func TestUnsentRequestIsNotWatched(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()

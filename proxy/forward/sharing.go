@@ -24,7 +24,7 @@ const (
 
 // Sharing forwards requests. Equal reads share an answer.
 type Sharing struct {
-	// Send sends a request upstream. Done is called once, at its end.
+	// Send sends a request upstream. It calls done once, when the request ends.
 	Send func(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response
 	// Workspace has the memory for shared answers.
 	Workspace *fair.Workspace
@@ -132,8 +132,8 @@ func (f freeing) Close() error {
 	return f.ReadCloser.Close()
 }
 
-// kubernetesOwn tells whether an API group is kube-apiserver's own. Answers of its own groups are
-// complete. An answer of another group may be a stream that does not look like one.
+// kubernetesOwn tells whether an API group is kube-apiserver's own. Answers of another group may be
+// streams, although their requests do not look like it.
 func kubernetesOwn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
@@ -159,8 +159,9 @@ var plainHeaders = []string{
 	"Kubectl-Command", "Kubectl-Session", "Traceparent", "Tracestate", "User-Agent",
 }
 
-// shareKey is equal for reads that get the same answer from upstream. Such reads have the same
-// credentials. Without authentication, a request with credentials is not shared.
+// shareKey returns the same key for reads that get the same answer from upstream, and false for a
+// request that must not share. Reads with the same key have the same credentials. Without
+// authentication, a request with credentials does not share.
 func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
 	if req.Method != http.MethodGet || !rt.Resource || !rt.Plain || rt.Verb != "get" && rt.Verb != "list" ||
 		req.Body != nil || req.WantsUpgrade() || req.Identity == nil && req.Identified() || req.Impersonates() {

@@ -19,7 +19,7 @@ import (
 )
 
 // A shared answer belongs to a request that was sent after all its readers arrived. Upstream sees
-// one request at a time, or a few if their time is known.
+// one request at a time, or a few if the time that they take is known.
 func TestSharedAnswersAreConsistent(t *testing.T) {
 	t.Run("one at a time", func(t *testing.T) { testShared(t, 0, 1, 1000/10+2) })
 	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, fleetMost, 1000*fleetPart/10+2) })
@@ -63,7 +63,7 @@ func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
 					if flew {
 						t.Error("flew, and has no answer")
 					}
-					return // it asks alone
+					return // it sends its own request
 				}
 				if took := time.Since(came); takes > 0 && !flew && took > takes+takes/2 {
 					t.Errorf("an answer took %s, upstream %s", took, takes)
@@ -83,7 +83,7 @@ func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
 	})
 }
 
-// Answers that take much longer than expected do not let more flights begin.
+// If answers take much longer than expected, the number of flights stays bounded.
 func testSlowFlights(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -116,7 +116,7 @@ func testSlowFlights(t *testing.T) {
 	})
 }
 
-// When the next flight may begin, no reader waits for a hanging flight any longer, whatever time is
+// Once the next flight may begin, no reader has to wait for a hanging flight, whatever time is
 // expected.
 func testHungFlight(t *testing.T) {
 	for _, known := range [][]int{{10, 10, 10}, {10, 20, 10}, {0, 10, 10}, {10, 0, 20}, {0, 0, 10}} {
@@ -229,7 +229,7 @@ func TestShareKey(t *testing.T) {
 	}
 }
 
-// Clients that leave are not waited for. If all leave, nothing is asked.
+// A flight does not wait for clients that have left. If all have left, no request is sent.
 func TestLeaversAreNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fs flights
@@ -273,7 +273,7 @@ func TestSharedAnswerOfALeaverIsGivenBack(t *testing.T) {
 	}
 	left, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 100 { // either event may come first
+	for range 100 { // the answer or the leaving may come first
 		freed := false
 		answer := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
 		answer.Bytes = []byte("x")
