@@ -20,7 +20,7 @@ func isGoaway(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }
 
 func isAck(f http2.Frame) bool { s, ok := f.(*http2.SettingsFrame); return ok && s.IsAck() }
 
-// waiting answers POST when its client cancels it, and everything else at once.
+// waiting answers a POST when its client cancels it, and everything else immediately.
 func waiting(ctx context.Context, req *exchange.Request) *exchange.Response {
 	if req.Method == http.MethodPost {
 		<-ctx.Done()
@@ -34,7 +34,8 @@ func (p *peer) answered(id uint32) {
 	p.until("answer", ended(id))
 }
 
-// A malformed request breaks its stream alone, though more frames of it are on their way.
+// A malformed request breaks only its own stream, although more frames of this stream are on their
+// way.
 func TestMalformedRequestBreaksItsStreamAlone(t *testing.T) {
 	p := dial(t, newServer(waiting, options()))
 	p.request(1, false, "GET", "Upper", "case")
@@ -48,7 +49,7 @@ func TestMalformedRequestBreaksItsStreamAlone(t *testing.T) {
 	}
 }
 
-// Frames of a stream that the client has ended break the stream alone.
+// Frames of a stream that the client has ended break only that stream.
 func TestHeadersBehindTheEnd(t *testing.T) {
 	p := dial(t, newServer(waiting, options()))
 	p.request(1, true, "POST")
@@ -59,7 +60,7 @@ func TestHeadersBehindTheEnd(t *testing.T) {
 	p.answered(3)
 }
 
-// A frame that is too large is answered by its error.
+// A frame that is too large is answered with FRAME_SIZE_ERROR.
 func TestLargeFrame(t *testing.T) {
 	p := dial(t, newServer(waiting, options()))
 	p.request(1, false, "POST")
@@ -69,7 +70,8 @@ func TestLargeFrame(t *testing.T) {
 	}
 }
 
-// A client that overruns a stream's window loses the stream, and none of the connection's window.
+// If a client overruns a stream's window, the stream is reset, and the connection's window is given
+// back.
 func TestOverrunWindowIsGivenBack(t *testing.T) {
 	conns := make(chan *Conn, 100)
 	s := newServer(func(ctx context.Context, req *exchange.Request) *exchange.Response {
@@ -102,14 +104,14 @@ func TestGoawayNamesNoLaterStream(t *testing.T) {
 	drain()
 	p.until("first step", isGoaway)
 	p.until("second step", isGoaway)
-	p.request(3, true, "GET") // is ignored
+	p.request(3, true, "GET") // this stream is ignored
 	p.sent(p.WriteData(0xff, true, nil))
 	if f := p.until("end", isGoaway); f.(*http2.GoAwayFrame).LastStreamID != 1 {
 		t.Error(f)
 	}
 }
 
-// The time in which nobody reads a body is not its client's.
+// The time in which the proxy does not read a body does not count against the client.
 func TestBodyThatIsReadSlowly(t *testing.T) {
 	o := options()
 	o.Limits.Read = 50 * time.Millisecond
@@ -126,7 +128,7 @@ func TestBodyThatIsReadSlowly(t *testing.T) {
 	}
 }
 
-// A stream that has ended makes room for another one at once.
+// A stream that has ended makes room for another stream immediately.
 func TestEndedStreamMakesRoom(t *testing.T) {
 	p := dial(t, newServer(waiting, options()))
 	id := uint32(1)
@@ -145,7 +147,8 @@ func TestEndedStreamMakesRoom(t *testing.T) {
 	}
 }
 
-// SETTINGS are acknowledged before they are used: until then, a client may hold to the old ones.
+// SETTINGS are acknowledged before they are used, because until then a client may rely on the old
+// ones.
 func TestSettingsAreAcknowledgedFirst(t *testing.T) {
 	p := dial(t, newServer(saying(strings.Repeat("x", 2000)), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 	p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
@@ -217,7 +220,7 @@ func TestLongAnswersLetOthersPass(t *testing.T) {
 	}
 }
 
-// A client that widens a window by single bytes has the time of one stall for each piece.
+// A client that widens a window by single bytes gets the stall time once for each piece.
 func TestTricklingWindow(t *testing.T) {
 	o := options()
 	o.Limits.Write = 200 * time.Millisecond

@@ -13,7 +13,7 @@ import (
 type body struct {
 	s        *stream
 	declared int64 // its length, -1 if it is unknown
-	expects  bool  // the client waits to be asked for it
+	expects  bool  // the client waits for 100 Continue
 	mu       struct {
 		sync.Mutex
 		changed *sync.Cond
@@ -39,7 +39,8 @@ func (b *body) ended() bool {
 	return b.mu.ended
 }
 
-// add adds what has arrived. Nobody wants some of it if reading has failed.
+// add adds the bytes of a DATA frame, whose size includes padding. If reading has failed, nobody
+// reads these bytes, and they are unwanted.
 func (b *body) add(p []byte, end bool, size int64) (unwanted int64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,7 +62,7 @@ func (b *body) add(p []byte, end bool, size int64) (unwanted int64, err error) {
 	return unwanted, nil
 }
 
-// fail ends reading. It returns how much nobody wants any more.
+// fail makes reads fail. It returns the number of bytes that nobody will read.
 func (b *body) fail(err error) (unwanted int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

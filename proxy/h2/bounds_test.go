@@ -58,7 +58,7 @@ func contains(fields []hpack.HeaderField, name, value string) bool {
 	return false
 }
 
-// SETTINGS can make a window negative. Data goes on when it is positive again.
+// SETTINGS can make a window negative. Data goes on when the window is positive again.
 func TestNegativeWindow(t *testing.T) {
 	p := dial(t, newServer(saying(strings.Repeat("x", 1000)), options()), setting(http2.SettingInitialWindowSize, 100))
 	p.until("settings", isAck)
@@ -87,7 +87,8 @@ func TestNegativeWindow(t *testing.T) {
 	p.until("end", ended(1))
 }
 
-// Streams that are reset at once do not multiply handlers, and other connections are answered.
+// If a client resets its streams immediately, the number of handlers stays bounded, and other
+// connections are answered.
 func TestRapidReset(t *testing.T) {
 	var running, most atomic.Int64
 	goOn := make(chan struct{})
@@ -97,7 +98,7 @@ func TestRapidReset(t *testing.T) {
 			defer running.Add(-1)
 			for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
 			}
-			<-goOn // does not notice that its client left
+			<-goOn // the handler does not notice that its client left
 		}
 		return says("hello")
 	}, options())
@@ -121,14 +122,15 @@ func TestRapidReset(t *testing.T) {
 	}
 }
 
-// piped serves a client over a pipe. Nothing is written but what the client reads.
+// piped serves a client over a pipe, on which each write waits until the client reads it.
 func piped(t *testing.T, h handler) *peer {
 	t.Helper()
 	client, accepted := net.Pipe()
 	return greet(t, newServer(h, options()), client, accepted, nil)
 }
 
-// lasts returns how long the connection goes on while its client reads, and answers pings or not.
+// lasts reads until the connection ends, and returns how long it lasted. It answers pings if
+// answers is true.
 func (p *peer) lasts(answers bool) (goaways int, d time.Duration) {
 	began := time.Now()
 	for {
@@ -177,7 +179,8 @@ func TestWaitingConnectionGoesOn(t *testing.T) {
 	})
 }
 
-// A client that reads a byte a second is cut after a stall, even if it sends frames all the time.
+// A client that reads one byte a second is disconnected after the stall time, even if it sends
+// frames all the time.
 func TestByteASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := piped(t, saying(strings.Repeat("x", windowInitial)))

@@ -31,10 +31,10 @@ type Handler interface {
 // Options are the settings of connections.
 type Options struct {
 	Limits exchange.Limits
-	// Stall is how long a client may leave a watch unread before it is cut.
+	// Stall is the time for which a client may leave a watch unread before it is disconnected.
 	Stall time.Duration
-	// GoawayChance is the probability, from 0 to 1, that a request makes its connection take no
-	// further ones.
+	// GoawayChance is the probability, from 0 to 1, that a request makes the server end its
+	// connection with GOAWAY.
 	GoawayChance float64
 }
 
@@ -45,39 +45,40 @@ type Server struct {
 	Slots   *fair.Queue // for long answers
 	Metrics *metrics.Metrics
 	Log     *zap.Logger
-	// Serving ends when open connections are cut, Draining when the server begins to drain.
+	// Serving ends when open requests are aborted, Draining when the server begins to drain.
 	Serving, Draining context.Context //nolint:containedctx // they are the server's
 
 	pump      Pump
-	strangers atomic.Int64 // answers to unknown clients that are being written
+	strangers atomic.Int64 // answers that are being written to unknown clients
 }
 
 const (
-	// streamsMax is how many requests, watches above all, a connection carries at a time. client-go
-	// opens another connection beyond that.
+	// streamsMax bounds the requests, mostly watches, that a connection carries at a time.
+	// client-go opens another connection for further ones.
 	streamsMax = 1000
-	// frameMax is the largest frame that is read, in bytes: the smallest maximum that the protocol
-	// allows.
+	// frameMax is the maximum size of a client's frame, in bytes. The protocol allows no lower
+	// maximum.
 	frameMax = 16 << 10
-	// windowStream is how much of a body a client sends before it is read, in bytes; windowConn is
-	// the same for all bodies of a connection. windowInitial is the protocol's.
+	// windowStream bounds the bytes of a body that are received and not read yet. windowConn bounds
+	// them for all bodies of a connection. windowInitial is the protocol's initial window.
 	windowStream, windowConn, windowInitial = 128 << 10, 4 << 20, 1<<16 - 1
 	windowMax                               = 1<<31 - 1
-	// bufferMax is how much is collected before it is written, in bytes.
+	// bufferMax is the number of bytes that are collected before a write.
 	bufferMax = 64 << 10
-	// bufferRoom is the length from which on a buffer has no room for data.
+	// A buffer of bufferRoom bytes or more has no room for data.
 	bufferRoom = bufferMax - frame.HeadSize
-	// controlMax bounds the answers to PING, SETTINGS and broken streams that a client does not read,
-	// in bytes.
+	// controlMax bounds the answers to PING, SETTINGS and broken streams that a client does not
+	// read, in bytes.
 	controlMax = 64 << 10
-	// settingsMax is how many settings a frame may have, as in x/net.
+	// settingsMax is the maximum number of settings in a frame, as in x/net.
 	settingsMax = 100
 
 	prefaceTimeout, settingsTimeout = 10 * time.Second, 2 * time.Second
-	// pingAfter is how long a connection may be silent before a PING asks for its client, pingTimeout
-	// how long the answer may take.
+	// pingAfter is the time without a frame from the client after which it gets a PING. pingTimeout
+	// is the maximum time until it answers.
 	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
-	// drainGrace is how long a client has to learn that it should send no further requests.
+	// drainGrace is the time that a client gets to learn from a first GOAWAY that it should send no
+	// further requests.
 	drainGrace = time.Second
 )
 
@@ -87,35 +88,35 @@ type Conn struct {
 	net      *conn.Conn
 	framer   *http2.Framer
 	running  sync.WaitGroup // handlers, open watches, writers
-	received atomic.Int64   // the window for what is read
+	received atomic.Int64   // the receive window
 	heard    atomic.Int64   // when the last frame came, in Unix nanoseconds
-	timer    *time.Timer    // for look
+	timer    *time.Timer    // calls look
 
 	mu struct {
 		sync.Mutex
-		written *sync.Cond // the buffer, as far as the client takes it
-		err     error      // why nothing more is written
+		written *sync.Cond // signaled when a writer stops, or err is set
+		err     error      // the reason why nothing more is written
 
-		streams  map[uint32]*stream // whose handlers run, or whose watches are open
+		streams  map[uint32]*stream // streams whose handlers run or whose watches are open
 		last     uint32             // the last stream that the client began
-		taken    uint32             // the last one that was not ignored
-		done     int                // how many streams' answers have ended
+		taken    uint32             // the last stream that was not ignored
+		done     int                // the number of streams whose answers have ended
 		idle     time.Time          // when the last stream ended
 		asked    time.Time          // when the last PING was sent
-		drain    *time.Timer        // until new streams are ignored; nil if the connection does not drain
+		drain    *time.Timer        // fires when new streams are to be ignored; nil if the connection does not drain
 		refusing bool               // new streams are ignored
 
-		window, initial int64 // for what is written: of the connection, and of new streams
-		frameMax        int   // that the client reads
+		window, initial int64 // send windows: of the connection, and the first one of new streams
+		frameMax        int   // the largest frame that the client accepts
 
 		buf     []byte // frames to be written; nil for none
 		pooled  *[]byte
-		control int   // bytes of answers in buf
-		owed    int64 // what was received and not yet given back
+		control int   // bytes of control frames in buf
+		owed    int64 // received bytes that no WINDOW_UPDATE has given back yet
 		writing bool  // there is a writer
 		encoder *frame.Encoder
 
-		forRoom, forWindow list.List // streams that wait for room in the buffer, or for the window
+		forRoom, forWindow list.List // streams that wait for room in the buffer, or for the connection's window
 		ready              []*stream // watches with work for the pump
 		queued             bool      // the connection is in the pump's queue
 	}
@@ -138,7 +139,7 @@ func (s *Server) Serve(nc *conn.Conn) {
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(frame.TableSize, nil)
 	c.framer.MaxHeaderListSize = uint32(s.Options().Limits.HeaderBytes) //nolint:gosec // a small number
 	c.framer.SetReuseFrames()
-	c.mu.buf = frame.AppendSettings(c.bufLocked(), // before a GOAWAY
+	c.mu.buf = frame.AppendSettings(c.bufLocked(), // SETTINGS precede even a GOAWAY
 		http2.Setting{ID: http2.SettingMaxFrameSize, Val: frameMax},
 		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: streamsMax},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: c.framer.MaxHeaderListSize},
@@ -155,7 +156,7 @@ func (s *Server) Serve(nc *conn.Conn) {
 	c.end(err)
 	c.running.Wait()
 	if c.mu.err == errClosed && !errors.Is(err, io.EOF) { //nolint:errorlint // no write has failed
-		nc.Unread = true // a reset would overtake what was written last
+		nc.Unread = true // a TCP reset could overtake the last frames
 	}
 }
 
@@ -181,8 +182,9 @@ func (c *Conn) serve() error {
 	}
 }
 
-// unlock also wakes those who have waited longest for what the connection has now. Each of them
-// unlocks in turn, so nobody is forgotten.
+// unlock also wakes the streams that have waited longest for room in the buffer and for the window,
+// if the connection has these now. A woken stream unlocks the connection too, and so wakes the next
+// one.
 func (c *Conn) unlock() {
 	c.passLocked()
 	c.mu.Unlock()
@@ -214,7 +216,7 @@ func (c *Conn) cut() {
 	}
 }
 
-// end ends all streams. The client is told why if it broke the protocol.
+// end ends all streams. If the client broke the protocol, it gets a GOAWAY with the reason.
 func (c *Conn) end(err error) {
 	c.timer.Stop()
 	c.mu.Lock()
@@ -228,7 +230,7 @@ func (c *Conn) end(err error) {
 	c.flush()
 	c.mu.Lock()
 	defer c.unlock()
-	for c.mu.writing { // each write has a deadline
+	for c.mu.writing { // this ends, because each write has a deadline
 		c.mu.written.Wait()
 	}
 	c.failLocked(errClosed)
@@ -239,7 +241,7 @@ func (c *Conn) end(err error) {
 
 var errClosed = errors.New("the connection is closed")
 
-// failLocked ends writing, and in consequence reading.
+// failLocked ends writing, and thereby reading.
 func (c *Conn) failLocked(err error) {
 	if err != nil && c.mu.err == nil {
 		c.mu.err = err
@@ -251,7 +253,8 @@ func (c *Conn) failLocked(err error) {
 	}
 }
 
-// look sees to a connection that is idle, or whose client may have gone.
+// look sends a PING if the client is silent, gives up a client that does not answer, and drains an
+// idle connection.
 func (c *Conn) look() {
 	heard, now := time.Unix(0, c.heard.Load()), time.Now()
 	c.mu.Lock()
@@ -276,7 +279,7 @@ func (c *Conn) look() {
 		}
 	}
 	c.unlock()
-	if over { // a stream may still come
+	if over { // drain first, because a new stream may be on its way
 		c.drain()
 		next = now.Add(pingTimeout)
 	}
@@ -286,8 +289,8 @@ func (c *Conn) look() {
 
 var errSilent = errors.New("the client does not answer a ping")
 
-// drain tells the client to take another connection: first that there will be an end, then which
-// stream is the last.
+// drain tells the client to use another connection. A first GOAWAY announces the end, and a second
+// one names the last stream.
 func (c *Conn) drain() {
 	c.mu.Lock()
 	if c.mu.drain == nil && c.mu.err == nil {

@@ -57,7 +57,7 @@ func options() Options {
 	}}
 }
 
-// dial connects a client. The kernel holds little of what it does not read.
+// dial connects a client. The kernel buffers only a few unread bytes.
 func dial(t *testing.T, s *Server, settings ...http2.Setting) *peer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -73,7 +73,7 @@ func dial(t *testing.T, s *Server, settings ...http2.Setting) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const little, enough = 4 << 10, 32 << 10 // less, and the kernel waits for acknowledgements
+	const little, enough = 4 << 10, 32 << 10 // with less, the kernel waits for acknowledgements
 	err = errors.Join(
 		client.(*net.TCPConn).SetReadBuffer(enough), accepted.(*net.TCPConn).SetWriteBuffer(little))
 	if err != nil {
@@ -147,7 +147,7 @@ func (p *peer) request(id uint32, end bool, method string, more ...string) {
 	}))
 }
 
-// until reads frames up to one that is wanted. It fails if there is none within a time.
+// until reads frames up to the first wanted one. It fails the test if there is none in time.
 func (p *peer) until(what string, wanted func(http2.Frame) bool) http2.Frame {
 	p.t.Helper()
 	var seen []string
@@ -197,7 +197,7 @@ func saying(text string) handler {
 	return func(context.Context, *exchange.Request) *exchange.Response { return says(text) }
 }
 
-// The deadline of a write that waits for the client does not break later ones that do not wait.
+// The deadline of a write that waits for the client does not break later writes that do not wait.
 func TestQuietConnectionIsWrittenAfterTheStall(t *testing.T) {
 	o := options()
 	o.Stall = 100 * time.Millisecond
@@ -209,7 +209,7 @@ func TestQuietConnectionIsWrittenAfterTheStall(t *testing.T) {
 	p.until("answer to a ping", pong)
 }
 
-// What fits into a small window is sent, although the rest has to wait.
+// The bytes that fit into a small window are sent, although the rest has to wait.
 func TestSmallWindow(t *testing.T) {
 	p := dial(t, newServer(saying("hello"), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
 	p.until("settings", func(f http2.Frame) bool { s, ok := f.(*http2.SettingsFrame); return ok && s.IsAck() })
@@ -220,7 +220,7 @@ func TestSmallWindow(t *testing.T) {
 	p.until("end", ended(1))
 }
 
-// Padding takes no window for good.
+// Padding is given back to the window.
 func TestPaddingIsGivenBack(t *testing.T) {
 	p := dial(t, newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {
 		n, err := io.Copy(io.Discard, req.Body)
@@ -252,7 +252,7 @@ func TestEarlyAnswerStopsTheUpload(t *testing.T) {
 	}
 }
 
-// A client that does not read gets no more memory for answers than a little beyond the buffer.
+// Answers to a client that does not read take only a little more memory than the buffer.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	for name, send := range map[string]func(p *peer, i int) error{
 		"answers": func(p *peer, i int) error { p.request(uint32(2*i+1), true, "GET"); return nil },

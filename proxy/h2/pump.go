@@ -11,8 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// Pump writes watches, one connection at a time, so that what happens to several of its streams is
-// one write.
+// Pump writes the events of watches, one connection at a time. So the events of a connection's
+// watches leave in one write.
 type Pump struct {
 	mu struct {
 		sync.Mutex
@@ -22,15 +22,15 @@ type Pump struct {
 	}
 }
 
-// state says what is to be done for a pumped watch. It is guarded by its connection's lock.
+// state says whether a pumped watch has work. The connection's lock guards it.
 type state uint8
 
 const (
-	resting state = iota // nothing
+	resting state = iota // no work
 	queued               // among the connection's ready streams
-	working              // somebody is at work on it
-	again                // and there is more to do since
-	gone
+	working              // a goroutine works on it
+	again                // a goroutine works on it, and there is more to do
+	gone                 // the pump leaves it alone
 )
 
 // ready has the pump look at a stream. It does not block for long.
@@ -54,7 +54,8 @@ func (s *stream) wakeLocked() {
 	}
 }
 
-// queueLocked queues the connection if it has work for the pump. A writer does it after its write.
+// queueLocked queues the connection if it has work for the pump. If there is a writer, the writer
+// does this after its write.
 func (c *Conn) queueLocked() {
 	if len(c.mu.ready) > 0 && !c.mu.queued && !c.mu.writing {
 		c.mu.queued = true
@@ -96,7 +97,7 @@ func (p *Pump) run() {
 	}
 }
 
-// pump does what there is to do for the watches of a connection, as far as the client takes it at once.
+// pump works on the ready watches of a connection, without waiting for the client.
 func (c *Conn) pump(scratch *watch.Scratch) {
 	c.mu.Lock()
 	c.mu.queued = false
@@ -109,7 +110,7 @@ func (c *Conn) pump(scratch *watch.Scratch) {
 	c.write(false)
 }
 
-// turnsLocked appends what there is for watches as far as there is room. It belongs to the writer.
+// turnsLocked lets ready watches append events until the buffer is full. Only the writer calls it.
 func (c *Conn) turnsLocked(scratch *watch.Scratch) {
 	for len(c.mu.ready) > 0 && len(c.mu.buf) < bufferMax {
 		s := c.mu.ready[0]
@@ -129,7 +130,7 @@ func (c *Conn) turnsLocked(scratch *watch.Scratch) {
 			s.state = gone
 			c.running.Go(s.over)
 		case behind && len(s.stuck) == 0:
-			s.state = gone // to the pump
+			s.state = gone // the pump leaves it to catchUp
 			c.running.Go(s.catchUp)
 		case s.state == again:
 			s.state = queued
@@ -140,7 +141,8 @@ func (c *Conn) turnsLocked(scratch *watch.Scratch) {
 	}
 }
 
-// unstickLocked appends what there was no window for. It is false if there still is some.
+// unstickLocked appends stuck bytes, for which there was no window. It returns false if some are
+// still stuck.
 func (s *stream) unstickLocked() bool {
 	if len(s.stuck) == 0 {
 		return true
@@ -161,12 +163,12 @@ func (s *stream) unstickLocked() bool {
 
 // parkLocked has the stream woken when there is a window.
 func (s *stream) parkLocked(again bool) {
-	if s.window > 0 && s.place == nil { // it is the connection that has none
+	if s.window > 0 && s.place == nil { // only the connection's window is empty
 		s.lineUpLocked(&s.c.mu.forWindow, again)
 	}
 }
 
-// unstuckLocked returns what there was no window for, and forgets it.
+// unstuckLocked returns the stuck bytes and forgets them.
 func (s *stream) unstuckLocked() (rest []byte) {
 	rest, s.stuck = s.stuck, nil
 	s.inTimeLocked()
@@ -184,7 +186,7 @@ func (s *stream) turn(scratch *watch.Scratch) (on, behind bool) {
 	return s.pumped.Turn(&s.ctx, s.out, scratch)
 }
 
-// catchUp works on a watch at the client's speed until nothing more is there to do.
+// catchUp works on a watch at the client's speed until there is nothing more to do.
 func (s *stream) catchUp() {
 	s.out.To = s
 	for {
@@ -213,12 +215,12 @@ func (s *stream) over() {
 	s.c.mu.Lock()
 	rest := s.unstuckLocked()
 	s.c.unlock()
-	_, _ = s.Write(rest) // a stream that ended is not finished
+	_, _ = s.Write(rest) // finish ignores a stream that has ended
 	s.c.finish(s)
 	s.close()
 }
 
-// eager writes without waiting for the client. What there is no window for is kept.
+// eager writes without waiting for the client. Bytes for which there is no window become stuck.
 type eager stream
 
 // Write implements io.Writer.

@@ -40,7 +40,8 @@ func headers(id uint32) func(http2.Frame) bool {
 	return func(f http2.Frame) bool { _, ok := f.(*http2.MetaHeadersFrame); return ok && f.Header().StreamID == id }
 }
 
-// A watch that ends while its client gives no window ends behind its last event.
+// If a watch ends while its client gives no window, the client still gets the last event before the
+// end.
 func TestWatchEndsBehindItsLastEvent(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	p := dial(t, newServer(watching(t, c, time.Hour, ""), options()), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 10})
@@ -65,7 +66,7 @@ func TestWatchEndsBehindItsLastEvent(t *testing.T) {
 	}
 }
 
-// widening gives a window as soon as a write to an eager stream has found none.
+// widening gives a window as soon as a write to an eager stream has found no window.
 type widening struct {
 	s    *stream
 	wide bool
@@ -105,7 +106,7 @@ func TestWindowWhileThePumpWorks(t *testing.T) {
 	})
 }
 
-// The end of a connection whose buffer is full ends its watches.
+// When a connection with a full buffer ends, its watches end.
 func TestFullBufferEnds(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	o := options()
@@ -115,7 +116,7 @@ func TestFullBufferEnds(t *testing.T) {
 	p.sent(p.WriteWindowUpdate(0, windowMax-windowInitial))
 	p.request(1, true, "GET")
 	p.until("head", headers(1))
-	for i := range uint32(100) { // nothing is read from now on
+	for i := range uint32(100) { // the client reads nothing from now on
 		p.request(2*i+3, true, "PUT")
 	}
 	time.Sleep(o.Stall / 2)
@@ -127,7 +128,7 @@ func TestFullBufferEnds(t *testing.T) {
 	}
 }
 
-// A watch over whose stall its client gave no window is reset, also outside the pump.
+// If a client gives no window within the stall time, the watch is reset, also outside the pump.
 func TestStalledWatchIsReset(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	o := options()
@@ -140,7 +141,7 @@ func TestStalledWatchIsReset(t *testing.T) {
 	p.until("reset", isReset(1))
 }
 
-// A connection that drains begins with SETTINGS, and ends after its last answer.
+// A connection that drains still begins with SETTINGS, and ends after its last answer.
 func TestDrain(t *testing.T) {
 	streams := make(chan *stream, 1)
 	s := newServer(func(_ context.Context, req *exchange.Request) *exchange.Response {

@@ -11,7 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 )
 
-// reader reads for the framer. It costs little to wait for a client that nobody knows yet.
+// reader reads for the framer. Until a request of the client is authenticated, it waits below TLS,
+// which takes less memory.
 type reader struct{ c *Conn }
 
 // Read implements io.Reader.
@@ -73,7 +74,8 @@ func (c *Conn) frame(f http2.Frame) error {
 	return nil // GOAWAY, PRIORITY, unknown ones
 }
 
-// answer answers a client's frame about the connection. A client that does not read answers is cut.
+// answer answers a client's frame about the connection. A client that does not read answers is
+// disconnected.
 func (c *Conn) answer(add func(b []byte) []byte) error {
 	c.mu.Lock()
 	err := c.answerLocked(add)
@@ -96,13 +98,13 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
 		return nil
 	}
-	if f.NumSettings() > settingsMax { // each may concern all streams
+	if f.NumSettings() > settingsMax { // each may affect all streams
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
 	c.mu.Lock()
 	before := c.mu.initial
 	err := f.ForeachSetting(c.setLocked)
-	if err == nil { // before any frame that makes use of them
+	if err == nil { // the acknowledgement precedes frames that use the new settings
 		err = c.answerLocked(frame.AppendSettingsAck)
 	}
 	if more := c.mu.initial - before; more != 0 && err == nil {
@@ -135,7 +137,7 @@ func (c *Conn) setLocked(s http2.Setting) error {
 
 func (c *Conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	c.mu.Lock()
-	defer c.unlock() // wakes who waits for the connection's window
+	defer c.unlock() // wakes a stream that waits for the connection's window
 	if f.StreamID == 0 {
 		if c.mu.window += int64(f.Increment); c.mu.window > windowMax {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
@@ -153,7 +155,8 @@ func (c *Conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	return nil
 }
 
-// closedLocked is nil if the stream has been there.
+// closedLocked checks a frame for a stream that is not open. It returns nil if the stream was open
+// before.
 func (c *Conn) closedLocked(id uint32) error {
 	if id > c.mu.last {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
@@ -170,11 +173,11 @@ func (c *Conn) canceled(f *http2.RSTStreamFrame) error {
 	}
 	s.endLocked(http2.StreamError{StreamID: s.id, Code: f.ErrCode})
 	c.unlock()
-	c.flushSoon() // of the window for an upload
+	c.flushSoon() // may write a WINDOW_UPDATE for the rest of an upload
 	return nil
 }
 
-// reset resets a stream for what its client did.
+// reset ends a stream with RST_STREAM.
 func (c *Conn) reset(id uint32, code http2.ErrCode) {
 	c.mu.Lock()
 	c.mu.last = max(c.mu.last, id) // a malformed header begins a stream too
@@ -211,7 +214,8 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	return err
 }
 
-// giveBack returns what was received to the windows.
+// giveBack returns received bytes to the window of the connection, and of a stream unless it is
+// nil.
 func (c *Conn) giveBack(s *stream, n int64) {
 	if n == 0 {
 		return
@@ -225,7 +229,7 @@ func (c *Conn) giveBack(s *stream, n int64) {
 	}
 }
 
-// giveBackLocked tells whether there is something to be written.
+// giveBackLocked does the same, and tells whether there is a frame to be written.
 func (c *Conn) giveBackLocked(s *stream, n int64) (given bool) {
 	c.received.Add(n)
 	c.mu.owed += n
@@ -237,7 +241,7 @@ func (c *Conn) giveBackLocked(s *stream, n int64) (given bool) {
 	return given
 }
 
-// giveLocked gives a window back if that is worth a frame.
+// giveLocked gives owed bytes back if there are enough for a frame.
 func (c *Conn) giveLocked(id uint32, owed *int64) bool {
 	const least = 4 << 10
 	if *owed < least {
@@ -249,7 +253,7 @@ func (c *Conn) giveLocked(id uint32, owed *int64) bool {
 	return true
 }
 
-// floodLocked cuts a client that does not read answers.
+// floodLocked disconnects a client that does not read answers.
 func (c *Conn) floodLocked() {
 	if c.mu.control > controlMax {
 		c.failLocked(http2.ConnectionError(http2.ErrCodeEnhanceYourCalm))
@@ -270,7 +274,7 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 		c.mu.taken = c.mu.last
 	}
 	if old != nil && old.done {
-		old = nil // its handler still runs
+		old = nil // it was answered, and only its handler still runs
 	}
 	c.unlock()
 	trailers := f.StreamEnded() && len(f.PseudoFields()) == 0
@@ -283,7 +287,7 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	case old != nil:
 		_, err := old.body.add(nil, true, 0)
 		return err
-	case id <= last && trailers: // they were on their way when the stream was answered
+	case id <= last && trailers: // the trailers were on their way when the stream was answered
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 	case id <= last:
 		return http2.ConnectionError(http2.ErrCodeStreamClosed)

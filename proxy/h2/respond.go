@@ -86,8 +86,8 @@ func (c *Conn) appendHeaderLocked(s *stream, resp *exchange.Response, length int
 	}
 }
 
-// endedLocked is called behind an answer. If that ended early, the client learns that the rest of its
-// request is not wanted.
+// endedLocked is called when the end of an answer was appended. If the request has not ended yet,
+// RST_STREAM tells the client not to send the rest.
 func (c *Conn) endedLocked(s *stream) {
 	s.done = true
 	c.mu.done++
@@ -109,7 +109,7 @@ func (c *Conn) head(s *stream, resp *exchange.Response, length int64, end bool) 
 	}
 }
 
-// small writes a small answer. Those to unknown clients are counted until the client has taken them.
+// small writes a small answer. Answers to unknown clients are counted until they have been written.
 func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 	if !c.net.Known() {
 		defer c.server.strangers.Add(-1)
@@ -123,13 +123,14 @@ func (c *Conn) small(s *stream, resp *exchange.Response, head bool) {
 	c.whole(s, resp, head)
 }
 
-// strangersMax is how many answers wait for clients that nobody knows, on all connections.
+// strangersMax bounds the answers that are being written to unknown clients, on all connections. A
+// client is unknown until one of its requests is authenticated.
 const strangersMax = 1000
 
-// Strangers is how many answers wait for unknown clients.
+// Strangers is the number of answers that are being written to unknown clients.
 func (s *Server) Strangers() int64 { return s.strangers.Load() }
 
-// goOn asks a client for the body that it announced.
+// goOn sends 100 Continue, which asks the client for the body that it announced.
 func (c *Conn) goOn(s *stream) {
 	c.mu.Lock()
 	if s.err == nil && c.mu.err == nil && !s.headed {
@@ -139,7 +140,7 @@ func (c *Conn) goOn(s *stream) {
 	c.flush()
 }
 
-// whole writes a small answer in one go.
+// whole writes a small answer, in one write if possible.
 func (c *Conn) whole(s *stream, resp *exchange.Response, head bool) {
 	p := resp.Bytes
 	c.mu.Lock()
@@ -180,7 +181,7 @@ func (c *Conn) finish(s *stream) {
 	c.flush()
 }
 
-// stream begins an endless body. It is true if a pump writes the rest.
+// stream begins an endless body. It returns true if a pump writes the rest.
 func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response) (pumped bool) {
 	s.stall = c.server.Options().Stall
 	c.head(s, resp, -1, false)
@@ -206,11 +207,12 @@ func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response) (pu
 	out.To = (*eager)(s)
 	c.running.Add(1)
 	w.Cursor.Notify(s.ready)
-	s.ready() // for what has happened before
+	s.ready() // for events that came before Notify
 	return true
 }
 
-// broken resets a stream whose answer could not be written to its end, unless its client did.
+// broken resets a stream whose answer could not be written to its end, unless the client has reset
+// it.
 func (c *Conn) broken(s *stream) {
 	c.mu.Lock()
 	_, byClient := errors.AsType[http2.StreamError](s.err)

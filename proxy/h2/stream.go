@@ -24,17 +24,17 @@ type stream struct {
 
 	// Guarded by the connection's lock.
 	window  int64
-	owed    int64         // what was received and not yet given back
+	owed    int64         // received bytes that no WINDOW_UPDATE has given back yet
 	headed  bool          // the answer has begun
-	done    bool          // and ended
+	done    bool          // the answer has ended
 	more    bool          // more will be written soon
 	err     error         // the stream ended before its answer did
-	stall   time.Duration // how long it may be left unread; 0 for any time
-	changed sync.Cond     // what it waits for is there, or never will be
-	line    *list.List    // in which it waits for what the connection has; nil for none
+	stall   time.Duration // how long the client may leave it unread; 0 means no limit
+	changed sync.Cond     // signaled when the stream can go on, or has ended
+	line    *list.List    // the queue in which it waits for the connection; nil for none
 	place   *list.Element
-	stuck   []byte      // what a pumped watch has written and there was no window for
-	late    *time.Timer // cuts a stream that is stuck, or whose writer waits
+	stuck   []byte      // bytes of a pumped watch for which there was no window
+	late    *time.Timer // resets a stream that is stuck, or whose writer waits
 	pumped  *watch.Watch
 	out     *exchange.ChunkWriter
 	state   state
@@ -48,7 +48,7 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 	s.window = c.mu.initial
 	c.mu.streams[id] = s
 	c.unlock()
-	if c.server.Serving.Err() != nil { // cut may not have seen it
+	if c.server.Serving.Err() != nil { // cut may have missed this stream
 		s.ctx.End(c.running.Go)
 	}
 	if !ended {
@@ -57,7 +57,7 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 	switch {
 	case ended:
 	case req == nil:
-		_ = s.body.fail(errClosed) // it is empty
+		_ = s.body.fail(errClosed) // no bytes have arrived yet
 	default:
 		s.body.declared = contentLength(req.Header)
 		s.body.expects = req.Header.Get("Expect") != ""
@@ -68,7 +68,7 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 	c.running.Go(func() { c.handle(s, req) })
 }
 
-// endLocked ends a stream before its answer has.
+// endLocked ends a stream whose answer has not ended.
 func (s *stream) endLocked(err error) {
 	if s.err == nil {
 		s.err = err
@@ -128,7 +128,7 @@ func (s *stream) Write(p []byte) (n int, err error) {
 			}
 			p, n, piece = p[m:], n+m, piece+m
 		}
-		if len(p) == 0 || piece >= bufferMax { // each piece has its time
+		if len(p) == 0 || piece >= bufferMax { // the client gets the stall time for each piece
 			s.inTimeLocked()
 			piece = 0
 		}
@@ -140,8 +140,8 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// awaitLocked waits until there is room in the buffer, and a window if one is needed. A client that
-// takes too long loses the stream, until inTimeLocked is called.
+// awaitLocked waits until there is room in the buffer, and a window if one is needed. If the client
+// takes too long, the stream is reset. The time runs until inTimeLocked is called.
 func (s *stream) awaitLocked(window bool) error {
 	c := s.c
 	waited := false
@@ -150,7 +150,7 @@ func (s *stream) awaitLocked(window bool) error {
 		if !starves && len(c.mu.buf) < bufferRoom {
 			break
 		}
-		if len(c.mu.buf) > 0 && !c.mu.writing { // the client may wait for this
+		if len(c.mu.buf) > 0 && !c.mu.writing { // the client may need these frames before it gives a window
 			c.mu.writing = true
 			c.write(true)
 			c.mu.Lock()
@@ -180,7 +180,7 @@ func (s *stream) inTimeLocked() {
 	}
 }
 
-// lineUpLocked has the stream woken in its turn. One that was woken in vain goes to the front.
+// lineUpLocked puts the stream into a queue. A stream that was woken in vain goes to the front.
 func (s *stream) lineUpLocked(line *list.List, front bool) {
 	s.line = line
 	if front {
@@ -206,7 +206,7 @@ func (s *stream) fedLocked() {
 	}
 }
 
-// stalls resets the stream if the client takes too long.
+// stalls returns a timer that resets the stream if the client takes too long.
 func (s *stream) stalls() *time.Timer {
 	return time.AfterFunc(cmp.Or(s.stall, math.MaxInt64), func() { s.c.reset(s.id, http2.ErrCodeCancel) })
 }

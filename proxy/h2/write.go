@@ -46,10 +46,11 @@ func (c *Conn) becomeWriter(mayWait bool) {
 	c.write(mayWait)
 }
 
-// write is called by the writer with the lock held, and gives both up. It writes the buffer once. The
-// rest is settle's: what the caller must not wait for, and what others have added.
+// write is called by the writer with the lock held. It writes the buffer once and releases the
+// lock. If bytes remain because the caller must not wait, or because others have added some, settle
+// becomes the writer.
 func (c *Conn) write(mayWait bool) {
-	own := len(c.mu.buf) <= bufferMax && c.net.Pumpable() // the socket keeps what it does not take
+	own := len(c.mu.buf) <= bufferMax && c.net.Pumpable() // the socket keeps the bytes that the kernel does not take
 	if mayWait {
 		own = len(c.mu.ready) == 0
 	}
@@ -64,7 +65,7 @@ func (c *Conn) write(mayWait bool) {
 	c.restLocked()
 }
 
-// writeLocked writes the buffer, and gives the lock up meanwhile.
+// writeLocked writes the buffer. Meanwhile it releases the lock.
 func (c *Conn) writeLocked(mayWait bool) {
 	out, pooled := c.mu.buf, c.mu.pooled
 	c.mu.buf, c.mu.pooled, c.mu.control = nil, nil, 0
@@ -83,7 +84,7 @@ func (c *Conn) writeLocked(mayWait bool) {
 	c.failLocked(err)
 }
 
-// restLocked ends the writer's work.
+// restLocked ends the writer's work and releases the lock.
 func (c *Conn) restLocked() {
 	if c.mu.err != nil { // a full buffer would keep the pump from ending the watches
 		c.mu.buf, c.mu.pooled = nil, nil
@@ -112,7 +113,7 @@ func (c *Conn) written() {
 	}
 }
 
-// settle writes what there is, at the client's speed. It is the writer until nothing is left.
+// settle writes the remaining bytes at the client's speed. It is the writer until nothing is left.
 func (c *Conn) settle() {
 	c.mu.Lock()
 	for c.mu.err == nil {

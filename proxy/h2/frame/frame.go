@@ -1,6 +1,6 @@
 // Package frame writes HTTP/2 frames and header blocks, and reads requests from them. It knows no
-// connection. x/net's Framer would make a system call of each frame; here frames are appended to the
-// buffer of whoever writes.
+// connection. x/net's Framer would make a system call for each frame; here frames are appended to
+// the caller's buffer.
 package frame
 
 import (
@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// HeadSize is how long the head of a frame is, in bytes.
+	// HeadSize is the length of a frame's head, in bytes.
 	HeadSize = 9
 	// ResetSize is the length of RST_STREAM and WINDOW_UPDATE, in bytes.
 	ResetSize = HeadSize + 4

@@ -13,7 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// TableSize is how large a table of header fields may be, in bytes: the protocol's default.
+// TableSize is the maximum size of a table of header fields (HPACK), in bytes: the protocol's
+// default.
 const TableSize = 4096
 
 // Encoder encodes the headers of a connection's answers.
@@ -41,7 +42,7 @@ func (e *Encoder) field(name, value string) {
 	_ = e.fields.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: once}) // to memory
 }
 
-// AppendAnswer appends the header of an answer, in frames of up to most bytes. A length below 0 is
+// AppendAnswer appends the header of an answer, in frames of up to most bytes. A negative length is
 // unknown. If end is true, the answer has no body.
 func (e *Encoder) AppendAnswer(b []byte, id uint32, resp *exchange.Response, length int64, end bool, most int) []byte {
 	e.block.Reset()
@@ -64,7 +65,7 @@ func (e *Encoder) AppendAnswer(b []byte, id uint32, resp *exchange.Response, len
 	return e.appendBlock(b, id, end, most)
 }
 
-// AppendContinue appends an answer that asks the client for the body that it announced.
+// AppendContinue appends 100 Continue, which asks the client for the body that it announced.
 func (e *Encoder) AppendContinue(b []byte, id uint32, most int) []byte {
 	e.block.Reset()
 	e.field(":status", strconv.Itoa(http.StatusContinue))
@@ -88,7 +89,7 @@ func (e *Encoder) appendBlock(b []byte, id uint32, end bool, most int) []byte {
 	}
 }
 
-// lowered has the names of usual fields, so that they are not made for each answer.
+// lowered has the lower-case names of usual fields, so that they are not converted for each answer.
 var lowered = func() map[string]string {
 	names := map[string]string{}
 	for _, name := range []string{
@@ -122,7 +123,7 @@ func ReadRequest(f *http2.MetaHeadersFrame) (*exchange.Request, error) {
 	case req.Target[0] != '/' && (req.Target != "*" || req.Method != http.MethodOptions):
 		return nil, wrong
 	}
-	var cookies []string // a client may send pieces of the field
+	var cookies []string // a client may send the field in pieces
 	for _, field := range f.RegularFields() {
 		switch field.Name {
 		case "cookie":
