@@ -7,17 +7,16 @@
 //
 // # Cost
 //
-// If a list goes out in large pieces, it costs no more than sending its bytes. Fasthttp itself
-// writes pieces of 4 KiB. Each of them was a TLS record and a system call. A list then took twice
-// as long as the same file from nginx. With pieces of 64 KiB, the cost is encryption, system calls
-// and one copy.
+// Lists are written in pieces of 64 KiB, at the cost of encryption, system calls and one copy.
+// Fasthttp itself writes pieces of 4 KiB, and each of them was a TLS record and a system call. A
+// list then took twice as long as the same file from nginx.
 //
-// A delivery to a watch is a write. The kernel takes seven tenths of its time, and encryption an
-// eighth. A separate goroutine for each watch added a fifth. So over HTTP/1.1 a [pump] writes as
-// much as the socket takes without blocking. If the socket does not take everything, the watch gets
-// a goroutine until its client has caught up. Go's scheduler does not see a raw sendto. Such a call
-// saved 9 % of a delivery (9.8 instead of 10.7 µs with 1,000 watches over TLS). But it raised the
-// median delay of a delivery from 5.0 to 6.8 ms, so it was removed.
+// The delivery of an event to a watch is a write. The kernel takes seven tenths of the delivery's
+// time, and encryption an eighth. A separate goroutine for each watch added a fifth. So over
+// HTTP/1.1 a [pump] writes as much as the socket takes without blocking. If the socket does not
+// take everything, the watch gets a goroutine until its client has caught up. A raw sendto, which
+// Go's scheduler does not see, saved 9 % of a delivery (9.8 instead of 10.7 µs with 1,000 watches
+// over TLS). But it raised the median delay of a delivery from 5.0 to 6.8 ms, so it was removed.
 //
 // An idle watch over HTTP/1.1 is one goroutine, which waits for its client to leave.
 package listen

@@ -22,7 +22,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 )
 
-// watches answers each request with a watch by an expensive filter.
+// watches answers each request with a watch that has an expensive filter.
 type watches struct {
 	t     *testing.T
 	cache *watchcache.Cache
@@ -46,7 +46,7 @@ func (w watches) Handle(context.Context, *exchange.Request, *exchange.Route) *ex
 // Answered implements Handler.
 func (watches) Answered(*exchange.Request, exchange.Route, *exchange.Response, time.Duration) {}
 
-// A watch whose filter is expensive gets its events while the pump is held up.
+// A watch with an expensive filter gets its events even while the pump is blocked.
 func TestExpensiveFilterIsNotThePumps(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	serving, cut := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -18,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// newHTTP1 returns a server for requests with heads of up to so many bytes. It never listens.
+// newHTTP1 returns a server for requests whose head is up to head bytes long. It never listens.
 func (s *Server) newHTTP1(head int) *fasthttp.Server {
 	logger, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // fails for unknown levels only
 	return &fasthttp.Server{
@@ -48,7 +48,7 @@ func (s *Server) newHTTP1(head int) *fasthttp.Server {
 func (s *Server) serveConn(c *conn.Conn) {
 	switch protocol, err := c.Handshake(); {
 	case err != nil:
-		_ = c.Close() // the client cannot be told
+		_ = c.Close() // no answer can be sent
 	case protocol == http2.NextProtoTLS:
 		s.serving.Go(func() { s.h2.Serve(c) })
 	default:
@@ -56,14 +56,14 @@ func (s *Server) serveConn(c *conn.Conn) {
 	}
 }
 
-// serveRequests waits for a request and serves those that come in a row.
+// serveRequests waits for a request, and serves it and the requests that follow soon.
 func (s *Server) serveRequests(c *conn.Conn, first bool) {
 	ok, refused := c.Await(first, s.Options().Limits, &s.heads)
 	if refused {
 		s.Metrics.ConnectionRefused("heads")
 	}
 	if !ok {
-		_ = c.Close() // nothing more is written
+		_ = c.Close() // nothing was left to be written
 		return
 	}
 	server := s.http.short
@@ -175,7 +175,7 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, rt exc
 // it calls abandon instead.
 //
 // f runs in a goroutine of its own. This frees fasthttp's request and its read buffer, which is as
-// large as the largest header. A watch then costs no more than its connection, unless it needs
+// large as the largest header. A watch then costs no more than its connection, unless f needs
 // buffered.
 func (s *Server) hijack(fctx *fasthttp.RequestCtx, abandon func(), f func(c *conn.Conn, buffered net.Conn)) {
 	c := fctx.Conn().(*conn.Conn)
@@ -203,7 +203,7 @@ func (s *Server) runHijacked(c *conn.Conn, stream func()) {
 	stream()
 }
 
-// writeUnframed writes a response of unknown length as HTTP/1.0 does.
+// writeUnframed writes a response of unknown length without chunks, for HTTP/1.0.
 func (s *Server) writeUnframed(c *conn.Conn, req *exchange.Request, resp *exchange.Response) {
 	defer resp.CloseBody()
 	if resp.Lasts {
@@ -215,7 +215,7 @@ func (s *Server) writeUnframed(c *conn.Conn, req *exchange.Request, resp *exchan
 }
 
 // runStream writes an endless response, in chunks unless the client is too old for them. The
-// connection ends with the response, because the bytes behind the request were dropped.
+// connection ends with the response, because the bytes after the request were dropped.
 func (s *Server) runStream(c *conn.Conn, rt exchange.Route, resp *exchange.Response, old bool) {
 	open := s.Metrics.WatchOpened(rt)
 	defer open.Dec()

@@ -15,9 +15,9 @@ import (
 )
 
 // pump writes events to the watches that they concern. A watch over HTTP/1 has no goroutine that
-// waits for events: to wake a goroutine for each event took a fifth of a delivery. Instead the
-// cursor puts the watch into a queue. One goroutine for each processor takes watches from the queue
-// and works on them.
+// waits for events, because waking a goroutine for each event took a fifth of a delivery's time.
+// Instead the cursor puts the watch into a queue. One goroutine for each processor takes watches
+// from the queue and works on them.
 //
 // The pump never waits for a client. If the kernel does not take everything at once, the watch gets
 // a goroutine of its own until it has caught up. An event larger than a piece is written the same
@@ -27,7 +27,7 @@ import (
 // keeps one piece at most.
 type pump struct {
 	log  *zap.Logger
-	most int // goroutines
+	most int // maximum number of goroutines
 	mu   struct {
 		sync.Mutex
 		queue   []*pumpedWatch // from head on
@@ -52,13 +52,13 @@ const (
 	resting int32 = iota // nothing to do
 	queued               // in the pump's queue
 	working              // a goroutine works on it
-	again                // and there is more to do since
+	again                // a goroutine works on it, and there is more to do
 )
 
-// pumpBatch is how many watches are taken from the queue at a time.
+// pumpBatch is the maximum number of watches taken from the queue at a time.
 const pumpBatch = 16
 
-// ready puts the watch into the queue unless it is there. It does not block.
+// ready puts the watch into the queue unless it is already there. It does not block.
 func (p *pumpedWatch) ready() {
 	for {
 		switch state := p.state.Load(); state {
@@ -133,8 +133,8 @@ func (p *pump) take(batch *[pumpBatch]*pumpedWatch) int {
 	return n
 }
 
-// serve has the pump write a watch until it ends. Meanwhile the caller's goroutine waits for the
-// client to leave.
+// serve has the pump write a watch until the watch ends. Meanwhile the caller's goroutine waits for
+// the client to leave.
 func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn.Conn, w *watch.Watch, out *exchange.ChunkWriter) {
 	defer w.Close()
 	if !w.Open(ctx, out) {
@@ -144,7 +144,7 @@ func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn.Conn
 	c.ReadUntil(time.Time{})
 	c.StartNonblocking()
 	w.Cursor.Notify(pumped.ready)
-	pumped.ready() // for earlier events
+	pumped.ready() // for events that came before Notify
 	c.DiscardInput(func() {
 		if c.Unsettled() { // TLS has written an answer
 			pumped.ready()

@@ -25,7 +25,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// tcpPair is a client's connection and the proxy's end of it. The kernel holds only a few unread
+// tcpPair is a client's connection and the proxy's end of it. The kernel buffers only a few unread
 // bytes.
 func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn.Conn) {
 	t.Helper()
@@ -41,7 +41,7 @@ func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn.Co
 	if err != nil {
 		t.Fatal(err)
 	}
-	const little, enough = 4 << 10, 32 << 10 // less, and the kernel waits for acknowledgements
+	const little, enough = 4 << 10, 32 << 10 // with less, the kernel waits for acknowledgements
 	if err := errors.Join(client.(*net.TCPConn).SetReadBuffer(enough), accepted.(*net.TCPConn).SetWriteBuffer(little)); err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +55,8 @@ func tcpPair(t *testing.T, config *tls.Config) (client net.Conn, server *conn.Co
 	return client, server
 }
 
-// Many watches get every event once and in order from one pump, however slow some clients are. Each
-// watch ends separately: because its client leaves, its time is up, or the server drains.
+// Many watches get every event once and in order from one pump, however slow some clients are. The
+// watches end for different reasons: the client leaves, the time is up, or the server drains.
 func TestPump(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -111,13 +111,13 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 			}
 		}}
 		readers[i] = read
-		// The others read until their time is up, or up to the drain.
+		// The other clients read until their time is up or the server drains.
 		gone := events + 1
 		switch i % 4 {
 		case 2:
 			gone = random.IntN(events)
 		case 0, 3:
-			drained.Add(1) // a drain cuts watches that are behind
+			drained.Add(1) // a drain ends watches that are behind
 		}
 		all.Go(func() {
 			defer client.Close()
@@ -132,7 +132,7 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 				drained.Done()
 			}
 			if i%4 == 1 || i%4 == 3 && read.Err == nil {
-				_, read.Err = read.Body.ReadByte() // its end
+				_, read.Err = read.Body.ReadByte() // the end of the body
 			}
 		})
 	}
@@ -207,8 +207,8 @@ func (p *pump) busy() bool {
 	return p.mu.running > 0 || len(p.mu.queue) > 0
 }
 
-// The client of a quiet watch makes TLS send answers, and does not read them. The watch is cut
-// after the stall.
+// The client of a quiet watch makes TLS send answers and does not read them. After the stall time,
+// it is disconnected.
 func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 1)
 	client, server := tcpPair(t, nil)
@@ -225,7 +225,7 @@ func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	if _, err := client.Read(make([]byte, 1<<10)); err != nil { // the pump writes: the connection is nonblocking
 		t.Fatal(err)
 	}
-	for more := 3; more > 0; { // TLS would answer so
+	for more := 3; more > 0; { // as TLS would answer
 		if server.Unsettled() {
 			more--
 		}
@@ -239,7 +239,7 @@ func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	<-served
 }
 
-// watchOf is a watch of a cache's ConfigMaps from its present state on.
+// watchOf returns a watch of a cache's ConfigMaps that begins at the current state.
 func watchOf(t *testing.T, c *watchcache.Cache) watch.Params {
 	t.Helper()
 	f := cachetest.Filter(t, c)

@@ -36,10 +36,10 @@ type Options struct {
 	TLS *tls.Config
 	// Drain is the time over which open watches are ended at shutdown.
 	Drain time.Duration
-	// Stall is how long a client may leave a watch unread before it is cut.
+	// Stall is the time for which a client may leave a watch unread before it is disconnected.
 	Stall time.Duration
-	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 is the last on its
-	// connection.
+	// GoawayChance is the probability, from 0 to 1, that an HTTP/2 request makes the server end its
+	// connection with GOAWAY.
 	GoawayChance float64
 }
 
@@ -50,7 +50,7 @@ type Config struct {
 	Slots   *fair.Queue // for long answers
 	Metrics *metrics.Metrics
 	Log     *zap.Logger
-	// Cut ends Serving: open connections are cut. Drain ends Draining.
+	// Cut ends Serving, and open connections are then closed. Drain ends Draining.
 	Serving, Draining context.Context //nolint:containedctx // they are the server's
 	Cut, Drain        context.CancelFunc
 }
@@ -58,7 +58,7 @@ type Config struct {
 // shortHead is the longest head of a request, in bytes, for which a connection gets a small buffer.
 const shortHead = 4 << 10
 
-// drainGrace is how long after the drain time connections may finish.
+// drainGrace is the time after the drain time in which connections may still finish.
 const drainGrace = 2 * time.Second
 
 // Server serves the connections of one listener.
@@ -89,11 +89,11 @@ func New(c Config) *Server {
 // Connections is the number of open connections.
 func (s *Server) Connections() int { return s.conns.Len() }
 
-// Strangers is how many answers over HTTP/2 wait for unknown clients.
+// Strangers is the number of answers over HTTP/2 that are being written to unknown clients.
 func (s *Server) Strangers() int64 { return s.h2.Strangers() }
 
-// Serve serves l until ctx ends, then closes it and drains: it accepts no connections, ends watches
-// over the drain time, finishes requests, and cuts the rest.
+// Serve serves l until ctx ends. Then it closes l and drains: it ends watches over the drain time,
+// finishes requests, and closes the remaining connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer s.Cut()
 	defer context.AfterFunc(s.Serving, s.conns.Cut)()
@@ -147,7 +147,7 @@ func (s *Server) end(ctx context.Context, l net.Listener, accepting <-chan error
 	return err
 }
 
-// accept accepts connections until that fails for good.
+// accept accepts connections until this fails permanently.
 func (s *Server) accept(l net.Listener) error {
 	for {
 		c, err := l.Accept()

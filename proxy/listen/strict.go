@@ -12,8 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// rejectMalformed refuses some heads that fasthttp accepts: upstream uses net/http, which refuses
-// these heads or reads them in another way.
+// rejectMalformed refuses some heads that fasthttp accepts, because upstream's net/http refuses
+// them or reads them in another way.
 func rejectMalformed(h *fasthttp.RequestHeader, header http.Header) *exchange.Response {
 	raw := h.RawHeaders()
 	switch {
