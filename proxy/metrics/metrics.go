@@ -1,5 +1,5 @@
-// Package metrics counts requests and where their answers come from. Clients cannot fill it with
-// names, because a resource gets labels only after upstream has answered for it.
+// Package metrics counts requests and where their answers come from. Clients cannot make up label
+// values, because a resource gets labels only after upstream has answered for it.
 package metrics
 
 import (
@@ -98,13 +98,13 @@ func metricLabels(rt exchange.Route, resp *exchange.Response) [3]string {
 	}
 	labels := [3]string{rt.GVR.Group, rt.GVR.Version, resource}
 	if all := strings.Join(labels[:], ""); len(all) > labelsMost || !utf8.ValidString(all) {
-		return [3]string{} // no label
+		return [3]string{} // not valid as labels
 	}
 	return labels
 }
 
 const (
-	// labelsMost bounds a resource's labels together. Names are shorter.
+	// labelsMost bounds the total length of a resource's labels, in bytes. Real names are shorter.
 	labelsMost = 512
 	// namesMost bounds the resources with labels.
 	namesMost = 4096
@@ -115,7 +115,7 @@ const (
 type names struct {
 	mu struct {
 		sync.RWMutex
-		seen map[[3]string]*[3]string // the copy holds no request
+		seen map[[3]string]*[3]string // copies, so that labels do not keep a request in memory
 	}
 }
 
@@ -147,7 +147,7 @@ func (m *Metrics) ForwardBegan(verb string) (done func()) {
 	return gauge.Dec
 }
 
-// WatchOpened counts an open watch. The caller decrements the gauge at its end.
+// WatchOpened counts an open watch. The caller decrements the gauge when the watch ends.
 func (m *Metrics) WatchOpened(rt exchange.Route) prometheus.Gauge {
 	gvr := m.known.admit([3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource})
 	open := m.watches.WithLabelValues(gvr[:]...)

@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// While upstream refuses made-up names, they become no labels. If upstream accepts every name, a
-// bounded number become labels. The metrics keep names, not queries.
+// Made-up names that upstream refuses do not become labels. If upstream accepts every name, only a
+// bounded number of names become labels. The metrics keep no queries in memory.
 func TestLabelsAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := New(registry)
