@@ -5,9 +5,8 @@
 // The cache answers a GET that names a resource by its canonical path and does not impersonate. The
 // caller must be allowed to read it, package wire must know the form, and every parameter must be
 // understood. The cache answers gets at a resourceVersion. It answers lists and watches at a
-// resourceVersion or of the most recent state. It answers a page while the event log still holds
-// the page's resourceVersion. In every case of doubt the verdict is [Beyond]: upstream then
-// answers, or returns its own error.
+// resourceVersion or of the most recent state. It answers a page while the event log holds the
+// page's resourceVersion. In every case of doubt the verdict is [Beyond], and upstream answers.
 //
 // # Forms
 //
@@ -15,28 +14,26 @@
 // For them the next clause of the Accept header counts, as in kube-apiserver. Metadata and
 // compressed segments are derived from each page once (package derived). YAML and selected items
 // are made for each request. Long lists are indented, and selected ones compressed, while they are
-// written. When a body of 30 MB was made in memory first, it was copied for up to 190 ms, and
-// nothing could interrupt the copy.
+// written. When a body of 30 MB was made in memory first, one copy of it blocked for up to 190 ms.
 //
-// Tables are forwarded, and Table watches are not shared. Their cells hold ages at the time of
-// writing. Kube-apiserver shares an event's encoded object among all watches. The column
-// definitions belong to a watch's first event, but they also come with later events, at random. Two
-// Table watches of one apiserver differ.
+// Tables are forwarded, because their cells hold ages at the time of writing. Table watches do not
+// share upstream's, because two Table watches of one apiserver differ: column definitions belong to
+// the first event, but come with later events too, at random.
 //
 // # When upstream is lost
 //
 // A feed tells how long its cache has been out of date: since its stream broke, or since a
-// freshness run got no answer. A freshness run also detects an upstream that accepts connections
-// but does not answer. If a read accepts an older state, the cache answers it with a Warning, up to
-// a bound. Reads of the most recent state are forwarded, and wait for lostPatience at most. Watches
-// stay open.
+// freshness run got no answer. Such a run asks upstream for its current resourceVersion. It also
+// detects an upstream that accepts connections but does not answer. If a read accepts an older
+// state, the cache answers with a Warning, up to a maximum age. Reads of the most recent state are
+// forwarded, and wait for lostPatience at most. Watches stay open.
 //
 // # Observed in kube-apiserver
 //
 // The apiserver answers a read at a future resourceVersion with 504 after three seconds. The proxy
-// asks for upstream's revision before it does the same. The apiserver sends some reads to etcd
-// (events, one object by name at an exact resourceVersion). These reads do not wait and fail with
-// another message, so they are forwarded.
+// first asks for upstream's revision. The apiserver sends some reads to etcd (events, one object by
+// name at an exact resourceVersion). These do not wait and fail with another message, so they are
+// forwarded.
 //
 // A page at a resourceVersion has a continue token if the listed collection goes on, even if the
 // selector matches nothing in the rest. If the apiserver's cache wrote the token, the start key in

@@ -15,12 +15,13 @@ import (
 )
 
 const (
-	// futureWait is how long kube-apiserver lets a read wait for a future resourceVersion.
+	// futureWait is the time for which kube-apiserver lets a read wait for a future
+	// resourceVersion.
 	futureWait = 3 * time.Second
 	// freshWait bounds the wait for an up-to-date cache. Most reads wait less. Upstream could
 	// answer each read instead, but under load it would take even longer.
 	freshWait = 10 * time.Second
-	// streamLag is how long the stream may take to reach a client's resourceVersion. After that,
+	// streamLag is the time that the stream gets to reach a client's resourceVersion. After that,
 	// the feed asks upstream for its current resourceVersion. The client may have the version from
 	// another resource, and a quiet stream does not show versions of other resources.
 	streamLag = 100 * time.Millisecond
@@ -83,7 +84,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	snapshot, err := r.feed.Fresh(ctx, scope)
 	if err != nil {
 		if _, lost := r.feed.Lost(); lost {
-			return snapshot, Lost // the run has just found it
+			return snapshot, Lost // the freshness run has just noticed it
 		}
 		return snapshot, Stale
 	}
@@ -99,9 +100,10 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	return snapshot, &tooLargeError{r.rv, snapshot.ResourceVersion()}
 }
 
-// scope is what upstream reads for a list of the most recent state. It is nil for all other reads,
-// for three reasons. A watch would stay upstream for long. A get is forwarded unless it costs
-// nothing. A read with a resourceVersion or a timeout has its own limit on the wait.
+// scope returns what upstream would have to read for a list of the most recent state. It is nil for
+// all other reads, for three reasons. A watch would stay upstream for long. A get is forwarded
+// unless it costs upstream nothing. A read with a resourceVersion or a timeout has its own limit on
+// the wait.
 func (r *read) scope() *watchcache.Scope {
 	if r.kind() != wire.List || r.rvGiven || r.timeout {
 		return nil
@@ -125,8 +127,8 @@ func (r *read) reached(ctx context.Context, wait time.Duration) (watchcache.Snap
 	return r.cache.WaitFresh(ctx, r.rv)
 }
 
-// LostGrace is how long upstream may be away without a warning, because a broken stream usually
-// comes back.
+// LostGrace is the time for which upstream may be lost without a warning, because a broken stream
+// usually comes back.
 const LostGrace = time.Second
 
 // allowStale decides on a read from a cache that is out of date. A read of the most recent state

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// lostFeed is a feed whose upstream is away.
+// lostFeed is a feed that has lost upstream.
 type lostFeed struct {
 	Feed
 	away time.Duration
@@ -16,8 +16,8 @@ type lostFeed struct {
 // Lost implements Feed.
 func (f *lostFeed) Lost() (time.Duration, bool) { return f.away, f.away > 0 }
 
-// Up to a bound, a read from an out-of-date cache gets a warning with the age, unless configuration
-// makes it fail. Reads of the most recent state go upstream.
+// A read from an out-of-date cache gets a warning with the age, up to a maximum age, unless
+// configuration makes the read fail. Reads of the most recent state go upstream.
 func TestAllowStale(t *testing.T) {
 	for name, c := range map[string]struct {
 		options Options

@@ -12,7 +12,7 @@ import (
 )
 
 // get answers a get at resourceVersion 0 or N. It answers a get of the most recent state if this
-// costs nothing.
+// costs upstream nothing.
 func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	snapshot, err := r.fresh(ctx)
 	if err != nil {

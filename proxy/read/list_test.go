@@ -30,7 +30,8 @@ func pageOf(tb testing.TB, objects int, limit int64) (*read, watchcache.Snapshot
 	}, snapshot
 }
 
-// A page costs what it holds, whatever the size of the collection and wherever the page lies.
+// The cost of a page depends only on its content, not on the size of the collection or the page's
+// place in it.
 func TestPageCost(t *testing.T) {
 	const limit = 50
 	cost := map[string]float64{}

@@ -15,7 +15,7 @@ import (
 type listItems struct {
 	spans     []tree.Span
 	count     int
-	bytes     int64 // of the cached items, without separators
+	bytes     int64 // bytes of the cached items, without separators
 	separator string
 }
 
@@ -56,7 +56,7 @@ func (r *read) render(meta wire.ListMeta, items *listItems) (*exchange.Response,
 	return r.write(meta, items)
 }
 
-// workspaceAnswer makes a body in the workspace. While it waits for room, it holds no slot.
+// workspaceAnswer makes a body in the workspace. While it waits for room, the read holds no slot.
 func (r *read) workspaceAnswer(size, work int64, do func() (*exchange.Response, error)) (resp *exchange.Response, err error) {
 	r.meter.ReleaseSlot()
 	body, broken := r.workspace.Make(r.meter.Context(), r.claim(size*work), func() (body []byte, _ error) {
@@ -80,8 +80,8 @@ func (r *read) claim(size int64) fair.Claim {
 	return fair.Claim{User: r.User(), Size: size, Held: r.Held()}
 }
 
-// work is how much memory a list's body takes, as a multiple of its size. It is 0 if the body is
-// made while it is written.
+// work returns the memory needed to make a list's body, as a multiple of its size. It is 0 if the
+// body is made while it is written.
 func (r *read) work(items *listItems) int64 {
 	switch {
 	case r.choice.Encoding == wire.YAML:
@@ -111,7 +111,7 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, 
 	switch {
 	case r.work(items) > 0:
 		return r.bytesAnswer(body.Bytes())
-	case r.choice.Pretty && body.Length <= wire.GzipThreshold: // indented, it may be longer
+	case r.choice.Pretty && body.Length <= wire.GzipThreshold: // indented, the body may exceed the threshold
 		return r.workspaceAnswer(body.Length, indentWork, func() (*exchange.Response, error) { return r.bytesAnswer(body.Bytes()) })
 	case r.choice.Pretty, compresses && r.filter.Selective():
 		return r.oneOff(body)

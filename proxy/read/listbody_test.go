@@ -21,7 +21,7 @@ import (
 )
 
 // A compressed list equals the plain list, however lists overlap and whatever changes after their
-// segments are made. A segment may only follow its own context.
+// segments are made. Each segment follows the context that it was made for.
 func TestCompressedListsAreThePlainOnes(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -137,7 +137,7 @@ func TestWaitingListsShareDerivedRuns(t *testing.T) {
 	}
 }
 
-// A client that reads a list too slowly is cut, since the list keeps its objects alive.
+// A client that reads a list too slowly is disconnected, because the list keeps its objects alive.
 func TestSlowListIsCut(t *testing.T) {
 	for pause, want := range map[time.Duration]error{500 * time.Millisecond: nil, 5 * time.Second: fair.ErrSlowList} {
 		synctest.Test(t, func(t *testing.T) {

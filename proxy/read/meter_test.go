@@ -33,7 +33,7 @@ func meterWithin(ctx context.Context, r *read, slots *fair.Queue) {
 	r.meter = fair.NewMeter(ctx, r.Request, slots, false)
 }
 
-// A walk through a large collection gives up its turn, and goes on afterwards.
+// A walk through a large collection ends its turn, and goes on in a later one.
 func TestExpensiveReadTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slots := fair.NewQueue(1, 1, 1<<20)
@@ -140,7 +140,7 @@ func (e *endsLater) Err() error {
 	return e.Context.Err()
 }
 
-// A cheap read pays next to nothing for its meter.
+// The meter of a cheap read costs next to nothing.
 func TestMeterOfCheapRead(t *testing.T) {
 	slots := fair.NewQueue(1, 1, 1)
 	if err := slots.Take(t.Context(), fair.Claim{User: "other", Size: 1}); err != nil {
@@ -159,7 +159,7 @@ func TestMeterOfCheapRead(t *testing.T) {
 	}
 }
 
-// BenchmarkMeter measures what a cheap read pays for its meter.
+// BenchmarkMeter measures the cost of a cheap read's meter.
 func BenchmarkMeter(b *testing.B) {
 	slots := fair.NewQueue(1, 1, 1)
 	r, _ := pageOf(b, 1, 0)

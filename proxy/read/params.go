@@ -26,7 +26,7 @@ type params struct {
 	limit   int64
 	token   string // continue
 
-	timeout bool // the client bounds the request
+	timeout bool // the client has set a timeout: bound
 	bound   time.Duration
 
 	bookmarks     bool

@@ -37,7 +37,7 @@ func TestContinueToken(t *testing.T) {
 	}
 }
 
-// No token makes it panic, and an accepted one stays inside the prefix.
+// No token makes decodeToken panic, and an accepted token stays inside the prefix.
 func FuzzDecodeToken(f *testing.F) {
 	f.Add(encodeToken("ns/name", 42, false))
 	f.Add("eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoiYVx1MDAwMCJ9")

@@ -22,14 +22,14 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Feeds hands out the feed of a resource with its cache filled. On any error the request is
-// forwarded. watchcache.ErrNotReady says that many requests may be forwarded at the same time.
-// object.ErrNoEncoding says that another encoding may work. If since is not 0, a new feed should
-// have the history since that resourceVersion.
+// Feeds gives access to the feeds of resources. Open returns a feed whose cache is filled. On any
+// error of Open, the request is forwarded. watchcache.ErrNotReady says that many requests may be
+// forwarded at the same time. object.ErrNoEncoding says that another encoding may work. If since is
+// not 0, a new feed should have the history since that resourceVersion.
 type Feeds interface {
 	Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (Feed, error)
-	// Lost tells for how long upstream has been away, as seen by a feed of the resource. It does
-	// not wait.
+	// Lost tells for how long a feed of the resource has had no contact with upstream. It does not
+	// wait.
 	Lost(gvr schema.GroupVersionResource) time.Duration
 	// Joins tells whether a feed answers a get of the most recent state at no cost upstream, or
 	// with an older state that configuration allows. If upstream would have to review the client's
@@ -44,19 +44,20 @@ type Feed interface {
 	Cache() *watchcache.Cache
 	// Warnings are the Warning headers of all of upstream's answers about the resource.
 	Warnings() []string
-	// Lost tells for how long upstream has been away, if it is.
+	// Lost tells for how long the feed has had no contact with upstream, if it has none.
 	Lost() (age time.Duration, lost bool)
 	// ServesConsistent tells whether Fresh may be called. Configuration may leave reads of the most
 	// recent state to upstream.
 	ServesConsistent() bool
 	// Recent returns a recent state and its largest possible age, if configuration allows one.
 	Recent() (s watchcache.Snapshot, age time.Duration, ok bool)
-	// Leaves tells whether upstream answers a list sooner than Fresh.
+	// Leaves tells whether a list should go upstream, because upstream usually answers faster than
+	// Fresh.
 	Leaves(scope watchcache.Scope) bool
 	// Fresh returns a state that is not older than the call. On any error upstream has to answer.
-	// With a scope, Fresh may fail because upstream would answer sooner.
+	// With a scope, Fresh may fail because upstream would answer faster.
 	Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.Snapshot, error)
-	// Takes is how long upstream takes for a list. Answered records how long a list took, and
+	// Takes is the time that upstream takes for a list. Answered records how long a list took, and
 	// whether upstream answered it.
 	Takes(scope watchcache.Scope) time.Duration
 	Answered(scope watchcache.Scope, took time.Duration, ok bool)
@@ -64,15 +65,16 @@ type Feed interface {
 
 // Options are the settings of reads.
 type Options struct {
-	// SyncTimeout is how long a request waits for a starting feed before it is forwarded.
+	// SyncTimeout bounds the time for which a request waits for a starting feed before it is
+	// forwarded.
 	SyncTimeout time.Duration
-	// FailOnLoss makes reads fail while upstream is away. Otherwise the cache answers them. If
-	// MaxStaleness is not 0, the cache answers only for that time.
+	// FailOnLoss makes reads fail while upstream is lost. Otherwise the cache answers reads that
+	// accept an older state, for as long as MaxStaleness, or without a limit if that is 0.
 	FailOnLoss   bool
 	MaxStaleness time.Duration
 	// Access authenticates and authorizes clients. Without it, requests act as the proxy.
 	Access *access.Access
-	// Recheck is how often the right to an open watch is reviewed; 0 for never.
+	// Recheck is the interval at which the right to an open watch is reviewed; 0 means never.
 	Recheck time.Duration
 }
 
@@ -80,7 +82,7 @@ type Options struct {
 type Limiter interface {
 	// AdmitWatch counts an open watch of the request's user until done is called.
 	AdmitWatch(req *exchange.Request) (done func(), refusal *exchange.Response)
-	// GaveUp answers a request that gave up waiting for the resource that limit names.
+	// GaveUp answers a request that gave up waiting. The name of the limit is for metrics.
 	GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response
 }
 
@@ -88,7 +90,7 @@ type Limiter interface {
 type Reader struct {
 	Config
 	// unwritable holds weak pointers to caches with metadata that package wire cannot convert.
-	// Metadata watches of them are forwarded.
+	// Metadata watches of these caches are forwarded.
 	unwritable sync.Map
 }
 
@@ -124,14 +126,14 @@ type read struct {
 	workspace *fair.Workspace
 	meter     fair.Meter
 	warnings  []string
-	age       time.Duration      // of the state; 0 for the most recent one
-	insists   bool               // the cache should answer even if upstream would answer sooner
+	age       time.Duration      // the age of the state; 0 for the most recent state
+	insists   bool               // the cache should answer even if upstream would answer faster
 	timed     *Timed             // see Verdict
 	tooEarly  *exchange.Response // the answer to a watch from before the history
 }
 
-// Answer answers a read from the cache, or tells why upstream has to answer. If insists is true, it
-// answers even if upstream would answer sooner.
+// Answer answers a read from the cache, or tells why upstream has to answer. If insists is true,
+// the cache answers even if upstream would answer faster.
 func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange.Route, insists bool) Verdict {
 	r := &read{Request: req, Route: rt, derived: rd.Derived, workspace: rd.Workspace, insists: insists}
 	resp, err := rd.answer(ctx, r)
@@ -219,10 +221,10 @@ func (r *read) answerable() bool {
 }
 
 // joinsFreshRun tells whether the read is a get of the most recent state. The cache answers such a
-// get if this costs nothing.
+// get if this costs upstream nothing.
 func (r *read) joinsFreshRun() bool { return r.Name != "" && !r.rvGiven }
 
-// mayJoin tells whether the get costs nothing.
+// mayJoin tells whether the get costs upstream nothing.
 func (rd *Reader) mayJoin(r *read, choices []wire.Choice) bool {
 	return len(choices) > 0 && rd.Feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
 		what := r.asked()

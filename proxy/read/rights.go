@@ -17,7 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// asked is the part of a read that is needed to decide whether the caller may do it.
+// asked is the part of a read that decides whether the caller is allowed to do it.
 type asked struct {
 	exchange.Route
 	path   string

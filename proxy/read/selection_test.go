@@ -102,8 +102,8 @@ func TestSelectionCost(t *testing.T) {
 			t.Fatal("something is selected")
 		}
 	}
-	list() // the first time is noted
-	list() // the second is remembered
+	list() // the first use is noted
+	list() // the results of the second are remembered
 	const budget = 20
 	if allocs := testing.AllocsPerRun(20, list); allocs > budget {
 		t.Errorf("%v allocations, want %d at most", allocs, budget)
@@ -168,8 +168,8 @@ func TestSelectorsAreToldApart(t *testing.T) {
 	}
 }
 
-// Little is remembered about selectors that are used once. It is bounded for every length, and
-// survives reads of a part of the collection.
+// Little is remembered about selectors that are used once. For every length of a selector, the
+// memory is bounded. What is remembered survives reads of a part of the collection.
 func TestSelectionMemory(t *testing.T) {
 	const objects = 10_000
 	r, _ := pageOf(t, objects, 0)

@@ -12,7 +12,7 @@ type Verdict struct {
 	Answer *exchange.Response // nil if upstream has to answer
 	Reason Reason             // why upstream has to answer
 	Timed  *Timed             // set if the feed measures upstream's answer
-	// Expired is the answer to an Early watch if too many are upstream.
+	// Expired is the answer to an Early watch if too many such watches are upstream.
 	Expired *exchange.Response
 }
 
@@ -27,15 +27,15 @@ const (
 	Beyond Reason = "beyond the cache"
 	// Stale is for a read that needs an up-to-date cache. Many such reads come at the same time.
 	Stale Reason = "the cache is not up to date"
-	// Lost is Stale because upstream is away.
+	// Lost is for a read that is stale because upstream is lost.
 	Lost Reason = "upstream is lost"
-	// Sooner is a list that upstream answers sooner.
+	// Sooner is for a list that upstream usually answers faster.
 	Sooner Reason = "upstream answers sooner"
-	// Early is a watch from before the cache's history.
+	// Early is for a watch that begins before the cache's history.
 	Early Reason = "from before the cache's history"
 )
 
-// Stale tells whether a cache that is up to date would answer.
+// Stale tells whether an up-to-date cache would answer.
 func (r Reason) Stale() bool { return r == Stale || r == Lost }
 
 // Timed is a list whose feed measures how long upstream takes for it.
@@ -44,7 +44,7 @@ type Timed struct {
 	Scope watchcache.Scope
 }
 
-// Takes is how long upstream takes, 0 if unknown.
+// Takes is the time that upstream takes, 0 if unknown.
 func (t *Timed) Takes() time.Duration {
 	if t == nil {
 		return 0

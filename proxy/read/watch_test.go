@@ -13,7 +13,8 @@ import (
 )
 
 // After a relist a watch goes on. It shows deletions at the last resourceVersion before the relist.
-// The feed of another proxy keeps the events that it sees for its own clients, so it has to list.
+// The feed of another proxy cannot go on, because it would keep these events for its own clients.
+// So it has to list.
 func TestWatchAcrossARelist(t *testing.T) {
 	const deleted = `{"type":"DELETED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"3"}}}` + "\n"
 	const expired = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",` +
