@@ -12,7 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// A delivered event allocates nothing. The race detector makes pools forget at random.
+// The delivery of an event allocates nothing. The test does not run with the race detector, which
+// makes pools drop items at random.
 func TestEventAllocatesNothing(t *testing.T) {
 	if cachetest.Race {
 		t.Skip("make test runs it without the race detector")

@@ -10,16 +10,16 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// deltasMax is how many events are taken from the log at once. If a watch is more than pumpDeltas
-// behind, it leaves the pump until it has caught up.
+// deltasMax is the maximum number of events that are taken from the log at a time, pumpDeltas the
+// maximum in a pump. A watch that is further behind leaves the pump until it has caught up.
 const deltasMax, pumpDeltas = 128, 16
 
-// deliver appends new events as far as they fit into a piece, or writes a single event. If behind
-// is true, there are more events; otherwise the position is valid. A pump has scratch space. It
-// leaves an event larger than a piece to the goroutine that catches up.
+// deliver appends the new events that fit into a piece of 64 KiB, or writes a single event. If
+// behind is true, there are more events, and position is not valid. Only a pump passes scratch
+// space s. It leaves an event larger than a piece to the goroutine in which the watch catches up.
 //
-// deliver holds no polled events while it waits for a client. They would keep objects alive that
-// the log has dropped.
+// deliver holds no polled events while it waits for a client, because they would keep objects alive
+// that the log has dropped.
 func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch) (position uint64, behind bool, err error) {
 	pooled, most := s, pumpDeltas
 	if pooled == nil {
@@ -31,7 +31,7 @@ func (w *Watch) deliver(out *exchange.ChunkWriter, s *Scratch) (position uint64,
 		err = w.writeOne(out, &polled[0], s)
 	} else {
 		for i := range polled {
-			if err != nil { // upstream has to write what cannot be written here
+			if err != nil { // the client comes back and watches upstream
 				break
 			}
 			err = w.append(out, &polled[i])
@@ -57,13 +57,13 @@ func (w *Watch) deliverLarge(out *exchange.ChunkWriter) (position uint64, behind
 	return position, w.Cursor.More(), err
 }
 
-// writeState writes the state that the watch begins with, and the bookmark that ends it if the
-// client asked for bookmarks.
+// writeState writes the state that the watch begins with, and then a bookmark if the client asked
+// for bookmarks.
 func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error {
 	for span := range w.State() {
 		for _, o := range span.Objects() {
 			if err := w.add(out, watchcache.Added, o); err != nil {
-				_ = out.Flush() // earlier events
+				_ = out.Flush() // writes earlier events
 				return err
 			}
 		}
@@ -73,7 +73,7 @@ func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error
 			return err
 		}
 	}
-	if w.Meter.Failed() != nil { // nothing was selected
+	if w.Meter.Failed() != nil { // the selection was given up
 		return w.Meter.Failed()
 	}
 	if w.Bookmarks {
@@ -84,9 +84,9 @@ func (w *Watch) writeState(ctx context.Context, out *exchange.ChunkWriter) error
 	return out.Flush()
 }
 
-// stays fails if there is no point in writing the rest of the state. The state keeps replaced
-// objects alive, but no longer than the log does. If a watch has fallen out of the log, it could
-// not go on after the state.
+// stays fails if there is no point in writing the rest of the state. If the log no longer has the
+// watch's position, the watch could not go on after the state. So the state keeps replaced objects
+// alive no longer than the log does.
 func (w *Watch) stays(ctx context.Context) error {
 	if err := w.Cursor.Err(); err != nil {
 		return err
@@ -120,13 +120,13 @@ func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o *obj
 func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o *object.Object) (err error) {
 	buf := out.Pending()
 	if *buf, err = w.Form.AppendEvent(*buf, kind.String(), o.Bytes()); err != nil {
-		w.Unwritable() // the client comes back and is sent to upstream
+		w.Unwritable() // the client comes back and watches upstream
 	}
 	return err
 }
 
-// append appends an event. If an object left the selection, the event has the object's previous
-// content with the resourceVersion of the change.
+// append appends an event. If an object no longer matches the selector, the event has the object's
+// previous content with the resourceVersion of the change.
 func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
 	return w.put(out, d.Type, d.Object.At(d.RV))
 }

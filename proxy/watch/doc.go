@@ -1,8 +1,8 @@
 // Package watch writes an open watch to its client.
 //
 // A [Watch] pulls from a cursor into the cache's log and appends frames to a chunk writer. It does
-// not use a socket itself. Over HTTP/2, its own goroutine calls Run. Over HTTP/1.1, a pump calls
-// Turn.
+// not use a socket itself. Normally a pump calls Turn (packages listen and h2). A watch with an
+// expensive filter has its own goroutine, which calls Run.
 //
 //	watchcache.Cursor ─► Turn ─► deliver ─► frames ─► exchange.ChunkWriter
 //	                      └────► bookmarks, access reviews, deadline, drain
@@ -10,10 +10,11 @@
 // Deadlines, bookmarks, reviews and the drain set a flag (maintenanceDue). A delivery only checks
 // this flag. A select over all these cases took an eighth of a delivery's time.
 //
-// One goroutine serves many watches. It encodes an event once for all of them that have the same
-// form ([Scratch]). If a client does not read, its watch holds one piece of 64 KiB, or a reference
-// to one larger event. The watch polls no further events until the client has taken it. A large
-// event is written from the cache's own bytes.
+// A pump serves many watches. It encodes an event once for all of them that have the same form
+// ([Scratch]). If a client does not read, its watch holds one piece of 64 KiB, or a reference to
+// one larger event. The watch polls no further events until the client has taken these bytes. A
+// large event is written from the cache's own bytes, without a copy.
 //
-// An idle watch is one goroutine. Its stack is almost empty, so the runtime shrinks it.
+// Over HTTP/1.1, an idle watch takes one goroutine. Its stack is almost empty, so the runtime
+// shrinks the stack. Over HTTP/2, an idle watch in a pump takes none.
 package watch

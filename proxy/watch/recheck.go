@@ -11,23 +11,24 @@ import (
 const (
 	// recheckRetry is the time between a review without an answer and the next review.
 	recheckRetry = 10 * time.Second
-	// recheckGrace is how long a watch goes on without an answer.
+	// recheckGrace is the minimum time for which a watch goes on while no review is answered.
 	recheckGrace = 5 * time.Minute
 )
 
 // ErrRevoked says that the client of an open watch has lost its right to it.
 var ErrRevoked = errors.New("access was revoked")
 
-// recheck repeats the access review of an open watch. Kube-apiserver reviews a watch once. But a
-// watch here shows a cache that was read with the proxy's rights, not the client's. If no review is
-// answered, upstream is away and there are few new events, so the watch goes on for recheckGrace.
+// recheck repeats the access review of an open watch. Kube-apiserver reviews a watch only when it
+// begins. But a watch here shows a cache that was read with the proxy's rights, not the client's.
+// If no review is answered, upstream cannot be reached and there are few new events, so the watch
+// goes on for recheckGrace.
 type recheck struct {
-	every     time.Duration // 0 for never
+	every     time.Duration // 0 means never
 	review    func(context.Context) error
 	due       time.Time
 	confirmed time.Time
 	verdict   chan error     // of the review under way; nil if there is none
-	running   sync.WaitGroup // the same review
+	running   sync.WaitGroup // the goroutine of that review
 	cancel    func()         // ends the review
 	wake      func()         // called when there is a verdict
 }
@@ -43,7 +44,7 @@ func nextReview(now time.Time, every time.Duration) time.Time {
 	return now.Add(every - rand.N(every/spread+1))
 }
 
-// next returns the time of the next review, or otherwise if that is earlier.
+// next returns the time of the next review or the time otherwise, whichever is earlier.
 func (c *recheck) next(otherwise time.Time) time.Time {
 	if c.every > 0 && c.verdict == nil && c.due.Before(otherwise) {
 		return c.due
@@ -51,7 +52,7 @@ func (c *recheck) next(otherwise time.Time) time.Time {
 	return otherwise
 }
 
-// goesOn takes the verdict of a review, if there is one, and begins the next one when it is due. It
+// goesOn takes the verdict of a review, if there is one, and begins a new review when it is due. It
 // does not wait for the new review. If it returns false, the watch has to end.
 func (c *recheck) goesOn(ctx context.Context, now time.Time) bool {
 	if c.every == 0 {
@@ -85,7 +86,7 @@ func (c *recheck) begin(ctx context.Context) {
 	})
 }
 
-// end tells whether the watch may go on.
+// end takes a verdict and tells whether the watch may go on.
 func (c *recheck) end(verdict error) bool {
 	c.verdict = nil
 	c.cancel()

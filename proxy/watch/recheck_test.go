@@ -14,12 +14,12 @@ import (
 )
 
 // A watch goes on while its access is confirmed, ends when it is revoked, and goes on for a grace
-// while reviews fail.
+// period while reviews fail.
 func TestRecheck(t *testing.T) {
 	for name, test := range map[string]struct {
 		every   time.Duration
 		verdict func(asked int) error
-		want    time.Duration // until it ends, 0 for never
+		want    time.Duration // until the watch ends; 0 means never
 		slack   time.Duration
 	}{
 		"confirmed": {time.Minute, func(int) error { return nil }, 0, 0},
@@ -86,7 +86,7 @@ func (b *behind) Write(p []byte) (int, error) {
 	return len(p), b.cache.Apply(changes, time.Now())
 }
 
-// A watch that lags never waits for events, but is still reviewed.
+// A lagging watch never waits for events, but is still reviewed.
 func TestRecheckOfLaggingWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, initial := cachetest.ConfigMaps(t, 1)

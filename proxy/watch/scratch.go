@@ -9,12 +9,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// framesMax is the number of combinations of form and event type that have a frame: an event may be
-// ADDED for one selector and DELETED for another.
+// framesMax is the number of encoded events that a goroutine keeps for further watches. One event
+// may need several: watches have different forms, and the event may be ADDED for one selector and
+// DELETED for another.
 const framesMax = 4
 
-// Scratch is space that is needed only during a turn. Each goroutine at work has one. The scratch
-// of a pump holds up to framesMax pieces.
+// Scratch is space that is needed only during a turn. Each working goroutine has one. A pump's
+// scratch space holds up to framesMax pieces of 64 KiB.
 type Scratch struct {
 	deltas [deltasMax]watchcache.Delta
 	frames [framesMax]frame // the last events, for other watches of the same form
@@ -31,10 +32,10 @@ type frame struct {
 
 var scratches = sync.Pool{New: func() any { return new(Scratch) }}
 
-// NewScratch returns scratch space. It has to be freed.
+// NewScratch returns scratch space. The caller must call Free.
 func NewScratch() *Scratch { return scratches.Get().(*Scratch) }
 
-// Free gives the space back. The space then refers to no objects.
+// Free drops the references to objects and gives the space back.
 func (s *Scratch) Free() {
 	for i := range s.frames {
 		s.frames[i].delta = watchcache.Delta{}

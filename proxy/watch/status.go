@@ -12,12 +12,12 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// Expired says that a watch of a cache cannot begin at the resourceVersion that its client asked
-// for.
+// Expired returns the Status of a watch that cannot begin at the resourceVersion that its client
+// asked for.
 func Expired(c *watchcache.Cache, err *watchcache.TooOldError) metav1.Status {
 	message := err.Error()
 	if c.Resource().NoWatchCache {
-		message = "The resourceVersion for the provided watch is too old." // etcd's
+		message = "The resourceVersion for the provided watch is too old." // etcd's wording
 	}
 	return exchange.Failure(http.StatusGone, metav1.StatusReasonExpired, message)
 }
@@ -38,9 +38,10 @@ func (e *OnlyError) Run(_ context.Context, out *exchange.ChunkWriter) {
 // Abandon implements exchange.Stream.
 func (*OnlyError) Abandon() {}
 
-// appendEnd tells the client why the watch cannot go on, if a new watch would not tell the client.
-// There are two such cases. A cache that started again may reach the client's resourceVersion by
-// another history. A relist may have skipped changes that this watch cannot deliver.
+// appendEnd writes an ERROR event if a new watch from the client's resourceVersion might succeed
+// and still miss changes. There are two such cases. A cache that started again may reach that
+// resourceVersion by another history. A relist may have skipped changes that this watch cannot
+// deliver.
 func (w *Watch) appendEnd(out *exchange.ChunkWriter, err error) {
 	tooOld, jumped := errors.AsType[*watchcache.TooOldError](err)
 	if !jumped {

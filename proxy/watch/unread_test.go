@@ -18,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// gated is a client that reads a write each time take allows it.
+// gated is a client that reads one write for each value that it gets from take.
 type gated struct {
 	take    chan struct{}
 	mu      sync.Mutex
@@ -118,7 +118,7 @@ func unreadAtRandom(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// Small events that have piled up are one write.
+// Small events that have piled up are written in one write.
 func TestSmallEventsAreWrittenTogether(t *testing.T) {
 	c, initial := cachetest.Roomy(t)
 	p := paramsOf(t, c, initial)
@@ -155,7 +155,7 @@ func (a *aliasing) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A large event is not copied: all watches that do not read it share one.
+// A large event is not copied. All watches whose clients do not read it share the same bytes.
 func TestLargeEventIsNotCopied(t *testing.T) {
 	c, initial := cachetest.Roomy(t)
 	p := paramsOf(t, c, initial)

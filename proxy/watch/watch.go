@@ -23,8 +23,8 @@ const (
 	bookmarkEvery     = time.Minute
 	bookmarkJitter    = time.Second
 	bookmarkBeforeEnd = 2 * time.Second
-	// lifetimeFloor is the shortest random lifetime of a watch whose client asks for none. The
-	// longest is twice that.
+	// A watch whose client asks for no lifetime gets a random one, between lifetimeFloor and twice
+	// that.
 	lifetimeFloor = 30 * time.Minute
 )
 
@@ -34,38 +34,38 @@ type Params struct {
 	Cursor *watchcache.Cursor
 	Filter *filter.Filter
 	Form   wire.Form
-	Choice wire.Choice // the form is made of it
-	// State walks the state that the watch begins with; nil for none. The turns to write the state
-	// come from Meter.
+	Choice wire.Choice // Form is made from it
+	// State walks the state that the watch begins with; nil for none. Meter takes the turns to
+	// write the state.
 	State func() iter.Seq[tree.Span]
 	Meter *fair.Meter
 	// Start is the resourceVersion that the watch begins at. Bookmarks are above it.
 	Start     uint64
 	Bookmarks bool
-	// Lifetime is how long the watch lasts; 0 is a random time.
+	// Lifetime is the maximum duration of the watch; 0 means a random one.
 	Lifetime time.Duration
-	// Review is called at the interval Recheck; 0 is never. If the client may no longer watch,
-	// Review fails with ErrRevoked.
+	// Review is called at the interval Recheck; 0 means never. If the client is no longer allowed
+	// to watch, Review fails with ErrRevoked.
 	Review  func(context.Context) error
 	Recheck time.Duration
 	// Draining ends when the server begins to drain. The watch ends DrainShare later.
 	Draining   context.Context //nolint:containedctx // it is the server's
 	DrainShare time.Duration
 	Unwritable func() // called if an event cannot be written in the form
-	Done       func() // called at the end
+	Done       func() // called when the watch ends
 }
 
 // Watch is one open watch. One goroutine at a time works on it.
 type Watch struct {
 	Params
 	deadline time.Time
-	bookmark time.Time // when the next one is due
+	bookmark time.Time // when the next bookmark is due
 	recheck  recheck
-	ending   bool        // the end of the drain is in the deadline
-	alarm    *time.Timer // for whatever is due next
+	ending   bool        // deadline already considers the drain
+	alarm    *time.Timer // wakes the watch when something is due
 	// maintenanceDue says that there is more to do than to deliver events.
 	maintenanceDue atomic.Bool
-	unwake         [2]func() bool // stop waking it when the client leaves and when the server drains
+	unwake         [2]func() bool // stop the wake-ups for a client that leaves and a server that drains
 }
 
 // New returns a watch. Call either Run, or Abandon, or Open and Close.
@@ -128,7 +128,8 @@ func (w *Watch) Open(ctx context.Context, out *exchange.ChunkWriter) bool {
 	return true
 }
 
-// afterFunc is context.AfterFunc, which takes 300 bytes even if the context can do it by itself.
+// afterFunc does what context.AfterFunc does. That function takes 300 bytes even if the context has
+// an AfterFunc of its own.
 func afterFunc(ctx context.Context, f func()) (stop func() bool) {
 	if own, ok := ctx.(*exchange.Context); ok {
 		return own.AfterFunc(f)
@@ -143,20 +144,20 @@ func (w *Watch) wake() {
 }
 
 // Turn delivers new events and does everything else that is due. It tells whether the watch goes
-// on, and whether there are more events to deliver. A pump passes scratch space. If a caller's
-// writes may block, the caller passes none: it would hold the space during a write.
+// on, and whether there are more events to deliver. A pump passes scratch space. A caller whose
+// writes may block passes none, because it would hold the space during a write.
 func (w *Watch) Turn(ctx context.Context, out *exchange.ChunkWriter, s *Scratch) (on, behind bool) {
 	due := w.maintenanceDue.Swap(false) // before any check
 	position, behind, err := w.deliver(out, s)
 	if err != nil {
 		w.appendEnd(out, err)
-		_ = out.Flush() // earlier events
+		_ = out.Flush() // writes earlier events
 		return false, false
 	}
 	if !due {
 		return out.Flush() == nil, behind
 	}
-	if !behind { // else upstream may never have had this position
+	if !behind { // otherwise upstream may never have had this position
 		err = w.appendBookmark(out, position)
 	}
 	if errors.Join(err, out.Flush()) != nil {
@@ -203,7 +204,7 @@ func (w *Watch) Close() {
 // resources that it watches in etcd.
 func (w *Watch) hasBookmarks() bool { return w.Bookmarks && !w.Cache.Resource().NoWatchCache }
 
-// next is when the watch has something to do even without events.
+// next returns the time at which the watch has something to do even without events.
 func (w *Watch) next() time.Time {
 	if w.hasBookmarks() && w.bookmark.Before(w.deadline) {
 		return w.bookmark
@@ -211,8 +212,8 @@ func (w *Watch) next() time.Time {
 	return w.deadline
 }
 
-// nextBookmark is when the next bookmark is due: after the usual interval or shortly before the
-// end, whichever is first.
+// nextBookmark returns the time of the next bookmark: after the usual interval or shortly before
+// the end, whichever is first.
 func (w *Watch) nextBookmark(now time.Time) time.Time {
 	regular := now.Add(bookmarkEvery - bookmarkJitter + rand.N(2*bookmarkJitter))
 	if last := w.deadline.Add(-bookmarkBeforeEnd); last.After(now) && last.Before(regular) {
@@ -241,10 +242,10 @@ func (w *Watch) putBookmark(out *exchange.ChunkWriter, rv uint64, initialEnd boo
 	return err
 }
 
-// finalBookmark precedes the end of a watch that drains. The client can then continue elsewhere
-// from the latest resourceVersion. An older resourceVersion may be expired there. The bookmark is
-// sent even if it has nothing new: if a watch ends within a second without an event, client-go's
-// informers treat the watch as broken and list again.
+// finalBookmark writes a bookmark before a draining watch ends. The client can then continue at
+// another replica from the latest resourceVersion. An older resourceVersion may have expired there.
+// The bookmark is sent even if it has nothing new: if a watch ends within a second without an
+// event, client-go's informers treat the watch as broken and list again.
 func (w *Watch) finalBookmark(out *exchange.ChunkWriter, position uint64) {
 	if w.hasBookmarks() && w.Cache.Bookmark() != nil && w.putBookmark(out, max(position, w.Start), false) == nil {
 		_ = out.Flush() // the client may be gone

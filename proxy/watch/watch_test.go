@@ -15,7 +15,7 @@ import (
 )
 
 // A watch ends when its time is up: with bookmarks, without bookmarks, and when it asks for
-// bookmarks and gets none. It wakes for nothing else.
+// bookmarks and gets none. Nothing else wakes it.
 func TestWatchEnds(t *testing.T) {
 	for _, bookmarks := range []bool{false, true} {
 		for _, uncached := range []bool{false, true} {
@@ -39,7 +39,7 @@ func watchToItsEnd(t *testing.T, bookmarks, uncached bool) {
 		defer close(ended)
 		w.Run(t.Context(), &exchange.ChunkWriter{To: &written})
 	}()
-	for rv := 3; rv < 20; rv++ { // else a bookmark says nothing new
+	for rv := 3; rv < 20; rv++ { // otherwise bookmarks would have no new resourceVersion
 		time.Sleep(10 * time.Second)
 		cachetest.Apply(t, c, cachetest.ConfigMap(t, 0, rv))
 	}
@@ -80,7 +80,7 @@ func TestDrainedWatchIsNeverSilent(t *testing.T) {
 }
 
 // When the cache starts again, the client is told that its watch cannot go on. When the cache ends,
-// the client is told nothing: a new watch shows it.
+// the client is told nothing, because a new watch will tell.
 func TestWatchOfAnEpochThatIsOver(t *testing.T) {
 	for what, over := range map[string]func(*watchcache.Cache){
 		"begun anew": func(c *watchcache.Cache) { c.Reset(nil, 1) },
@@ -104,7 +104,7 @@ func TestWatchOfAnEpochThatIsOver(t *testing.T) {
 	}
 }
 
-// paramsOf are the parameters of a watch of a cache after a state.
+// paramsOf returns the parameters of a watch of a cache that begins after a state.
 func paramsOf(tb testing.TB, c *watchcache.Cache, after watchcache.Snapshot) Params {
 	tb.Helper()
 	f := cachetest.Filter(tb, c)

@@ -23,7 +23,7 @@ type sluggish struct {
 		sync.Mutex
 		got bytes.Buffer
 	}
-	slept time.Duration // read after the last write
+	slept time.Duration // to be read after the last write
 }
 
 func (s *sluggish) got() []byte {
@@ -116,7 +116,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 	for quiet := time.Now(); time.Since(quiet) < backlog && came() < events && !isClosed(ended); {
 		time.Sleep(time.Minute)
 	}
-	if !isClosed(ended) { // else in time, as the rest shows, or without an answer for too long
+	if !isClosed(ended) { // otherwise it ended in time, as checked below, or had no review's answer for too long
 		if got := came(); got != events {
 			t.Errorf("%d of %d events came", got, events)
 		}
@@ -145,7 +145,7 @@ func watchAtRandom(t *testing.T, random *rand.Rand) {
 			t.Fatalf("%s instead of %s", line, want)
 		}
 	}
-	// A large event is many writes, without reviews in between.
+	// A large event takes many writes, without reviews in between.
 	if w.recheck.every > 0 && reviews < int((took-client.slept)/(5*time.Minute)) {
 		t.Errorf("%d reviews in %v, %v of which the client slept", reviews, took, client.slept)
 	}
