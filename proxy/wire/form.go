@@ -11,7 +11,8 @@ type Form interface {
 	// watch.
 	ContentType() string
 	StreamType() string
-	// Kept tells that a list has the cached items unchanged. Otherwise AppendItem converts them.
+	// Kept tells whether a list contains the cached items unchanged. Otherwise AppendItem converts
+	// them.
 	Kept() bool
 	AppendItem(dst, object []byte) ([]byte, error)
 	// AppendListHead and AppendListTail write a list without its items, whose length in bytes is
@@ -39,7 +40,7 @@ type Kind struct {
 	// Sorted is true for custom resources: their keys are sorted, and their items have kind and
 	// apiVersion.
 	Sorted bool
-	// Protobuf tells that the cache keeps the objects in protobuf.
+	// Protobuf tells whether the cache keeps the objects in protobuf.
 	Protobuf bool
 }
 

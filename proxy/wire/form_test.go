@@ -192,7 +192,7 @@ func TestMetadataOfCustomResources(t *testing.T) {
 	}
 }
 
-// Unknown metadata is not dropped: upstream has to write it.
+// Metadata with unknown fields is not written without them: upstream has to answer.
 func TestUnknownMetadataIsNotForgotten(t *testing.T) {
 	const object = `{"apiVersion":"e.c/v1","kind":"G","metadata":{"name":"w","novelty":{"x":1},"resourceVersion":"9"}}`
 	for name, c := range map[string]Choice{"JSON": metaJSON, "protobuf": metaProto} {
@@ -207,7 +207,7 @@ func TestUnknownMetadataIsNotForgotten(t *testing.T) {
 	}
 }
 
-// No object makes it panic, and only its metadata is cut out.
+// No object makes the functions panic, and they cut out exactly the object's metadata.
 func FuzzPartial(f *testing.F) {
 	pod := samplePod()
 	message, err := pod.Marshal()

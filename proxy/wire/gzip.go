@@ -18,7 +18,8 @@ import (
 //
 // Kube-apiserver compresses a list as a whole. Compressed alone, a segment of few small objects
 // would be larger than in that list. So a segment may refer to the end of the segment before it,
-// its context. After an update, two segments are made again.
+// its context. After an update, two segments are made again: the changed one and the one that
+// refers to it.
 
 const (
 	// GzipThreshold is the length above which kube-apiserver compresses a body.
@@ -49,8 +50,8 @@ func (s *Segment) Len() int { return len(s.deflated) }
 
 var deflaters = sync.Pool{New: func() any { return must(flate.NewWriter(nil, deflateLevel)) }}
 
-// NewSegment compresses a piece of a body. It may only follow a segment that ends with the context.
-// The context may be empty.
+// NewSegment compresses a piece of a body. The result may only follow a segment whose plain bytes
+// end with context, which may be empty.
 func NewSegment(context, plain []byte) *Segment {
 	w := deflaters.Get().(*flate.Writer)
 	defer deflaters.Put(w)
@@ -111,7 +112,7 @@ func combine(crc uint32, s *Segment) uint32 { return multiply(crc, s.shift) ^ s.
 
 const one = uint32(1) << 31
 
-// multiply is the product of two polynomials modulo that of the CRC.
+// multiply is the product of two polynomials modulo the CRC's polynomial.
 func multiply(a, b uint32) (product uint32) {
 	for ; a != 0; a <<= 1 {
 		if a&one != 0 {

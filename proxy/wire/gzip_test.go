@@ -37,7 +37,8 @@ func joined(t *testing.T, pieces [][]byte, length int64) []byte {
 	return body
 }
 
-// A body in any segments, stored or deflated, is one gzip member with its own checksum.
+// However a body is divided into segments, stored or deflated, the result is one gzip member with
+// the right checksum.
 func FuzzGzip(f *testing.F) {
 	f.Add([]byte(""), uint64(1))
 	f.Add([]byte("hello, hello, hello"), uint64(2))

@@ -14,7 +14,7 @@ type Indenter struct {
 	escaped bool // after a backslash
 }
 
-// indentPiece is how many bytes are collected for a write.
+// indentPiece is the number of bytes that are collected for a write.
 const indentPiece = 16 << 10
 
 // NewIndenter returns an Indenter. Flush writes the rest.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// JSON that is written in any pieces gives the same result as json.Indent for the whole.
+// However JSON is divided into writes, the result is the same as json.Indent's for the whole.
 func FuzzIndenter(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `[]`, `[[],{},[{}]]`, `{"a":[1,2.5e3,null,true],"b":{"c":"d\"\\","é":"{[,:]}"}}`, "{\"a\" :\n[ 1 , {} ]\t}\n",

@@ -163,7 +163,7 @@ func NegotiateError(accept string, pretty bool) Choice {
 // when asked.
 func Pretty(query, userAgent string) bool {
 	if strings.Contains(query, "pretty") {
-		values, _ := url.ParseQuery(query) // of a malformed query the readable part counts
+		values, _ := url.ParseQuery(query) // in a malformed query, only the readable part counts
 		if parameter := values.Get("pretty"); parameter != "" {
 			pretty, _ := strconv.ParseBool(parameter)
 			return pretty

@@ -99,8 +99,8 @@ func TestNegotiateError(t *testing.T) {
 	}
 }
 
-// No header makes it panic. A clause names every form. Only after plain protobuf may another form
-// follow.
+// No header makes Negotiate panic. Each returned form is named by a clause. Only after plain
+// protobuf may another form follow.
 func FuzzNegotiate(f *testing.F) {
 	for _, s := range []string{
 		"", "*/*", "application/json;q=0.5,application/yaml", table, protobuf + partialList + ",application/json", ",", ";q=", "application/json;q=NaN", "*",
