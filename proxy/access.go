@@ -22,7 +22,7 @@ func (s *Server) authenticate(ctx context.Context, req *exchange.Request) (refus
 			"the upstream apiserver cannot be asked to review the credentials of the request"), exchange.FromProxy)
 	case err != nil:
 		refusal = req.Fail(exchange.Failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized"), exchange.FromProxy)
-		refusal.Close = true // its connection counts for no user
+		refusal.Close = true // no user's limit counts this connection
 		return refusal
 	}
 	req.Identity = caller
@@ -56,13 +56,13 @@ func (s *Server) refuseBrowser(req *exchange.Request, rt *exchange.Route) (refus
 	s.metrics.Browsers.WithLabelValues("clients", reason).Inc()
 	refusal = req.Fail(browser.ForbiddenPage(reason, browser.OwnOrigin(req.TLS != nil, req.Host)), exchange.FromProxy)
 	browser.Isolate(refusal.Header)
-	refusal.Close = true // its connection counts for no user
+	refusal.Close = true // no user's limit counts this connection
 	return refusal
 }
 
-// hostFits tells whether the Host of a request is one that no page can have pointed here. A browser
-// cannot reach a Unix socket by itself, but a bridge may stand in front of the socket. A
-// certificate is valid only for its own names.
+// hostFits tells whether a request's Host is safe: no web page can have made this name resolve to
+// the proxy (DNS rebinding). With TLS, a page's own name would not match the certificate. A browser
+// cannot reach a Unix socket by itself, but something may forward requests to the socket.
 func (s *Server) hostFits(req *exchange.Request) bool {
 	o := s.options.Load()
 	switch {

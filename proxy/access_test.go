@@ -18,8 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// judging is an access that takes bearer tokens for user names. It allows reader everything, denies
-// stranger everything, and cannot decide about other users.
+// judging is an access that takes bearer tokens for user names. It allows the user "reader"
+// everything, denies the user "stranger" everything, and cannot decide about other users.
 func judging(t *testing.T) *access.Access {
 	t.Helper()
 	reviewer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,7 +42,7 @@ func judging(t *testing.T) *access.Access {
 				review.Status.Allowed = true
 			case "stranger":
 			default:
-				w.WriteHeader(http.StatusForbidden) // not to be tried again
+				w.WriteHeader(http.StatusForbidden) // a status that is not retried
 				return
 			}
 			answer = review

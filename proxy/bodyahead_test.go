@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Large bodies of waiting requests do not block the body of a request that has a slot, on one
-// connection.
+// On one connection, large bodies of waiting requests do not block the body of a request that has a
+// slot.
 func TestWaitingBodiesLetOthersPass(t *testing.T) {
 	limits := testLimits()
 	limits.Forwards = 1

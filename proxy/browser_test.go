@@ -52,7 +52,8 @@ const (
 	servicePath = "/api/v1/namespaces/a/services/s/proxy/login"
 )
 
-// browserCases are requests to a listener without authentication, and why each is refused.
+// browserCases are requests to a listener without authentication, with the reasons for which they
+// are refused.
 var browserCases = map[string]struct{ line, rest, reason string }{
 	// Pages of other origins in new browsers.
 	"watch by WebSocket":       {"GET " + watchPath, chrome + evilOrigin + handshake, browser.ReasonOrigin},
@@ -246,7 +247,7 @@ func TestBrowsersHTTP2(t *testing.T) {
 	}
 }
 
-// Browsers are served only by names that no page can have pointed to the listener.
+// Browsers are served only under names that no page can make resolve to the listener.
 func TestRebinding(t *testing.T) {
 	const name = "evil.example:8001"
 	var seen atomic.Int64
@@ -266,7 +267,7 @@ func TestRebinding(t *testing.T) {
 		{socket, name, curl, http.StatusAccepted},
 		{socket, "%2Frun%2Fproxy.sock", python, http.StatusBadRequest}, // no host
 		{socket, name, chrome, http.StatusForbidden},
-		{socket, name, "User-Agent: curl\r\nAccept-Language: *\r\n", http.StatusForbidden}, // a page can set that
+		{socket, name, "User-Agent: curl\r\nAccept-Language: *\r\n", http.StatusForbidden}, // a page can set the User-Agent
 		{socket, name, "Origin: http://" + name + "\r\n", http.StatusForbidden},
 		{socket, "localhost", chrome, http.StatusAccepted},
 	} {
@@ -276,7 +277,8 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// Credentials that a browser adds by itself do not help another origin's page. A bearer token does.
+// Credentials that a browser adds by itself do not get another origin's page served. A bearer token
+// does.
 func TestAmbientCredentials(t *testing.T) {
 	plain := Options{Options: read.Options{Access: &access.Access{}}}
 	over := Options{Options: read.Options{Access: &access.Access{}}, TLS: &tls.Config{}} //nolint:gosec // unused

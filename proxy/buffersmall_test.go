@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Answers of kube-apiserver's own groups are written at once. Other answers may be streams, and
-// each piece is written when it arrives.
+// Short answers of kube-apiserver's own groups are written as a whole. Other answers may be
+// streams, so each piece of them is written when it arrives.
 func TestShortAnswersAreBuffered(t *testing.T) {
 	over := make(chan struct{})
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

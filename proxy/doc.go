@@ -21,18 +21,19 @@
 //	browser/     requests that a web page may have made a browser send
 //	admin/       /metrics, /livez, /readyz, /status and the status page
 //
-// [Server.Handle] refuses, authenticates, asks the cache for a [read.Verdict], answers or forwards.
+// [Server.Handle] checks a request and authenticates its caller. Then it asks the cache for a
+// [read.Verdict], and answers or forwards the request.
 //
 // # Identity
 //
 // With authentication (package access) every request has a caller. Each answer from the cache is
 // authorized for its caller, with all attributes that the apiserver would look at. If upstream does
 // not answer the review, the read is forwarded. A forwarded request carries its caller's token and
-// none of the proxy's credentials. The proxy impersonates a caller that has a certificate. Requests
-// share an answer only if they have the same credentials.
+// none of the proxy's credentials. If the caller has a certificate instead, the proxy impersonates
+// the caller. Requests share an answer only if they have the same credentials.
 //
 // A request whose Connection header names an identity header is refused. A proxy would have to drop
-// the identity header. Upstream would then attribute the request to another user.
+// that identity header, and upstream would then attribute the request to another user.
 //
 // Without authentication the proxy serves only loopback addresses and Unix sockets, and requests
 // act as the proxy. A request with an Authorization header is forwarded without the proxy's

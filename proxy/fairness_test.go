@@ -79,7 +79,7 @@ func askAs(ctx context.Context, client *http.Client, user, method, url, body str
 }
 
 // A controller manager rolls a Deployment with a burst of writes. The writes wait for slots, and no
-// write is refused. Other users are served in that time.
+// write is refused. Other users are served meanwhile.
 func TestBurstOfWritesIsQueued(t *testing.T) {
 	const burst, forwards = 600, 400
 	gate := make(chan struct{})
@@ -132,7 +132,7 @@ func TestBurstOfWritesIsQueued(t *testing.T) {
 	waitFor(t, "nothing is held", func() bool { return s.forwardSlots.Taken() == 0 })
 }
 
-// A client that leaves no longer waits for a slot, with or without a body.
+// When a client leaves, its request stops waiting for a slot, with or without a body.
 func TestWaitingForwardIsGivenUp(t *testing.T) {
 	limits := testLimits()
 	limits.Forwards = 1
@@ -167,7 +167,7 @@ func TestWaitingForwardIsGivenUp(t *testing.T) {
 }
 
 // A request waits for a slot for its client's timeout, and a minute at most. Then it is refused. If
-// the memory for waiting requests is full, it is refused at once.
+// the memory for waiting requests is full, it is refused immediately.
 func TestPatienceOfForwards(t *testing.T) {
 	for query, want := range map[string]time.Duration{
 		"": time.Minute, "timeout=7s": 7 * time.Second, "timeout=5m": time.Minute, "timeout=x": time.Minute, "timeout=0s": time.Minute,
@@ -209,7 +209,7 @@ func expensiveSelector() string {
 	return strings.Join(terms, ",")
 }
 
-// Cheap reads overtake expensive reads that wait. A client that leaves no longer waits.
+// Cheap reads overtake expensive reads that wait. When a client leaves, its read stops waiting.
 func TestExpensiveReadWait(t *testing.T) {
 	cache, _ := cachetest.ConfigMaps(t, 2000)
 	s, address := serveFeeds(t, oneFeed{feed: &rawFeed{cache}}, http.NotFound, testLimits(), nil)
@@ -267,7 +267,7 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 			s, _ := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
 				<-gate
 				_, _ = w.Write(make([]byte, test.length/2))
-				_ = http.NewResponseController(w).Flush() // so that no length is known
+				_ = http.NewResponseController(w).Flush() // so that the answer has no length
 				_, _ = w.Write(make([]byte, test.length-test.length/2))
 			}, testLimits())
 			answers := make(chan *exchange.Response, sharers+2)

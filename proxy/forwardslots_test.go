@@ -55,7 +55,7 @@ func serveForwards(t *testing.T, upstream http.HandlerFunc, limits exchange.Limi
 	return serveFeeds(t, forwardsAll{}, upstream, limits, nil)
 }
 
-// serveFeeds runs a server over TLS that has the handler for upstream.
+// serveFeeds runs a server over TLS whose upstream is the handler.
 func serveFeeds(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, limits exchange.Limits, by *access.Access) (*Server, net.Addr) {
 	t.Helper()
 	return serveTo(t, feeds, upstream, Options{
@@ -63,7 +63,7 @@ func serveFeeds(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, limit
 	})
 }
 
-// serveStrangers runs a server that refuses long paths, before it knows the client.
+// serveStrangers runs a server that refuses long paths before it authenticates the client.
 func serveStrangers(t *testing.T, overTLS bool, limits exchange.Limits) (*Server, net.Addr) {
 	t.Helper()
 	limits.URIBytes = 64
@@ -123,7 +123,8 @@ func serveTo(t *testing.T, feeds read.Feeds, upstream http.HandlerFunc, options 
 	return s, listener.Addr()
 }
 
-// endless is an upstream of endless answers without a length. It tells when one is given up.
+// endless is an upstream of endless answers without a length. It reports when an answer is given
+// up.
 func endless(gaveUp chan<- struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		part := bytes.Repeat([]byte("x"), 64<<10)
@@ -144,7 +145,8 @@ func insecure(protocols ...string) *tls.Config {
 // testWait bounds every wait in a test.
 const testWait = 30 * time.Second
 
-// A client that leaves an answer unread does not hold its slot forever, however long the answer is.
+// A client that does not read its answer does not hold its slot forever, however long the answer
+// is.
 func TestUnreadForwardIsCut(t *testing.T) {
 	for _, protocol := range []string{"http/1.1", "h2"} {
 		t.Run(protocol, func(t *testing.T) {
@@ -193,8 +195,8 @@ func waitFor(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// HTTP/1.0 on a used connection has the same result, although the proxy writes the answer, not the
-// library.
+// The same is true for HTTP/1.0 on a used connection, although there the proxy writes the answer
+// itself.
 func TestUnreadForwardOfOldClientIsCut(t *testing.T) {
 	gaveUp := make(chan struct{}, 1)
 	limits := testLimits()
@@ -218,8 +220,8 @@ func TestUnreadForwardOfOldClientIsCut(t *testing.T) {
 	}
 }
 
-// A request takes a slot while upstream works on it. An endless answer takes one of its user's
-// watches instead, whatever its parameters say.
+// A request takes a slot while upstream works on it. A request with an endless answer counts as one
+// of its user's watches instead, whatever its parameters say.
 func TestSlotsOfForwards(t *testing.T) {
 	type taken struct{ slots, watches int }
 	for name, test := range map[string]struct {

@@ -22,12 +22,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// asCrowd makes the test binary a crowd of clients, in another process so that their memory is not
-// the server's. Its value is an address, their number, "tcp", "tls" or "h2", and what they do.
+// asCrowd makes the test binary run many clients, in a separate process so that their memory does
+// not count as the server's. Its value is an address, the number of clients, "tcp", "tls" or "h2",
+// and a behaviour.
 const asCrowd = "WATCHPROXY_TEST_AS_CROWD"
 
-// runCrowd connects the clients, lets each do its part, reports it, and waits for the end of its
-// input.
+// runCrowd connects the clients, lets each do its part, reports that this is done, and waits for
+// the end of its input.
 func runCrowd(order string) error {
 	fields := strings.Fields(order)
 	n, err := strconv.Atoi(fields[1])
@@ -57,13 +58,13 @@ func connectOne(address, over string) (net.Conn, error) {
 	return tls.Dial("tcp", address, insecure(protocol))
 }
 
-// longPath is refused before the client is known, and the connection goes on.
+// longPath is refused before the client is authenticated, and the connection stays open.
 var longPath = "/" + strings.Repeat("x", 100)
 
 // refused is a request for longPath.
 var refused = "GET " + longPath + " HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-// behaviours are what clients do before they fall silent.
+// behaviours are the actions of clients before they fall silent.
 var behaviours = map[string]func(net.Conn) error{
 	"silent": func(net.Conn) error { return nil },
 	"half": func(c net.Conn) error {
@@ -173,7 +174,8 @@ func startCrowd(t *testing.T, address string, n int, over, behaviour string) (en
 	return end
 }
 
-// least is the least memory in use for a while, heap and stacks: stacks shrink with collections.
+// least is the minimum memory in use over a while, heap and stacks, because stacks shrink only
+// during collections.
 func least() uint64 {
 	best := ^uint64(0)
 	for range 8 {
@@ -185,9 +187,9 @@ func least() uint64 {
 	return best
 }
 
-// A connection of an unknown client costs little memory, whatever the client has sent. With TLS,
-// crypto/tls takes 7 KiB of this memory. With HTTP/2, the library takes 14 KiB, and up to 4 KiB
-// more for reads and writes.
+// A connection of an unauthenticated client costs little memory, whatever the client has sent. With
+// TLS, crypto/tls takes 7 KiB of this memory. With HTTP/2, the library takes 14 KiB, and up to 4
+// KiB more for reads and writes.
 func TestMemoryOfUnknownConnections(t *testing.T) {
 	if cachetest.Race {
 		t.Skip("the race detector takes memory of its own")
@@ -212,7 +214,7 @@ func TestMemoryOfUnknownConnections(t *testing.T) {
 	} {
 		t.Run(test.over+" "+test.behaviour, func(t *testing.T) {
 			s, address := serveStrangers(t, test.over != "tcp", testLimits())
-			startCrowd(t, address.String(), 20, test.over, test.behaviour)() // the first ones fill caches
+			startCrowd(t, address.String(), 20, test.over, test.behaviour)() // the first clients fill caches
 			waitFor(t, "they have gone", func() bool { return s.listening.Connections() == 0 })
 			before := least()
 			end := startCrowd(t, address.String(), n, test.over, test.behaviour)

@@ -25,14 +25,14 @@ func heapNow() int64 {
 }
 
 // Unread watches hold one piece each, whatever the number and size of the events. The connection
-// and the stream take more, at both ends.
+// and the stream take additional memory, at both ends.
 func TestUnreadWatchesHoldLittle(t *testing.T) {
 	if cachetest.Race {
 		t.Skip("make test runs it without the race detector")
 	}
 	const (
 		watches = 100
-		stream  = 48 << 10 // goroutines and buffers of a stream; over HTTP/1 a connection with its client's end
+		stream  = 48 << 10 // goroutines and buffers of a stream; over HTTP/1 of a connection and its client
 	)
 	for _, events := range []struct{ n, size int }{{128, 30 << 10}, {40, 1 << 20}} {
 		c, _ := cachetest.Roomy(t)
@@ -52,7 +52,8 @@ func TestUnreadWatchesHoldLittle(t *testing.T) {
 				delivered := c.Stats().Delivered
 				before := heapNow()
 				open(address)
-				// Each has polled until it was blocked. The kernel takes a few pieces of HTTP/1.
+				// Each watch has polled until it was blocked. Over HTTP/1, the kernel takes a few
+				// pieces.
 				waitFor(t, "all watches have begun", func() bool { return c.Stats().Delivered-delivered >= watches })
 				var held int64
 				for still, was := 0, uint64(0); still < 5; still++ {

@@ -24,7 +24,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// lateTarget is a watch from before the history of pageOf's cache.
+// lateTarget is a watch that begins before the history of pageOf's cache.
 const lateTarget = watchTarget + "3"
 
 // lateWorld is a server whose cache knows little history. Its client leaves by calling leave.
@@ -46,7 +46,7 @@ func newLateWorld(t *testing.T) *lateWorld {
 	return w
 }
 
-// reset makes upstream's watches last until they are given up.
+// reset makes upstream's watches stay open until they are given up.
 func (w *lateWorld) reset() {
 	opening := func(context.Context) {}
 	asked := http.HandlerFunc(func(_ http.ResponseWriter, in *http.Request) { <-in.Context().Done() })
@@ -54,7 +54,7 @@ func (w *lateWorld) reset() {
 	w.asked.Store(&asked)
 }
 
-// free tells that nothing is held.
+// free tells whether nothing is held.
 func (w *lateWorld) free() bool {
 	w.s.limits.watches.mu.Lock()
 	defer w.s.limits.watches.mu.Unlock()
@@ -75,14 +75,14 @@ func protocolTransport(t *testing.T, protocol string) *http.Transport {
 
 // Whenever the client of a late watch leaves, its slot becomes free.
 func TestLateSlotsComeBack(t *testing.T) {
-	// Each stage calls leave at another moment.
+	// Each stage calls leave at a different moment.
 	stages := map[string]func(w *lateWorld, leave func()){
 		"at once": func(_ *lateWorld, leave func()) { leave() },
 		"while the cache is asked": func(w *lateWorld, leave func()) {
 			opening := func(ctx context.Context) {
 				leave()
 				select {
-				case <-ctx.Done(): // HTTP/2 tells at once
+				case <-ctx.Done(): // HTTP/2 reports it immediately
 				case <-time.After(10 * time.Millisecond):
 				}
 			}

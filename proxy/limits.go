@@ -12,7 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// perUserCounts count what each user has open.
+// perUserCounts counts the connections or watches that each user has open.
 type perUserCounts struct {
 	mu struct {
 		sync.Mutex
@@ -20,7 +20,7 @@ type perUserCounts struct {
 	}
 }
 
-// take counts one more, up to most.
+// take counts one more for a user, unless the user has most already.
 func (h *perUserCounts) take(name string, most int) (giveBack func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,7 +47,7 @@ type limiter struct {
 	connections, watches perUserCounts
 }
 
-// admit counts the request's connection for its user, or refuses.
+// admit counts the request's connection against its user's limit, or refuses the request.
 func (l *limiter) admit(req *exchange.Request) (refusal *exchange.Response) {
 	name := req.User()
 	if req.Conn.Crowded() {
@@ -77,7 +77,7 @@ func (l *limiter) tooMany(req *exchange.Request, limit, message string) *exchang
 	return resp
 }
 
-// GaveUp implements read.Limiter. It answers a request that gave up waiting.
+// GaveUp implements read.Limiter. It answers a request whose wait has failed.
 func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string) *exchange.Response {
 	if errors.Is(err, context.Canceled) {
 		return exchange.ClientGone()
@@ -85,12 +85,12 @@ func (l *limiter) GaveUp(req *exchange.Request, err error, limit, message string
 	return l.tooMany(req, limit, message)
 }
 
-// admitForward waits for a slot upstream for as long as the client waits, because upstream knows
-// the user and has queues of its own. It refuses a request only if the memory for waiting requests
-// is full. A user gets at most half of the slots.
+// admitForward waits for a forwarded request's slot for as long as the client waits. It refuses a
+// request only if the memory for waiting requests is full. With authentication, a user gets at most
+// half of the slots.
 func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exchange.Route) (done func(), refusal *exchange.Response) {
 	if lasting(rt) {
-		return s.limits.AdmitWatch(req) // it takes no slot, but memory while it lasts
+		return s.limits.AdmitWatch(req) // it takes memory while it is open, but no slot
 	}
 	user := req.User()
 	w, err := s.forwardSlots.Enter(fair.Claim{User: user, Size: 1, Cost: 1, Held: req.Held()})
@@ -106,8 +106,8 @@ func (s *Server) admitForward(ctx context.Context, req *exchange.Request, rt exc
 	return sync.OnceFunc(func() { s.forwardSlots.Give(user, 1) }), nil
 }
 
-// lasting tells whether a request has no time limit. Upstream does not count such requests as in
-// flight either, nor upgraded requests.
+// lasting tells whether a request has no time limit. Upstream does not count these requests, or
+// upgraded ones, as in flight either.
 func lasting(rt exchange.Route) bool {
 	switch rt.Subresource {
 	case "attach", "exec", "log", "portforward", "proxy":
@@ -117,19 +117,20 @@ func lasting(rt exchange.Route) bool {
 }
 
 const (
-	// fallbackReads and fallbackWatches bound the reads that upstream answers at a time while a
-	// cache is not up to date. Many such reads come at the same time. Reads beyond the bound wait
-	// for up to fallbackWait.
+	// fallbackReads and fallbackWatches bound how many reads and watches upstream serves at a time
+	// because a cache is not up to date. Many such requests can come at the same time. Requests
+	// above the bound wait for up to fallbackWait.
 	fallbackReads   = 64
 	fallbackWatches = 256
 	fallbackWait    = 10 * time.Second
-	// soonerMost bounds the lists that go upstream at a time because upstream answers sooner. If
-	// there are several users, each gets at most half.
+	// soonerMost bounds how many lists are forwarded at a time because upstream answers them faster
+	// than the cache. With authentication, each user gets at most half.
 	soonerMost = 32
-	// soonerPatience is the least time that upstream gets for such a list before the cache answers.
+	// soonerPatience is the minimum time for which the proxy waits for upstream's answer to such a
+	// list before the cache answers.
 	soonerPatience  = 2 * time.Second
 	tooManyForwards = "too many requests wait for the upstream apiserver"
-	// lostPatience is how long a read waits for a lost upstream.
+	// lostPatience is the maximum time for which a read waits for an upstream that feeds have lost.
 	lostPatience = 5 * time.Second
 )
 
@@ -158,10 +159,10 @@ func (l fallbackLimiter) admit(ctx context.Context, verb string) (leave func(), 
 	}
 }
 
-// lateMax bounds the forwarded watches that begin before a cache's history. A cache knows less of
-// the past than upstream, unless such a watch started the cache. But upstream keeps each forwarded
-// watch for half an hour. Further watches get kube-apiserver's "too old resource version". Their
-// clients then list again, and the list costs upstream nothing.
+// lateMax bounds the forwarded watches that begin before a cache's history. Upstream can serve
+// them, because its history usually goes back further than the cache's. But a forwarded watch stays
+// open upstream for half an hour. Watches above the bound get kube-apiserver's "too old resource
+// version". Their clients then list again, and the cache answers these lists.
 const lateMax = 32
 
 // admitLate takes a slot if one is free.

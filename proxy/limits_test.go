@@ -18,7 +18,8 @@ func testLimits() exchange.Limits {
 	}
 }
 
-// A user is counted until everything is given back, once each, and then forgotten.
+// A user is counted until everything is given back. Each item counts once, and then the user is
+// forgotten.
 func TestPerUserCounts(t *testing.T) {
 	var h perUserCounts
 	first, ok := h.take("a", 2)
@@ -42,7 +43,7 @@ func TestPerUserCounts(t *testing.T) {
 	}
 }
 
-// A forwarded watch or log counts among its user's watches while it lasts.
+// A forwarded watch or log counts as one of its user's watches while it is open.
 func TestLastingForwardsAreCounted(t *testing.T) {
 	limits := testLimits()
 	limits.UserWatches = 1

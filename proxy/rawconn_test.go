@@ -12,11 +12,11 @@ import (
 )
 
 // rawConn is the server's side of a connection whose client has sent everything. After the last
-// byte the client has gone. CancelWhenGone looks for the client during an answer. Its reads do not
-// see the end: they wait until they are stopped. A read by CancelWhenGone is recognised by this
-// name on the stack, so that nothing depends on timing.
+// byte the client has gone. CancelWhenGone reads during an answer, to notice that the client
+// leaves. These reads do not see the end: they wait until they are stopped. They are recognised by
+// the name CancelWhenGone on the stack, so that nothing depends on timing.
 type rawConn struct {
-	piece  int           // the most bytes of one Read, 0 for no bound
+	piece  int           // the maximum number of bytes of one Read; 0 means no bound
 	closed chan struct{} // closed by Close
 	mu     struct {
 		sync.Mutex

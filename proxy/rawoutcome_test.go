@@ -41,7 +41,7 @@ func hear(r *http.Request) *heard {
 	return h
 }
 
-// tellsWho tells the headers that identify a user to an apiserver.
+// tellsWho tells whether a header identifies a user to an apiserver.
 func tellsWho(name string) bool {
 	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, exchange.ImpersonatePrefix)
 }
@@ -59,7 +59,7 @@ func (h *heard) endToEnd() http.Header {
 			"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 		}, name), name == "Content-Length":
 		case name == "User-Agent":
-			// net/http sends one, and drops an empty one.
+			// net/http sends this header itself, and drops an empty one.
 			if values[0] != "" {
 				kept[name] = values[:1]
 			}
@@ -81,14 +81,14 @@ type outcome struct {
 	query          string
 	opened         bool   // a cache was opened
 	sent           bool   // it was forwarded
-	heard          *heard // by upstream; nil if it was cut before
+	heard          *heard // by upstream; nil if the connection was closed before
 }
 
 func (o *outcome) String() string {
 	return fmt.Sprintf("%s %q (asked the cache: %t, forwarded: %t)", o.method, o.target, o.opened, o.sent)
 }
 
-// contradicts tells how the proxy's reading of a request differs from the apiserver's reading of
+// contradicts returns an error if the proxy reads a request differently from the apiserver, given
 // the same bytes.
 func (o *outcome) contradicts(want *heard) error {
 	if o.method != want.method || o.target != want.target {
@@ -108,8 +108,8 @@ func (o *outcome) contradicts(want *heard) error {
 	return nil
 }
 
-// misasks compares what the apiserver would authorize itself with the review before a cached
-// answer.
+// misasks compares what the apiserver would authorize itself with what the proxy had authorized
+// before a cached answer.
 func (o *outcome) misasks(info *apirequest.RequestInfo) error {
 	if !info.IsResourceRequest {
 		return errors.New("asks a cache for what is no resource to the apiserver")
@@ -130,8 +130,8 @@ func (o *outcome) misasks(info *apirequest.RequestInfo) error {
 	return nil
 }
 
-// attributesText is everything an authorizer sees except for the API prefix. It sees nothing of
-// malformed selectors, which are never answered from a cache.
+// attributesText is everything that an authorizer sees, except the API prefix. An authorizer does
+// not see malformed selectors. A cache never answers requests with them.
 func attributesText(a authorizer.Attributes) string {
 	byField, fieldErr := a.GetFieldSelector()
 	byLabel, labelErr := a.GetLabelSelector()
@@ -140,7 +140,7 @@ func attributesText(a authorizer.Attributes) string {
 		a.IsResourceRequest(), a.GetPath(), byField, fieldErr, byLabel, labelErr)
 }
 
-// differs compares a request from the proxy with the same request from the client itself.
+// differs compares a request that the proxy sent with the same request sent by the client itself.
 func (h *heard) differs(want *heard) error {
 	for _, part := range []struct {
 		what      string

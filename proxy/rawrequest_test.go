@@ -8,9 +8,9 @@ import (
 )
 
 // Whatever the bytes, the proxy does not crash, and reads the same requests as the apiserver. A
-// forwarded request arrives as the apiserver would have read it from the client. The cache is asked
-// a question with the same meaning that the request has for the apiserver. The proxy may refuse or
-// cut requests that the apiserver would accept.
+// forwarded request arrives as the apiserver would have read it from the client. What the proxy
+// asks the cache means the same as the request means to the apiserver. The proxy is allowed to
+// refuse requests that the apiserver would accept, or to close the connection.
 func FuzzRawRequest(f *testing.F) {
 	for _, seed := range rawSeeds {
 		f.Add([]byte(strings.ReplaceAll(seed, "\n", "\r\n")), uint8(0))
@@ -41,9 +41,9 @@ func FuzzRawRequest(f *testing.F) {
 	})
 }
 
-// hearsUnspaced tells whether the apiserver would also read the i-th request without the empty
-// lines before it, and continues without these lines. A server may skip empty lines (RFC 9112,
-// 2.2): fasthttp does, net/http does not.
+// hearsUnspaced tells whether the apiserver would read the i-th request if there were no empty
+// lines before it. The exchange continues without these lines. A server may skip empty lines (RFC
+// 9112, 2.2): fasthttp does, net/http does not.
 func (w *parserDiff) hearsUnspaced(tb testing.TB, x *rawExchange, i int) bool {
 	tb.Helper()
 	line := []byte(x.outcomes[i].method + " " + x.outcomes[i].target + " ")

@@ -27,7 +27,7 @@ import (
 )
 
 // parserDiff sends the same bytes to a proxy and to a server like kube-apiserver, one connection at
-// a time, and records what each reads.
+// a time, and records what each of them reads.
 type parserDiff struct {
 	forwardsAll
 	proxy  *rawListener
@@ -36,13 +36,13 @@ type parserDiff struct {
 	mu     struct {
 		sync.Mutex
 		astray   bool // a request was not numbered
-		run      int  // counts connections; late requests of earlier ones are ignored
+		run      int  // counts connections; late requests of earlier connections are ignored
 		outcomes []*outcome
 		heard    []*heard
 	}
 }
 
-// numbered is the header that tells upstream the number of the outcome.
+// numbered is the header that carries the number of the outcome to upstream.
 const numbered = "X-Raw-Request-Number"
 
 func newParserDiff(tb testing.TB) *parserDiff {
@@ -159,7 +159,7 @@ func (w *parserDiff) apiserver(_ http.ResponseWriter, r *http.Request) {
 	w.mu.heard = append(w.mu.heard, h)
 }
 
-// rawExchange is the result of the same bytes on two connections.
+// rawExchange is the result of sending the same bytes on two connections.
 type rawExchange struct {
 	raw      []byte
 	outcomes []*outcome
@@ -167,7 +167,8 @@ type rawExchange struct {
 	answers  []byte
 }
 
-// send sends bytes to both. The proxy gets them in pieces; 0 for all at once.
+// send sends bytes to both servers. The proxy gets them in pieces of this size; 0 means all
+// together.
 func (w *parserDiff) send(tb testing.TB, raw []byte, piece int) rawExchange {
 	tb.Helper()
 	w.mu.Lock()

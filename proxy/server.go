@@ -27,21 +27,24 @@ type Options struct {
 	read.Options
 	// Drain is the time over which open watches end at shutdown.
 	Drain time.Duration
-	// Stall is how long a client may leave a watch unread before its connection is cut.
+	// Stall is the time for which a client may leave a watch unread before it is disconnected.
 	Stall time.Duration
-	// TLS is nil for plain HTTP. It offers HTTP/1.1 and HTTP/2.
+	// TLS is nil for plain HTTP/1.1. With TLS, the server offers HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
-	// AnyHost allows any Host, as on a Unix socket, unless a browser may have sent the request.
+	// AnyHost accepts any Host header, for example on a Unix socket, unless a browser may have sent
+	// the request.
 	AnyHost bool
-	// Limits bound what clients may take.
+	// Limits bound the resources that clients may use.
 	Limits exchange.Limits
 	// AccessLog is the probability, from 0 to 1, that a request is logged.
 	AccessLog float64
-	// Workspace bounds the memory of one-off answers and of waiting requests, in bytes; 0 is
-	// 128 MiB. An answer that does not fit is forwarded.
+	// Workspace bounds the memory, in bytes, of answers that are made for one request, such as
+	// YAML. 0 means 128 MiB. If an answer does not fit, its request is forwarded. Waiting requests
+	// may use another quarter of this memory.
 	Workspace int64
-	// GoawayChance is the probability, from 0 to 1, that a request over HTTP/2 is the last on its
-	// connection. This spreads clients over replicas.
+	// GoawayChance is the probability, from 0 to 1, that an HTTP/2 request makes the server end its
+	// connection with GOAWAY. The client then opens a new connection, so clients spread over
+	// replicas.
 	GoawayChance float64
 }
 
@@ -55,7 +58,7 @@ type Server struct {
 	metrics  *metrics.Metrics
 	log      *zap.Logger
 
-	ctx       context.Context // ends when open requests are cut
+	ctx       context.Context // ends when open requests are aborted
 	cut       context.CancelFunc
 	draining  context.Context // ends when the server begins to drain
 	drain     context.CancelFunc
@@ -63,13 +66,13 @@ type Server struct {
 	sharing   *forward.Sharing
 	listening *listen.Server
 	fallbacks fallbackLimiter
-	// workspace holds one-off answers.
+	// workspace holds answers that are made for one request.
 	workspace *fair.Workspace
 	limits    limiter
 	reader    *read.Reader
 	// forwardSlots are for forwarded requests, readSlots for expensive reads from the cache.
 	forwardSlots, readSlots *fair.Queue
-	soonerSlots             *fair.Queue // for lists that upstream answers sooner
+	soonerSlots             *fair.Queue // for lists that upstream answers faster than the cache
 }
 
 // NewServer returns a server; Serve runs it.
@@ -101,11 +104,11 @@ func (s *Server) listen(h listen.Handler) *listen.Server {
 	})
 }
 
-// divide sets up the shares of users. Without authentication all clients are one user, and may use
-// everything. In addition to the workspace, waiting requests may take memory of a quarter of its
-// size.
+// divide sets up the slots and memory that users share. Without authentication all clients count as
+// one user, which may use everything. In addition to the workspace, waiting requests may take a
+// quarter of its size.
 func (s *Server) divide(options *Options) {
-	const waitingForwards, waitingReads = 8, 16 // parts of the memory
+	const waitingForwards, waitingReads = 8, 16 // an eighth and a sixteenth of the memory
 	memory, users := cmp.Or(options.Workspace, workspaceSize), int64(1)
 	if options.Access != nil {
 		users = 2
@@ -115,12 +118,11 @@ func (s *Server) divide(options *Options) {
 	s.forwardSlots = fair.NewQueue(int64(options.Limits.Forwards), max(1, int64(options.Limits.Forwards)/users), forwards)
 	s.readSlots = fair.NewSlots(reads)
 	s.workspace = fair.NewWorkspace(memory, memory/users, reads)
-	s.workspace.CollectAfter(options.Workspace / 2) // without a budget, memory has no bound
+	s.workspace.CollectAfter(options.Workspace / 2) // never if there is no memory budget
 }
 
-// SetOptions changes the running server's options, except for TLS, Access, AnyHost, Stall,
-// Workspace and, of the limits, HeaderBytes, Read, Idle and Forwards. Open requests keep the old
-// options.
+// SetOptions changes the running server's options, except TLS, Access, AnyHost, Stall, Workspace
+// and the limits HeaderBytes, Read, Idle and Forwards. Open requests keep the old options.
 func (s *Server) SetOptions(o Options) {
 	now := *s.options.Load()
 	o.TLS, o.Access, o.AnyHost, o.Stall, o.Workspace = now.TLS, now.Access, now.AnyHost, now.Stall, now.Workspace
@@ -128,12 +130,12 @@ func (s *Server) SetOptions(o Options) {
 	s.options.Store(&o)
 }
 
-// Serve serves l until ctx ends, then closes it and drains: watches end over the drain time,
-// requests in flight finish, the rest is cut.
+// Serve serves l until ctx ends. Then it closes l and drains: watches end over the drain time,
+// requests in flight may finish, and the remaining connections are closed.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.listening.Serve(ctx, l) }
 
-// Handle implements listen.Handler. It turns a panic into an error response. Otherwise one bad
-// request could end a thousand watches.
+// Handle implements listen.Handler. It turns a panic into an error response, because otherwise one
+// bad request could end all watches.
 func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) (resp *exchange.Response) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -167,7 +169,7 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	}
 	t, done := &forward.Trip{Takes: v.Timed.Takes()}, func() {}
 	if req.Method == http.MethodGet && rt.Resource && rt.Plain && s.feeds.Lost(rt.GVR) >= read.LostGrace {
-		t.Patience = lostPatience // for any reason to forward it
+		t.Patience = lostPatience // whatever the reason to forward it
 	}
 	switch {
 	case v.Reason.Stale():
@@ -184,8 +186,8 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	return s.timedForward(ctx, req, *rt, t, v.Timed, done)
 }
 
-// forwardSooner forwards a list that upstream answers sooner. It returns false if upstream is busy
-// or takes too long. The cache then answers.
+// forwardSooner forwards a list that upstream usually answers faster than the cache. If upstream is
+// busy or takes too long, it returns false, and the cache answers.
 func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt exchange.Route, timed *read.Timed) (resp *exchange.Response, ok bool) {
 	slot := fair.Claim{User: req.User(), Size: 1, Cost: 1}
 	if !s.forwardSlots.Try(slot) {
@@ -195,7 +197,7 @@ func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt ex
 	if !s.soonerSlots.Try(slot) {
 		return nil, false
 	}
-	defer s.soonerSlots.Give(slot.User, slot.Size) // upstream has done most of its work
+	defer s.soonerSlots.Give(slot.User, slot.Size) // by then, upstream has done most of its work
 	t := &forward.Trip{Takes: timed.Takes()}
 	t.Patience = max(soonerPatience, 10*t.Takes)
 	resp = s.timedForward(ctx, req, rt, t, timed, func() {})
@@ -240,8 +242,8 @@ func (s *Server) refuse(ctx context.Context, req *exchange.Request, rt *exchange
 	return s.limits.admit(req)
 }
 
-// forward sends a request upstream. Done is called once, at its end. A watch ends within the drain
-// time, like a watch from the cache.
+// forward sends a request upstream. It calls done once, when the request ends. When the server
+// drains, a forwarded watch ends within the drain time, like a watch from the cache.
 func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange.Route, t *forward.Trip, done func()) *exchange.Response {
 	if rt.Subresource != "proxy" && req.Body != nil {
 		most := s.options.Load().Limits.BodyBytes
@@ -260,7 +262,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	if rt.Verb != "watch" {
 		resp := s.forwards.Send(ctx, nil, req, t, done)
 		if resp.Lasts = lasting(rt); resp.Tunnel != nil && !resp.Lasts {
-			admitted() // it is an upgrade, and may last
+			admitted() // an upgraded connection may last, so it holds no slot
 		}
 		return resp
 	}
@@ -274,12 +276,12 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	return resp
 }
 
-// drainShare is when in the drain a watch ends. Watches are spread over the drain time, so that
-// clients do not reconnect all at once.
+// drainShare returns a random delay, up to the drain time, after which a watch ends. The delays
+// differ so that clients do not all reconnect at the same time.
 func (s *Server) drainShare() time.Duration { return rand.N(s.options.Load().Drain + 1) }
 
 // Answered implements listen.Handler. It counts a request whose answer is about to be written, and
-// logs a sample. It logs no queries: they may hold secrets.
+// logs a sample. It logs no queries, because they may hold secrets.
 func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	s.metrics.Request(rt, resp, took)
 	sampling := s.options.Load().AccessLog
@@ -292,7 +294,7 @@ func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchan
 		zap.String("userAgent", short(req.Header.Get("User-Agent"))), zap.String("auditID", short(resp.Header.Get("Audit-Id"))))
 }
 
-// short cuts a client's text for the log.
+// short truncates a client's text for the log.
 func short(s string) string {
 	const most = 512
 	if len(s) <= most {

@@ -39,7 +39,7 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// A client chooses texts of a log line, but not their length.
+// A client can choose texts of a log line, but cannot make them long.
 func TestAccessLogIsShort(t *testing.T) {
 	core, lines := observer.New(zap.InfoLevel)
 	s := &Server{metrics: metrics.New(prometheus.NewRegistry()), log: zap.New(core)}

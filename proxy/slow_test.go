@@ -113,8 +113,8 @@ func (c *slowClient) ended() {
 	}
 }
 
-// slowClients are slow in different ways. Each has the time after which the server cuts it. The
-// test reads from them once they have begun.
+// slowClients are slow in different ways. Each has the time after which the server disconnects it.
+// The test reads from a client once the client has begun.
 var slowClients = map[string]struct {
 	over  string // tcp, handshake: TLS before its handshake, tls, h2
 	begin func(c *slowClient)
@@ -198,7 +198,7 @@ func (c *slowClient) open(p http2.HeadersFrameParam, method, path string, more .
 	encoder := hpack.NewEncoder(&block)
 	fields := append([]string{":method", method, ":scheme", "https", ":authority", "localhost", ":path", path}, more...)
 	for pair := range slices.Chunk(fields, 2) {
-		_ = encoder.WriteField(hpack.HeaderField{Name: pair[0], Value: pair[1]}) // memory cannot fail
+		_ = encoder.WriteField(hpack.HeaderField{Name: pair[0], Value: pair[1]}) // a write to memory does not fail
 	}
 	p.StreamID, p.BlockFragment = 1, block.Bytes()
 	if err := c.frames.WriteHeaders(p); err != nil {
@@ -206,10 +206,10 @@ func (c *slowClient) open(p http2.HeadersFrameParam, method, path string, more .
 	}
 }
 
-// Everything slow has a deadline from its first byte to its last, not for each piece.
+// Each slow transfer has one deadline from its first byte to its last, not one for each piece.
 func TestSlowClientsAreCut(t *testing.T) {
 	certificates := selfSigned(t)
-	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // starts an endless clock outside of the bubble
+	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // starts fasthttp's clock, which never ends, outside of the bubble
 	for name, slow := range slowClients {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -280,7 +280,8 @@ func serveBubble(t *testing.T, certificates *tls.Config, overTLS bool) (s *Serve
 	}
 }
 
-// Streams of unknown clients end, and few last until their deadline, however many there are.
+// Streams of unauthenticated clients end. However many there are, only a bounded number lasts until
+// the deadline.
 func TestStrangersAreBounded(t *testing.T) {
 	certificates := selfSigned(t)
 	_ = new(fasthttp.Response).Write(bufio.NewWriter(io.Discard)) // as above

@@ -20,7 +20,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// rivalFeed is a feed that upstream may beat.
+// rivalFeed is a feed that upstream may outrun.
 type rivalFeed struct {
 	*rawFeed
 	leaves, late, hangs atomic.Bool
@@ -112,8 +112,8 @@ const (
 	anyJSON   = "application/json"
 )
 
-// If a feed left a list to upstream or was late for it, the feed learns how long upstream took. It
-// also learns which lists upstream failed to answer. The client's reading time does not count.
+// If a feed left a list to upstream or was too slow for it, the feed learns how long upstream took.
+// It also learns which lists upstream failed to answer. The client's reading time does not count.
 func TestFeedsAreToldOfAnswers(t *testing.T) {
 	var size, code atomic.Int64
 	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -213,8 +213,8 @@ func TestGetsJoinInTheirForm(t *testing.T) {
 	}
 }
 
-// Only reads of the most recent state get an older state, with its age, even if the object is not
-// in this state.
+// A feed may have a recent state that configuration allows. Only reads of the most recent state get
+// that older state, with its age, even if the object is not in this state.
 func TestAgeIsTold(t *testing.T) {
 	feed, _, get := rival(t, func(http.ResponseWriter, *http.Request) {}, object.JSON)
 	feed.age.Store(int64(1500 * time.Millisecond))
@@ -230,7 +230,8 @@ func TestAgeIsTold(t *testing.T) {
 	}
 }
 
-// If a get joins a run but gets no answer, it is forwarded soon: it waits for a probe or two.
+// If a get joins a freshness run but gets no answer soon, it is forwarded. It waits no longer than
+// one or two probes take.
 func TestGetsDoNotWaitForLong(t *testing.T) {
 	feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, object.JSON)
 	feed.hangs.Store(true)

@@ -16,8 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// oneFeed are the feeds of a server that caches one resource. Opening, if set, is called at each
-// Open.
+// oneFeed are the feeds of a server that caches one resource. If the field opening is set, each
+// Open calls it.
 type oneFeed struct {
 	forwardsAll
 	feed    read.Feed
@@ -37,7 +37,7 @@ func (f oneFeed) Open(ctx context.Context, _ schema.GroupVersionResource, _ obje
 
 const watchTarget = "/api/v1/namespaces/a/configmaps?watch=1&resourceVersion="
 
-// unreadHTTP2 opens watches on one connection whose client takes no data.
+// unreadHTTP2 opens watches on one connection. Its client gives no window for data.
 func unreadHTTP2(t *testing.T, address net.Addr, n int, target string) {
 	t.Helper()
 	c, err := tls.Dial(address.Network(), address.String(), insecure("h2"))
