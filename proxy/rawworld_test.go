@@ -93,14 +93,14 @@ type noting struct {
 	last *exchange.Request
 }
 
-// Handle implements listen.Handler.
+// Handle implements exchange.Handler.
 func (n *noting) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response {
 	n.last = req
 	n.w.begin(req)
 	return n.Server.Handle(ctx, req, rt)
 }
 
-// Answered implements listen.Handler.
+// Answered implements exchange.Handler.
 func (n *noting) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	if req != n.last {
 		n.w.begin(req)

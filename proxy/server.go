@@ -17,6 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/forward"
+	"github.com/watchproxy/watchproxy/proxy/h2"
 	"github.com/watchproxy/watchproxy/proxy/listen"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/read"
@@ -94,12 +95,12 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 }
 
 // listen returns the listening server of a handler.
-func (s *Server) listen(h listen.Handler) *listen.Server {
+func (s *Server) listen(h exchange.Handler) *listen.Server {
 	return listen.New(listen.Config{
 		Handler: h, Slots: s.readSlots, Metrics: s.metrics, Log: s.log, Serving: s.ctx, Cut: s.cut, Draining: s.draining, Drain: s.drain,
 		Options: func() listen.Options {
 			o := s.options.Load()
-			return listen.Options{Limits: o.Limits, TLS: o.TLS, Drain: o.Drain, Stall: o.Stall, GoawayChance: o.GoawayChance}
+			return listen.Options{Options: h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}, TLS: o.TLS, Drain: o.Drain}
 		},
 	})
 }
@@ -134,7 +135,7 @@ func (s *Server) SetOptions(o Options) {
 // requests in flight may finish, and the remaining connections are closed.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.listening.Serve(ctx, l) }
 
-// Handle implements listen.Handler. It turns a panic into an error response, because otherwise one
+// Handle implements exchange.Handler. It turns a panic into an error response, because otherwise one
 // bad request could end all watches.
 func (s *Server) Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) (resp *exchange.Response) {
 	defer func() {
@@ -280,7 +281,7 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 // differ so that clients do not all reconnect at the same time.
 func (s *Server) drainShare() time.Duration { return rand.N(s.options.Load().Drain + 1) }
 
-// Answered implements listen.Handler. It counts a request whose answer is about to be written, and
+// Answered implements exchange.Handler. It counts a request whose answer is about to be written, and
 // logs a sample. It logs no queries, because they may hold secrets.
 func (s *Server) Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	s.metrics.Request(rt, resp, took)

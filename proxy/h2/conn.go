@@ -20,27 +20,19 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Handler answers requests.
-type Handler interface {
-	// Handle answers a request. It may correct the route's verb, and does not panic.
-	Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response
-	// Answered is called before an answer is written.
-	Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration)
-}
-
 // Options are the settings of connections.
 type Options struct {
 	Limits exchange.Limits
 	// Stall is the time for which a client may leave a watch unread before it is disconnected.
 	Stall time.Duration
-	// GoawayChance is the probability, from 0 to 1, that a request makes the server end its
+	// GoawayChance is the probability, from 0 to 1, that an HTTP/2 request makes the server end its
 	// connection with GOAWAY.
 	GoawayChance float64
 }
 
 // Server serves connections on which TLS agreed on HTTP/2.
 type Server struct {
-	Handler Handler
+	Handler exchange.Handler
 	Options func() Options
 	Slots   *fair.Queue // for long answers
 	Metrics *metrics.Metrics

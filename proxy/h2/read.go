@@ -305,7 +305,7 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	if err != nil {
 		return err
 	}
-	if f.StreamEnded() && contentLength(req.Header) > 0 {
+	if f.StreamEnded() && frame.ContentLength(req.Header) > 0 {
 		return broken
 	}
 	req.Conn, req.TLS = c.net, c.net.TLSState

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
-	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,13 +14,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
-
-func contentLength(h http.Header) int64 {
-	if n, err := strconv.ParseInt(h.Get("Content-Length"), 10, 64); err == nil && n >= 0 {
-		return n
-	}
-	return -1
-}
 
 // handle answers a request.
 func (c *Conn) handle(s *stream, req *exchange.Request) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
@@ -59,7 +60,7 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 	case req == nil:
 		_ = s.body.fail(errClosed) // no bytes have arrived yet
 	default:
-		s.body.declared = contentLength(req.Header)
+		s.body.declared = frame.ContentLength(req.Header)
 		s.body.expects = req.Header.Get("Expect") != ""
 		req.Body = &exchange.Body{From: s.body, Length: s.body.declared}
 		req.Body.Extend = func() { s.body.deadline(req.Body.Deadline(c.server.Options().Limits.Read)) }

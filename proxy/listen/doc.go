@@ -1,5 +1,5 @@
 // Package listen serves the connections of one listener over HTTP/1.1 and HTTP/2, and hands
-// requests to a [Handler]. It is the only package that knows fasthttp.
+// requests to an [exchange.Handler]. It is the only package that knows fasthttp.
 //
 // Fasthttp gets a connection once the head of a request is complete (package conn). A stream takes
 // its connection over from fasthttp and writes the chunks itself. Package h2 serves HTTP/2 with

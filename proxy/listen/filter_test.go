@@ -15,6 +15,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/h2"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -53,7 +54,7 @@ func TestExpensiveFilterIsNotThePumps(t *testing.T) {
 	draining, drain := context.WithCancel(serving)
 	s := New(Config{
 		Handler: watches{t, c}, Options: func() Options {
-			return Options{Limits: exchange.Limits{HeaderBytes: 64 << 10, Read: time.Minute, Write: time.Minute, Idle: time.Minute, Connections: 10}, Stall: time.Minute}
+			return Options{Options: h2.Options{Limits: exchange.Limits{HeaderBytes: 64 << 10, Read: time.Minute, Write: time.Minute, Idle: time.Minute, Connections: 10}, Stall: time.Minute}}
 		},
 		Slots: fair.NewSlots(1 << 20), Metrics: metrics.New(prometheus.NewRegistry()), Log: zap.NewNop(),
 		Serving: serving, Cut: cut, Draining: draining, Drain: drain,

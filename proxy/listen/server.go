@@ -20,32 +20,18 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/metrics"
 )
 
-// Handler answers requests.
-type Handler interface {
-	// Handle answers a request. It may correct the route's verb, and does not panic.
-	Handle(ctx context.Context, req *exchange.Request, rt *exchange.Route) *exchange.Response
-	// Answered is called before an answer is written, even before the answer to a malformed
-	// request.
-	Answered(req *exchange.Request, rt exchange.Route, resp *exchange.Response, took time.Duration)
-}
-
 // Options are the settings of a listener.
 type Options struct {
-	Limits exchange.Limits
+	h2.Options
 	// TLS is nil for plain HTTP. With TLS, clients choose between HTTP/1.1 and HTTP/2.
 	TLS *tls.Config
 	// Drain is the time over which open watches are ended at shutdown.
 	Drain time.Duration
-	// Stall is the time for which a client may leave a watch unread before it is disconnected.
-	Stall time.Duration
-	// GoawayChance is the probability, from 0 to 1, that an HTTP/2 request makes the server end its
-	// connection with GOAWAY.
-	GoawayChance float64
 }
 
 // Config has what a Server needs.
 type Config struct {
-	Handler Handler
+	Handler exchange.Handler
 	Options func() Options
 	Slots   *fair.Queue // for long answers
 	Metrics *metrics.Metrics
@@ -80,8 +66,7 @@ func New(c Config) *Server {
 	s.pump.log, s.pump.most = c.Log, runtime.GOMAXPROCS(0)
 	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(c.Options().Limits.HeaderBytes)
 	s.h2 = &h2.Server{Handler: c.Handler, Slots: c.Slots, Metrics: c.Metrics, Log: c.Log, Serving: c.Serving, Draining: c.Draining, Options: func() h2.Options {
-		o := c.Options()
-		return h2.Options{Limits: o.Limits, Stall: o.Stall, GoawayChance: o.GoawayChance}
+		return c.Options().Options
 	}}
 	return s
 }

@@ -148,3 +148,11 @@ func ReadRequest(f *http2.MetaHeadersFrame) (*exchange.Request, error) {
 	req.SplitTarget()
 	return req, nil
 }
+
+// ContentLength is the length of a body by its header, or -1 if the header does not tell.
+func ContentLength(h http.Header) int64 {
+	if n, err := strconv.ParseInt(h.Get("Content-Length"), 10, 64); err == nil && n >= 0 {
+		return n
+	}
+	return -1
+}
