@@ -16,8 +16,8 @@ import (
 var (
 	// ErrNotReady says that the cache has not been filled yet.
 	ErrNotReady = errors.New("cache is not filled yet")
-	// ErrEnded says that a reader's state was abandoned: upstream
-	// went back in time, or the feed stopped. The reader starts anew.
+	// ErrEnded says that a reader's state was abandoned: upstream went back in time, or the feed
+	// stopped. The reader has to start again.
 	ErrEnded = errors.New("cache was ended or started anew")
 	// ErrLagged says that the log has dropped events that a cursor had not read yet.
 	ErrLagged = errors.New("cursor was left behind by the event log")
@@ -25,13 +25,13 @@ var (
 	ErrTooOld = errors.New("resourceVersion is too old")
 	// ErrTooNew says that the cache has not reached a resourceVersion.
 	ErrTooNew = errors.New("resourceVersion is not reached yet")
-	// ErrDiverged says that a change does not fit the cached state, so the cache
-	// missed something: the writer must list again.
+	// ErrDiverged says that a change does not fit the cached state. The cache has missed something,
+	// so the writer must list again.
 	ErrDiverged = errors.New("cache has diverged from upstream")
 )
 
-// Cache is the versioned cache of one resource. See the package documentation
-// for its shape and guarantees.
+// Cache is the versioned cache of one resource. The package documentation describes its structure
+// and guarantees.
 //
 // One goroutine at a time may call the writer methods: Reset, Apply, Advance, Replace, FastForward,
 // Confirm, Carry, Trim, End. Any goroutine may call all other methods at any time.
@@ -65,7 +65,7 @@ func (c *Cache) SetLimits(l Limits) { c.limits.Store(&l) }
 // Resource describes what the cache holds.
 func (c *Cache) Resource() *object.Resource { return &c.resource }
 
-// Bookmark is the form of upstream's bookmarks, nil until one was seen.
+// Bookmark returns upstream's form of bookmarks, or nil if none has been seen yet.
 func (c *Cache) Bookmark() *object.Bookmark { return c.bookmark.Load() }
 
 // SetBookmark sets the form of upstream's bookmarks.
@@ -89,15 +89,15 @@ func (c *Cache) notReady() error {
 	}
 }
 
-// WaitFresh waits until the cache is filled and has reached rv, and returns the
-// newest state. If ctx ends first, it returns an error that wraps [ErrTooNew]
-// or [ErrNotReady]; with [ErrTooNew] it also returns the state so far.
+// WaitFresh waits until the cache is filled and has reached rv, and then returns the newest state.
+// If ctx ends first, it returns an error that wraps [ErrTooNew] or [ErrNotReady]. With [ErrTooNew]
+// it also returns the newest state so far.
 func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
 	if v := c.view.Load(); v != nil && v.newest().rv >= rv {
 		return v.newest(), nil // the usual case takes no lock
 	}
 	for {
-		// Subscribe before looking: a publication in between must be noticed.
+		// Subscribe before loading the view, so that no publication in between is missed.
 		published := c.waiters.wait()
 		v := c.view.Load()
 		if v != nil && v.newest().rv >= rv {
@@ -117,9 +117,9 @@ func (c *Cache) WaitFresh(ctx context.Context, rv uint64) (Snapshot, error) {
 	}
 }
 
-// SnapshotAt returns the state that upstream had at rv. It fails with [ErrTooOld] if the log does
-// not reach back to rv or rv lies in a gap, with [ErrTooNew] if the log has not reached rv, and
-// with [ErrNotReady].
+// SnapshotAt returns the state that upstream had at rv. It fails with [ErrTooOld] if rv is older
+// than the log or lies in a gap, with [ErrTooNew] if the log has not reached rv, and with
+// [ErrNotReady] if there is no state yet.
 func (c *Cache) SnapshotAt(rv uint64) (Snapshot, error) {
 	v := c.view.Load()
 	switch {
@@ -141,8 +141,8 @@ type Change struct {
 	Object  *object.Object
 }
 
-// Reset begins a new epoch with the given state: objects sorted by key, at rv.
-// Cursors of the previous epoch end with [ErrEnded].
+// Reset begins a new epoch with the given state. The objects are sorted by key, and rv is their
+// resourceVersion. Cursors of the previous epoch end with [ErrEnded].
 func (c *Cache) Reset(objects []*object.Object, rv uint64) {
 	next := &view{epoch: 1, rv: rv, tree: c.build(objects), since: rv, first: 1, end: 1}
 	next.base = next.tree
@@ -159,7 +159,7 @@ func (c *Cache) Reset(objects []*object.Object, rv uint64) {
 
 var slotSeed = maphash.MakeSeed()
 
-// build makes the tree of a state. States of equal resources have the same slots.
+// build makes the tree of a state. The trees of all caches of a resource begin with the same slots.
 func (c *Cache) build(objects []*object.Object) tree.Tree {
 	return tree.Build(objects, maphash.String(slotSeed, fmt.Sprint(c.resource.GVR, c.resource.Encoding)))
 }
@@ -185,10 +185,10 @@ func (c *Cache) Apply(changes []Change, now time.Time) error {
 	return err
 }
 
-// repeats tells whether the view already contains a change. The view contains every change below
-// its resourceVersion. At that resourceVersion the state decides, because one revision can hold
-// several deletions: etcd deletes all keys of an expired lease at once, and kube-apiserver shares
-// leases among Events.
+// repeats tells whether the view already contains a change. Below the view's resourceVersion it
+// contains every change. At exactly that resourceVersion the object's state decides, because one
+// revision can hold several deletions. For example, etcd deletes all keys of an expired lease at
+// once, and kube-apiserver lets many Events share a lease.
 func (v *view) repeats(change Change) bool {
 	o := change.Object
 	if o.ResourceVersion() != v.rv {
@@ -201,7 +201,7 @@ func (v *view) repeats(change Change) bool {
 	return was != nil && was.ResourceVersion() == o.ResourceVersion()
 }
 
-// change turns a change into an event on this state.
+// change turns a change into an event, given the state v.
 func (v *view) change(change Change) (Event, error) {
 	o := change.Object
 	e := Event{Type: Modified, RV: o.ResourceVersion(), Object: o}
@@ -222,8 +222,8 @@ func (v *view) change(change Change) (Event, error) {
 	return e, nil
 }
 
-// commit publishes a view made from v, if it differs from v. Before that, it marks the cursors that
-// the new events could concern. After that, it signals them.
+// commit publishes the view next, which was made from v, unless nothing changed. Before publication
+// it marks the cursors that the new events could concern; afterwards it signals them.
 func (c *Cache) commit(v, next *view, now time.Time) {
 	trimmed := *next // cursors that the log leaves behind need marks, too
 	trimmed.trim(c.Limits(), now)
@@ -246,7 +246,7 @@ func (c *Cache) publish(v *view) {
 	c.waiters.release()
 }
 
-// filled is the published state, for writers.
+// filled returns the published view. Only writers may call it, after the first Reset.
 func (c *Cache) filled() *view {
 	v := c.view.Load()
 	if v == nil {
@@ -255,7 +255,7 @@ func (c *Cache) filled() *view {
 	return v
 }
 
-// Advance says that upstream has reached rv without further changes, as a bookmark does.
+// Advance records that upstream has reached rv without further changes, as a bookmark says.
 func (c *Cache) Advance(rv uint64, now time.Time) {
 	v := c.filled()
 	next := *v
@@ -263,8 +263,8 @@ func (c *Cache) Advance(rv uint64, now time.Time) {
 	c.commit(v, &next, now)
 }
 
-// Trim drops events beyond the age limit. The writer calls it now and
-// then, so that a quiet cache drops old events, too.
+// Trim drops events beyond the age limit. The writer calls it periodically, because otherwise a
+// quiet cache would keep old events.
 func (c *Cache) Trim(now time.Time) {
 	if v := c.view.Load(); v != nil {
 		next := *v
@@ -286,15 +286,15 @@ type Stats struct {
 	Ready           bool
 	Epoch           uint64
 	ResourceVersion uint64 // what the log has reached
-	Newest          uint64 // what readers see; FastForward can put it above ResourceVersion
+	Newest          uint64 // what readers see; above ResourceVersion after a FastForward
 	Since           uint64 // the oldest resourceVersion a watch can start from
 	Objects         int
 	Bytes           int64 // of the objects' JSON
 	LogEvents       int
-	LogBytes        int64 // what only the log keeps alive
+	LogBytes        int64 // of the memory that only the log keeps alive
 	Cursors         int
-	Events          uint64 // seen by the cache, in all epochs
-	Delivered       uint64 // by all cursors
+	Events          uint64 // applied to the cache, in all epochs
+	Delivered       uint64 // to all cursors together
 }
 
 // Stats returns the cache's present figures.

@@ -57,8 +57,8 @@ func apply(t testing.TB, c *watchcache.Cache, changes ...watchcache.Change) {
 	}
 }
 
-// show writes deltas as "ADDED web@2 2": the type, the object at its own
-// resourceVersion, and that of the change.
+// show writes deltas as "ADDED web@2 2": the type, the object with its own resourceVersion, and the
+// resourceVersion of the change.
 func show(deltas []watchcache.Delta) string {
 	var all []string
 	for _, d := range deltas {
@@ -153,7 +153,7 @@ func TestCacheApply(t *testing.T) {
 	}
 }
 
-// A change that does not fit is refused; earlier changes stay in effect and are signalled.
+// The cache refuses a change that does not fit. Earlier changes stay applied and are signalled.
 func TestCacheDiverged(t *testing.T) {
 	replaced := pod("x", 12)
 	replaced.UID = "other"
@@ -203,7 +203,7 @@ func TestCacheOneRevisionManyDeletions(t *testing.T) {
 				t.Errorf("%d objects left, %v", s.Len(), err)
 			}
 			wantPoll(t, cursor, 10, want, 20)
-			// A position between events of one revision does not cover that revision.
+			// A position between events of one revision is below that revision.
 			wantPoll(t, resumed, 1, "DELETED x@20 20", 19)
 			wantPoll(t, watch(t, c, 19), 10, want, 20)
 			apply(t, c, pod("x", 21).Set())

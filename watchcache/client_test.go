@@ -76,8 +76,8 @@ func (s *selection) fickle() bool {
 	})
 }
 
-// narrow tells whether a write can match the watch's narrowest requirement: the
-// one object, else the node, else the namespace, else another field's value.
+// narrow tells whether a write can match the watch's narrowest requirement: the object's name if
+// the watch has one, else the node, else the namespace, else another field's value.
 func (s *selection) narrow(w *write) bool {
 	return s.reaches(w.prev) || s.reaches(w.next)
 }
@@ -103,7 +103,8 @@ func (s *selection) reaches(v *version) bool {
 	return inNamespace
 }
 
-// delta is the table by which apiserver's watch cache shows a write to a watch with a selector.
+// delta implements the rules by which apiserver's watch cache shows a write to a watch with a
+// selector.
 func (s *selection) delta(w *write) (watchcache.Delta, bool) {
 	was, is := s.matches(w.prev), s.matches(w.next)
 	switch {
@@ -127,12 +128,12 @@ type client struct {
 	cursor    *watchcache.Cursor
 	epoch     int
 	start     uint64
-	ahead     bool                      // the start was ahead of the cache
-	state     map[string]*object.Object // the sum of the deltas
+	ahead     bool                      // the start was newer than the cache
+	state     map[string]*object.Object // the result of the deltas so far
 	recent    []watchcache.Delta        // deltas delivered after covered
 	covered   uint64                    // the last position
 	last      watchcache.Delta
-	standing  bool // the last poll found the end
+	standing  bool // the last poll reached the end of the log
 }
 
 func (c *client) fatalf(format string, args ...any) {
@@ -140,8 +141,8 @@ func (c *client) fatalf(format string, args ...any) {
 	c.t.Fatalf("client %v from %d at %d: %s", c.selection, c.start, c.covered, fmt.Sprintf(format, args...))
 }
 
-// open starts the client at rv with its own state or, if state is nil, with upstream's at rv. It
-// returns false if the cache refuses, and checks the reason.
+// open starts the client at rv. The client's state is the given one or, if that is nil, upstream's
+// state at rv. If the cache refuses, open checks the reason and returns false.
 func (c *client) open(rv uint64, state map[string]*object.Object) bool {
 	c.t.Helper()
 	stats := c.m.cache.Stats()
@@ -171,7 +172,7 @@ func (c *client) open(rv uint64, state map[string]*object.Object) bool {
 	return true
 }
 
-// relist starts the client anew from a snapshot.
+// relist starts the client again from a snapshot.
 func (c *client) relist() {
 	c.t.Helper()
 	s, err := c.m.cache.Snapshot()
@@ -199,8 +200,8 @@ func (c *client) close() {
 	}
 }
 
-// poll reads once and checks. Sometimes it loses part of what it has read
-// and resumes after the last delta that it kept.
+// poll reads once and checks the result. Sometimes it discards the end of what it has read and
+// resumes after the last delta that it kept.
 func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 	c.t.Helper()
 	signalled := false
@@ -243,8 +244,9 @@ func (c *client) poll(r *rand.Rand, limit int) (more bool) {
 		c.fatalf("Bookmarkable: position %d, cache at %d", position, rv)
 	}
 	if r.IntN(20) == 0 && len(deltas) > 0 {
-		// Not between the deletions of one revision: upstream cannot resume there either. Not
-		// between the removals of a gap: all of them would come again (see TestResumeAnywhere).
+		// Don't resume between the deletions of one revision, because upstream cannot do that
+		// either. Don't resume between the removals of a gap, because all of them would come again
+		// (see TestResumeAnywhere).
 		keep := r.IntN(len(deltas)) + 1
 		if rv := deltas[keep-1].RV; rv <= position && !c.removal(deltas[keep-1]) && (keep == len(deltas) || deltas[keep].RV > rv) {
 			c.take(deltas[:keep])
@@ -287,8 +289,9 @@ func (c *client) checkEnd(err error) {
 		since := c.m.cache.Stats().Since
 		lost := since > c.covered
 		if c.standing {
-			// Only writes that could match a standing cursor can leave it behind. A relist logs
-			// other events than the writes that it jumped over.
+			// A cursor at the log's end can only be left behind by writes that could match its
+			// filter. After a relist the log holds other events than the writes in the gap, so any
+			// gap is a reason, too.
 			lost = lost && (c.m.gapBetween(c.covered, since) ||
 				slices.ContainsFunc(c.m.up.between(c.covered, since), c.selection.narrow))
 		}
@@ -300,8 +303,8 @@ func (c *client) checkEnd(err error) {
 	}
 }
 
-// removal tells whether a delta is a relist's: it is shown at the last resourceVersion before a
-// gap, at which the object was neither deleted nor had left the selection.
+// removal tells whether a relist found that the object was gone. Such a delta has the last
+// resourceVersion before the gap, where upstream still had the object in the selection.
 func (c *client) removal(d watchcache.Delta) bool {
 	if d.Type != watchcache.Deleted || !slices.ContainsFunc(c.m.gaps, func(g [2]uint64) bool { return g[0] == d.RV }) {
 		return false
@@ -312,7 +315,7 @@ func (c *client) removal(d watchcache.Delta) bool {
 	})
 }
 
-// take adds deltas to the state.
+// take applies deltas to the state.
 func (c *client) take(deltas []watchcache.Delta) {
 	c.t.Helper()
 	for _, d := range deltas {

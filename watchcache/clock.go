@@ -4,12 +4,12 @@ import "time"
 
 var began = time.Now()
 
-// Moment is a time in Unix nanoseconds that ignores changes of the machine's clock: the wall clock
-// at the process's start plus monotonic time. With wall-clock times, a correction of the clock
-// would make entries stay for ever or vanish at once.
+// Moment returns a time in Unix nanoseconds that does not follow changes of the machine's clock. It
+// is the wall clock at the process's start plus the monotonic time since then. With wall-clock
+// times, a clock correction would make entries stay forever or expire immediately.
 func Moment(t time.Time) int64 { return began.UnixNano() + int64(t.Sub(began)) }
 
-// SinceMoment is how long ago a moment was.
+// SinceMoment returns the time since a moment.
 func SinceMoment(at int64) time.Duration {
 	return time.Duration(Moment(time.Now()) - at)
 }

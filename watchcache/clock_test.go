@@ -11,8 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// A process whose clock was ahead leaves events from the future. They age from the time of the
-// read.
+// A process with a fast clock can save events whose times lie in the future. After a restore, their
+// age counts from the time of the restore.
 func TestRestoreFromTheFuture(t *testing.T) {
 	limits := watchcache.Limits{Age: time.Minute, Events: 1 << 20, Bytes: 1 << 30}
 	before := watchcache.New(*watchcache.Pods, limits)
@@ -43,7 +43,7 @@ func TestRestoreFromTheFuture(t *testing.T) {
 	}
 }
 
-// The difference of two moments follows the monotonic clock, whatever the wall clock says.
+// The difference between two moments follows the monotonic clock and ignores the wall clock.
 func TestMomentNeedsNoWallClock(t *testing.T) {
 	now := time.Now()
 	if got := watchcache.Moment(now.Add(time.Hour)) - watchcache.Moment(now); got != int64(time.Hour) {
@@ -54,8 +54,8 @@ func TestMomentNeedsNoWallClock(t *testing.T) {
 	}
 }
 
-// Upstream was restored to an earlier state. Clients that saw later states cannot resume: the same
-// resourceVersions will have another meaning.
+// After a restore of upstream to an earlier state, clients that saw later states cannot resume,
+// because the same resourceVersions then stand for other changes.
 func TestWatchFromAnAbandonedEpoch(t *testing.T) {
 	c := filled(10, pod("x", 5))
 	apply(t, c, pod("x", 30).Set())

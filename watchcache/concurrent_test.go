@@ -15,8 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// reader is a watch in a goroutine of its own, which sleeps until it is signalled. A lost signal
-// shows as a deadlock of the synctest bubble, a lost mark as a missing event.
+// reader is a watch in a goroutine of its own that sleeps until it is signalled. A lost signal
+// shows as a deadlock of the synctest bubble, and a lost mark as a missing event.
 type reader struct {
 	selection *selection
 	limit     int
@@ -173,8 +173,8 @@ func checkHistory(t *testing.T, rd *reader, history []*write) {
 	}
 }
 
-// Watches open and close, and read snapshots, during epochs, relists and the
-// end. The test only checks that all of them end.
+// Watches open, close and read snapshots while the writer begins epochs, relists and ends the
+// cache. The test only checks that every watch ends.
 func TestConcurrentEnd(t *testing.T) {
 	r := watchcache.Random(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -235,7 +235,7 @@ func TestConcurrentEnd(t *testing.T) {
 	})
 }
 
-// A watch that is opened while the writer publishes misses nothing either.
+// A watch misses nothing if it opens while the writer publishes.
 func TestConcurrentOpen(t *testing.T) {
 	r := watchcache.Random(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -291,10 +291,10 @@ func TestConcurrentOpen(t *testing.T) {
 }
 
 // A reader that is about to wait notices a publication. Reader and writer race for each
-// resourceVersion, so neither may wait asleep for the other.
+// resourceVersion, so the test spins where a sleep would decide the race.
 func TestConcurrentWaitFresh(t *testing.T) {
 	c := filled(1)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a lost wake-up ends here
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a lost wake-up runs into this timeout
 	defer cancel()
 	const last = 30000
 	var reached atomic.Uint64
@@ -306,7 +306,7 @@ func TestConcurrentWaitFresh(t *testing.T) {
 				return
 			}
 			reached.Store(rv)
-			for range rand.IntN(1000) { // meet the writer at different points
+			for range rand.IntN(1000) { // vary the point at which the reader meets the writer
 				reached.Load()
 			}
 		}
@@ -320,7 +320,7 @@ func TestConcurrentWaitFresh(t *testing.T) {
 	done.Wait()
 }
 
-// Two goroutines may call End at once.
+// Two goroutines may call End concurrently.
 func TestEndTwice(*testing.T) {
 	for range 2000 {
 		c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
@@ -332,7 +332,7 @@ func TestEndTwice(*testing.T) {
 	}
 }
 
-// A watch from a state of an old epoch would begin beyond the next epoch's log and see no events.
+// A watch from a snapshot of an old epoch would begin beyond the next epoch's log and miss events.
 func TestWatchAfterAnotherEpoch(t *testing.T) {
 	c := watchcache.New(*watchcache.Pods, watchcache.Limits{})
 	c.Reset(nil, 1000)

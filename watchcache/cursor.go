@@ -9,13 +9,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Cursor is one watch's position in the event log. The writer never sends to
-// it and never waits for it: the cursor pulls, at its own speed. A slow reader
-// costs nothing until the log has left it behind.
+// Cursor is one watch's position in the event log. The writer never sends to a cursor and never
+// waits for one. Each cursor pulls events at its own speed. A slow reader costs nothing until the
+// log has dropped events that the reader still needs.
 //
-// Why not a channel per watch: a thousand buffers hold a thousand copies of the same pointers, and
-// a full one stalls the writer or loses an event. The writer notices a slow reader only when it is
-// too late.
+// Why not a channel per watch: a thousand channel buffers hold a thousand copies of the same
+// pointers. A full buffer blocks the writer or loses an event, and the writer notices a slow reader
+// only when the buffer is full.
 //
 // # Marks
 //
@@ -27,21 +27,21 @@ import (
 //	m := swap(pending, none)
 //	l := latest
 //
-// Every event below v.end was marked before v was published. Hence, unless the
-// poll before left something behind (C4),
+// Every event below v.end was marked before v was published. Hence, unless the previous poll left
+// events unread (C4),
 //
 //	C1 m = none: no event in [next, v.end) concerns the cursor
-//	C2 m < v.end: no event in [next, m) concerns it
+//	C2 m < v.end: no event in [next, m) concerns the cursor
 //	C3 m ≥ v.end: as C1
 //
-// So a narrowed watch looks only at events that could match. While nothing matches, it stands at
-// the log's end, for hours if need be. Events after the taken mark, some of them not published yet,
-// may have found that mark in place and set no mark of their own. No later mark shows these events,
-// but latest does:
+// So a narrow watch looks only at events that could match. While nothing matches, its cursor stays
+// at the log's end without reading. There is one exception. While the mark m was set, the writer may
+// have marked more events, some of them not published yet. It changed only latest for them, not
+// pending. So the poll that takes m must remember them:
 //
 //	C4 l ≥ v.end: the next poll must look at everything from v.end on
 //
-// The signal for these events is on its way.
+// The writer still signals these events after it publishes them.
 //
 // A Cursor is read by one goroutine. Close it when done.
 type Cursor struct {
@@ -51,42 +51,43 @@ type Cursor struct {
 	next   uint64 // the next sequence number to look at
 	behind bool   // the next poll must look at everything from next on
 	more   bool   // the last poll left events that are in the log
-	floor  uint64 // a start ahead of the cache: nothing up to it is delivered
+	floor  uint64 // a start newer than the cache: events up to floor are not delivered
 	passed uint64 // the start, then the end of the last gap that the cursor passed
 	strict bool   // see WholeHistory
 
 	pending atomic.Uint64 // earliest marked sequence number, 0 for none
 	latest  atomic.Uint64 // latest marked sequence number; only the writer sets it
 	signal  chan struct{}
-	notify  atomic.Pointer[func()] // instead of signal
-	place   int                    // in its cursorSet, guarded by interests.mu
+	notify  atomic.Pointer[func()] // called instead of sending to signal
+	place   int                    // index in its cursorSet, guarded by interests.mu
 }
 
 // Delta is an event as one watch sees it through its filter. RV is the resourceVersion that the
-// client sees and may resume from at any server. If an object left the selection, Object may be its
-// previous version, with an older resourceVersion.
+// client sees; the client may resume from it at any server. If an object left the selection, Object
+// may be its previous version, with an older resourceVersion of its own.
 type Delta struct {
 	Type   EventType
 	RV     uint64
 	Object *object.Object
 }
 
-// Watch returns a cursor that delivers the changes after the resourceVersion from, which may be
-// ahead of upstream. It fails with [ErrNotReady] or with [*TooOldError].
+// Watch returns a cursor that delivers the changes after the resourceVersion from. This
+// resourceVersion may be newer than the cache. Watch fails with [ErrNotReady] or with
+// [*TooOldError].
 func (c *Cache) Watch(filter *filter.Filter, from uint64) (*Cursor, error) {
 	return c.watch(filter, from, 0)
 }
 
-// WatchAfter is Watch from a state that the caller has. It also fails with
-// [ErrEnded] if the epoch of that state is over.
+// WatchAfter is like Watch from a snapshot's resourceVersion. It also fails with [ErrEnded] if the
+// snapshot's epoch is over.
 func (c *Cache) WatchAfter(filter *filter.Filter, state Snapshot) (*Cursor, error) {
 	return c.watch(filter, state.rv, state.epoch)
 }
 
-// watch opens a cursor in an epoch; 0 is the present one.
+// watch opens a cursor in the given epoch, or in the current one if epoch is 0.
 func (c *Cache) watch(filter *filter.Filter, from, epoch uint64) (*Cursor, error) {
 	cursor := &Cursor{cache: c, filter: filter, signal: make(chan struct{}, 1)}
-	// Register first: then every event that the view below lacks gets a mark.
+	// Register before loading the view, so that every event that the view lacks gets a mark.
 	c.interests.add(cursor)
 	v := c.view.Load()
 	var err error
@@ -113,16 +114,16 @@ func (c *Cache) watch(filter *filter.Filter, from, epoch uint64) (*Cursor, error
 	return cursor, nil
 }
 
-// WholeHistory makes the cursor fail with [*TooOldError] where a relist jumped. A reader that keeps
-// the events for its own clients needs this, because those clients may resume between any two
+// WholeHistory makes the cursor fail with [*TooOldError] at a relist's gap. A reader that passes
+// the events on to its own clients needs this, because those clients may resume between any two
 // events. Call WholeHistory before the first Poll.
 func (c *Cursor) WholeHistory() { c.strict = true }
 
-// TooOldError says where the log's history begins. It is an [ErrTooOld].
+// TooOldError says where the log's history begins. It matches [ErrTooOld].
 type TooOldError struct {
 	From, Oldest uint64
-	// Gap tells that From lies in a relist's gap, or in an epoch that is over: the
-	// client has to list, and the request must not be forwarded.
+	// Gap is true if From lies in a relist's gap or in an earlier epoch. The client then has to
+	// list, and the watch must not be forwarded.
 	Gap bool
 }
 
@@ -133,15 +134,16 @@ func (e *TooOldError) Error() string {
 // Is makes errors.Is(err, ErrTooOld) true.
 func (e *TooOldError) Is(target error) bool { return target == ErrTooOld }
 
-// Ready receives when there may be something to poll, including the end.
+// Ready receives when a poll may return something, including the final error.
 func (c *Cursor) Ready() <-chan struct{} { return c.signal }
 
-// Notify calls f from now on where Ready would receive. The writer calls f, so it must not
-// block. The caller must poll once for signals before Notify.
+// Notify makes the cursor call f in future, instead of sending to Ready. The writer's goroutine
+// calls f, so f must not block. The caller must poll once after Notify, for signals that came
+// before.
 func (c *Cursor) Notify(f func()) { c.notify.Store(&f) }
 
-// Wake makes Ready receive, whether or not there is anything to poll: so a reader can wait for
-// other things on the same channel. It does not block.
+// Wake makes Ready receive, even if there is nothing to poll. So a reader can wait for other things
+// on the same channel. Wake does not block.
 func (c *Cursor) Wake() {
 	if notify := c.notify.Load(); notify != nil {
 		(*notify)()
@@ -153,19 +155,20 @@ func (c *Cursor) Wake() {
 	}
 }
 
-// Poll appends up to limit deltas to into, without waiting. position covers all deltas delivered so
-// far: a bookmark at position is true. position is below the cursor's start until the cache has
-// reached that start, and before a gap until all of the gap was delivered. If Poll returns limit
-// deltas, more may be there at once; otherwise wait for Ready. Poll a new cursor before waiting. An
-// error is final. It is [ErrEnded], [ErrLagged], or a [*TooOldError]: a relist jumped over the
-// cursor's start, or over changes that this watch cannot show safely (see Cache.Replace).
+// Poll appends up to limit deltas to into, without waiting. The cursor has delivered all events up
+// to position, so the caller may send a bookmark with this resourceVersion. position stays below
+// the cursor's start until the cache has reached that start. It stays before a gap until the whole
+// gap is delivered. If Poll returns limit deltas, call it again, because more may follow; otherwise
+// wait for Ready. Poll a new cursor before waiting. An error is final. It is [ErrEnded],
+// [ErrLagged], or a [*TooOldError] if a relist jumped over the cursor's start or over changes that
+// this watch cannot show safely (see Cache.Replace).
 func (c *Cursor) Poll(into []Delta, limit int) (deltas []Delta, position uint64, err error) {
 	return c.poll(into, bounds{deltas: limit, bytes: math.MaxInt, looks: math.MaxInt})
 }
 
-// PollWithin is Poll with a bound in bytes: it stops before the event that would exceed the
-// bound, even if it is the first. It also stops after pollLooks events, however few of them
-// concern the cursor. [Cursor.More] tells whether it stopped before the end.
+// PollWithin is Poll with a limit in bytes. It stops before the event that would exceed the limit,
+// even if that event is the first one. It also stops after pollLooks events, whether or not they
+// concern the cursor. [Cursor.More] tells whether it stopped before the end of the log.
 func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, position uint64, err error) {
 	return c.poll(into, bounds{limit, bytes, pollLooks})
 }
@@ -173,7 +176,8 @@ func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, pos
 // More tells whether the last poll stopped before the end of the log.
 func (c *Cursor) More() bool { return c.more }
 
-// Err is the error of the next poll if the log no longer reaches back far enough, or has ended.
+// Err returns the error that the next poll would return if the log has dropped events that the
+// cursor needs, or has ended. Otherwise it returns nil.
 func (c *Cursor) Err() error {
 	switch v := c.cache.view.Load(); {
 	case v == nil || v.epoch != c.epoch:
@@ -184,18 +188,18 @@ func (c *Cursor) Err() error {
 	return nil
 }
 
-// pollLooks is how many events PollWithin looks at.
+// pollLooks is the maximum number of events that PollWithin looks at.
 const pollLooks = 1024
 
-// EventOverhead is PollWithin's allowance for an event beside its object, in bytes: a
-// watch's framing takes less.
+// EventOverhead is the number of bytes that PollWithin adds to an object's size for the framing of
+// its event. The real framing is smaller.
 const EventOverhead = 256
 
 // bounds are those of a poll.
 type bounds struct{ deltas, bytes, looks int }
 
 func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint64, err error) {
-	v := c.cache.view.Load() // before pending, and that before latest: see Marks
+	v := c.cache.view.Load() // load before pending, and pending before latest: see Marks
 	c.more = false
 	if v == nil || v.epoch != c.epoch {
 		return into, 0, ErrEnded
@@ -216,7 +220,8 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 	case c.next < v.first:
 		return into, 0, ErrLagged
 	case v.inGap(c.floor):
-		// The log may hold deletions before the start that happened after it.
+		// The log shows deletions in the gap below the start, although they may have happened after
+		// it.
 		return into, 0, &TooOldError{From: c.floor, Oldest: v.rv}
 	}
 	before := len(into)
@@ -224,7 +229,7 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 		return into[:before], 0, err
 	}
 	c.cache.delivered.Add(uint64(len(into) - before))
-	// Below its start a cursor looks at every event: it must not pass a gap unseen.
+	// Below its start, a cursor must look at every event so that it notices a gap.
 	c.more = c.next < v.end
 	c.behind = c.more || coming || v.rv < c.floor
 	if c.more {
@@ -238,7 +243,7 @@ func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint6
 	return into, v.rv, nil
 }
 
-// look appends the events from next on that concern the cursor.
+// look appends the events from c.next on that concern the cursor.
 func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 	for ; c.next < v.end && most.deltas > 0 && most.looks > 0; c.next++ {
 		most.looks--
@@ -262,11 +267,12 @@ func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 	return into, nil
 }
 
-// passes tells whether the cursor can go through the gap that e enters. After each set in the gap,
-// the client may resume from the set's resourceVersion at another cache. At that point the client
-// must not hold an object that may have been out of the selection then: the other cache's relist
-// would not show that the object left. An object that is selected before and after the gap may have
-// left and come back in between. So only the first set may be of such an object.
+// passes tells whether the cursor may go through the gap that event e enters. The gap's sets are
+// shown at their own resourceVersions, and the client may resume from any of these at another
+// cache. There, an object that the client holds may have left the selection, and the other cache's
+// relist would not show that. This can happen to every object that is selected both before and
+// after the gap: it may have left the selection and come back in between. So only the first set of
+// the gap may be of such an object.
 func (c *Cursor) passes(v *view, e *Event) bool {
 	g, ok := v.crossing(e.RV)
 	if !ok || c.passed == g.before {
@@ -295,8 +301,9 @@ func (c *Cursor) passes(v *view, e *Event) bool {
 // Close removes the cursor from its cache. Call it exactly once.
 func (c *Cursor) Close() { c.cache.interests.remove(c) }
 
-// delta is an event as the selection shows it: entering the selection is ADDED, leaving
-// it is DELETED. Objects that left it in a gap are shown before all sets there.
+// delta returns an event as the selection shows it. An object that enters the selection is ADDED;
+// an object that leaves it is DELETED. Objects that left the selection in a gap are shown before
+// the gap's sets.
 func (c *Cursor) delta(e *Event) (Delta, bool) {
 	is := e.Type != Deleted && c.filter.Matches(e.Object)
 	was := e.Prev != nil && c.filter.Matches(e.Prev)

@@ -11,10 +11,10 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// web is a pod of namespace "a" that matches every filter of these tests.
+// web returns a pod in the namespace a that matches all filters in this file.
 func web(rv uint64) Pod { return Pod{Namespace: "a", Name: "web", UID: "u", RV: rv} }
 
-// watchFrom returns a cursor over everything, with its signal drained.
+// watchFrom returns a cursor over a namespace (empty for all), with its signal drained.
 func watchFrom(t *testing.T, c *Cache, namespace string, rv uint64) *Cursor {
 	t.Helper()
 	f := Select(t, Pods, namespace, nil, nil)
@@ -36,7 +36,7 @@ func (c *Cursor) signalled() bool {
 	}
 }
 
-// wantDeltas polls and compares the resourceVersions.
+// wantDeltas polls and compares the resourceVersions of the deltas.
 func wantDeltas(t *testing.T, c *Cursor, limit int, want ...uint64) {
 	t.Helper()
 	deltas, _, err := c.Poll(nil, limit)
@@ -52,7 +52,7 @@ func wantDeltas(t *testing.T, c *Cursor, limit int, want ...uint64) {
 	}
 }
 
-// applyPods applies pods and runs between after the marks, before publication.
+// applyPods applies pods and calls between after the marks and before publication.
 func applyPods(t *testing.T, c *Cache, between func(), pods ...Pod) {
 	t.Helper()
 	v := c.view.Load()
@@ -78,7 +78,7 @@ func applyPods(t *testing.T, c *Cache, between func(), pods ...Pod) {
 
 func nothing() {}
 
-// The interleavings of a writer between mark and publication with a reader.
+// The test goes through the interleavings of a reader with a writer between mark and publication.
 func TestCursorMarks(t *testing.T) {
 	for _, namespace := range []string{"", "a"} {
 		t.Run("namespace="+namespace, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestCursorMarks(t *testing.T) {
 				wantDeltas(t, cursor, 1)
 			})
 			t.Run("no watch opens in between", func(t *testing.T) {
-				// It would find the view without the event, and gets no mark.
+				// It would find the view without the event, and would get no mark.
 				watched, cursor := start(t)
 				unwatched := New(*Pods, Roomy)
 				unwatched.Reset(nil, 1)
@@ -166,8 +166,8 @@ func TestCursorMarks(t *testing.T) {
 				for rv := uint64(2); rv < 9; rv++ {
 					applyPods(t, c, nothing, web(rv))
 				}
-				// As in a Watch that the writer overtakes between
-				// its registration and its look at the published view.
+				// This is the state of a Watch that registered before the writer published but
+				// loads the view afterwards.
 				cursor := watchFrom(t, c, namespace, 8)
 				applyPods(t, c, nothing, web(9))
 				c.Reset(nil, 20)
@@ -186,8 +186,9 @@ func TestCursorMarks(t *testing.T) {
 	}
 }
 
-// A watch starts ahead of the cache, and a relist then jumps over the start. The relist reports the
-// deletions in between below the start, so a watch that went on would miss them.
+// A watch starts at a resourceVersion that the cache has not reached, and a relist then jumps over
+// that start. The relist shows the gap's deletions below the start, so the watch must end, or it
+// would miss them.
 func TestCursorStartSwallowedByGap(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset([]*object.Object{web(5).Object()}, 10)
@@ -217,7 +218,7 @@ func TestCursorStartSwallowedByGap(t *testing.T) {
 	wantDeltas(t, atEnd, 10, 21)
 }
 
-// The same, with a reader that came after the log had dropped the gap.
+// The same, but the reader polls only after the log has dropped the gap.
 func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset([]*object.Object{web(5).Object()}, 10)
@@ -239,8 +240,8 @@ func TestCursorStartSwallowedByForgottenGap(t *testing.T) {
 	}
 }
 
-// A narrowed cursor stands at the log's end while nothing matches, however
-// much of the log was dropped meanwhile.
+// The cursor of a narrow watch keeps up with the log while nothing matches, even if the log drops
+// events meanwhile.
 func TestCursorOutlivesLog(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset(nil, 1)
@@ -344,8 +345,8 @@ func TestPollWithin(t *testing.T) {
 	}
 }
 
-// It looks at a bounded number of events at a time: a filter that selects little does
-// not delay a goroutine that polls for many cursors.
+// PollWithin looks at a limited number of events in one call. So a filter that selects little does
+// not delay a goroutine that polls many cursors.
 func TestPollWithinLooksAtFew(t *testing.T) {
 	c := New(*Pods, Roomy)
 	c.Reset(nil, 1)
@@ -370,7 +371,7 @@ func TestPollWithinLooksAtFew(t *testing.T) {
 	}
 }
 
-// A cursor reports that the log has left it behind before it is polled.
+// Err reports that the log has left a cursor behind, without a poll.
 func TestCursorErr(t *testing.T) {
 	c := New(*Pods, Limits{})
 	c.Reset(nil, 1)

@@ -11,11 +11,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Dump writes the oldest state in the cache and all events since; Restore rebuilds the cache
-// from that. It fails with [ErrNotReady] or [ErrEnded] if there is no state.
-// The cache may change meanwhile.
+// Dump writes the oldest state in the cache and all later events; Restore rebuilds the cache from
+// them. Dump fails with [ErrNotReady] or [ErrEnded] if there is no state. The cache may change
+// during a Dump.
 //
-// Numbers are unsigned varints, bytes follow their length:
+// Numbers are unsigned varints. Byte strings are preceded by their length:
 //
 //	since rv bookmark
 //	objects: count, each its bytes, in key order
@@ -64,7 +64,7 @@ func (c *Cache) Dump(to io.Writer) error {
 
 const dumpBuffer = 256 << 10
 
-// dumper keeps the first error.
+// dumper writes values until the first error, and keeps that error.
 type dumper struct {
 	to  *bufio.Writer
 	err error
@@ -85,15 +85,15 @@ func (d *dumper) write(b []byte) {
 	}
 }
 
-// ErrMalformedDump says that Dump has not written these bytes.
+// ErrMalformedDump says that Dump cannot have written these bytes.
 var ErrMalformedDump = errors.New("malformed dump")
 
 // dumpMax bounds an object in a dump, in bytes.
 const dumpMax = 64 << 20
 
-// Restore reads a dump of the same resource. Readers see nothing of it until the caller calls
-// publish. So the caller can first check that the dump is whole, and where it ends. Call publish
-// before the first Reset. Restore reads to the end of the dump and no further.
+// Restore reads a dump of the same resource. Readers see the result only after the caller calls
+// publish, so the caller can first check the bytes that follow the dump. Call publish before the
+// first Reset. Restore reads to the end of the dump and no further.
 func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err error) {
 	l := loader{from: from, resource: &c.resource, now: Moment(time.Now())}
 	v := &view{epoch: 1, first: 1, end: 1}
@@ -145,7 +145,7 @@ func (c *Cache) Restore(from *bufio.Reader) (rv uint64, publish func(), err erro
 	}, nil
 }
 
-// loader keeps the first error.
+// loader reads values until the first error, and keeps that error.
 type loader struct {
 	from     *bufio.Reader
 	resource *object.Resource
@@ -170,7 +170,7 @@ func (l *loader) number() uint64 {
 	return n
 }
 
-// bytes are valid until the next read: parse them at once.
+// The bytes are valid until the next read: parse them before it.
 func (l *loader) bytes() []byte {
 	n := l.number()
 	if n > dumpMax {
@@ -215,11 +215,11 @@ func (l *loader) event(v *view) {
 		l.fail("event of type %d of %s at %d, behind one at %d: %v", kind, o.Key(), rv, v.rv, err)
 		return
 	}
-	e.at = min(at, l.now) // written by another process, maybe before the clock was set back
+	e.at = min(at, l.now) // the dump's process may have had a fast clock
 	v.append(e)
 }
 
-// restored turns a dumped event into an event on this state.
+// restored turns a dumped event into an event, given the state v.
 func (v *view) restored(kind EventType, o *object.Object) (Event, error) {
 	if kind == left {
 		if was := v.tree.Get(o.Key()); was != nil && was.UID() == o.UID() {

@@ -11,7 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// dumped is a dump with a log, a deletion and a gap.
+// dumped returns a dump with events, a deletion and a gap.
 func dumped(t testing.TB) []byte {
 	t.Helper()
 	up := &upstream{r: watchcache.Random(t), rv: 100}
@@ -44,7 +44,8 @@ func dumped(t testing.TB) []byte {
 	return dump.Bytes()
 }
 
-// No file can do harm: a truncated dump is an error; a changed one is an error or a valid state.
+// No file can do harm. A truncated dump is an error, and a changed dump is an error or a valid
+// state.
 func FuzzRestore(f *testing.F) {
 	whole := dumped(f)
 	f.Add(whole)

@@ -7,14 +7,14 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// FastForward publishes a state that upstream returned on request: objects sorted by key, at rv,
-// ahead of the log. Readers see it at once: [Cache.Snapshot] and [Cache.WaitFresh] return it until
-// the log reaches rv. Watches do not see it, because a state does not show the changes that led to
-// it. They go on with the log, which stays complete. A watch that starts at rv gets none of the
-// log's events up to rv (see [Cache.Watch]).
+// FastForward publishes a state that upstream returned on request, ahead of the log. The objects
+// are sorted by key, and rv is their resourceVersion. Readers see the state immediately:
+// [Cache.Snapshot] and [Cache.WaitFresh] return it until the log reaches rv. Watches do not see it,
+// because a state does not show the changes that led to it. They go on with the log, which stays
+// complete. A watch that starts at rv gets none of the log's events up to rv (see [Cache.Watch]).
 //
-// A state at or below the one that readers see changes nothing. FastForward fails with
-// [ErrDiverged] and changes nothing if objects cannot be a later state of the cache.
+// FastForward does nothing if rv is not newer than the state that readers see. It fails with
+// [ErrDiverged] and changes nothing if the objects cannot be a later state of the cache.
 func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	v := c.filled()
 	if rv <= v.newest().rv {
@@ -35,9 +35,10 @@ func (c *Cache) FastForward(objects []*object.Object, rv uint64) error {
 	return nil
 }
 
-// Confirm compares the log's newest state with a state that upstream returned on request: sorted by
-// key, at rv. If both hold the same objects in the same versions, Confirm publishes that state as
-// of rv, as [Cache.FastForward] does. It returns whether readers see a state at or above rv.
+// Confirm compares the log's newest state with a list of versions that upstream returned on
+// request. The list is sorted by key, and rv is its resourceVersion. If both hold the same objects
+// in the same versions, Confirm publishes the log's state as the state at rv, as
+// [Cache.FastForward] does. It returns whether readers now see a state at rv or later.
 func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	v := c.filled()
 	if rv <= v.newest().rv {
@@ -51,8 +52,9 @@ func (c *Cache) Confirm(states []object.State, rv uint64) bool {
 	return true
 }
 
-// Carry publishes the newest state as of rv if that state is at since. The caller knows that
-// nothing changed between since and rv. Carry returns whether it published.
+// Carry publishes the newest state as the state at rv, if that newest state has the resourceVersion
+// since. The caller knows that nothing changed between since and rv. Carry returns whether it
+// published.
 func (c *Cache) Carry(since, rv uint64) bool {
 	v := c.filled()
 	newest := v.newest()
@@ -70,7 +72,7 @@ func (c *Cache) runAhead(v *view, state tree.Tree, rv uint64) {
 	c.publish(&next)
 }
 
-// newest is the newest state for readers.
+// newest returns the newest state that readers may see.
 func (v *view) newest() Snapshot {
 	if v.ahead.rv > v.rv {
 		return v.ahead

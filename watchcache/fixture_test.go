@@ -41,10 +41,10 @@ var Nodes = &object.Resource{
 	ListKind: "NodeList",
 }
 
-// Roomy are limits that no test reaches by accident.
+// Roomy are limits that tests reach only on purpose.
 var Roomy = Limits{Age: time.Hour, Events: 1 << 30, Bytes: 1 << 40}
 
-// Noon is some time.
+// Noon is an arbitrary time.
 var Noon = time.Date(2025, 6, 1, 12, 0, 0, 0, time.UTC)
 
 // Pod holds the parts of a pod that tests vary.
@@ -53,10 +53,10 @@ type Pod struct {
 	RV                   uint64
 	Labels               map[string]string
 	Node, Phase          string
-	Pad                  int // bytes of ballast
+	Pad                  int // bytes of padding
 }
 
-// JSON is the pod as it stands in a list.
+// JSON is the pod as an item of a list.
 func (p Pod) JSON() []byte {
 	quote := func(v any) string {
 		b, err := json.Marshal(v)

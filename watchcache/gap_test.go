@@ -11,7 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// jumped is a cache whose relist jumped from 10 to 20.
+// jumped returns a cache whose relist left a gap from 10 to 20.
 func jumped(t *testing.T, cached, listed pods) *watchcache.Cache {
 	t.Helper()
 	c := filled(10, cached...)
@@ -21,7 +21,7 @@ func jumped(t *testing.T, cached, listed pods) *watchcache.Cache {
 	return c
 }
 
-// labelled is a pod that the selector app=web selects or does not.
+// labelled returns a pod with the label app. The tests select app=web.
 func labelled(name string, rv uint64, app string) watchcache.Pod {
 	p := pod(name, rv)
 	p.Labels = map[string]string{"app": app}
@@ -38,8 +38,9 @@ func selecting(t *testing.T, c *watchcache.Cache, labels, fields string, from ui
 	return cursor
 }
 
-// Upstream deleted b at 101 and a at 102. One replica saw that, another relisted. A client that
-// leaves the second replica after any event, and resumes at the first, misses nothing.
+// Upstream deleted b at 101 and a at 102. One replica saw both deletions; another replica relisted.
+// A client that leaves the second replica after any event, and resumes at the first, misses
+// nothing.
 func TestGapElsewhere(t *testing.T) {
 	saw, relisted := filled(100, pod("a", 90), pod("b", 91)), filled(100, pod("a", 90), pod("b", 91))
 	apply(t, saw, pod("b", 101).Delete(), pod("a", 102).Delete())
@@ -68,7 +69,8 @@ func TestGapElsewhere(t *testing.T) {
 	}
 }
 
-// An object that left a selection comes with the deletions, and not again at its own revision.
+// After a gap, an object that left a selection is shown together with the deletions, and not again
+// at its own revision.
 func TestGapSelections(t *testing.T) {
 	c := jumped(t,
 		pods{labelled("gone", 1, "web"), labelled("leaves", 2, "web"), labelled("enters", 3, "db"), labelled("stays", 4, "web"), labelled("out", 5, "db")},
@@ -107,8 +109,8 @@ func restored(t *testing.T, c *watchcache.Cache) *watchcache.Cache {
 	return again
 }
 
-// An object that is selected before and after a gap may not have been selected inside it. A client
-// that could stop inside the gap has to list.
+// An object that is selected before and after a gap may have been out of the selection in between.
+// If a client could resume inside the gap, it has to list.
 func TestGapNotTold(t *testing.T) {
 	onNode := func(p watchcache.Pod) watchcache.Pod {
 		p.Node = "n1"
@@ -122,7 +124,7 @@ func TestGapNotTold(t *testing.T) {
 	for name, test := range map[string]struct {
 		cache          *watchcache.Cache
 		labels, fields string
-		want           string // empty: the watch is refused
+		want           string // empty if the watch is refused
 	}{
 		"everything":          {two, "", "", both},
 		"by name":             {two, "", "metadata.name!=c", both},
@@ -149,7 +151,7 @@ func TestGapNotTold(t *testing.T) {
 	}
 }
 
-// A pod never leaves its node: kubelets go on.
+// A pod never leaves its node, so watches that select by node survive a gap.
 func TestGapFinalField(t *testing.T) {
 	resource := *watchcache.Pods
 	resource.Fields = append([]object.Field{}, resource.Fields...)
@@ -181,8 +183,8 @@ func TestGapFinalField(t *testing.T) {
 	}
 }
 
-// An object left the selection and came back; upstream and a second replica saw both. It left again
-// while the second replica, too, had lost its stream.
+// An object left the selection and came back. Upstream and a second replica saw both changes. The
+// object left again while the second replica had lost its stream, too.
 func TestGapLeftAndCameBack(t *testing.T) {
 	first, second := filled(100, labelled("o", 90, "web")), filled(100, labelled("o", 90, "web"))
 	cursor := selecting(t, first, "app=web", "", 100)
@@ -195,14 +197,14 @@ func TestGapLeftAndCameBack(t *testing.T) {
 	}
 	deltas, _, err := cursor.Poll(nil, 1)
 	for _, d := range deltas {
-		wantPoll(t, selecting(t, second, "app=web", "", d.RV), 100, "DELETED o", 120) // maybe held
+		wantPoll(t, selecting(t, second, "app=web", "", d.RV), 100, "DELETED o", 120) // the client may still hold it
 	}
 	if !errors.Is(err, watchcache.ErrTooOld) {
 		t.Errorf("polled [%s], %v; want that it is too old", show(deltas), err)
 	}
 }
 
-// A log that has dropped some of a gap's removals refuses every reader that needs them.
+// Once the log has dropped some of a gap's removals, it refuses every reader that needs them.
 func TestGapTrimmed(t *testing.T) {
 	var cached pods
 	for i := range 300 {
@@ -233,7 +235,8 @@ func TestGapTrimmed(t *testing.T) {
 	}
 }
 
-// A reader that keeps the history for its own clients gets an error at a gap, even without events.
+// A reader that passes the history on to clients of its own gets an error at a gap, even if no
+// event concerns it.
 func TestGapWholeHistory(t *testing.T) {
 	c := filled(10, pod("a", 1))
 	before, inside, at := watch(t, c, 10), watch(t, c, 15), watch(t, c, 20)

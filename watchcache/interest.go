@@ -7,20 +7,20 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// interests indexes open cursors by their narrowest requirement. An event visits only the cursors
-// in the four places where it could match. With five thousand watches, one per node, an event costs
-// as much as with one watch.
+// interests indexes the open cursors by their narrowest requirement. Each event looks for cursors
+// only in the four places where they could match. So with five thousand watches, one per node, an
+// event costs as much as with a single watch.
 type interests struct {
 	resource *object.Resource
 	mu       struct {
 		sync.Mutex
 		cursors map[filter.Interest]*cursorSet
-		fields  map[int]int // how many cursors have an interest in a field's value
+		fields  map[int]int // for each field, the number of cursors with an interest in a value of it
 		count   int
 	}
 }
 
-// cursorSet is an unordered set; each cursor knows its place in it.
+// cursorSet is an unordered set. Each cursor knows its index in it.
 type cursorSet struct{ cursors []*Cursor }
 
 func (s *cursorSet) add(c *Cursor) {
@@ -80,12 +80,12 @@ func (x *interests) len() int {
 	return x.mu.count
 }
 
-// mark marks every cursor that could match an event with sequence number from or later. Then it
-// publishes. It appends the marked cursors to woken; the writer signals these afterwards.
+// mark marks every cursor that could match an event with sequence number from or later, and then
+// publishes. It appends the cursors that the writer has to signal to woken.
 //
-// Both happen under one lock: otherwise a new watch could find the view without the events and
-// miss the marks for them. A cursor that still holds an earlier mark is signalled, too: it may be
-// taking that mark right now, with a view in which the events are missing.
+// Both steps share one lock: otherwise a new watch could load the view without the events and also
+// miss their marks. A cursor that still holds an earlier mark may have to be signalled, too: it may
+// be taking that mark right now, with a view that lacks the events.
 func (x *interests) mark(next *view, from uint64, publish func(), woken []*Cursor) []*Cursor {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -112,7 +112,7 @@ func (x *interests) mark(next *view, from uint64, publish func(), woken []*Curso
 	return woken
 }
 
-// inLocked are the cursors with an interest in a field's value. An empty value narrows nothing.
+// inLocked returns the cursors with an interest in a field's value, nil for the empty value.
 func (x *interests) inLocked(field int, value string) *cursorSet {
 	if value == "" {
 		return nil
@@ -120,8 +120,8 @@ func (x *interests) inLocked(field int, value string) *cursorSet {
 	return x.mu.cursors[filter.Interest{By: field, Value: value}]
 }
 
-// mark marks the cursors for events between first and last. It appends those without a mark
-// from published on to woken.
+// mark marks the cursors for events between first and last. It appends a cursor to woken unless the
+// cursor already held a mark of an event from published on.
 func (s *cursorSet) mark(first, last, published uint64, woken []*Cursor) []*Cursor {
 	if s == nil {
 		return woken

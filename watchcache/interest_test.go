@@ -60,7 +60,7 @@ func randomFields(t *testing.T, r *rand.Rand) fields.Selector {
 	return one(r, s, s, s, s, s, s, s, s, nil, fields.Everything(), fields.Nothing())
 }
 
-// reference is apimachinery's own matching, on maps.
+// reference is apimachinery's own matching, on labels and fields in maps.
 func reference(p Pod, namespace string, ls labels.Selector, fs fields.Selector) bool {
 	set := fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace, "spec.nodeName": p.Node, "status.phase": p.Phase}
 	return (namespace == "" || namespace == p.Namespace) &&

@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// EventType is the fate of an object, before any selector is applied.
+// EventType says what happened to an object, regardless of selectors.
 type EventType uint8
 
 // The types of an [Event] and of a [Delta].
@@ -17,11 +17,12 @@ const (
 	Added EventType = iota + 1
 	Modified
 	Deleted
-	// left is only in the log: an object may have left a selection inside a relist's gap.
+	// left is used only inside the log and is never sent. It says that the object may have stopped
+	// matching a selector inside a relist's gap.
 	left
 )
 
-// String is the type as it stands in a watch event.
+// String is the type as watch events spell it.
 func (t EventType) String() string {
 	switch t {
 	case Added:
@@ -37,12 +38,14 @@ func (t EventType) String() string {
 // Event is one entry of the log.
 type Event struct {
 	Type EventType
-	// jumped tells that a relist found the change (see Cache.Replace). Removals stand at
-	// the gap's first resourceVersion; clients see them at the one before.
+	// jumped says that a relist found the change (see Cache.Replace). A removal's RV is the gap's
+	// first resourceVersion; clients see the removal at the resourceVersion before.
 	jumped bool
-	// RV is the change's place in the log: a watch from there has seen it.
+	// RV is the change's position in the log. A watch that starts at RV does not get this change
+	// again.
 	RV uint64
-	// Object is the new version; for a deletion, the last content at the RV that clients see.
+	// Object is the new version. For a deletion it is the last content, with the RV that clients
+	// see.
 	Object *object.Object
 	// Prev is the version that was replaced or deleted, nil if there was none.
 	Prev *object.Object
@@ -51,18 +54,18 @@ type Event struct {
 	at    int64
 }
 
-// segmentLen and segmentCost bound a segment. The log is trimmed by whole
-// segments, so its bounds are that coarse.
+// segmentLen and segmentCost bound a segment. The log drops whole segments only, so it may exceed
+// its limits by up to one segment.
 const (
 	segmentLen  = 128
 	segmentCost = 1 << 20 // bytes
-	// pathCost is an event's cost beside object bytes: the entry itself and
-	// the copied path of the tree.
+	// pathCost is an event's cost in addition to the object's bytes: the entry itself and the
+	// copied path of the tree.
 	pathCost = 1536
 )
 
-// segment is a run of the log. The writer fills slots beyond the published end and then publishes a
-// view that reaches further; a slot never changes once it is visible. So readers need no lock.
+// segment is a part of the log. The writer fills slots beyond the published end and then publishes
+// a view that includes them. A slot never changes once it is visible, so readers need no lock.
 type segment struct {
 	base   uint64 // sequence number of events[0]
 	cost   int64
@@ -70,11 +73,11 @@ type segment struct {
 }
 
 // gap is an interval of resourceVersions, exclusive at both ends, that a relist jumped over. The
-// log holds the changes in it, but no state that upstream had (see Cache.Replace).
+// log holds changes in it, but upstream never had the states between them (see Cache.Replace).
 type gap struct{ after, before uint64 }
 
-// view is one published state: the tree and the log that led to it. It never
-// changes; the writer publishes the next one.
+// view is one published state: the tree, and the log that led to it. A view never changes. The
+// writer replaces it.
 //
 // Sequence numbers count the events of a cache from 1 and are not resourceVersions.
 //
@@ -82,9 +85,9 @@ type gap struct{ after, before uint64 }
 //
 //	L1 the log holds the events with sequence numbers [first, end)
 //	L2 their RVs are ≥ since and ≤ rv and do not descend
-//	L3 base is the state at since; tree is the last event's after, or base without events
-//	L4 the log is complete for every N with since ≤ N, N in no gap: it holds all events > N
-//	L5 a gap's events are (after, before], of one commit: all removals, then the sets
+//	L3 base is the state at since; tree is the last event's field after, or base without events
+//	L4 if since ≤ N and N lies in no gap, the log holds all events after N
+//	L5 the events of a gap have RVs in (after, before] and one commit: all removals, then the sets
 type view struct {
 	epoch    uint64
 	rv       uint64
@@ -96,8 +99,9 @@ type view struct {
 	cost     int64
 	segments []*segment
 	gaps     []gap
-	ahead    Snapshot // see FastForward; meaningless at or below rv
-	// abandoned is how far earlier epochs had got: a client that resumes below it saw a lost history.
+	ahead    Snapshot // see FastForward; ignored unless newer than rv
+	// abandoned is the newest resourceVersion of all earlier epochs. A client that resumes at or
+	// below it may have seen a lost history.
 	abandoned uint64
 }
 
@@ -108,7 +112,7 @@ func (v *view) event(seq uint64) *Event {
 	return &s.events[seq-s.base]
 }
 
-// after returns the sequence number of the first event with an RV above rv.
+// after returns the sequence number of the first event whose RV is above rv.
 func (v *view) after(rv uint64) uint64 {
 	n := sort.Search(int(v.end-v.first), func(i int) bool { return v.event(v.first+uint64(i)).RV > rv })
 	return v.first + uint64(n)
@@ -119,7 +123,7 @@ func (v *view) inGap(rv uint64) bool {
 	return slices.ContainsFunc(v.gaps, func(g gap) bool { return g.after < rv && rv < g.before })
 }
 
-// crossing is the gap that has an event at rv.
+// crossing returns the gap that contains the event at rv, if there is one.
 func (v *view) crossing(rv uint64) (gap, bool) {
 	i := slices.IndexFunc(v.gaps, func(g gap) bool { return g.after < rv && rv <= g.before })
 	if i < 0 {
@@ -157,12 +161,12 @@ func (v *view) append(e Event) {
 	v.rv, v.tree = e.RV, e.after
 }
 
-// cost is the memory that only the log keeps alive: the replaced version, or the last content of a
-// deleted object. In a restored log, the event of an object that may have left has its own copy of
+// cost is the memory that only the log keeps alive for this event: the replaced version, or the
+// last content of a deleted object. In a restored log, an event of type left has its own copy of
 // the object.
 func (e *Event) cost() int64 {
 	cost := int64(pathCost)
-	if e.Prev != nil && e.Type != left { // the set that follows counts it
+	if e.Prev != nil && e.Type != left { // the event of the object's set counts these bytes
 		cost += int64(len(e.Prev.Item()))
 	}
 	if e.Type >= Deleted {
@@ -171,8 +175,8 @@ func (e *Event) cost() int64 {
 	return cost
 }
 
-// trim drops the oldest segments of a view that is not published yet until the
-// log is within its bounds. The newest segment stays.
+// trim drops the oldest segments until the log is within its limits. It never drops the newest
+// segment. The view must not be published yet.
 func (v *view) trim(limits Limits, now time.Time) {
 	oldest := Moment(now.Add(-limits.Age))
 	drop := 0
@@ -191,7 +195,8 @@ func (v *view) trim(limits Limits, now time.Time) {
 	}
 }
 
-// Limits bound the event log of one cache. The first one reached trims.
+// Limits bound the event log of one cache. The log drops old events as soon as it exceeds any of
+// them.
 type Limits struct {
 	Age    time.Duration // maximum age of an event
 	Events int           // maximum number of events

@@ -12,8 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// checkLog checks L1 to L4 of a view against all events ever appended:
-// all[s-1] is the event with sequence number s.
+// checkLog checks L1 to L4 of a view. all holds every event ever appended: all[s-1] has the
+// sequence number s.
 func checkLog(t *testing.T, v *view, all []Event, start tree.Tree) {
 	t.Helper()
 	if v.first < 1 || v.end < v.first || v.end-1 > uint64(len(all)) {
@@ -144,8 +144,8 @@ func testLog(t *testing.T, r *rand.Rand, limits Limits) {
 	}
 }
 
-// checkTrim checks the bounds: the log is within them or has one segment left,
-// and it dropped no segment without need.
+// checkTrim checks that the log is within its limits or has one segment left, and that no segment
+// was dropped without need.
 func checkTrim(t *testing.T, before, after *view, limits Limits, now time.Time) {
 	t.Helper()
 	oldest := now.Add(-limits.Age).UnixNano()
@@ -161,7 +161,7 @@ func checkTrim(t *testing.T, before, after *view, limits Limits, now time.Time) 
 		t.Fatalf("log of %d events, %d bytes is over its bounds", after.end-after.first, after.cost)
 	}
 	if dropped := len(before.segments) - len(after.segments); dropped > 0 {
-		// The log with the last dropped segment would have exceeded the bounds.
+		// With the last dropped segment, the log would have exceeded its limits.
 		more := *after
 		last := before.segments[dropped-1]
 		more.segments = before.segments[dropped-1:]
@@ -175,7 +175,7 @@ func checkTrim(t *testing.T, before, after *view, limits Limits, now time.Time) 
 	}
 }
 
-// A gap is dropped only when no watch can start inside it any more.
+// A gap is dropped only when watches can no longer start inside it.
 func TestLogGaps(t *testing.T) {
 	v := &view{rv: 10, since: 10, first: 1, end: 1}
 	v.gaps = []gap{{20, 30}, {40, 50}}

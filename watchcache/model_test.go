@@ -26,7 +26,7 @@ type model struct {
 	now   time.Time
 	epoch int
 	lost  bool        // the watch is broken
-	gaps  [][2]uint64 // jumped over by relists, exclusive at both ends
+	gaps  [][2]uint64 // resourceVersions that relists jumped over, exclusive at both ends
 	// abandoned is the newest state of all epochs before this one.
 	abandoned uint64
 	clients   []*client
@@ -37,7 +37,7 @@ func (m *model) inGap(rv uint64) bool {
 	return slices.ContainsFunc(m.gaps, func(g [2]uint64) bool { return g[0] < rv && rv < g[1] })
 }
 
-// gapBetween tells whether a relist made up part of the history in (from, to].
+// gapBetween tells whether (from, to] overlaps a gap.
 func (m *model) gapBetween(from, to uint64) bool {
 	return slices.ContainsFunc(m.gaps, func(g [2]uint64) bool { return g[0] < to && from < g[1] })
 }
@@ -87,7 +87,7 @@ func (m *model) run(steps int) {
 				m.apply(m.r.IntN(8))
 			}
 		case n < 610:
-			// The watch is lost for a while, then a relist follows.
+			// The watch is lost for a while. Then a relist follows.
 			if m.lost {
 				m.replace()
 			}
@@ -117,7 +117,7 @@ func (m *model) run(steps int) {
 	m.finish()
 }
 
-// apply feeds the next writes, whole revisions, after some repeats.
+// apply feeds the next writes, in whole revisions, after some repeats of earlier ones.
 func (m *model) apply(n int) {
 	m.t.Helper()
 	fed := m.up.index(m.rv())
@@ -137,7 +137,7 @@ func (m *model) apply(n int) {
 	}
 }
 
-// advance brings a bookmark, anywhere before the next write.
+// advance delivers a bookmark at any resourceVersion before the next write.
 func (m *model) advance() {
 	rv := m.up.rv
 	if fed := m.up.index(m.rv()); fed < len(m.up.writes) {
@@ -149,7 +149,7 @@ func (m *model) advance() {
 	m.cache.Advance(rv, m.now)
 }
 
-// replace brings a relist, sometimes of an older state.
+// replace performs a relist, sometimes of an older state.
 func (m *model) replace() {
 	m.t.Helper()
 	from := m.rv()
@@ -171,7 +171,7 @@ func (m *model) replace() {
 	}
 }
 
-// fastForward brings a state ahead of the stream.
+// fastForward publishes a state ahead of the stream.
 func (m *model) fastForward() {
 	m.t.Helper()
 	rv := m.rv() + m.r.Uint64N(m.up.rv-m.rv()+1)
@@ -185,7 +185,8 @@ func (m *model) fastForward() {
 	}
 }
 
-// confirm passes upstream's versions at rv; it succeeds if the log has the same.
+// confirm passes upstream's versions at rv to Confirm, which succeeds if the log has the same
+// versions.
 func (m *model) confirm(rv uint64) {
 	m.t.Helper()
 	var states []object.State
@@ -217,14 +218,14 @@ func (m *model) reset() {
 	m.counts["reset"]++
 }
 
-// restore takes upstream back in time.
+// restore takes upstream back to an earlier state.
 func (m *model) restore() {
 	m.up.restore(m.up.rv - m.r.Uint64N(min(m.up.rv-100, 200)))
 	m.counts["restore"]++
 	m.reset()
 }
 
-// restart replaces the cache by one restored from its dump, with the same clients.
+// restart replaces the cache by a cache that is restored from its dump. The clients stay.
 func (m *model) restart() {
 	m.t.Helper()
 	var dump bytes.Buffer
@@ -265,8 +266,7 @@ func (m *model) restart() {
 	m.counts["restart"]++
 }
 
-// open starts a client, often at a resourceVersion from elsewhere,
-// which the cache may have dropped or not reached yet.
+// open starts a client, often at a resourceVersion that the cache has dropped or not reached yet.
 func (m *model) open() {
 	m.t.Helper()
 	c := &client{t: m.t, m: m, selection: randomSelection(m.t, m.r)}
@@ -280,7 +280,7 @@ func (m *model) open() {
 	m.clients = append(m.clients, c)
 }
 
-// checkSnapshots checks Exact and Not older than.
+// checkSnapshots checks the guarantees Exact and Not older than.
 func (m *model) checkSnapshots() {
 	m.t.Helper()
 	stats := m.cache.Stats()
@@ -349,7 +349,7 @@ func (m *model) checkSnapshot(s watchcache.Snapshot) {
 	}
 }
 
-// finish feeds the remaining writes; then every client must have upstream's state.
+// finish feeds the remaining writes. Every client must then have upstream's state.
 func (m *model) finish() {
 	m.t.Helper()
 	if m.lost {

@@ -10,28 +10,28 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Replace takes the state that a relist found, objects sorted by key at rv, and publishes its
-// difference to the cached state as events, so watches go on as if the upstream watch had never
-// broken. The resourceVersions in between are a gap: exact reads and new watches strictly inside
-// the gap are refused, at its ends they are sound. A watch may have started ahead of the cache. If
-// its start then lies inside the gap, the watch ends.
+// Replace takes the state that a relist found: objects sorted by key, at rv. It publishes the
+// difference from the cached state as events, so watches go on as if the upstream watch had never
+// broken. The resourceVersions between the cached state and rv are a gap. Exact reads and new
+// watches strictly inside the gap are refused; at its two ends they are valid. An open watch may
+// have started ahead of the cache. If such a start lies inside the gap, the watch ends.
 //
-// A changed object is one MODIFIED event at its own resourceVersion, a new one ADDED. A missing
-// object is DELETED. If another object of the same name (its uid differs) replaced an object, there
-// is a DELETED and then an ADDED.
+// A changed object becomes one MODIFIED event at its own resourceVersion, a new object an ADDED
+// event, and a missing object a DELETED event. If an object was replaced by another one of the same
+// name (with another uid), there is a DELETED event and then an ADDED event.
 //
-// A client resumes from the last resourceVersion that it saw, maybe at a replica with the true
-// history, or with another gap. So two things must hold at each resourceVersion that a client sees.
-// The client holds no object that upstream did not have then. The client holds all objects that
-// have not changed since. It is unknown when objects were deleted, or left a selection. So these
-// removals come first, at the last resourceVersion before the gap: a client that resumes there gets
-// everything again. The sets follow in order. A watch ends if its objects may have been out of its
-// selection for a part of the gap (see Cursor.passes).
+// A client resumes from the last resourceVersion that it saw. It may do so at a replica that saw
+// the true history, or that has another gap. So two things must hold at each resourceVersion that a
+// client sees. The client holds no object that upstream did not have then, and it holds all objects
+// that have not changed since. A relist does not tell when objects were deleted or left a
+// selection. So these removals come first, at the last resourceVersion before the gap: a client
+// that resumes there gets all of the gap's changes again. The sets follow in order. A watch ends if
+// its objects may have been out of its selection for a part of the gap (see Cursor.passes).
 //
 // Replace fails with [ErrDiverged] and changes nothing if the relist cannot be a later state of the
-// cache: rv or an object went back in time; a custom object has other bytes at the same
-// resourceVersion; or there are more changes than revisions. Then only a new epoch (Reset) is
-// sound.
+// cache: rv or an object went back in time, a custom object has other bytes at the same
+// resourceVersion, or there are more changes than revisions. The writer then has to begin a new
+// epoch (Reset).
 func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) error {
 	v := c.filled()
 	if rv < v.rv {
@@ -49,7 +49,7 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 		e.jumped, e.at = jumped, Moment(now)
 		next.append(e)
 	}
-	shown := rv // the only resourceVersion that clients see
+	shown := rv // the resourceVersion that clients see
 	if jumped {
 		next.gaps = append(slices.Clip(v.gaps), gap{after: v.rv, before: rv})
 		shown = v.rv
@@ -70,13 +70,13 @@ func (c *Cache) Replace(objects []*object.Object, rv uint64, now time.Time) erro
 	next.rv = rv
 	c.commit(v, &next, now)
 	if jumped {
-		// Cursors that start inside the gap have to end: see Cursor.Poll.
+		// Wake cursors whose start lies inside the gap, because they have to end: see Cursor.Poll.
 		c.interests.each((*Cursor).Wake)
 	}
 	return nil
 }
 
-// mustChange is change for a change that is known to fit.
+// mustChange is change for a change that certainly fits the state.
 func (v *view) mustChange(change Change) Event {
 	e, err := v.change(change)
 	if err != nil {
@@ -85,15 +85,15 @@ func (v *view) mustChange(change Change) Event {
 	return e
 }
 
-// deletion is an object that a relist no longer shows.
+// deletion is an object that is missing from a relist.
 type deletion struct {
 	object *object.Object
-	before uint64 // upper bound of its resourceVersion, exclusive
+	before uint64 // exclusive upper bound of the deletion's resourceVersion
 }
 
-// difference compares the cached state with a listed one. It compares bytes only for a custom
-// resource, whose definition can change: two versions of kube-apiserver behind one address may
-// write the same built-in object differently.
+// difference compares the cached state with a listed one. It compares bytes only for custom
+// resources, whose definition can change. It does not for built-in ones, because two versions of
+// kube-apiserver behind one address may write the same object differently.
 func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint64) (sets []*object.Object, deletions []deletion, err error) {
 	gone := func(o *object.Object, before uint64) { deletions = append(deletions, deletion{o, before}) }
 	i := 0
@@ -126,8 +126,8 @@ func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint6
 	return sets, deletions, nil
 }
 
-// possible sorts sets by resourceVersion, and checks that each change can have had a revision
-// of its own; it assigns deletions by the earliest deadline.
+// possible sorts sets by resourceVersion and checks that each change can have had a revision of its
+// own. Deletions get free revisions, those with the earliest bound first.
 func possible(sets []*object.Object, deletions []deletion, after, rv uint64) error {
 	slices.SortFunc(sets, func(a, b *object.Object) int { return cmp.Compare(a.ResourceVersion(), b.ResourceVersion()) })
 	slices.SortStableFunc(deletions, func(a, b deletion) int { return cmp.Compare(a.before, b.before) })

@@ -7,7 +7,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// other is another pod with the same name as pod's.
+// other returns another pod with the same name.
 func other(name string, rv uint64) watchcache.Pod {
 	p := pod(name, rv)
 	p.UID += "'"
@@ -53,8 +53,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// checkGap checks that nothing starts or is read strictly between after and
-// before, and that both ends, and everything up to rv, are served.
+// checkGap checks that watches and reads strictly between after and before are refused, and that
+// all other resourceVersions up to rv are served.
 func checkGap(t *testing.T, c *watchcache.Cache, after, before, rv uint64) {
 	t.Helper()
 	for n := after; n <= rv; n++ {
@@ -106,7 +106,7 @@ func TestReplaceDiverged(t *testing.T) {
 	}
 }
 
-// Two gaps with true history in between.
+// Two gaps with true history between them.
 func TestReplaceTwice(t *testing.T) {
 	c := filled(10, pod("a", 1))
 	for _, err := range []error{
@@ -126,7 +126,7 @@ func TestReplaceTwice(t *testing.T) {
 	wantPoll(t, watch(t, c, 10), 10, "DELETED a@10 10, ADDED a@17 17, MODIFIED a@19 19", 20)
 }
 
-// fresh is the state of a cache that was filled with pods.
+// fresh returns the state of a newly filled cache.
 func fresh(t *testing.T, all pods) watchcache.Snapshot {
 	t.Helper()
 	s, err := filled(1, all...).Snapshot()

@@ -16,18 +16,18 @@ import (
 type place interface {
 	// list returns a state and its resourceVersion.
 	list(s *selection) (map[string]*object.Object, uint64)
-	// watch follows the changes after rv; it returns nil if rv is too old.
+	// watch follows the changes after rv. It returns nil if rv is too old.
 	watch(s *selection, rv uint64) connection
 }
 
 // connection is one open watch.
 type connection interface {
-	// poll returns the next deltas, and a bookmark at the end. It fails if the client has to list.
+	// poll returns the next deltas and, at the end, a bookmark. It fails if the client has to list.
 	poll(limit int) (deltas []watchcache.Delta, bookmark uint64, err error)
 	close()
 }
 
-// apiserver is upstream as a place: it remembers all changes after a revision.
+// apiserver is upstream as a place. It remembers only the changes after one revision.
 type apiserver struct {
 	up        *upstream
 	compacted uint64
@@ -37,7 +37,7 @@ func (a *apiserver) list(s *selection) (map[string]*object.Object, uint64) {
 	return s.of(a.up.now), a.up.rv
 }
 
-// of filters a state by a selection.
+// of selects objects from a state.
 func (s *selection) of(all state) map[string]*object.Object {
 	selected := map[string]*object.Object{}
 	for key, v := range all {
@@ -82,7 +82,7 @@ func (*trueWatch) close() {}
 type replica struct {
 	t      testing.TB
 	up     *upstream
-	of     *replica // nil if it follows upstream
+	of     *replica // nil if the replica follows upstream
 	source *watchcache.Cursor
 	cache  *watchcache.Cache
 	saved  []byte
@@ -131,7 +131,7 @@ func (w *cachedWatch) poll(limit int) (deltas []watchcache.Delta, bookmark uint6
 
 func (w *cachedWatch) close() { w.cursor.Close() }
 
-// follow takes up to n changes from the replica's source.
+// follow reads up to n changes from the replica's source.
 func (r *replica) follow(n int) {
 	r.t.Helper()
 	if r.of != nil {
@@ -193,7 +193,8 @@ func (r *replica) unfollow() {
 	}
 }
 
-// relist takes the source's present state, or its state at rv, unless it is older.
+// relist takes the source's state at rv, or its present state, unless that state is older than the
+// replica's.
 func (r *replica) relist(rv uint64) {
 	r.t.Helper()
 	r.unfollow()
@@ -225,7 +226,7 @@ func (r *replica) save() {
 	r.saved = dump.Bytes()
 }
 
-// restart goes on from a dump, maybe an old one. All watches end.
+// restart restores the replica from a dump, which may be old. All watches end.
 func (r *replica) restart() {
 	r.t.Helper()
 	if r.saved == nil {
@@ -242,7 +243,7 @@ func (r *replica) restart() {
 	r.counts["restart"]++
 }
 
-// reset begins a new epoch, as a feed does when it does not trust its state.
+// reset begins a new epoch, as a feed does if it does not trust its state.
 func (r *replica) reset() {
 	r.saved = nil
 	r.unfollow()

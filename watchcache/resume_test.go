@@ -13,9 +13,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// TestResumeAnywhere makes replicas lose their streams and relist at different moments, and
-// cuts informers off after any event. They resume from the last event that they saw, at any place.
-// In the end all of them must have upstream's state.
+// TestResumeAnywhere makes replicas lose their streams and relist at different times, and
+// disconnects informers after arbitrary events. The informers resume from the last event that they
+// saw, at any place. In the end all of them must have upstream's state.
 func TestResumeAnywhere(t *testing.T) {
 	r := watchcache.Random(t)
 	counts := map[string]int{}
@@ -111,10 +111,10 @@ func (w *world) step() {
 	}
 }
 
-// finish has all replicas and informers catch up.
+// finish lets all replicas and informers catch up.
 func (w *world) finish() {
 	w.t.Helper()
-	for range 2 { // a replica may follow a later one
+	for range 2 { // a replica may follow a replica that comes later in the list
 		for _, replica := range w.replicas {
 			if replica.lost || w.r.IntN(4) == 0 {
 				replica.relist(w.up.rv)
@@ -153,7 +153,7 @@ func (i *informer) note(format string, args ...any) {
 	i.log = append(i.log, fmt.Sprintf(format, args...))
 }
 
-// somewhere is a random place, as behind a load balancer.
+// somewhere returns a random place, like a load balancer.
 func (i *informer) somewhere() place {
 	w := i.world
 	n := w.r.IntN(len(w.replicas) + 1)
@@ -166,7 +166,7 @@ func (i *informer) somewhere() place {
 	return w.replicas[n]
 }
 
-// step reads once, and returns whether it reached the end.
+// step reads once and returns whether the informer reached the end.
 func (i *informer) step(limit int) (done bool) {
 	w := i.world
 	w.t.Helper()
@@ -180,7 +180,7 @@ func (i *informer) step(limit int) (done bool) {
 		i.cut()
 		if _, tooOld := errors.AsType[*watchcache.TooOldError](err); tooOld && w.r.IntN(4) > 0 {
 			w.counts["told"]++
-			i.relist() // else it was cut before it saw the error
+			i.relist() // otherwise the informer was disconnected before it saw the error
 		}
 		return false
 	}

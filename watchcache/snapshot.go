@@ -7,18 +7,18 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// Snapshot is the state of a resource at one resourceVersion. Taking one costs nothing, and it
-// never changes.
+// Snapshot is the state of a resource at one resourceVersion. It never changes, and taking one
+// costs nothing.
 type Snapshot struct {
 	tree.Tree
 	rv, epoch uint64
 }
 
-// ResourceVersion is the resourceVersion at which the snapshot holds.
+// ResourceVersion is the resourceVersion of the snapshot.
 func (s Snapshot) ResourceVersion() uint64 { return s.rv }
 
-// Differences counts the objects in which upstream's state, sorted by key, differs from the
-// snapshot. It describes the first of them, up to the given number.
+// Differences compares the snapshot with upstream's state, sorted by key. It returns the number of
+// objects that differ and describes up to most of them.
 func (s Snapshot) Differences(theirs []object.State, most int) (shown []string, all int) {
 	note := func(format string, args ...any) {
 		if all++; all <= most {

@@ -20,8 +20,8 @@ type version struct {
 
 func newVersion(p watchcache.Pod) *version { return &version{p, p.Object()} }
 
-// write is one change in upstream. Several share a revision only if they are
-// the deletions of one expired lease.
+// write is one change in upstream. Several writes share a revision only if they are the deletions
+// of one expired lease.
 type write struct {
 	rv   uint64
 	key  string
@@ -42,7 +42,7 @@ func (w *write) change() watchcache.Change {
 // state is what upstream holds at one revision, by key.
 type state map[string]*version
 
-// list is the state as a list shows it.
+// list returns the state as a list shows it.
 func (s state) list() []*object.Object {
 	var list []*object.Object
 	for _, key := range slices.Sorted(maps.Keys(s)) {
@@ -51,7 +51,7 @@ func (s state) list() []*object.Object {
 	return list
 }
 
-// upstream is an etcd-like store that remembers everything.
+// upstream is a store like etcd that remembers all its states.
 type upstream struct {
 	r      *rand.Rand
 	rv     uint64
@@ -78,7 +78,7 @@ func (u *upstream) between(after, upTo uint64) []*write {
 	return u.writes[u.index(after):max(u.index(after), u.index(upTo))]
 }
 
-// restore goes back to an earlier revision, as etcd does from a backup.
+// restore goes back to an earlier revision, like a restore of etcd from a backup.
 func (u *upstream) restore(rv uint64) {
 	u.rv, u.now = rv, u.at(rv)
 	u.writes = u.writes[:u.index(rv)]
@@ -106,7 +106,7 @@ func (u *upstream) commit(key string, next *version) {
 func (u *upstream) step() {
 	u.rv++
 	switch key := u.someKey(); {
-	case u.r.IntN(6) == 0: // of another resource
+	case u.r.IntN(6) == 0: // a write to another resource
 		u.rv += u.r.Uint64N(4)
 	case !u.single && u.r.IntN(60) == 0: // a lease expires
 		for range 3 {

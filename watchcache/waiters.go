@@ -2,8 +2,8 @@ package watchcache
 
 import "sync"
 
-// waiters lets readers wait for the next publication. While no reader waits, a publication costs
-// one uncontended lock.
+// waiters lets readers wait for the next publication. If no reader waits, a publication only takes
+// an uncontended lock.
 type waiters struct {
 	mu struct {
 		sync.Mutex

@@ -1,4 +1,4 @@
-// Package cachetest has caches for the tests of packages that read them.
+// Package cachetest provides caches for tests of other packages.
 package cachetest
 
 import (
@@ -24,8 +24,8 @@ func Resource() object.Resource {
 	}
 }
 
-// ConfigMaps returns a cache of n ConfigMaps in the namespace a, and its state. They are called
-// c-000000 and so on, and were written at resourceVersions from 1 on.
+// ConfigMaps returns a cache of n ConfigMaps in the namespace a, and its state. Their names are
+// c-000000, c-000001 and so on, and their resourceVersions count up from 1.
 func ConfigMaps(tb testing.TB, n int) (*watchcache.Cache, watchcache.Snapshot) {
 	tb.Helper()
 	cache := watchcache.New(Resource(), watchcache.Limits{})
@@ -73,7 +73,7 @@ func Filter(tb testing.TB, c *watchcache.Cache) *filter.Filter {
 	return f
 }
 
-// Roomy returns an empty cache at resourceVersion 1 whose log forgets nothing.
+// Roomy returns an empty cache at resourceVersion 1 with a log that drops nothing.
 func Roomy(tb testing.TB) (*watchcache.Cache, watchcache.Snapshot) {
 	tb.Helper()
 	cache := watchcache.New(Resource(), watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30})
@@ -81,14 +81,14 @@ func Roomy(tb testing.TB) (*watchcache.Cache, watchcache.Snapshot) {
 	return cache, Snapshot(tb, cache)
 }
 
-// Sized is the ConfigMap c-000000 with so many bytes of padding.
+// Sized returns the ConfigMap c-000000 with size bytes of padding.
 func Sized(tb testing.TB, rv uint64, size int) *object.Object {
 	tb.Helper()
 	return parse(tb, fmt.Appendf(nil, `{"metadata":{"name":"c-000000","namespace":"a","uid":"u","resourceVersion":"%d"},"data":{"p":%q}}`,
 		rv, strings.Repeat("x", size)))
 }
 
-// Apply applies changes of objects.
+// Apply applies a write of each object.
 func Apply(tb testing.TB, c *watchcache.Cache, objects ...*object.Object) {
 	tb.Helper()
 	changes := make([]watchcache.Change, len(objects))
@@ -100,7 +100,7 @@ func Apply(tb testing.TB, c *watchcache.Cache, objects ...*object.Object) {
 	}
 }
 
-// SetBookmark gives a cache a bookmark to send.
+// SetBookmark sets the form of the cache's bookmarks.
 func SetBookmark(tb testing.TB, c *watchcache.Cache) {
 	tb.Helper()
 	bookmark, _, err := c.Resource().ParseBookmark([]byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"5","creationTimestamp":null}}`))
@@ -110,12 +110,12 @@ func SetBookmark(tb testing.TB, c *watchcache.Cache) {
 	c.SetBookmark(bookmark)
 }
 
-// AnySize is a random size from 1 byte to most. All orders of magnitude are equally likely.
+// AnySize returns a random size from 1 to most bytes. All orders of magnitude are equally likely.
 func AnySize(random *rand.Rand, most int) int {
 	return int(math.Exp(random.Float64() * math.Log(float64(most))))
 }
 
-// Reader is a client that checks that it reads each event once and in order.
+// Reader reads a watch and checks that each event comes once and in order.
 type Reader struct {
 	Body  *bufio.Reader
 	Pause func() // before each read
@@ -124,7 +124,7 @@ type Reader struct {
 	Err   error
 }
 
-// Read reads events until enough were seen or one is wrong.
+// Read reads events until the function until returns true or an event is wrong.
 func (r *Reader) Read(until func(seen int) bool) {
 	for !until(r.Seen) {
 		r.Pause()

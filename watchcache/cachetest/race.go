@@ -2,6 +2,6 @@
 
 package cachetest
 
-// Race tells that the race detector is on. Pools then drop objects at random, so allocations cannot
-// be counted.
+// Race says whether the race detector is on. It makes pools drop objects at random, so tests cannot
+// count allocations.
 const Race = true

@@ -14,16 +14,16 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
 
-// UnsupportedFieldError names a field selector label that a resource's cache
-// does not keep. Upstream may know it.
+// UnsupportedFieldError names a field label by which a resource's cache cannot select. Upstream may
+// know the label.
 type UnsupportedFieldError struct{ Field string }
 
 func (e *UnsupportedFieldError) Error() string {
 	return fmt.Sprintf("field label %q is not kept in the cache", e.Field)
 }
 
-// Filter is a request's selection in a collection: a namespace, a label selector,
-// a field selector. The zero filter of a resource matches everything.
+// Filter is the selection of a request: a namespace, a label selector and a field selector. A
+// resource's filter without any of them matches everything.
 type Filter struct {
 	resource  *object.Resource
 	namespace string
@@ -38,12 +38,12 @@ type Filter struct {
 
 // fieldRequirement compares one value of an object.
 type fieldRequirement struct {
-	index int // into Resource.Fields, or Name, or Namespace
+	index int // index into Resource.Fields, or Name, or Namespace
 	value string
 	equal bool
 }
 
-// Kinds of requirements other than those on the fields that a resource keeps.
+// Indexes of requirements on other fields than those in Resource.Fields.
 const (
 	Name      = -1
 	Namespace = -2
@@ -90,7 +90,8 @@ func New(r *object.Resource, namespace string, ls labels.Selector, fs fields.Sel
 	return f, nil
 }
 
-// readCost is the cost of reading a field that is not kept, in comparisons.
+// readCost is the cost of reading a field that is not kept in memory, expressed as a number of
+// comparisons.
 const readCost = 8
 
 func (f *Filter) comparisons() (n int) {
@@ -109,8 +110,8 @@ func (f *Filter) comparisons() (n int) {
 	return n
 }
 
-// Cost is about how many strings a match compares. The memory of a filter is proportional to it,
-// without the text of the selectors.
+// Cost is roughly the number of strings that a match compares. A filter's memory, without the text
+// of its selectors, is proportional to Cost.
 func (f *Filter) Cost() int { return f.cost }
 
 func fieldIndex(r *object.Resource, field string) (int, bool) {
@@ -118,28 +119,29 @@ func fieldIndex(r *object.Resource, field string) (int, bool) {
 	case "metadata.name":
 		return Name, true
 	case "metadata.namespace":
-		// A cluster-scoped object has no namespace to select by; upstream words the error.
+		// Cluster-scoped objects have no namespace to select by, so upstream has to answer with its
+		// error.
 		return Namespace, r.Namespaced && !r.NoNamespaceField
 	}
 	i := slices.IndexFunc(r.Fields, func(f object.Field) bool { return f.Name == field })
 	return i, i >= 0
 }
 
-// Interest is a filter's narrowest requirement: events that cannot meet it do not concern the
-// filter. The zero Interest is in everything.
+// Interest is a filter's narrowest requirement. An event concerns the filter only if it can meet
+// this requirement. Every event meets the zero Interest.
 type Interest struct {
 	By    int    // Name, Namespace, or an index into Resource.Fields
 	Value string // a key, a namespace, or the field's value
 }
 
-// Interest is the filter's narrowest requirement.
+// Interest returns the filter's narrowest requirement.
 func (f *Filter) Interest() Interest { return f.interest }
 
 // Fickle tells whether an object can leave the selection and come back.
 func (f *Filter) Fickle() bool { return f.fickle }
 
-// narrow finds the narrowest requirement, so that few other events wake a
-// watch, and a single object is looked up without a search.
+// narrow finds the narrowest requirement, so that few unrelated events wake a watch and a single
+// object can be looked up by its key.
 func (f *Filter) narrow(r *object.Resource) {
 	name, kept := "", false
 	f.within = f.namespace
@@ -156,17 +158,18 @@ func (f *Filter) narrow(r *object.Resource) {
 		}
 	}
 	if f.within != "" && !kept {
-		f.interest = Interest{Namespace, f.within} // a phase selects more than most namespaces, a node does not
+		f.interest = Interest{Namespace, f.within} // a phase selects more objects than most namespaces do; a node does not
 	}
 	if name != "" && (f.within != "" || !r.Namespaced) {
 		f.interest = Interest{Name, r.Key(f.within, name)}
 	}
 }
 
-// Selective tells whether a label or field selector is set, beyond a namespace.
+// Selective tells whether the filter has a label or field selector.
 func (f *Filter) Selective() bool { return f.selective }
 
-// Single tells whether the filter pins one object, by name and, if it has one, namespace.
+// Single tells whether the filter can match only one object, which it selects by name and, in a
+// namespaced resource, namespace.
 func (f *Filter) Single() bool { return f.interest.By == Name }
 
 // Matches tells whether an object is selected.
@@ -189,7 +192,8 @@ func (f *Filter) Matches(o *object.Object) bool {
 	return true
 }
 
-// Select returns the objects of a page that match: bit i is the i-th object.
+// Select returns a bit for each object of a page, the first in bit 0. A bit is set if the object
+// matches.
 func (f *Filter) Select(p *tree.Page) (matches uint64) {
 	const _ uint = 64 - tree.PageMax // bits are enough
 	for i, o := range p.Objects() {
@@ -200,19 +204,19 @@ func (f *Filter) Select(p *tree.Page) (matches uint64) {
 	return matches
 }
 
-// ID is equal for filters of a resource that were asked for the same selection.
+// ID is the same for all filters of a resource with the same selection.
 func (f *Filter) ID() string {
 	id := append([]byte(f.namespace), 0)
 	if f.labels != nil {
 		id = append(id, f.labels.String()...)
 	}
 	for _, req := range f.fields {
-		id = fmt.Appendf(id, "\x00%d,%t,%q", req.index, req.equal, req.value) // values hold any byte
+		id = fmt.Appendf(id, "\x00%d,%t,%q", req.index, req.equal, req.value) // quoted, because values can hold any byte
 	}
 	return string(id)
 }
 
-// KeyRange is the range of keys outside which nothing can match.
+// KeyRange is a range of keys that contains the keys of all objects that can match.
 func (f *Filter) KeyRange(r *object.Resource) (from, to string) {
 	if f.Single() {
 		return f.interest.Value, f.interest.Value + "\x00"

@@ -82,8 +82,8 @@ func TestInterestNarrows(t *testing.T) {
 	}
 }
 
-// A filter's cost is the work of a match: one for each value that labels and fields are compared
-// with, more for each field that must be looked up in the object.
+// The cost counts one for each value that labels and fields are compared with, and more for each
+// field that must be read from the object's bytes.
 func TestFilterCost(t *testing.T) {
 	for _, c := range []struct {
 		labels, fields string

@@ -8,22 +8,22 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// initialEventsEnd is the annotation that ends the initial state of a watch
-// with sendInitialEvents (KEP-3157).
+// The annotation ends the initial state of a watch with sendInitialEvents (KEP-3157).
 const (
 	initialEventsEndKey = "k8s.io/initial-events-end"
 	initialEventsEnd    = `"annotations":{"` + initialEventsEndKey + `":"true"}`
 )
 
-// Bookmark is upstream's own bookmark object of one resource, with the resourceVersion left open.
-// Its form cannot be derived: it is the zero value of the kind, so a Pod's has a spec and a status.
+// Bookmark is upstream's own bookmark object of one resource, with a variable resourceVersion. Its
+// form has to be learnt from upstream: it is the zero value of the kind, so a Pod's bookmark has a
+// spec and a status.
 type Bookmark struct {
 	plain     rvTemplate
 	annotated rvTemplate
-	proto     *protoBookmark // set for protobuf; then the templates are unused
+	proto     *protoBookmark // set for protobuf only; the templates are then unused
 }
 
-// template is an object around the digits of its resourceVersion.
+// rvTemplate is an object split at the digits of its resourceVersion.
 type rvTemplate struct{ before, after []byte }
 
 func (h rvTemplate) append(dst []byte, rv uint64) []byte {
@@ -32,8 +32,8 @@ func (h rvTemplate) append(dst []byte, rv uint64) []byte {
 	return append(dst, h.after...)
 }
 
-// Append writes the bookmark's object at rv; initialEnd adds the annotation that ends the initial
-// events. The JSON form has kind and apiVersion; the protobuf form is the bare message.
+// Append writes the bookmark's object at rv. With initialEnd it has the annotation that ends the
+// initial events. The JSON form has kind and apiVersion; the protobuf form is the bare message.
 func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
 	switch {
 	case b.proto != nil:
@@ -44,7 +44,7 @@ func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
 	return b.plain.append(dst, rv)
 }
 
-// IsInitialEventsEnd tells whether a bookmark's object ends the initial events.
+// IsInitialEventsEnd tells whether a bookmark has the annotation that ends the initial events.
 func (r *Resource) IsInitialEventsEnd(object []byte) bool {
 	if r.Encoding == Protobuf {
 		return protoInitialEventsEnd(object)
@@ -52,8 +52,8 @@ func (r *Resource) IsInitialEventsEnd(object []byte) bool {
 	return gjson.GetBytes(object, `metadata.annotations.k8s\.io/initial-events-end`).Str == "true"
 }
 
-// ParseBookmark learns the form from a bookmark's object as upstream sent it,
-// annotated or not, and returns its resourceVersion.
+// ParseBookmark learns the form of bookmarks from one that upstream sent, with or without the
+// annotation. It also returns that bookmark's resourceVersion.
 func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
 	if r.Encoding == Protobuf {
 		return parseProtoBookmark(object)
@@ -76,7 +76,7 @@ func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
 	return &Bookmark{plain: shape, annotated: r.annotate(shape)}, rv, nil
 }
 
-// cutMember removes a member of a JSON object with its comma.
+// cutMember removes a member of a JSON object, and its comma.
 func cutMember(object, member []byte) []byte {
 	for _, m := range [][]byte{append([]byte{','}, member...), append(bytes.Clone(member), ','), member} {
 		if before, after, ok := bytes.Cut(object, m); ok {
@@ -96,8 +96,9 @@ func templateOf(object []byte) (rvTemplate, uint64, error) {
 	return rvTemplate{object[:v.Index+1], object[v.Index+1+len(v.Str):]}, rv, nil
 }
 
-// annotate adds the annotation where kube-apiserver writes it: before the resourceVersion among
-// the sorted keys of a custom resource, else after it.
+// annotate adds the annotation where kube-apiserver writes it. Keys of a custom resource are
+// sorted, so the annotation precedes the resourceVersion; in built-in types it follows the
+// resourceVersion.
 func (r *Resource) annotate(h rvTemplate) rvTemplate {
 	if r.SelfDescribing {
 		key := []byte(`"resourceVersion":"`)

@@ -26,7 +26,7 @@ func TestBookmarkForms(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Both forms can be learnt from either.
+			// Both forms can be learnt from either one.
 			for _, seen := range []string{tc.plain, tc.annotated} {
 				b, rv, err := tc.resource.ParseBookmark([]byte(seen))
 				if err != nil || rv != 208 {

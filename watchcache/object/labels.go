@@ -7,12 +7,12 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// labelSet holds an object's labels, their values as views into its bytes. It implements
-// apimachinery's labels.Labels: for an object's handful of labels, a slice is
-// smaller and faster than a map.
+// labelSet holds an object's labels. It implements apimachinery's labels.Labels. For the few labels
+// of an object, a slice is smaller and faster than a map. The values are views into the object's
+// bytes.
 //
-// All objects share the keys, so a lookup reads memory that many other lookups have just read. With
-// keys in the objects' own bytes, most of the time of a list by selector went into fetching them.
+// The keys are shared by all objects, so that they stay in the processor's caches. With keys in the
+// objects' own bytes, a list by selector spent most of its time on fetching them from memory.
 type labelSet []label
 
 type label struct {
@@ -44,8 +44,8 @@ func (s *labelSet) addEntry(entry []byte) error {
 	return err
 }
 
-// Lookup returns the value of a label and whether it is set. If a key occurs several times, the
-// last value counts, as for any decoder.
+// Lookup returns the value of a label and whether the label is set. If a key occurs several times,
+// the last value counts, as in any decoder.
 func (s labelSet) Lookup(key string) (value string, ok bool) {
 	for _, l := range slices.Backward(s) {
 		if l.key.Value() == key {

@@ -13,20 +13,20 @@ import (
 )
 
 var (
-	// ErrOpaqueResourceVersion says that a resourceVersion is not a plain
-	// decimal integer. It cannot be compared and must not be cached.
+	// ErrOpaqueResourceVersion says that a resourceVersion is not a plain decimal integer. Such a
+	// resourceVersion cannot be compared, so the resource must not be cached.
 	ErrOpaqueResourceVersion = errors.New("resourceVersion is not a plain decimal integer")
 	// ErrMalformed says that bytes are not a Kubernetes object of the expected resource.
 	ErrMalformed = errors.New("malformed object")
 )
 
-// Object is one version of one API object: the bytes that upstream sent and the parts that were
-// read out of them once. It never changes and never pins the buffer that it was read from.
+// Object is one version of one API object: the bytes that upstream sent, and the parts that the
+// parser extracted. It never changes, and it never keeps the buffer that it was parsed from alive.
 //
-// The bytes are in the form of a list item, because lists move the most
-// bytes. JSON of built-in types is without kind and apiVersion; proxy/wire adds them for a watch
-// event or a get. JSON of custom resources is as it came. Protobuf has the tag and the length
-// that make it a field of the list.
+// The bytes have the form of a list item, because most of the bytes that the proxy sends are in
+// lists. JSON of built-in types lacks kind and apiVersion; proxy/wire adds them for a watch event
+// or a get. JSON of custom resources is as upstream sent it. Protobuf includes the tag and the
+// length that make the object a field of the list.
 type Object struct {
 	key    string
 	raw    []byte // as a list item
@@ -34,10 +34,10 @@ type Object struct {
 	uid    string
 	labels labelSet
 	fields []string // values of the kept Resource.Fields
-	lead   int32    // where in raw the object itself begins
-	rvAt   int32    // where the digits of metadata.resourceVersion start in raw
-	rvLen  int32    // how many digits there are
-	nsLen  int32    // length of the namespace in key, 0 if cluster-scoped
+	lead   int32    // offset of the object itself in raw
+	rvAt   int32    // offset of metadata.resourceVersion's digits in raw
+	rvLen  int32    // number of these digits
+	nsLen  int32    // length of the namespace in key; 0 if cluster-scoped
 }
 
 // Key is "namespace/name", or "name" for cluster-scoped resources.
@@ -63,11 +63,11 @@ func (o *Object) UID() string { return o.uid }
 // Labels are metadata.labels.
 func (o *Object) Labels() labels.Labels { return o.labels }
 
-// Item is the object as a list item: in protobuf with its tag and length,
-// in JSON without the commas. It must not be modified.
+// Item is the object as a list item: with its tag and length in protobuf, without commas in JSON.
+// It must not be modified.
 func (o *Object) Item() []byte { return o.raw }
 
-// Bytes are the object itself: in JSON the same as Item. They must not be modified.
+// Bytes are the object itself. In JSON they are the same as Item. They must not be modified.
 func (o *Object) Bytes() []byte { return o.raw[o.lead:] }
 
 // Value is the value of the field r.Fields[i].
@@ -78,7 +78,7 @@ func (o *Object) Value(r *Resource, i int) string {
 	return r.Fields[i].read(r.Encoding, o.Bytes())
 }
 
-// Alike tells whether no selector can tell two versions of an object apart.
+// Alike tells whether every selector gives the same result for two versions of an object.
 func (r *Resource) Alike(a, b *Object) bool {
 	for i := range r.Fields {
 		if a.Value(r, i) != b.Value(r, i) {
@@ -88,8 +88,8 @@ func (r *Resource) Alike(a, b *Object) bool {
 	return slices.Equal(a.labels, b.labels)
 }
 
-// At is the same object at another resourceVersion. kube-apiserver shows an object
-// that was deleted, or left a selection, at the revision of that change.
+// At returns the same object at another resourceVersion. If an object was deleted or left a
+// selection, kube-apiserver shows it at the revision of that change.
 func (o *Object) At(rv uint64) *Object {
 	if rv == o.rv {
 		return o
@@ -107,9 +107,9 @@ func (o *Object) At(rv uint64) *Object {
 	return &at
 }
 
-// ParseObject reads one object of r: JSON as it stands in a watch event, a get
-// or a list item; protobuf as the bare message. It copies what it keeps; src may
-// be reused. Errors wrap [ErrMalformed] or [ErrOpaqueResourceVersion].
+// ParseObject reads one object of r: JSON from a watch event, a get or a list item, or a bare
+// protobuf message. It copies what it keeps, so the caller may reuse src. Errors wrap
+// [ErrMalformed] or [ErrOpaqueResourceVersion].
 func (r *Resource) ParseObject(src []byte) (*Object, error) {
 	if r.Encoding == Protobuf {
 		return r.parseProto(src)
@@ -160,7 +160,7 @@ func (o *Object) keepFields(r *Resource) {
 	}
 }
 
-// itemForm copies src, without kind and apiVersion where list items lack them.
+// itemForm copies src. It leaves kind and apiVersion out if list items lack them.
 func (r *Resource) itemForm(src []byte) []byte {
 	if !r.SelfDescribing {
 		if rest, ok := bytes.CutPrefix(src[1:], []byte(r.typeMeta())); ok {
@@ -171,8 +171,8 @@ func (r *Resource) itemForm(src []byte) []byte {
 	return bytes.Clone(src)
 }
 
-// readTop walks the top level once: it checks the type if there is one,
-// reads the selectable fields and returns the metadata.
+// readTop goes through the top level once. It checks kind and apiVersion if they are present, reads
+// the selectable fields and returns the metadata.
 func (o *Object) readTop(r *Resource) (meta gjson.Result, err error) {
 	top := gjson.Parse(lend(o.raw))
 	top.ForEach(func(k, v gjson.Result) bool {
@@ -249,5 +249,5 @@ func ParseResourceVersion(s string) (uint64, error) {
 	return rv, nil
 }
 
-// lend returns a string that shares immutable bytes.
+// lend returns a string that shares the memory of bytes. They must not change any more.
 func lend(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

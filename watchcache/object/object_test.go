@@ -43,7 +43,7 @@ func TestParseObject(t *testing.T) {
 	for name, test := range map[string]struct {
 		r    *Resource
 		src  string
-		raw  string // the kept form, src if empty
+		raw  string // the expected bytes; empty if they equal src
 		want parsed
 	}{
 		"pod of a list": {
@@ -269,8 +269,8 @@ func TestParseHugeObject(t *testing.T) {
 	checkObject(t, pods, o)
 }
 
-// An object's strings lie in its own bytes or in memory of their own, never in
-// the buffer that it was read from.
+// An object's strings lie in its own bytes or in memory of their own, never in the buffer that the
+// object was parsed from.
 func TestObjectPinsNothing(t *testing.T) {
 	src := []byte(`{"metadata":{"name":"web","namespace":"a","uid":"u","resourceVersion":"7","labels":{"app":"web"}},"spec":{"nodeName":"n1"}}`)
 	o, err := pods.ParseObject(src)
@@ -309,7 +309,7 @@ func TestKeyRange(t *testing.T) {
 	}
 }
 
-// decoded is the reference: apiserver's own decoder, for which keys are case sensitive.
+// decoded is the reference: the result of apiserver's own decoder, which is case-sensitive.
 type decoded struct {
 	Metadata struct {
 		Name            string            `json:"name"`
@@ -329,9 +329,10 @@ type decoded struct {
 
 var surrogate = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
 
-// decodersAgree tells whether decoders have to agree about src. They may differ on duplicate keys.
-// An apiserver cannot write these, because it encodes structs and maps. They may also differ on
-// broken UTF-8 and halves of surrogate pairs, because each decoder repairs these in its own way.
+// decodersAgree tells whether different decoders have to agree about src. They may differ on
+// duplicate keys; an apiserver cannot write these, because it encodes structs and maps. They may
+// also differ on invalid UTF-8 and unpaired surrogates, because each decoder repairs these in its
+// own way.
 func decodersAgree(src []byte) bool {
 	return utf8.Valid(src) && !surrogate.Match(src) && uniqueKeys(json.NewDecoder(bytes.NewReader(src)))
 }

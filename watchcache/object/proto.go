@@ -11,15 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// WirePath locates a value in a protobuf message: the field numbers
-// that lead to it, outermost first.
+// WirePath locates a value in a protobuf message by field numbers, outermost first.
 type WirePath struct {
 	Numbers []protowire.Number
-	Bool    bool // a varint there is a boolean, not an integer
+	Bool    bool // the varint is a boolean, not an integer
 }
 
-// NewWirePath finds a field by its JSON names ("spec.nodeName") in
-// the protobuf tags of a Go type of the API. It returns false if there is none.
+// NewWirePath finds a field of a Go type of the API by its JSON names ("spec.nodeName"), and reads
+// the field numbers from the protobuf tags. It returns false if there is no such field.
 func NewWirePath(message reflect.Type, names string) (WirePath, bool) {
 	var p WirePath
 	for name := range strings.SplitSeq(names, ".") {
@@ -62,7 +61,7 @@ func fieldNumber(f reflect.StructField) (protowire.Number, bool) {
 	return protowire.Number(n), err == nil
 }
 
-// numberOf is the number of a field that this version of apimachinery's types is known to have.
+// numberOf returns the number of a field that apimachinery's types certainly have.
 func numberOf[Message any](name string) protowire.Number {
 	p, ok := NewWirePath(reflect.TypeFor[Message](), name)
 	if !ok {
@@ -71,8 +70,8 @@ func numberOf[Message any](name string) protowire.Number {
 	return p.Numbers[0]
 }
 
-// Fields that all objects and all lists share. The API itself reads any
-// object as PartialObjectMetadata without knowing its type.
+// These fields exist in all objects and lists. The API itself reads any object as
+// PartialObjectMetadata without knowing its type.
 var (
 	metadataNumber        = numberOf[metav1.PartialObjectMetadata]("metadata")
 	itemsNumber           = numberOf[metav1.PartialObjectMetadataList]("items")
@@ -94,13 +93,13 @@ const (
 type protoField struct {
 	number protowire.Number
 	kind   protowire.Type
-	bytes  []byte // set if the field has a length
+	bytes  []byte // set if the field is length-delimited
 	varint uint64
-	// start and end delimit the field in the message, with its tag.
+	// start and end delimit the field in the message, including its tag.
 	start, end int
 }
 
-// eachField walks the fields of a message, until visit returns false.
+// eachField visits the fields of a message until visit returns false.
 func eachField(message []byte, visit func(protoField) bool) error {
 	for at := 0; at < len(message); {
 		f := protoField{start: at}
@@ -130,11 +129,11 @@ func eachField(message []byte, visit func(protoField) bool) error {
 	return nil
 }
 
-// protoScalar is the value at a path, as kube-apiserver compares it with a selector; "" if there is
-// none. If the field occurs several times, the last value counts.
+// protoScalar returns the value at a path in the form that kube-apiserver compares with a selector,
+// or "" if there is none. If the field occurs several times, the last value counts.
 func protoScalar(message []byte, path WirePath) (value string) {
 	number, rest := path.Numbers[0], path.Numbers[1:]
-	_ = eachField(message, func(f protoField) bool { // a broken message has no value
+	_ = eachField(message, func(f protoField) bool { // a malformed message has no value
 		switch {
 		case f.number != number:
 		case len(rest) > 0 && f.kind == protowire.BytesType:
@@ -152,8 +151,8 @@ func protoScalar(message []byte, path WirePath) (value string) {
 	return value
 }
 
-// SplitProtoList splits the message of a list into its metadata and its items,
-// which are views into it.
+// SplitProtoList splits the message of a list into its metadata and its items. They share the
+// memory of the list.
 func SplitProtoList(list []byte) (meta []byte, items [][]byte, err error) {
 	err = eachField(list, func(f protoField) bool {
 		switch {
@@ -187,7 +186,7 @@ func (r *Resource) parseProto(src []byte) (*Object, error) {
 	return o, nil
 }
 
-// frame keeps a copy of an object with the tag and length of a list item.
+// frame copies an object and adds the tag and length of a list item.
 func (o *Object) frame(object []byte) {
 	lead := protowire.SizeTag(itemsNumber) + protowire.SizeVarint(uint64(len(object)))
 	raw := make([]byte, 0, lead+len(object))
@@ -261,7 +260,8 @@ func readEntry(entry []byte) (key, value string, err error) {
 	return key, value, err
 }
 
-// protoAt is [Object.At] in protobuf: new digits change the lengths around them.
+// protoAt is [Object.At] for protobuf. If the number of digits changes, the lengths of the
+// enclosing messages change, too.
 func (o *Object) protoAt(rv uint64) *Object {
 	object := o.Bytes()
 	meta, err := metadataOf(object)

@@ -82,9 +82,9 @@ func TestParseProtoObject(t *testing.T) {
 	}
 }
 
-// An object at another resourceVersion is written as the API's own type would write it.
+// At writes an object as the API's own type would write it at that resourceVersion.
 func TestProtoObjectAt(t *testing.T) {
-	for _, long := range []int{0, 50, 120, 200} { // lengths of one byte and two
+	for _, long := range []int{0, 50, 120, 200} { // gives lengths of one byte and of two
 		pod := protoPod()
 		pod.Annotations["long"] = strings.Repeat("x", long)
 		o, err := protoPods.ParseObject(marshal(t, pod))
@@ -116,7 +116,7 @@ func withUnknownFields(message []byte) []byte {
 	return slices.Concat(appendMetadata(nil, slices.Concat(meta.bytes, novelty)), message[meta.end:], novelty)
 }
 
-// Fields that the compiled types lack survive, also when the resourceVersion is replaced.
+// Fields that the compiled types lack survive, even if the resourceVersion is replaced.
 func TestUnknownProtoFieldsSurvive(t *testing.T) {
 	pod := protoPod()
 	src := withUnknownFields(marshal(t, pod))
@@ -178,8 +178,8 @@ func TestProtoBookmark(t *testing.T) {
 	}
 }
 
-// No input from upstream panics. An accepted object can be written at any resourceVersion and read
-// again.
+// No input from upstream causes a panic. An accepted object can be written at any resourceVersion
+// and parsed again.
 func FuzzParseProtoObject(f *testing.F) {
 	good := marshal(f, protoPod())
 	f.Add(good)

@@ -8,17 +8,17 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// protoBookmark is a bookmark's message without its metadata.
+// protoBookmark is a bookmark's message; its metadata is a template.
 type protoBookmark struct {
 	before, after []byte
 	meta          protoTemplate
 }
 
-// protoTemplate is an object's metadata, split at its resourceVersion and at the
-// place of annotations.
+// protoTemplate is an object's metadata, split at the resourceVersion and at the position of the
+// annotations.
 type protoTemplate struct{ before, middle, after []byte }
 
-// metadata is the message at rv, with annotations at their place.
+// metadata returns the metadata at rv with the given annotations.
 func (h protoTemplate) metadata(rv uint64, annotations []byte) []byte {
 	dst := bytes.Clone(h.before)
 	dst = protowire.AppendTag(dst, resourceVersionNumber, protowire.BytesType)
@@ -28,8 +28,8 @@ func (h protoTemplate) metadata(rv uint64, annotations []byte) []byte {
 	return append(dst, h.after...)
 }
 
-// protoTemplateOf splits an object's metadata at the resourceVersion. kube-apiserver
-// writes fields in the order of their numbers.
+// protoTemplateOf splits an object's metadata at the resourceVersion and the position of the
+// annotations. kube-apiserver writes fields in the order of their numbers.
 func protoTemplateOf(meta []byte) (h protoTemplate, rv uint64, err error) {
 	var digits []byte
 	from, to := 0, 0
@@ -49,7 +49,7 @@ func protoTemplateOf(meta []byte) (h protoTemplate, rv uint64, err error) {
 	if rv, err = ParseResourceVersion(string(digits)); err != nil {
 		return h, 0, err
 	}
-	annotations = max(annotations, to) // another order is valid, too
+	annotations = max(annotations, to) // parsers accept fields in another order, too
 	return protoTemplate{meta[:from], meta[to:annotations], meta[annotations:]}, rv, nil
 }
 
@@ -95,7 +95,7 @@ func protoInitialEventsEnd(object []byte) (ends bool) {
 	if err != nil {
 		return false
 	}
-	_ = eachField(meta.bytes, func(f protoField) bool { // a broken message ends nothing
+	_ = eachField(meta.bytes, func(f protoField) bool { // a malformed message ends nothing
 		if f.number == annotationsNumber && f.kind == protowire.BytesType {
 			key, value, err := readEntry(f.bytes)
 			ends = ends || err == nil && key == initialEventsEndKey && value == "true"

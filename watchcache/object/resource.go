@@ -12,7 +12,7 @@ import (
 // Resource names the resource of a cache and the fields that selectors
 // may use. It does not change during the life of a cache.
 type Resource struct {
-	// GVR is the resource as it stands in request paths.
+	// GVR is the resource as in request paths.
 	GVR schema.GroupVersionResource
 	// Kind is the kind of one object, for example "Pod".
 	Kind string
@@ -20,14 +20,15 @@ type Resource struct {
 	ListKind string
 	// Namespaced tells whether objects live in namespaces.
 	Namespaced bool
-	// SelfDescribing tells the two ways in which kube-apiserver writes objects apart. False for
-	// built-in types: kind and apiVersion stand first in a single object, and list items lack
-	// them. True for custom resources: keys are sorted and items have both.
+	// SelfDescribing distinguishes two ways in which kube-apiserver writes JSON. It is false for
+	// built-in types: a single object begins with kind and apiVersion, and list items lack both. It
+	// is true for custom resources: keys are sorted, and list items have kind and apiVersion.
 	SelfDescribing bool
-	// Fields are the resource's field selector labels beside
-	// metadata.name and metadata.namespace, kept ones first.
+	// Fields are the resource's field selector labels other than metadata.name and
+	// metadata.namespace. Kept fields come first.
 	Fields []Field
-	// NoNamespaceField marks a namespaced resource without metadata.namespace as a field label.
+	// NoNamespaceField marks a namespaced resource that does not support metadata.namespace as a
+	// field label.
 	NoNamespaceField bool
 	// NoWatchCache marks a resource that kube-apiserver serves straight from etcd.
 	NoWatchCache bool
@@ -35,8 +36,9 @@ type Resource struct {
 	Encoding Encoding
 }
 
-// Encoding is the form of a cache's bytes. A resource in both encodings has two caches. The proxy
-// never converts one into the other: a converter would drop fields that it does not know.
+// Encoding is the encoding of a cache's objects. A resource that is used in both encodings has two
+// caches. The proxy never converts one encoding into the other, because a converter would drop
+// fields that it does not know.
 type Encoding uint8
 
 const (
@@ -61,16 +63,16 @@ func (e Encoding) String() string {
 type Field struct {
 	// Name is the label as selectors write it, for example "spec.nodeName".
 	Name string
-	// Paths locate the value in the object's JSON, in gjson's
-	// syntax. The first one that is present and not empty counts.
+	// Paths locate the value in the object's JSON, in gjson's syntax. The first value that is
+	// present and not empty counts.
 	Paths []string
 	// Default is the value if none is present.
 	Default string
-	// Wire locates the value in the object's protobuf message. The first one
-	// that is present and not empty counts.
+	// Wire locates the value in the object's protobuf message. The first value that is present and
+	// not empty counts.
 	Wire []WirePath
-	// Kept values are read once, when the object arrives. Other values are read each time a
-	// selector needs them. Kept is meant for fields that many watches select by.
+	// Kept values are read once, when the object arrives, and stored. Other values are read each
+	// time a selector needs them. Fields that many watches select by should be Kept.
 	Kept bool
 	// Final values do not change once they are set.
 	Final bool
@@ -94,9 +96,9 @@ func (f *Field) read(e Encoding, object []byte) string {
 	return f.Default
 }
 
-// fieldValueOf is a value as kube-apiserver compares it with a selector: as Go
-// prints the decoded one. Only a custom resource that was written in another version can
-// have anything but strings, booleans and integers there.
+// fieldValueOf returns a value as kube-apiserver compares it with a selector: the decoded value as
+// Go prints it. Values other than strings, booleans and integers occur only in custom resources
+// that were written in another version.
 func fieldValueOf(v gjson.Result) string {
 	if v.Type != gjson.Number && v.Type != gjson.JSON {
 		return v.String()
@@ -111,8 +113,8 @@ func fieldValueOf(v gjson.Result) string {
 // APIVersion is the group and version as objects carry it: "v1", "apps/v1".
 func (r *Resource) APIVersion() string { return r.GVR.GroupVersion().String() }
 
-// typeMeta stands between the opening brace and the metadata of a
-// built-in object with kind and apiVersion.
+// typeMeta is the text with kind and apiVersion between the opening brace and the metadata of a
+// built-in object.
 func (r *Resource) typeMeta() string {
 	return `"kind":"` + r.Kind + `","apiVersion":"` + r.APIVersion() + `",`
 }
@@ -125,8 +127,8 @@ func (r *Resource) Key(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-// KeyRange returns the half-open range of keys of one namespace, or of
-// everything if namespace is empty. The end "" means no end.
+// KeyRange returns the half-open range of keys of one namespace, or of all namespaces if namespace
+// is empty. An empty to means no end.
 func (r *Resource) KeyRange(namespace string) (from, to string) {
 	if !r.Namespaced || namespace == "" {
 		return "", ""

@@ -9,7 +9,7 @@ type State struct {
 	ResourceVersion uint64
 }
 
-// ParseState reads the State from the protobuf message of an object, or of its metadata alone.
+// ParseState reads the State from a protobuf message of an object, or of its metadata alone.
 func (r *Resource) ParseState(message []byte) (State, error) {
 	meta, err := metadataOf(message)
 	if err != nil {

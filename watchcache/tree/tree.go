@@ -1,5 +1,5 @@
 // Package tree holds the objects of a resource in the order of their keys. A change makes a new
-// tree, which shares all but a few pages with the old one; so any number of states can be kept.
+// tree that shares all but a few pages with the old one, so keeping many states is cheap.
 package tree
 
 import (
@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	// PageMax bounds the objects of a page. Derived encodings are kept per page. Larger pages
-	// compress better; smaller pages lose less to one update.
+	// PageMax bounds the number of objects on a page. Encodings derived from objects are kept per
+	// page. Larger pages compress better; with smaller pages, an update invalidates fewer derived
+	// bytes.
 	PageMax = 64
 	// fanout bounds the children of an inner node.
 	fanout = 32
 )
 
-// Tree is a persistent (copy-on-write) B+tree of objects in key order, bytewise on the key, as etcd
-// orders them. Every operation leaves the old tree as it was and copies only the path to the
-// change: a snapshot is just a root that a reader still holds.
+// Tree is a persistent (copy-on-write) B+tree of objects in key order. Keys are compared bytewise,
+// as in etcd. Every operation leaves the old tree as it was and copies only the path to the change.
+// So a snapshot is just a root that a reader still holds.
 //
 // Why not a sorted slice: an update of one in 100,000 objects would copy 800 kB.
 // Why not a map: lists need order, and derived encodings need pages.
@@ -33,7 +34,7 @@ const (
 //	T3 no page and no node is empty, none holds more than PageMax or fanout
 //	T4 count and bytes of a node are the sums over the objects beneath it
 //	T5 nothing reachable from a published root changes
-//	T6 a page that replaces another has its slot; no two pages of a tree share one
+//	T6 a page takes over the slot of the page it replaces; no two pages of a tree share a slot
 //
 // The zero Tree is empty.
 type Tree struct{ root *node }
@@ -47,8 +48,8 @@ type node struct {
 	page     *Page
 }
 
-// Page is an immutable run of objects in key order: all snapshots share it
-// until one of its objects changes.
+// Page is an immutable run of objects in key order. All snapshots share a page until one of its
+// objects changes.
 type Page struct {
 	id, slot uint64
 	objects  []*object.Object
@@ -58,11 +59,12 @@ type Page struct {
 // pageIDs counts the pages of all caches.
 var pageIDs atomic.Uint64
 
-// ID is unique while the process lives: a key for what is derived from the page.
+// ID is unique in the process. It serves as a key for bytes that are derived from the page.
 func (p *Page) ID() uint64 { return p.id }
 
-// Slot is the page's place in its collection. A page that replaces another takes over its slot. A
-// collection that is filled again, even in another cache, begins with the same slots.
+// Slot identifies the page's place in its collection. A page takes over the slot of the page that
+// it replaces. If a collection is filled again, even in another cache, the slots are the same again
+// at first.
 func (p *Page) Slot() uint64 { return p.slot }
 
 // Objects are the page's objects in key order. The slice must not be modified.
@@ -71,7 +73,7 @@ func (p *Page) Objects() []*object.Object { return p.objects }
 // Len is the number of objects on the page.
 func (p *Page) Len() int { return len(p.objects) }
 
-// Span is the part of a page that a range covers: Objects() = page[Lo:Hi].
+// Span is the part of a page that lies in a range of keys: Objects() = page[Lo:Hi].
 type Span struct {
 	Page   *Page
 	Lo, Hi int
@@ -120,9 +122,9 @@ func newInner(children []*node) *node {
 }
 
 // Build makes a tree of objects that are sorted by key without duplicates. It leaves room on the
-// pages, so that the first updates do not split them all. The first page's slot depends on the
-// argument alone, and the next pages count up from there. A page that a split adds never has such a
-// slot.
+// pages, so that the first updates do not split them all. The first page's slot depends only on the
+// argument slot, and the slots of the next pages count up from it. Pages from later splits never
+// get these slots.
 func Build(objects []*object.Object, slot uint64) Tree {
 	if len(objects) == 0 {
 		return Tree{}
@@ -159,13 +161,13 @@ func (t Tree) Bytes() int64 {
 	return t.root.bytes
 }
 
-// child is the index of the child under which key belongs.
+// child returns the index of the child whose range contains key.
 func (n *node) child(key string) int {
 	i := sort.Search(len(n.children), func(i int) bool { return n.children[i].min > key })
 	return max(i-1, 0)
 }
 
-// find is the position of key in the page, or where it would stand.
+// find returns the position of key in the page, or where it would be inserted.
 func (p *Page) find(key string) (int, bool) {
 	i := sort.Search(len(p.objects), func(i int) bool { return p.objects[i].Key() >= key })
 	return i, i < len(p.objects) && p.objects[i].Key() == key
@@ -186,7 +188,7 @@ func (t Tree) Get(key string) *object.Object {
 	return nil
 }
 
-// Count is the number of objects with from ≤ key < to; to "" means no end. O(log n).
+// Count returns the number of objects with from ≤ key < to. An empty to means no end. O(log n).
 func (t Tree) Count(from, to string) int {
 	below := t.Len()
 	if to != "" {
@@ -212,8 +214,7 @@ func (t Tree) rank(key string) int {
 	return before + i
 }
 
-// Set returns a tree with o in place of the object with the same key, and that
-// object if there was one.
+// Set returns a tree in which o replaces the object with the same key, and that object or nil.
 func (t Tree) Set(o *object.Object) (Tree, *object.Object) {
 	if t.root == nil {
 		return Tree{newLeaf([]*object.Object{o})}, nil
@@ -244,7 +245,7 @@ func (p *Page) set(o *object.Object) (nodes []*node, old *object.Object) {
 	return split(splice(p.objects, i, i, []*object.Object{o}), PageMax, p.replacement, newLeaf), nil
 }
 
-// Delete returns a tree without key, and the deleted object, if any.
+// Delete returns a tree without key, and the deleted object or nil.
 func (t Tree) Delete(key string) (Tree, *object.Object) {
 	if t.root == nil {
 		return t, nil
@@ -286,7 +287,7 @@ func (n *node) delete(key string) (*node, *object.Object) {
 	case len(n.children) == 1:
 		return newInner([]*node{child}), old
 	}
-	// The child runs low: share its entries with a neighbour.
+	// The child has few entries: share them with a neighbour.
 	lo := max(at-1, 0)
 	left, right := n.children[lo], n.children[lo+1]
 	if lo == at {
@@ -297,7 +298,7 @@ func (n *node) delete(key string) (*node, *object.Object) {
 	return newInner(splice(n.children, lo, lo+2, join(left, right))), old
 }
 
-// small tells whether a node should be joined with a neighbour.
+// small tells whether a node should be joined with its neighbour.
 func (n *node) small() bool {
 	if n.page != nil {
 		return n.count < PageMax/4
@@ -305,7 +306,7 @@ func (n *node) small() bool {
 	return len(n.children) < fanout/4
 }
 
-// join makes one node of two neighbours, or two of even size if one would be too large.
+// join makes one node of two neighbours, or two of equal size if one would be too large.
 func join(a, b *node) []*node {
 	if a.page != nil {
 		return split(slices.Concat(a.page.objects, b.page.objects), PageMax, a.page.replacement, b.page.replacement)
@@ -330,7 +331,8 @@ func splice[E any](s []E, lo, hi int, with []E) []E {
 	return append(out, s[hi:]...)
 }
 
-// Spans walks the pages that cover from ≤ key < to in key order; to "" means no end.
+// Spans iterates over the parts of pages with from ≤ key < to, in key order. An empty to means no
+// end.
 func (t Tree) Spans(from, to string) iter.Seq[Span] {
 	return func(yield func(Span) bool) {
 		if t.root != nil {
@@ -339,7 +341,7 @@ func (t Tree) Spans(from, to string) iter.Seq[Span] {
 	}
 }
 
-// spans returns false when the walk is over.
+// spans returns false if the iteration has ended.
 func (n *node) spans(from, to string, yield func(Span) bool) bool {
 	if n.page == nil {
 		for _, c := range n.children[n.child(from):] {
@@ -363,7 +365,7 @@ func (n *node) spans(from, to string, yield func(Span) bool) bool {
 	return yield(Span{n.page, lo, hi})
 }
 
-// Objects walks the objects with from ≤ key < to in key order; to "" means no end.
+// Objects iterates over the objects with from ≤ key < to, in key order. An empty to means no end.
 func (t Tree) Objects(from, to string) iter.Seq[*object.Object] {
 	return func(yield func(*object.Object) bool) {
 		for span := range t.Spans(from, to) {

@@ -16,7 +16,7 @@ import (
 
 var nodes = &object.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node", ListKind: "NodeList"}
 
-// entry is an object of a tree test: trees only use its key and its size.
+// entry returns an object for tests. Trees only use its key and its size.
 func entry(key string, size int) *object.Object {
 	o, err := nodes.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":%q,"resourceVersion":"1"},"pad":"%s"}`, key, strings.Repeat("x", size)))
 	if err != nil {
@@ -25,7 +25,7 @@ func entry(key string, size int) *object.Object {
 	return o
 }
 
-// model is the expected content of a tree: objects sorted by key. It changes in place.
+// model is the expected content of a tree: objects sorted by key. It is changed in place.
 type model []*object.Object
 
 func (m model) find(key string) (int, bool) {
@@ -151,7 +151,7 @@ func checkRange(t *testing.T, tree Tree, m model, from, to string) {
 	if n := tree.Count(from, to); n != len(want) {
 		t.Fatalf("[%q, %q): counted %d, want %d", from, to, n, len(want))
 	}
-	// A walk that stops early stays stopped.
+	// An iteration that stops early stays stopped.
 	stop := len(want) / 2
 	for range tree.Objects(from, to) {
 		if stop--; stop < 0 {
@@ -181,7 +181,7 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 	var (
 		now      version
 		old      []version
-		lo, hi   = 0.2, 0.8 // the share of sets swings, so that the tree grows and shrinks
+		lo, hi   = 0.2, 0.8 // the share of sets oscillates, so that the tree grows and shrinks
 		setShare = hi
 	)
 	key := func() string { return keyOf(r.IntN(space)) }
@@ -248,7 +248,7 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 			old = append(old, version{now.tree, slices.Clone(now.model)})
 		}
 	}
-	gone := slices.Clone(now.model) // down to nothing
+	gone := slices.Clone(now.model) // down to an empty tree
 	r.Shuffle(len(gone), func(i, j int) { gone[i], gone[j] = gone[j], gone[i] })
 	for i, o := range gone {
 		now.tree, _ = now.tree.Delete(o.Key())
@@ -263,7 +263,7 @@ func testTree(t *testing.T, r *rand.Rand, space int) {
 	}
 }
 
-// An update leaves all other pages as they are, so the bytes derived from them stay valid.
+// An update leaves all other pages unchanged, so the bytes derived from them stay valid.
 func TestTreeSharesPages(t *testing.T) {
 	var m model
 	for n := range 5000 {
@@ -295,7 +295,7 @@ func TestTreeSharesPages(t *testing.T) {
 	}
 }
 
-// However a tree shrinks, its pages stay well filled.
+// While a tree shrinks, its pages stay well filled.
 func TestTreeStaysDense(t *testing.T) {
 	r := random(t)
 	var m model
@@ -316,10 +316,9 @@ func TestTreeStaysDense(t *testing.T) {
 	}
 }
 
-// A bulk build can leave a node with one child, which has no neighbour to
-// share with when it runs low.
+// Build can leave a node with a single child. Such a child has no neighbour to share entries with.
 func TestTreeLonelyChild(t *testing.T) {
-	full := PageMax * 3 / 4 * (fanout * 3 / 4) // objects under a full node of leaves
+	full := PageMax * 3 / 4 * (fanout * 3 / 4) // objects in a node whose leaves Build has filled
 	for _, tail := range []int{1, 2, PageMax / 4, PageMax * 3 / 4} {
 		var m model
 		for n := range full + tail {

@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// manyEntries are sorted by key.
+// manyEntries returns n entries, sorted by key.
 func manyEntries(n int) []*object.Object {
 	all := make([]*object.Object, n)
 	for i := range all {
