@@ -76,7 +76,7 @@ func testConcurrentWatches(t *testing.T, r *rand.Rand, events int) {
 		selections = append(selections, newSelection(t, "", "", "spec.nodeName!="+node))
 	}
 
-	// The history ends with events that match every reader, so that each reader knows when it is done.
+	// The last events match every reader, so that each reader knows when it is done.
 	var history []*write
 	now := map[string]*version{}
 	add := func(name, namespace, node, app string, deleted bool) {

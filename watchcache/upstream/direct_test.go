@@ -16,13 +16,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// A metadata list takes upstream 200 times as long as a probe.
+// Here, upstream needs 200 times as long for a metadata list as for a probe.
 const probeTakes, metadataTakes = time.Millisecond, 200 * time.Millisecond
 
 func allowDirect(o *feed.Options) { o.Direct = true }
 
-// readOrLeave reads as the proxy does: reads that upstream answers sooner go there. It returns how
-// long the read waited.
+// readOrLeave reads as the proxy does: if upstream answers sooner, the read goes to upstream. It
+// returns how long the read waited.
 func readOrLeave(t *testing.T, feed *fresh.Feed, objects int, answers time.Duration) (left bool, waited time.Duration) {
 	t.Helper()
 	scope := watchcache.Scope{Objects: objects}
@@ -42,9 +42,9 @@ func readOrLeave(t *testing.T, feed *fresh.Feed, objects int, answers time.Durat
 	return left, waited
 }
 
-// A read of few objects does not wait for anything that takes longer than upstream's own answer. A
-// read of many does, and so does a watch. Soon after foreign writes end, the cache answers all
-// reads again.
+// A read of few objects never waits for something that takes longer than upstream's own answer. A
+// read of many objects does wait, and so does a watch. Soon after foreign writes have ended, the
+// cache answers all reads again.
 func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -89,8 +89,8 @@ func TestFewObjectsAreLeftToUpstream(t *testing.T) {
 	})
 }
 
-// Without the ledger, however often other resources are written, less than one in a hundred
-// successive reads waits for a metadata list. Where such lists are rare, the cache answers most
+// Without the ledger, less than one in a hundred successive reads waits for a metadata list,
+// however often other resources are written. If foreign writes are rare, the cache answers most
 // reads.
 func TestReadsBesideWrites(t *testing.T) {
 	const answers = 5 * time.Millisecond
@@ -114,7 +114,7 @@ func TestReadsBesideWrites(t *testing.T) {
 						left++
 						time.Sleep(answers)
 					} else {
-						time.Sleep(time.Millisecond) // for the answer itself
+						time.Sleep(time.Millisecond) // the time of the answer itself
 					}
 					if waited > 2*answers {
 						slow++
@@ -135,8 +135,8 @@ func TestReadsBesideWrites(t *testing.T) {
 	}
 }
 
-// One slow run is an exception, and a failed run no measure: neither leaves reads to upstream. Nor
-// does a slow run if upstream takes as long for the read.
+// A single slow run sends no reads to upstream, nor does a failed run. A slow run does not either
+// if upstream takes as long for the read.
 func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -174,8 +174,8 @@ func TestNothingIsLeftToUpstreamForAnException(t *testing.T) {
 	})
 }
 
-// Of reads that wait long, a few go to upstream, however many wait. None goes while upstream does
-// not answer the probe.
+// However many reads wait for long, only a few of them go to upstream. None goes while upstream
+// does not answer the probe.
 func TestFewReadsLeaveEarly(t *testing.T) {
 	for _, test := range []struct {
 		probe, metadata time.Duration
@@ -210,8 +210,8 @@ func TestFewReadsLeaveEarly(t *testing.T) {
 	}
 }
 
-// Within its maxAge, a read does not wait, and reports the state's possible age truthfully: the
-// state has every write before that.
+// Within its maxAge, a read does not wait. It reports the state's age correctly: the state contains
+// every write that is older than this age.
 func TestMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 100 * time.Millisecond
@@ -220,7 +220,7 @@ func TestMaxAge(t *testing.T) {
 		feed := openFeed(t, f, func(o *feed.Options) {
 			o.Resources = map[schema.GroupResource]feed.ResourceOptions{configmaps.GroupResource(): {MaxAge: most}}
 		})
-		f.delays(most/3, 0) // others write meanwhile
+		f.delays(most/3, 0) // other resources are written meanwhile
 		f.stall(true)
 		type moment struct {
 			at  time.Time
@@ -271,8 +271,8 @@ func TestMaxAge(t *testing.T) {
 	})
 }
 
-// A get joins a probe that other readers wait for if the ledger proves its answer. The get sends no
-// probe itself.
+// A get joins a probe for which other readers wait, if the ledger proves its answer. It sends no
+// probe of its own.
 func TestGetsJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -285,9 +285,9 @@ func TestGetsJoin(t *testing.T) {
 		if joins() {
 			t.Error("nobody reads, and a get would ask")
 		}
-		f.delays(fresh.JoinMost, 0) // longer than the probes before
+		f.delays(fresh.JoinMost, 0) // longer than earlier probes
 		answered := make(chan struct{})
-		for range 2 { // the first is in flight, the second waits for the next
+		for range 2 { // the first one is in flight, the second one waits for the next run
 			go func() {
 				readFresh(t, f, feed)
 				answered <- struct{}{}
@@ -313,7 +313,7 @@ func TestGetsJoin(t *testing.T) {
 	})
 }
 
-// However many reads come within a maxAge, at most one proof is begun ahead.
+// However many reads come within a maxAge, at most one proof is started in advance.
 func TestOneProofIsBegunAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

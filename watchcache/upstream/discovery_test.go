@@ -23,15 +23,16 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// slowDiscovery serves nothing in three groups and versions, answers slowly, and counts.
+// slowDiscovery has three groups and versions without resources. It answers slowly and counts
+// requests.
 type slowDiscovery struct {
 	takes    time.Duration
 	mu       sync.Mutex
 	fails    bool
 	now      map[string]int // requests in flight, by path
 	asked    map[string]int
-	most     int // in flight at a time
-	mostSame int // in flight at a time, with the same path
+	most     int // maximum number of requests in flight
+	mostSame int // the same for a single path
 }
 
 func (s *slowDiscovery) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -65,8 +66,9 @@ func newSlowDiscovery() *slowDiscovery {
 	return &slowDiscovery{takes: 50 * time.Millisecond, now: map[string]int{}, asked: map[string]int{}}
 }
 
-// However many names clients make up, upstream gets one request for a document at a time, at most
-// one per AskedAgain, and the proxy keeps nothing of the names: no feed, no refusal, no metric.
+// However many names clients make up, upstream gets at most one request for a document at a time,
+// and at most one per AskedAgain. The proxy stores nothing under these names: no feed, no refusal,
+// no metric.
 func TestMadeUpNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
@@ -107,7 +109,7 @@ func TestMadeUpNames(t *testing.T) {
 		}
 		upstream.mu.Lock()
 		defer upstream.mu.Unlock()
-		delete(upstream.asked, "/readyz") // its health is checked once at the start
+		delete(upstream.asked, "/readyz") // the health check at the start
 		for path, n := range upstream.asked {
 			if n > rounds+1 {
 				t.Errorf("upstream was asked %d times for %s", n, path)
@@ -143,7 +145,7 @@ func gvrOf(group, version, resource string) schema.GroupVersionResource {
 }
 
 // While discovery fails, upstream gets no further request for a while, whichever client asks, and
-// the log says so once. Then it is asked again.
+// the log reports the failure once. Then upstream is asked again.
 func TestDiscoveryFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
@@ -161,7 +163,7 @@ func TestDiscoveryFails(t *testing.T) {
 			time.Sleep(discovery.AskedAgain)
 		}
 		upstream.mu.Lock()
-		delete(upstream.asked, "/readyz") // checks of its health do not count
+		delete(upstream.asked, "/readyz") // health checks do not count
 		if n := upstream.asked["/apis"]; n != rounds || len(upstream.asked) != 1 || logs.Len() != 1 {
 			t.Errorf("upstream was asked %v, %d lines are logged", upstream.asked, logs.Len())
 		}
@@ -173,7 +175,7 @@ func TestDiscoveryFails(t *testing.T) {
 	})
 }
 
-// A client does not wait for upstream beyond its own deadline, and the shared request goes on.
+// A client does not wait longer than its own deadline, and the shared request goes on without it.
 func TestDiscoveryIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		upstream := newSlowDiscovery()
@@ -198,8 +200,8 @@ func TestDiscoveryIsShared(t *testing.T) {
 	})
 }
 
-// A resource that upstream begins to serve is cached soon, whether a client asked for it before or
-// not.
+// A resource that upstream begins to serve is soon cached, whether or not a client asked for it
+// before.
 func TestNewResourceIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var served atomic.Bool

@@ -29,32 +29,32 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// fakeUpstream is an apiserver of one resource, configmaps, behind an http.RoundTripper: a store
-// with revisions, a watch history that can be lost, streams that can be cut or stall. It lives in
-// memory only, so that tests can run it in synctest's time.
+// fakeUpstream is an apiserver for one resource, configmaps, behind an http.RoundTripper. It stores
+// objects with revisions. Tests can drop its watch history and can cut or stall its streams. It
+// does no I/O, so that tests can run it in synctest's time.
 type fakeUpstream struct {
-	takes time.Duration                           // each request
-	slow  struct{ probe, metadata time.Duration } // besides
+	takes time.Duration                           // for each request
+	slow  struct{ probe, metadata time.Duration } // in addition to takes
 	mu    struct {
 		sync.Mutex
 		rev        uint64
 		objects    map[string]string // name to JSON
 		uids       int
 		history    []fakeEvent
-		oldest     uint64        // watches must start at or above it
-		compacted  uint64        // and lists
+		oldest     uint64        // watches must start here or later
+		compacted  uint64        // lists must be for this revision or later
 		changed    chan struct{} // closed and replaced by every change
 		cut        chan struct{} // closed and replaced to end all streams
-		stalled    bool          // streams say nothing, except side watches
-		down       error         // every request fails
+		stalled    bool          // streams send nothing, except side watches
+		down       error         // if set, every request fails with it
 		noStream   bool          // sendInitialEvents is refused
-		noMetadata bool          // and so is a list of metadata
+		noMetadata bool          // metadata lists are refused, too
 		requests   map[string]int
-		cluster    string            // the uid of kube-system
-		version    string            // of the server
-		aside      uint64            // revisions used by other resources: bookmarks tell
-		others     []otherEvent      // writes to other resources that their watches show
-		apart      map[string]uint64 // resources in another etcd, and its revision
+		cluster    string            // the uid of the namespace kube-system
+		version    string            // the server's version
+		aside      uint64            // revisions used by other resources; bookmarks show them
+		others     []otherEvent      // writes to other resources, which their own watches show
+		apart      map[string]uint64 // resources in another etcd, with its revision
 	}
 }
 
@@ -128,7 +128,7 @@ func (f *fakeUpstream) remove(name string) {
 	})
 }
 
-// cutStreams ends every open watch; forget also drops the history, as a restart does.
+// cutStreams ends every open watch. With forget it also drops the history, as a restart does.
 func (f *fakeUpstream) cutStreams(forget bool) {
 	f.locked(func() {
 		if forget {
@@ -139,10 +139,10 @@ func (f *fakeUpstream) cutStreams(forget bool) {
 	})
 }
 
-// elsewhere writes to another resource, without an event on any stream.
+// elsewhere writes to another resource. No stream shows this write.
 func (f *fakeUpstream) elsewhere() { f.locked(func() { f.mu.rev++ }) }
 
-// other writes to another resource, whose own watch shows it.
+// other writes to another resource. That resource's own watch shows this write.
 func (f *fakeUpstream) other(resource string) {
 	f.locked(func() {
 		f.mu.rev++
@@ -150,10 +150,10 @@ func (f *fakeUpstream) other(resource string) {
 	})
 }
 
-// stall makes streams silent; false ends that.
+// stall makes streams silent or ends the silence.
 func (f *fakeUpstream) stall(on bool) { f.locked(func() { f.mu.stalled = on }) }
 
-// bookmark makes streams send a bookmark at a revision that other resources reached.
+// bookmark makes streams send a bookmark at a revision of another resource.
 func (f *fakeUpstream) bookmark() {
 	f.locked(func() {
 		f.mu.rev++
@@ -161,7 +161,7 @@ func (f *fakeUpstream) bookmark() {
 	})
 }
 
-// delays sets upstream's time for probes and metadata lists.
+// delays sets the time that upstream takes for probes and metadata lists.
 func (f *fakeUpstream) delays(probe, metadata time.Duration) {
 	f.locked(func() { f.slow.probe, f.slow.metadata = probe, metadata })
 }
@@ -172,7 +172,7 @@ func (f *fakeUpstream) count(verb string) int {
 	return f.mu.requests[verb]
 }
 
-// state is the present state: name to resourceVersion.
+// state returns the resourceVersions of the present objects, by name.
 func (f *fakeUpstream) state() map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -210,7 +210,7 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	f.mu.requests[verb]++
 	if slow := map[string]time.Duration{"probe": f.slow.probe, "metadata": f.slow.metadata}[verb]; slow > 0 {
-		defer func() { // the answer is on its way
+		defer func() { // delay the answer, not the read of the state
 			f.mu.Unlock()
 			time.Sleep(slow)
 			f.mu.Lock()
@@ -255,7 +255,7 @@ func (f *fakeUpstream) RoundTrip(req *http.Request) (*http.Response, error) {
 	return listOf(f.mu.objects, f.mu.rev, q.Get("limit"), "")
 }
 
-// stateAtLocked is the state at a revision.
+// stateAtLocked returns the state at a revision.
 func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
 	state := map[string]string{}
 	for _, e := range f.mu.history {
@@ -274,7 +274,7 @@ func (f *fakeUpstream) stateAtLocked(rev uint64) map[string]string {
 	return state
 }
 
-// listOf lists a state, starting at a name.
+// listOf returns a list of a state's objects whose names are not below start.
 func listOf(objects map[string]string, rev uint64, limit, start string) (*http.Response, error) {
 	names := slices.Sorted(maps.Keys(objects))
 	names = names[sortedIndex(names, start):]
@@ -340,8 +340,8 @@ func (f *fakeUpstream) metadataLocked() (*http.Response, error) {
 	return reply(200, string(client.ProtobufPrefix)+string(body)), err
 }
 
-// sideWatchLocked answers a watch with a timeout of three seconds: all events
-// after its start, a bookmark after one second, the end.
+// sideWatchLocked answers a watch that has a timeout of three seconds: with all events after its
+// start, a bookmark after one second, and the end.
 func (f *fakeUpstream) sideWatchLocked(ctx context.Context, rv string) *http.Response {
 	from, _ := strconv.ParseUint(rv, 10, 64)
 	r, w := io.Pipe()
@@ -443,7 +443,7 @@ const longEnough = 5 * time.Minute
 
 func jsonHeader() http.Header { return http.Header{"Content-Type": {client.MimeJSON}} }
 
-// revLocked is the revision of a resource's etcd.
+// revLocked returns the revision of the etcd that holds a resource.
 func (f *fakeUpstream) revLocked(collection string) uint64 {
 	for resource, rev := range f.mu.apart {
 		if strings.HasSuffix(collection, "/"+resource) {
@@ -488,7 +488,7 @@ func (f *fakeUpstream) ledgerLocked(req *http.Request) *http.Response {
 	return &http.Response{StatusCode: 200, Status: "200 OK", Header: jsonHeader(), Body: r}
 }
 
-// metadataFrame is an event of an object's metadata at a revision.
+// metadataFrame returns an event with an object's metadata at a revision.
 func metadataFrame(rev uint64) []byte {
 	o, _ := (&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns", ResourceVersion: strconv.FormatUint(rev, 10)}}).Marshal()
 	o, _ = (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, Raw: o}).Marshal()

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var configmaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// start returns feeds of an upstream; they stop with the test.
+// start returns feeds of an upstream. They stop at the end of the test.
 func start(t *testing.T, way http.RoundTripper, change ...func(*feed.Options)) *Feeds {
 	t.Helper()
 	options := feed.Options{Limits: watchcache.Limits{Age: time.Hour, Events: 1 << 20, Bytes: 1 << 30}}
@@ -148,7 +148,8 @@ func TestFeedResumesWithoutRelist(t *testing.T) {
 	})
 }
 
-// A lost history leads to a relist whose difference is events: the watch goes on.
+// If upstream loses the history, the feed relists and shows the difference as events: the watch
+// goes on.
 func TestExpiredHistoryIsInvisibleDownstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -183,7 +184,7 @@ func TestExpiredHistoryIsInvisibleDownstream(t *testing.T) {
 	})
 }
 
-// A restored etcd begins a new epoch: nothing of the old one is kept.
+// A restore of etcd begins a new epoch, and nothing of the old one is kept.
 func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		t.Run(fmt.Sprintf("silent=%t", silent), func(t *testing.T) {
@@ -200,7 +201,7 @@ func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
 				f.locked(func() {
 					f.mu.rev, f.mu.history = 110, nil
 					f.mu.objects = map[string]string{}
-					if silent { // the watch resumes from a future revision
+					if silent { // so that the watch resumes at a future revision
 						f.mu.oldest = 0
 					} else {
 						f.mu.oldest = 1 << 60
@@ -220,7 +221,7 @@ func TestRestoredUpstreamIsANewEpoch(t *testing.T) {
 	}
 }
 
-// A stream that stays silent while upstream moves on is cut and resumed.
+// A stream that stays silent while upstream moves on is cut, and the watch resumes.
 func TestWatchdogReconnectsASilentStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -241,7 +242,7 @@ func TestWatchdogReconnectsASilentStream(t *testing.T) {
 	})
 }
 
-// A quiet stream of an unchanged upstream is not cut.
+// A quiet stream is not cut if upstream does not change.
 func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -256,8 +257,8 @@ func TestWatchdogLeavesAQuietStreamAlone(t *testing.T) {
 	})
 }
 
-// Where upstream sends no bookmarks, a quiet stream is not taken for a broken one, and a broken
-// one is still noticed.
+// If upstream sends no bookmarks, a quiet stream is not mistaken for a broken one, and a broken one
+// is still noticed.
 func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -288,7 +289,7 @@ func TestWatchdogOfAResourceWithoutBookmarks(t *testing.T) {
 	})
 }
 
-// watchAll opens a cursor on everything from now on.
+// watchAll opens a cursor on all future events.
 func watchAll(t *testing.T, cache *watchcache.Cache) *watchcache.Cursor {
 	t.Helper()
 	filter := mustFilter(t, cache)
@@ -299,7 +300,7 @@ func watchAll(t *testing.T, cache *watchcache.Cache) *watchcache.Cursor {
 	return cursor
 }
 
-// drain reads a cursor to its end: the events of each object, in order.
+// drain reads a cursor to its end and returns the events of each object, in order.
 func drain(t *testing.T, cursor *watchcache.Cursor) map[string]string {
 	t.Helper()
 	deltas, _, err := cursor.Poll(nil, 1<<20)
@@ -308,7 +309,7 @@ func drain(t *testing.T, cursor *watchcache.Cursor) map[string]string {
 	}
 	seen, last := map[string]string{}, uint64(0)
 	for _, d := range deltas {
-		if d.RV < last || d.RV == last && d.Type != watchcache.Deleted { // relists share one
+		if d.RV < last || d.RV == last && d.Type != watchcache.Deleted { // removals of a relist share one
 			t.Errorf("%s of %s at %d after %d", d.Type, d.Object.Name(), d.RV, last)
 		}
 		last = d.RV
@@ -317,8 +318,8 @@ func drain(t *testing.T, cursor *watchcache.Cursor) map[string]string {
 	return seen
 }
 
-// After any interleaving of writes, cuts, losses of history and outages, a
-// cursor's view equals upstream's state; its events are in order and without repeats.
+// After any interleaving of writes, cut streams, losses of history and outages, the state that a
+// cursor shows equals upstream's. Its events are in order and without repeats.
 func TestRandomInterleavings(t *testing.T) {
 	if *seed == 0 {
 		*seed = uint64(time.Now().UnixNano())
@@ -346,7 +347,7 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 			t.Fatal(err)
 		}
 		for _, d := range deltas {
-			if d.RV < last || d.RV == last && d.Type != watchcache.Deleted { // relists share one
+			if d.RV < last || d.RV == last && d.Type != watchcache.Deleted { // removals of a relist share one
 				t.Fatalf("%s of %s at %d after %d", d.Type, d.Object.Name(), d.RV, last)
 			}
 			last = d.RV
@@ -396,7 +397,7 @@ func interleave(t *testing.T, rnd *rand.Rand) {
 	}
 }
 
-// uids are the uids of all cached objects, by name.
+// uids returns the uids of all cached objects, by name.
 func uids(t *testing.T, cache *watchcache.Cache) map[string]string {
 	t.Helper()
 	s, err := cache.Snapshot()

@@ -25,13 +25,13 @@ import (
 )
 
 var (
-	// ErrExcluded says that configuration keeps a resource out of the cache.
+	// ErrExcluded says that the configuration excludes a resource from caching.
 	ErrExcluded  = errors.New("resource is excluded from caching")
 	errStopped   = errors.New("feeds are stopped")
 	errRedefined = fmt.Errorf("%w: the definition of the resource has just changed", watchcache.ErrNotReady)
 )
 
-// Feeds is the set of running feeds. A feed is started by the first request for its resource.
+// Feeds is the set of running feeds. The first request for a resource starts its feed.
 type Feeds struct {
 	*feed.Upstream
 	servers *servers.Set
@@ -47,7 +47,7 @@ type Feeds struct {
 
 	mu struct {
 		sync.Mutex
-		// All names in these maps are upstream's: discovery has listed them.
+		// All names in these maps have been listed by discovery, so clients cannot add any.
 		feeds   map[store.Key]*fresh.Feed
 		refused map[store.Key]refusal // at most refusalsMax
 		// forbidden are the resources that upstream last refused with 403, at most refusalsMax.
@@ -84,22 +84,22 @@ func (fs *Feeds) Stop() {
 	fs.cancel()
 	fs.running.Wait()
 	if fs.Store != nil {
-		_ = fs.Store.Close() // it was only read
+		_ = fs.Store.Close() // it was only read from
 	}
 }
 
-// Open returns the feed of a resource in an encoding. It starts the feed if need be, and waits for
-// its cache to be filled until ctx ends. After any error, upstream has to answer the request; after
-// [object.ErrNoEncoding] another encoding may work.
+// Open returns the feed of a resource in an encoding. It starts the feed if necessary, and waits
+// until the cache is filled or ctx ends. If Open returns an error, upstream has to answer the
+// request; after [object.ErrNoEncoding], another encoding may work.
 //
-// A new feed begins its history at since, the resourceVersion that a client resumes from, if since
-// is not 0 and upstream still has that history.
+// since is the resourceVersion that a client resumes from, or 0. A new feed begins its history
+// there if upstream still has that history.
 func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, encoding object.Encoding, since uint64) (*fresh.Feed, error) {
 	key := store.Key{GVR: gvr, Encoding: encoding}
 	f, err := fs.enter(ctx, key)
 	if errors.Is(err, errRedefined) && client.Sleep(ctx, settling) {
-		// All its watches have just ended and come back at once. If they were forwarded,
-		// they would stay with upstream.
+		// All watches of the resource have just ended, and their clients come back immediately. If
+		// these were forwarded, they would stay connected to upstream.
 		f, err = fs.enter(ctx, key)
 	}
 	if err != nil {
@@ -112,8 +112,8 @@ func (fs *Feeds) Open(ctx context.Context, gvr schema.GroupVersionResource, enco
 	return f, nil
 }
 
-// Caches tells, without waiting, whether there may be a feed of a resource: false for
-// resources that are excluded or were just found not to be cacheable or not to exist.
+// Caches tells, without waiting, whether a resource can have a feed. It returns false for resources
+// that are excluded, or that were recently found not to exist or not to be cacheable.
 func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
 	if fs.Options.Load().Excludes(gvr) {
 		return false
@@ -127,9 +127,9 @@ func (fs *Feeds) Caches(gvr schema.GroupVersionResource) bool {
 	return !ok || errors.Is(r.err, errRedefined) || !time.Now().Before(r.until)
 }
 
-// Joins tells, without waiting, whether a feed can answer a get of the most recent state at no cost
-// to upstream. Either the client is known to be allowed (see [fresh.Feed.Joins]), or an earlier
-// proof is within the resource's maxAge.
+// Joins tells, without waiting, whether a feed can answer a get of the most recent state without an
+// upstream request. This needs an earlier proof within the resource's maxAge, or a running one to
+// join and a client that is known to be allowed (see [fresh.Feed.Joins]).
 func (fs *Feeds) Joins(gvr schema.GroupVersionResource, encoding object.Encoding, allowed func() bool) bool {
 	fs.mu.Lock()
 	f := fs.mu.feeds[store.Key{GVR: gvr, Encoding: encoding}]
@@ -152,7 +152,8 @@ func (fs *Feeds) enter(ctx context.Context, key store.Key) (*fresh.Feed, error) 
 	return fs.feed(key, asked)
 }
 
-// feed returns the running feed of a resource or starts one for a client that asked at that time.
+// feed returns the running feed of a resource, or starts one for a client that asked at the time
+// asked.
 func (fs *Feeds) feed(key store.Key, asked time.Time) (*fresh.Feed, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -170,8 +171,8 @@ func (fs *Feeds) feed(key store.Key, asked time.Time) (*fresh.Feed, error) {
 	return f, nil
 }
 
-// lookLocked returns the running feed of a resource, or the reason why it has none; nil and no
-// error if it could be started.
+// lookLocked returns the running feed of a resource, or the reason why there is none. It returns
+// nil and no error if a feed could be started.
 func (fs *Feeds) lookLocked(key store.Key) (*fresh.Feed, error) {
 	if fs.Options.Load().Excludes(key.GVR) {
 		return nil, ErrExcluded
@@ -183,7 +184,7 @@ func (fs *Feeds) lookLocked(key store.Key) (*fresh.Feed, error) {
 		return nil, errStopped
 	}
 	if f := fs.mu.feeds[store.Key{GVR: key.GVR}]; key.Encoding == object.Protobuf && f != nil && f.Started() && f.Cache().Resource().SelfDescribing {
-		return nil, fmt.Errorf("%w: %s is a custom one", object.ErrNoEncoding, key.GVR) // not asked
+		return nil, fmt.Errorf("%w: %s is a custom one", object.ErrNoEncoding, key.GVR) // known without asking upstream
 	}
 	if r, ok := fs.mu.refused[key]; ok && time.Now().Before(r.until) {
 		return nil, r.err
@@ -194,7 +195,7 @@ func (fs *Feeds) lookLocked(key store.Key) (*fresh.Feed, error) {
 	return nil, nil
 }
 
-// own runs a feed and removes it when it ends, unless it was given up.
+// own runs a feed and removes it from the set when it ends, unless it was given up.
 func (fs *Feeds) own(f *fresh.Feed) {
 	err := f.Run(func() { fs.started(f) })
 	fs.mu.Lock()
@@ -217,8 +218,8 @@ func (fs *Feeds) own(f *fresh.Feed) {
 	}
 }
 
-// started follows the definitions for a feed of a custom resource. It abandons the feed if its
-// definition has changed already: bytes of the old one must not be served.
+// started follows the definitions if the feed is of a custom resource. It abandons the feed if its
+// definition has already changed, because bytes of the old definition must not be served.
 func (fs *Feeds) started(f *fresh.Feed) {
 	was, custom := f.Definition()
 	if !custom {
@@ -242,7 +243,7 @@ func (fs *Feeds) redefined(name string, now discovery.Version) {
 
 func (fs *Feeds) abandon(f *fresh.Feed) { fs.giveUp(f, errRedefined, settling) }
 
-// giveUp ends a feed at once and remembers the reason for a while.
+// giveUp ends a feed immediately and remembers the reason for a while.
 func (fs *Feeds) giveUp(f *fresh.Feed, reason error, pause time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -253,11 +254,11 @@ func (fs *Feeds) giveUp(f *fresh.Feed, reason error, pause time.Duration) {
 	}
 }
 
-// settling is how long requests for a custom resource wait after its definition
-// changed: upstream needs a moment to serve the new version.
+// settling is the time for which requests for a custom resource wait after a change of its
+// definition. Upstream needs a moment to serve the new version.
 const settling = 2 * time.Second
 
-// retireIdle stops feeds that were not used for IdleTimeout.
+// retireIdle stops feeds that have not been used for IdleTimeout.
 func (fs *Feeds) retireIdle() {
 	for {
 		idle := fs.Options.Load().IdleTimeout
@@ -291,26 +292,27 @@ func (fs *Feeds) list() []*fresh.Feed {
 	return feeds
 }
 
-// errReconfigured ends a feed whose resource has new options.
+// errReconfigured ends a feed whose resource must be cached differently because its options
+// changed.
 var errReconfigured = errors.New("the resource is cached in another way now")
 
-// SetOptions changes all options but SelfCheck while feeds run. Feeds of newly excluded resources
-// end, and their watches with them. Feeds whose Aggregated option changed start anew. All other
-// feeds go on.
+// SetOptions changes all options except SelfCheck while feeds run. Feeds of newly excluded
+// resources end, and so do their watches. Feeds whose Aggregated option changed start again. All
+// other feeds go on.
 func (fs *Feeds) SetOptions(options feed.Options) {
 	options.SelfCheck = fs.Options.Load().SelfCheck
 	fs.mu.Lock()
 	fs.Options.Store(&options)
 	fs.keeper.SetBudget(options.MaxProbes)
-	clear(fs.mu.refused) // their reasons may no longer hold
+	clear(fs.mu.refused) // the reasons may no longer hold
 	for _, f := range fs.mu.feeds {
 		fs.running.Go(func() { fs.reconfigure(f) })
 	}
 	fs.mu.Unlock()
 }
 
-// reconfigure applies the current options to a feed once it has started. It is also called when a
-// feed has just started, because the options may have changed meanwhile.
+// reconfigure applies the current options to a started feed. It is also called for a feed that has
+// just started, because the options may have changed during the start.
 func (fs *Feeds) reconfigure(f *fresh.Feed) {
 	if f.Start(fs.ctx) != nil {
 		return

@@ -13,16 +13,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// frail is the fake with many resources, all with the same objects. It can go away as an
-// apiserver does, and it records the time and path of each request.
+// frail is an upstream with many resources, all with the same objects. It can go down like an
+// apiserver, and it records the time and path of each request.
 type frail struct {
 	*fakeUpstream
 	mu struct {
 		sync.Mutex
 		asked   []request
 		state   state
-		refuses map[string]int // resources to status codes
-		expires bool           // each stream ends with 410 right after the state
+		refuses map[string]int // status codes, by resource
+		expires bool           // each stream ends with 410 after the state
 		private bool           // the proxy may not read /readyz
 	}
 }
@@ -37,10 +37,10 @@ type state int
 const (
 	up       state = iota
 	away           // no listener
-	unready        // it answers, and is not ready yet
-	unwell         // it says that it is not ready, and serves all the same
-	refusing       // it has just started, and knows no access rules yet
-	breaking       // it says that it is ready, and breaks off everything else
+	unready        // it answers, but is not ready yet
+	unwell         // it says that it is not ready, but serves
+	refusing       // it has just started and refuses everything, because it knows no access rules yet
+	breaking       // it says that it is ready, but breaks off all other requests
 )
 
 func newFrail() *frail {

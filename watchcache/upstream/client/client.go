@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Client sends requests to one upstream apiserver. The transport is client-go's; it adds
+// Client sends requests to one upstream apiserver through client-go's transport, which adds
 // credentials, TLS and HTTP/2.
 type Client struct {
 	Base    *url.URL
@@ -25,22 +25,22 @@ type Client struct {
 	metrics *Metrics
 }
 
-// New returns a client for the server at base. The path of base, if any, precedes
-// every request path.
+// New returns a client for the server at base. If base has a path, it is prepended to every request
+// path.
 func New(base *url.URL, transport http.RoundTripper, metrics *Metrics) *Client {
 	return &Client{Base: base, HTTP: &http.Client{Transport: transport}, metrics: metrics}
 }
 
-// MaxErrorBody bounds the part of an error's body that is read, in bytes.
+// MaxErrorBody is the number of bytes of an error's body that are read at most.
 const MaxErrorBody = 64 << 10
 
-// get sends one GET request. A response other than 200 is returned as an error
-// of apimachinery's api/errors. The caller closes the body.
+// get sends one GET request. It returns every response other than 200 as an error of apimachinery's
+// api/errors. The caller closes the body.
 func (c *Client) get(ctx context.Context, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
 	return c.GetAs(ctx, MimeJSON, verb, gvr, path, query)
 }
 
-// GetAs is get with another Accept header than plain JSON.
+// GetAs is like get, with an Accept header of the caller's choice.
 func (c *Client) GetAs(ctx context.Context, accept, verb string, gvr schema.GroupVersionResource, path string, query url.Values) (*http.Response, error) {
 	u := *c.Base
 	u.Path = strings.TrimSuffix(u.Path, "/") + path
@@ -76,12 +76,12 @@ func (c *Client) Read(ctx context.Context, gvr schema.GroupVersionResource, path
 	return nil
 }
 
-// UserAgent tells an upstream that is itself a proxy that this proxy keeps the answers for its own
+// UserAgent tells an upstream that is itself a proxy that this proxy passes events on to its own
 // clients: see watchcache.Cursor.WholeHistory.
 const UserAgent = "watchproxy"
 
-// statusError reads the Status that kube-apiserver sends with an error. From any other body it
-// makes a Status.
+// statusError returns the Status that kube-apiserver sends with an error. If the body is none,
+// statusError makes a Status.
 func statusError(resp *http.Response) error {
 	defer resp.Body.Close() //nolint:errcheck // the error is the answer
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, MaxErrorBody))
@@ -103,7 +103,7 @@ func statusError(resp *http.Response) error {
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// readStatus reads a Status in either encoding.
+// readStatus decodes a Status from JSON or protobuf.
 func readStatus(body []byte) (status metav1.Status, ok bool) {
 	var envelope runtime.Unknown
 	if readEnvelope(body, &envelope) == nil {
@@ -120,7 +120,7 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// ResourcePath is the path of a collection; namespace "" means all namespaces.
+// ResourcePath is the path of a collection. The namespace "" means all namespaces.
 func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 	path := "/apis/" + gvr.Group + "/" + gvr.Version
 	if gvr.Group == "" {
@@ -135,8 +135,8 @@ func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 // Namespaces is the resource of namespaces, which every cluster has.
 var Namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 
-// Cluster identifies the cluster: the uid of the namespace kube-system; empty if the proxy may not
-// read it.
+// Cluster returns an identifier of the cluster: the uid of the namespace kube-system, or "" if the
+// proxy may not read it.
 func (c *Client) Cluster(ctx context.Context) (uid string, err error) {
 	var system struct {
 		Metadata struct {

@@ -28,11 +28,11 @@ func MimeOf(e object.Encoding) string {
 	return MimeJSON
 }
 
-// errOtherEncoding says that an answer is in another encoding than the request's. It may
+// errOtherEncoding says that the encoding of an answer is not the requested one. Such an answer may
 // not even come from upstream.
 var errOtherEncoding = errors.New("answer in another encoding")
 
-// CheckEncoding returns an error unless an answer is in the requested encoding.
+// CheckEncoding returns an error if an answer is not in the requested encoding.
 func CheckEncoding(resp *http.Response, e object.Encoding) error {
 	if got := resp.Header.Get("Content-Type"); !strings.HasPrefix(got, MimeOf(e)) {
 		return fmt.Errorf("%w: %q instead of %q", errOtherEncoding, got, MimeOf(e))
@@ -40,11 +40,11 @@ func CheckEncoding(resp *http.Response, e object.Encoding) error {
 	return nil
 }
 
-// ProtobufPrefix begins every answer in protobuf.
+// ProtobufPrefix is the start of every answer in protobuf.
 var ProtobufPrefix = []byte("k8s\x00")
 
-// readEnvelope reads the envelope of every protobuf message of the API: a prefix and
-// a runtime.Unknown, which names the type. It reuses the memory of into.
+// readEnvelope reads what surrounds every protobuf message of the API: a prefix and a
+// runtime.Unknown, which names the type. It reuses the memory of into.
 func readEnvelope(body []byte, into *runtime.Unknown) error {
 	raw, ok := bytes.CutPrefix(body, ProtobufPrefix)
 	if !ok {
@@ -76,8 +76,8 @@ func readProtoList(body []byte) (kind runtime.TypeMeta, meta metav1.ListMeta, it
 	return envelope.TypeMeta, meta, items, nil
 }
 
-// protoStream reads watch events in protobuf: frames of a four-byte big-endian
-// length and a WatchEvent.
+// protoStream reads watch events in protobuf. Each is a frame: a four-byte big-endian length and a
+// WatchEvent.
 type protoStream struct {
 	r        *frameReader
 	event    metav1.WatchEvent
@@ -85,7 +85,7 @@ type protoStream struct {
 	want     runtime.TypeMeta // type of the events' objects
 }
 
-// NewProtoStream reads watch events in protobuf through a buffer of that many bytes.
+// NewProtoStream reads watch events in protobuf. buffer is the size of its read buffer in bytes.
 func NewProtoStream(body io.Reader, r *object.Resource, buffer int) Stream {
 	return &protoStream{r: newFrameReader(body, buffer), want: runtime.TypeMeta{Kind: r.Kind, APIVersion: r.APIVersion()}}
 }
@@ -115,7 +115,7 @@ func (s *protoStream) Next() (Event, error) {
 	return e, nil
 }
 
-// kept returns a buffer for reuse, unless it has grown too large.
+// kept returns a buffer for reuse, or nil if it has grown too large.
 func kept(buf []byte) []byte {
 	if cap(buf) > bufferKeep {
 		return nil

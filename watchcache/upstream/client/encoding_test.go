@@ -54,8 +54,8 @@ func configMap(name, rv string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: "u", ResourceVersion: rv}, Data: map[string]string{"k": "v"}}
 }
 
-// Events come whole however the bytes arrive; a stream that breaks within an event has no clean
-// end.
+// The stream returns whole events, regardless of how their bytes arrive. If it breaks within an
+// event, the error is not io.EOF.
 func TestProtoStream(t *testing.T) {
 	one, gone := configMap("a", "7"), &metav1.Status{Code: 410, Reason: "Expired", Message: "too old"}
 	body := append(protoFrame(t, "ADDED", enveloped(t, "ConfigMap", one)), protoFrame(t, "ERROR", enveloped(t, "Status", gone))...)
@@ -130,7 +130,7 @@ func TestProtoPage(t *testing.T) {
 	}
 }
 
-// A field selects the same objects in either encoding.
+// A field selects the same objects in both encodings.
 func TestWireFields(t *testing.T) {
 	seed := rand.Int63()
 	t.Logf("seed %d", seed)
@@ -189,8 +189,8 @@ func TestWireFields(t *testing.T) {
 	}
 }
 
-// An error is understood in either encoding, with its causes: these tell a lagging upstream from a
-// restored one.
+// Errors are understood in both encodings, including their causes, which distinguish a lagging
+// upstream from a restored one.
 func TestStatusErrors(t *testing.T) {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Message: "Too large", Reason: metav1.StatusReasonTimeout, Code: 504,
@@ -212,7 +212,7 @@ func TestStatusErrors(t *testing.T) {
 	}
 }
 
-// Only upstream's own answer counts as proof that a resource has no protobuf form.
+// Only an answer of upstream itself proves that a resource has no protobuf form.
 func TestOtherContentTypes(t *testing.T) {
 	for kind, none := range map[string]bool{"application/json": true, "text/html": false, "": false} {
 		c := of(roundTrip(func(*http.Request) (*http.Response, error) {
@@ -227,7 +227,7 @@ func TestOtherContentTypes(t *testing.T) {
 	}
 }
 
-// No input from upstream causes a panic, or takes more memory than its bytes.
+// No input from upstream causes a panic or takes much more memory than its own size.
 func FuzzStreams(f *testing.F) {
 	good := enveloped(f, "ConfigMap", configMap("a", "7"))
 	f.Add(protoFrame(f, "ADDED", good))

@@ -15,29 +15,29 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// ErrPartial says that upstream sent a page of a list without a limit.
+// ErrPartial says that upstream answered a list without a limit by only a page.
 var ErrPartial = errors.New("upstream gave a page instead of the whole list")
 
-// Answered tells whether an error is upstream's answer.
+// Answered tells whether an error is an answer from upstream.
 func Answered(err error) bool {
 	_, ok := errors.AsType[*apierrors.StatusError](err)
 	return ok
 }
 
-// Doubtful tells whether upstream may be away, or soon will be: it sent no answer, or one that a
-// starting or stopping server sends.
+// Doubtful tells whether an error suggests that upstream is down or about to go down: upstream sent
+// no answer, or an answer that is typical of a server that starts or stops.
 func Doubtful(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	return !ok || status.ErrStatus.Code >= 500
 }
 
-// NoAnswer tells whether upstream sent no answer.
+// NoAnswer tells whether an error means that upstream sent no answer.
 func NoAnswer(err error) bool {
 	_, ok := errors.AsType[*url.Error](err)
 	return ok || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Sleep waits, and returns whether it was not interrupted.
+// Sleep waits for d. It returns false if ctx ended first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -52,7 +52,7 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// EventError is the Status of an ERROR event, as an error.
+// EventError converts the Status of an ERROR event into an error.
 func EventError(e Event, encoding object.Encoding) error {
 	var status metav1.Status
 	unmarshal := func() error { return json.Unmarshal(e.Object, &status) }
@@ -65,13 +65,14 @@ func EventError(e Event, encoding object.Encoding) error {
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// IsTooLarge tells whether upstream has not reached a resourceVersion yet.
+// IsTooLarge tells whether an error means that upstream has not reached the requested
+// resourceVersion.
 func IsTooLarge(err error) bool {
 	return apierrors.HasStatusCause(err, "ResourceVersionTooLarge")
 }
 
-// Ended is the error of a stream's end. A clean end is no error, unless the stream had not
-// delivered its initial state.
+// Ended converts the end of a stream into an error. A clean end is nil, unless it comes early,
+// before the whole initial state.
 func Ended(err error, early bool) error {
 	switch {
 	case errors.Is(err, io.EOF) && early:

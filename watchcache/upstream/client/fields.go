@@ -9,15 +9,15 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// BuiltinFields are the field labels of built-in resources beside metadata.name
-// and metadata.namespace, as their registries in kube-apiserver 1.36 define them
-// (k8s.io/kubernetes/pkg/registry, SelectableFields and the conversions of field
-// labels in pkg/apis). Discovery does not list them.
+// BuiltinFields are the field labels of built-in resources other than metadata.name and
+// metadata.namespace. Discovery does not list them. They are those of kube-apiserver 1.36
+// (SelectableFields in k8s.io/kubernetes/pkg/registry, and the conversions of field labels in
+// pkg/apis).
 func BuiltinFields(gvr schema.GroupVersionResource) []object.Field {
 	switch (schema.GroupResource{Group: gvr.Group, Resource: gvr.Resource}) {
 	case schema.GroupResource{Resource: "pods"}:
 		return []object.Field{
-			{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true, Final: true}, // every kubelet's
+			{Name: "spec.nodeName", Paths: []string{"spec.nodeName"}, Kept: true, Final: true}, // every kubelet selects by it
 			at("spec.host", "spec.nodeName"),
 			at("spec.restartPolicy"),
 			at("spec.schedulerName"),
@@ -25,7 +25,7 @@ func BuiltinFields(gvr schema.GroupVersionResource) []object.Field {
 			orElse("false", at("spec.hostNetwork")),
 			at("status.phase"),
 			at("status.podIP"),
-			{Name: "status.podIPs"}, // accepted, and no pod has a value
+			{Name: "status.podIPs"}, // accepted by kube-apiserver, but no pod has a value
 			at("status.nominatedNodeName"),
 		}
 	case schema.GroupResource{Resource: "nodes"}:
@@ -56,7 +56,7 @@ func BuiltinFields(gvr schema.GroupVersionResource) []object.Field {
 	return nil
 }
 
-// at is a field at the path of its own name, or at other paths.
+// at returns a field whose value is at the path of its own name, or at the given paths.
 func at(name string, paths ...string) object.Field {
 	if len(paths) == 0 {
 		paths = []string{name}
@@ -77,14 +77,14 @@ func eventFields(about, controller string, more ...object.Field) []object.Field 
 	return fields
 }
 
-// NoNamespaceField tells whether a resource is the one namespaced resource without
+// NoNamespaceField tells whether a resource is the only namespaced one that does not support
 // metadata.namespace as a field label.
 func NoNamespaceField(gvr schema.GroupVersionResource) bool {
 	return gvr.Group == "certificates.k8s.io" && gvr.Resource == "podcertificaterequests"
 }
 
-// NoWatchCache tells whether kube-apiserver serves a resource straight from etcd:
-// the only bookmark in its watches ends the initial state.
+// NoWatchCache tells whether kube-apiserver serves a resource straight from etcd. Watches of such a
+// resource get no bookmarks, except at the end of the initial state.
 func NoWatchCache(gvr schema.GroupVersionResource) bool {
 	return gvr.Resource == "events" && (gvr.Group == "" || gvr.Group == "events.k8s.io")
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// frameReader reads frames: a four-byte big-endian length, and that many bytes.
+// frameReader reads frames. Each consists of a four-byte big-endian length and that many bytes.
 type frameReader struct {
 	r   *bufio.Reader
 	buf []byte
@@ -26,7 +26,7 @@ func newFrameReader(body io.Reader, size int) *frameReader {
 	return &frameReader{r: bufio.NewReaderSize(body, size)}
 }
 
-// Next returns a frame, valid until the next call, or io.EOF at a clean end.
+// Next returns a frame, or io.EOF at a clean end. The frame is valid until the next call.
 func (f *frameReader) Next() ([]byte, error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(f.r, head[:]); err != nil {
@@ -41,8 +41,8 @@ func (f *frameReader) Next() ([]byte, error) {
 	return f.buf, err
 }
 
-// readPart reads that many bytes into a buffer. Memory grows with the bytes that
-// arrive, not with the announced size.
+// readPart reads size bytes into a buffer. Its memory grows with the bytes that arrive, not with
+// the announced size.
 func readPart(r io.Reader, buf []byte, size int) ([]byte, error) {
 	for size > 0 {
 		at, part := len(buf), min(size, bufferKeep)

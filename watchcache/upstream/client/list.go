@@ -16,8 +16,8 @@ import (
 // PageSize is the limit of a paged list. It keeps memory flat while a large collection is read.
 const PageSize = 500
 
-// At asks for the state at a resourceVersion. match is "Exact" or "NotOlderThan". rv 0 asks for the
-// most recent state.
+// At returns the query for the state at a resourceVersion. match is "Exact" or "NotOlderThan". With
+// rv 0, the query asks for the most recent state.
 func At(rv uint64, match string) url.Values {
 	if rv == 0 {
 		return url.Values{}
@@ -25,13 +25,13 @@ func At(rv uint64, match string) url.Values {
 	return url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}, "resourceVersionMatch": {match}}
 }
 
-// ListedAt is the error of a list whose resourceVersion rv does not fit the asked one.
+// ListedAt returns the error for a list whose resourceVersion rv does not fit the requested one.
 func ListedAt(rv, asked uint64) error {
 	return fmt.Errorf("upstream listed at %d, asked for %d", rv, asked)
 }
 
-// List reads a collection page by page: the fallback where upstream cannot
-// stream its state. A notOlderThan of 0 asks for the most recent state.
+// List reads a collection in pages. It is the fallback if upstream cannot stream its state. With a
+// notOlderThan of 0, it asks for the most recent state.
 func (c *Client) List(ctx context.Context, r *object.Resource, notOlderThan uint64) (changes []watchcache.Change, rv uint64, err error) {
 	return c.pages(ctx, r, At(notOlderThan, "NotOlderThan"))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// AcceptProtobufMetadata asks for the metadata of a list's items alone, in the
-// smallest encoding. For six thousand objects that was a megabyte in some 25 ms.
+// AcceptProtobufMetadata asks for a list with the metadata of its items only, in the smallest
+// encoding. For six thousand objects, the answer was a megabyte and took some 25 ms.
 const AcceptProtobufMetadata = MimeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 // MetadataList is the content of a metadata list.
@@ -26,8 +26,8 @@ type MetadataList struct {
 	Next   string // the continue token
 }
 
-// Metadata lists the versions of a collection's objects in a state that is not older than rv, in
-// one page.
+// Metadata lists the keys and versions of a collection's objects in one page. The state is not
+// older than rv.
 func (c *Client) Metadata(ctx context.Context, r *object.Resource, rv uint64) (MetadataList, error) {
 	list, err := c.metadata(ctx, r, At(rv, "NotOlderThan"))
 	switch {
@@ -40,10 +40,10 @@ func (c *Client) Metadata(ctx context.Context, r *object.Resource, rv uint64) (M
 	return list, err
 }
 
-// metadataPage is how many objects' metadata a page has.
+// metadataPage is the number of objects on a page of metadata.
 const metadataPage = 5000
 
-// MetadataAt lists the versions of a collection's objects at a resourceVersion.
+// MetadataAt lists the keys and versions of a collection's objects at a resourceVersion.
 func (c *Client) MetadataAt(ctx context.Context, r *object.Resource, rv uint64) (states []object.State, err error) {
 	err = pages(At(rv, "Exact"), metadataPage, func(query url.Values) (next string, err error) {
 		list, err := c.metadata(ctx, r, query)
@@ -61,7 +61,7 @@ func (c *Client) metadata(ctx context.Context, r *object.Resource, query url.Val
 	if err != nil {
 		return MetadataList{}, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end, or does not matter
+	defer resp.Body.Close() //nolint:errcheck // read to its end, or no longer needed
 	list, err := readMetadata(r, resp.Body)
 	if err != nil {
 		err = fmt.Errorf("list metadata: %w", err)
@@ -77,9 +77,9 @@ const (
 	listItems        = protowire.Number(2)
 )
 
-// readMetadata reads a metadata list in protobuf as it arrives, one item at a time. To read and
-// decode the whole body at once took megabytes. When that allocation met a garbage collection, the
-// goroutine delayed all other goroutines by up to 20 ms.
+// readMetadata reads a metadata list in protobuf item by item, as it arrives. Reading and decoding
+// the whole body in one go took megabytes. When that allocation coincided with a garbage
+// collection, the goroutine delayed all others by up to 20 ms.
 func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err error) {
 	in := &protoReader{r: bufio.NewReaderSize(body, 16<<10)}
 	prefix := make([]byte, len(ProtobufPrefix))
@@ -108,7 +108,7 @@ func readMetadata(r *object.Resource, body io.Reader) (list MetadataList, err er
 	}
 }
 
-// read reads the message of the list, which ends at end.
+// read reads the message of the list, up to the offset end.
 func (l *MetadataList) read(r *object.Resource, in *protoReader, end int, meta *metav1.ListMeta) error {
 	for in.at < end {
 		number, size, err := in.field()
@@ -137,7 +137,7 @@ func (l *MetadataList) read(r *object.Resource, in *protoReader, end int, meta *
 	return nil
 }
 
-// notWhole turns an io.EOF within a message into an error.
+// notWhole turns an io.EOF in the middle of a message into io.ErrUnexpectedEOF.
 func notWhole(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -145,7 +145,7 @@ func notWhole(err error) error {
 	return err
 }
 
-// protoReader reads messages in which every field has a length.
+// protoReader reads messages whose fields are all length-delimited.
 type protoReader struct {
 	r   *bufio.Reader
 	at  int // bytes read so far
@@ -178,7 +178,7 @@ func (p *protoReader) field() (number protowire.Number, size int, err error) {
 // maxMetadata bounds a metadata list, in bytes.
 const maxMetadata = 1 << 30
 
-// bytes reads the value of a field, valid until the next read.
+// bytes reads the value of a field. It is valid until the next read.
 func (p *protoReader) bytes(size int) (value []byte, err error) {
 	if size > maxEvent {
 		return nil, fmt.Errorf("%w: metadata of %d bytes", object.ErrMalformed, size)

@@ -17,7 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// decodeMetadata reads a metadata list with the API's own types.
+// decodeMetadata decodes a metadata list with the API's own types.
 func decodeMetadata(r *object.Resource, body []byte) (list MetadataList, err error) {
 	var envelope runtime.Unknown
 	if err := readEnvelope(body, &envelope); err != nil {
@@ -43,8 +43,8 @@ func (l MetadataList) equal(m MetadataList) bool {
 	return l.RV == m.RV && l.Next == m.Next && slices.Equal(l.States, m.States)
 }
 
-// readMetadata reads a list as the API's own types do, however its bytes arrive; a truncated list
-// is an error.
+// readMetadata gives the same result as the API's own types, regardless of how the bytes arrive. A
+// truncated list is an error.
 func TestReadMetadata(t *testing.T) {
 	seed := rand.Int63()
 	t.Logf("seed %d", seed)
@@ -76,7 +76,7 @@ func TestReadMetadata(t *testing.T) {
 			}
 		}
 		cut := 1 + random.Intn(len(body)-1)
-		cut = min(cut, len(body)-5) // without the empty last fields, the rest is valid
+		cut = min(cut, len(body)-5) // the last fields are empty, so without them the rest would be valid
 		if got, err := readMetadata(protoConfigMaps, bytes.NewReader(body[:cut])); err == nil {
 			t.Errorf("%d of %d bytes are taken for a list: %+v", cut, len(body), got)
 		}
@@ -92,9 +92,9 @@ func FuzzMetadata(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		got, err := readMetadata(protoConfigMaps, bytes.NewReader(body))
 		if err != nil {
-			return // readMetadata is stricter about the forms of fields
+			return // readMetadata accepts fewer wire types
 		}
-		// Fields that readMetadata skips may be broken.
+		// Fields that readMetadata skips may be malformed.
 		if want, err := decodeMetadata(protoConfigMaps, body); err == nil && !got.equal(want) {
 			t.Errorf("%+v, by the API's types %+v", got, want)
 		}

@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	// NoSuchNamespace cannot exist: namespaces have no dots.
+	// NoSuchNamespace cannot exist, because names of namespaces have no dots.
 	NoSuchNamespace = "watchproxy.none"
-	// NoSuchName exists nowhere: it is valid as a path segment, so the
-	// apiserver looks up one key, and no object has such a name.
+	// NoSuchName is a valid path segment, so the apiserver looks up one key. No object can have
+	// this name.
 	NoSuchName = "watchproxy.dev:none"
 )
 
-// Probe is the cheapest consistent read: a list that matches nothing.
+// Probe is the result of the cheapest consistent read: a list that matches nothing.
 type Probe struct {
 	RV       uint64 // upstream's current revision for this resource
 	ListKind string
 	// SelfDescribing is true for custom resources, whose keys are sorted. It is false for built-in
 	// types, which put kind first.
 	SelfDescribing bool
-	Warnings       []string // Warning headers; each response has them
+	Warnings       []string // Warning headers, which upstream sends with each response
 }
 
 // maxProbeBody bounds an empty list, in bytes.
 const maxProbeBody = 1 << 20
 
-// Probe asks upstream for its revision and learns the form of this resource's lists.
-// Metrics count it under the verb.
+// Probe asks upstream for its revision and finds out the form of the resource's lists. The metrics
+// count the request under the given verb.
 func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Probe, error) {
 	path, query := Nothing(r)
 	query.Set("limit", "1")
@@ -97,7 +97,7 @@ func readProtoProbe(body []byte) (p Probe, apiVersion string, err error) {
 	return p, kind.APIVersion, err
 }
 
-// Nothing is the path and the query of a list that matches no object.
+// Nothing returns the path and the query of a list that matches no object.
 func Nothing(r *object.Resource) (path string, query url.Values) {
 	if r.Namespaced {
 		return ResourcePath(r.GVR, NoSuchNamespace), url.Values{}

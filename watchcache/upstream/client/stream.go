@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// maxEvent bounds one watch event, in bytes: etcd holds objects of 1.5 MiB by
-// default, JSON may be larger, and nothing legitimate comes near this.
+// maxEvent bounds one watch event, in bytes. By default, etcd's objects have at most 1.5 MiB. They
+// are larger in JSON, but never come near this bound.
 const maxEvent = 64 << 20
 
 // Stream reads watch events.
@@ -39,7 +39,7 @@ func NewStream(body io.Reader, r *object.Resource) Stream {
 // jsonStream reads watch events in JSON: one document per line.
 type jsonStream struct {
 	r    *bufio.Reader
-	long []byte // a line longer than the reader's buffer
+	long []byte // for lines longer than the reader's buffer
 }
 
 // NewJSONStream reads watch events in JSON.
@@ -47,7 +47,7 @@ func NewJSONStream(body io.Reader) Stream {
 	return &jsonStream{r: bufio.NewReaderSize(body, streamBuffer)}
 }
 
-// Event is a watch event, valid until the next read.
+// Event is a watch event. It is valid until the next read.
 type Event struct {
 	Kind   string
 	Object []byte
@@ -96,7 +96,7 @@ func (s *jsonStream) line() ([]byte, error) {
 
 func parseEvent(line []byte) (Event, error) {
 	var e Event
-	// The reader of the event validates the object.
+	// The caller validates the object.
 	gjson.Parse(unsafe.String(unsafe.SliceData(line), len(line))).ForEach(func(k, v gjson.Result) bool {
 		switch k.Str {
 		case "type":

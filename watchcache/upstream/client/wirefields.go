@@ -18,8 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// messages are the Go types of the resources that have field labels of their own. Their tags
-// locate the values in the protobuf form. Nothing is decoded into them.
+// messages are the Go types of the resources that have field labels of their own. Their tags say
+// where the values are in protobuf. Nothing is decoded into these types.
 var messages = map[schema.GroupVersionResource]reflect.Type{
 	corev1.SchemeGroupVersion.WithResource("pods"):                                reflect.TypeFor[corev1.Pod](),
 	corev1.SchemeGroupVersion.WithResource("nodes"):                               reflect.TypeFor[corev1.Node](),
@@ -39,8 +39,8 @@ var messages = map[schema.GroupVersionResource]reflect.Type{
 	resourcev1beta2.SchemeGroupVersion.WithResource("resourceslices"):             reflect.TypeFor[resourcev1beta2.ResourceSlice](),
 }
 
-// OnTheWire adds the protobuf paths of field labels' values. A protobuf feed
-// drops the labels whose path it cannot find: upstream selects by those.
+// OnTheWire adds the protobuf paths of field labels' values. For protobuf, it drops the labels
+// whose path it cannot find, so that upstream serves requests that select by them.
 func OnTheWire(gvr schema.GroupVersionResource, fields []object.Field, encoding object.Encoding) []object.Field {
 	if encoding != object.Protobuf {
 		return fields

@@ -14,9 +14,9 @@ var definitionResource = schema.GroupVersionResource{
 	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
 }
 
-// Version identifies one state of a CustomResourceDefinition's spec.
-// Another uid is another definition of the same name; another
-// generation is another schema, storage version or set of versions.
+// Version identifies one state of a CustomResourceDefinition's spec. Another uid means another
+// definition of the same name. Another generation means another schema, storage version or set of
+// versions.
 type Version struct {
 	UID        types.UID
 	Generation int64
@@ -25,11 +25,11 @@ type Version struct {
 // Definition is the part of a CustomResourceDefinition that a feed needs.
 type Definition struct {
 	Version
-	served     bool     // it defines the requested version
+	served     bool     // the definition has the requested version and serves it
 	Selectable []string // JSON paths of the version's selectable fields
 }
 
-// customResourceDefinition is the part of a definition that is read.
+// customResourceDefinition has the fields of a definition that Define reads.
 type customResourceDefinition struct {
 	Metadata struct {
 		UID        types.UID
@@ -46,8 +46,8 @@ type customResourceDefinition struct {
 	}
 }
 
-// Define reads the definition of a custom resource. A feed that may not read it, or finds none,
-// does without: upstream ends its watches when the definition changes.
+// Define reads the definition of a custom resource. If the proxy may not read it, or if there is
+// none, the feed works without it, because upstream ends watches when the definition changes.
 func Define(ctx context.Context, c *client.Client, gvr schema.GroupVersionResource) (Definition, error) {
 	var crd customResourceDefinition
 	err := c.Read(ctx, definitionResource, client.ResourcePath(definitionResource, "")+"/"+DefinitionName(gvr), &crd)

@@ -21,32 +21,33 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// Definitions follows the CustomResourceDefinitions by their metadata alone: schemas can be large,
-// and only the fact of a change matters. Feeds of the custom resource end after a change, as
-// upstream's own watches do. State that was cached under the old definition is not served any more.
+// Definitions watches the metadata of all CustomResourceDefinitions. Schemas can be large, and the
+// proxy needs to know only that a definition has changed. After a change, the feeds of the custom
+// resource end, as upstream's own watches do. State that was cached under the old definition is not
+// served any more.
 //
-// When a definition changes, upstream ends the watches of its resources cleanly, at any moment
-// after the change. It answers 429 for some 100 ms, and then serves the same objects at the same
-// resourceVersions in other bytes. So a feed is abandoned as soon as the change is seen. Requests
-// wait for upstream to settle. If a watch of a custom resource ends early, the feed relists and
-// compares bytes.
+// When a definition changes, upstream ends the watches of its resources cleanly, at any time after
+// the change. It answers 429 for some 100 ms. Then it serves the same objects at the same
+// resourceVersions with different bytes. So a feed is abandoned as soon as the change is seen, and
+// requests wait for upstream to settle. If a watch of a custom resource ends early, the feed
+// relists and compares bytes.
 type Definitions struct {
 	Client *client.Client
 	Health *servers.Health
 	Log    *zap.Logger
-	// Changed is called with the name and the present version, which is zero if
-	// the definition is gone.
+	// Changed is called with the name of a definition and its present version. The version is zero
+	// if the definition is gone.
 	Changed func(name string, now Version)
 	Begin   sync.Once
 
 	mu struct {
 		sync.Mutex
 		known     map[string]Version
-		following bool // the known versions are complete
+		following bool // known has all definitions
 	}
 }
 
-// Outdated tells whether a definition is known to have changed after it was read.
+// Outdated tells whether a definition is known to have changed since its version was read.
 func (d *Definitions) Outdated(name string, read Version) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,11 +58,11 @@ func (d *Definitions) Outdated(name string, read Version) bool {
 	case ok && now.UID == read.UID:
 		return now.Generation > read.Generation
 	}
-	return ok // a definition that the list lacks may be newer than the list
+	return ok // a definition that is missing from the list may be newer than the list
 }
 
-// Run follows the definitions until ctx ends. While upstream forbids that, the watches of
-// custom resources alone show changes. Run tries again later.
+// Run follows the definitions until ctx ends. While upstream forbids this, a feed notices changes
+// only by the end of its watch. Run tries again later.
 func (d *Definitions) Run(ctx context.Context) {
 	again := servers.NewRetry(d.Health)
 	for {
@@ -89,7 +90,8 @@ func (d *Definitions) Run(ctx context.Context) {
 	}
 }
 
-// first is more urgent than any feed: without the definitions, a feed's bytes cannot be trusted.
+// first is more urgent than any feed, because the bytes of custom resources cannot be trusted
+// without the definitions.
 func first() servers.Urgency { return servers.Urgency{Watched: true, Used: math.MaxInt64} }
 
 // forbiddenPause is the pause after upstream forbade the list.
@@ -139,7 +141,7 @@ func (d *Definitions) follow(ctx context.Context, opened func()) error {
 const (
 	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-	// definitionsLife bounds a watch, so that a silent one is not trusted for ever.
+	// definitionsLife bounds a watch, so that a silent watch is not trusted forever.
 	definitionsLife = 5 * time.Minute
 )
 
@@ -162,7 +164,7 @@ func (d *Definitions) apply(e client.Event) error {
 	return nil
 }
 
-// set notes a version and calls Changed if it differs.
+// set records a version and calls Changed if it is new.
 func (d *Definitions) set(name string, now Version) {
 	d.mu.Lock()
 	was := d.mu.known[name]
@@ -177,7 +179,7 @@ func (d *Definitions) set(name string, now Version) {
 	}
 }
 
-// replace notes all versions at once.
+// replace records all versions at once.
 func (d *Definitions) replace(items []metav1.PartialObjectMetadata) {
 	d.mu.Lock()
 	gone := maps.Clone(d.mu.known)

@@ -18,48 +18,50 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// ErrNotCacheable says that a resource cannot be cached by its nature. Requests
-// for it are forwarded.
+// ErrNotCacheable says that a resource can never be cached, because of its nature. Requests for it
+// are forwarded.
 var ErrNotCacheable = errors.New("resource cannot be cached")
 
-// ErrNotServed may be false a moment later: a CRD can be created at any time.
+// ErrNotServed says that upstream does not serve the resource now. This can change at any time, for
+// example when a CRD is created.
 var ErrNotServed = errors.New("upstream does not serve the resource")
 
 const (
-	// AskedAgain is the life of a discovery document that lacks a resource. Requests for a new
-	// resource are forwarded that long.
+	// AskedAgain is the time until a discovery document that lacks a resource is read again. Until
+	// then, requests for a new resource are forwarded.
 	AskedAgain = 2 * time.Second
-	// Max bounds the documents that are read at a time.
+	// Max is the maximum number of documents that are read concurrently.
 	Max = 4
 	// Timeout bounds the read of one document, including the wait for other reads.
 	Timeout = 10 * time.Second
-	// nameMost is the longest name of a group, a version or a resource.
+	// nameMost is the maximum length of the name of a group, a version or a resource.
 	nameMost = 253
 )
 
-// Discovery is upstream's discovery: the list of groups, and the list of resources for each group
-// and version that clients ask for. One request at a time reads each document, for all callers.
+// Discovery is upstream's discovery: the list of groups, and a list of resources for each group and
+// version that clients ask for. Each document has at most one read in flight, and all callers share
+// its result.
 //
-// Clients can make up names. However many they ask for, upstream gets at most one request per
-// document in AskedAgain, and no made-up name is kept: documents belong to
-// groups and versions that upstream itself has listed.
+// Clients can make up names. However many names they ask for, upstream gets at most one request per
+// document within AskedAgain. The proxy keeps no made-up names, because it only keeps documents of
+// groups and versions that upstream has listed.
 type Discovery struct {
 	client  *client.Client
 	log     *zap.Logger
 	ctx     context.Context // ends with the feeds
 	running *sync.WaitGroup
 	places  chan struct{}
-	unseen  sync.Once // the warning that APIServices are unreadable
+	unseen  sync.Once // for the warning that APIServices are unreadable
 
 	Mu struct {
 		sync.Mutex
-		Documents map[schema.GroupVersion]*document // the list of groups under the zero value
+		Documents map[schema.GroupVersion]*document // the list of groups has the zero key
 	}
 }
 
-// document is a discovery answer. All fields but began are set when done is closed.
+// document is a discovery answer. All fields except the field began are set when done is closed.
 type document struct {
-	began     time.Time // the content was true then or later
+	began     time.Time // the request's start; the content may be newer, but not older
 	done      chan struct{}
 	versions  map[schema.GroupVersion]struct{} // set in the list of groups
 	resources []metav1.APIResource             // set in all others
@@ -73,7 +75,7 @@ func New(ctx context.Context, client *client.Client, running *sync.WaitGroup, lo
 	return d
 }
 
-// Serves returns an error unless upstream has just listed a resource.
+// Serves returns an error unless upstream's recent discovery lists a resource.
 func (d *Discovery) Serves(ctx context.Context, gvr schema.GroupVersionResource) error {
 	_, err := d.find(ctx, gvr, time.Now().Add(-AskedAgain))
 	return err
@@ -94,7 +96,7 @@ func (d *Discovery) Lacks(gvr schema.GroupVersionResource) bool {
 	return doc.tells(since) && doc.resource(gvr.Resource) == nil
 }
 
-// find returns upstream's entry for a resource, read at since or later.
+// find returns upstream's entry for a resource from a document requested at since or later.
 func (d *Discovery) find(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
 	if !plausible(gvr) {
 		return nil, fmt.Errorf("%w: no resource has such a name", ErrNotServed)
@@ -124,8 +126,8 @@ func (d *Discovery) groups(ctx context.Context) (*document, error) {
 	return d.read(ctx, schema.GroupVersion{}, time.Now().Add(-AskedAgain))
 }
 
-// read returns a document that was requested at since or later, or its error. Errors are
-// cached for a while.
+// read returns a document that was requested at since or later, or the error of that request.
+// Errors are cached for a while, too.
 func (d *Discovery) read(ctx context.Context, gv schema.GroupVersion, since time.Time) (*document, error) {
 	for {
 		doc := d.present(gv, since)
@@ -140,7 +142,8 @@ func (d *Discovery) read(ctx context.Context, gv schema.GroupVersion, since time
 	}
 }
 
-// present is the known document, the one in flight, or a new one.
+// present returns the known document if it is recent enough, otherwise the one in flight or a new
+// one.
 func (d *Discovery) present(gv schema.GroupVersion, since time.Time) *document {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
@@ -149,7 +152,7 @@ func (d *Discovery) present(gv schema.GroupVersion, since time.Time) *document {
 		return last
 	}
 	doc := &document{began: time.Now(), done: make(chan struct{})}
-	gv.Group, gv.Version = strings.Clone(gv.Group), strings.Clone(gv.Version) // not the request's
+	gv.Group, gv.Version = strings.Clone(gv.Group), strings.Clone(gv.Version) // the names must not keep the request's memory alive
 	d.Mu.Documents[gv] = doc
 	d.running.Go(func() {
 		defer close(doc.done)
@@ -201,7 +204,7 @@ func (d *Discovery) fetchGroups(ctx context.Context, doc *document) error {
 	return nil
 }
 
-// over tells whether a document's request has ended.
+// over tells whether the document's request has ended.
 func (doc *document) over() bool {
 	select {
 	case <-doc.done:
@@ -211,12 +214,13 @@ func (doc *document) over() bool {
 	}
 }
 
-// holds tells whether a finished document, or its recent error, answers a caller with that since.
+// holds tells whether the document, or its recent error, is recent enough for a caller with this
+// since.
 func (doc *document) holds(since time.Time) bool {
 	return !doc.began.Before(since) || doc.err != nil && time.Since(doc.began) < AskedAgain
 }
 
-// tells is true if a document was read successfully, and recently enough.
+// tells says whether the document was read successfully at since or later.
 func (doc *document) tells(since time.Time) bool {
 	return doc != nil && doc.over() && doc.err == nil && !doc.began.Before(since)
 }
@@ -234,8 +238,8 @@ func (doc *document) resource(name string) *metav1.APIResource {
 	return &doc.resources[i]
 }
 
-// plausible tells whether such a resource can exist. The core group has one
-// version, and is not in the list of groups.
+// plausible tells whether such a resource can exist. The core group needs a rule of its own: it has
+// one version and is not in the list of groups.
 func plausible(gvr schema.GroupVersionResource) bool {
 	if gvr.Group == "" && gvr.Version != "v1" || gvr.Version == "" || gvr.Resource == "" {
 		return false

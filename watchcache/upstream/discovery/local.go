@@ -21,8 +21,8 @@ import (
 
 var apiservices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
-// Describe finds a resource in upstream's discovery, read at since or later, and checks that
-// it can be listed and watched.
+// Describe finds a resource in a discovery document requested at since or later, and checks that
+// the resource can be listed and watched.
 func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResource, since time.Time) (*metav1.APIResource, error) {
 	found, err := d.find(ctx, gvr, since)
 	if err != nil {
@@ -39,13 +39,13 @@ func (d *Discovery) Describe(ctx context.Context, gvr schema.GroupVersionResourc
 	return found, nil
 }
 
-// CheckLocal returns an error unless the apiserver itself serves a resource: an
-// aggregated API has resourceVersions and a history of its own.
+// CheckLocal returns an error unless the apiserver serves a resource itself. An aggregated API has
+// resourceVersions and a history of its own.
 //
-// APIServices tell which server serves a group and version. If the proxy may not read them, it
-// treats two kinds of resources as local: those of kube-apiserver itself, and those that a
-// CustomResourceDefinition defines. For the latter, custom is true: the resource must also look
-// like a custom one, because an aggregated API may have replaced the definition.
+// APIServices say which server serves a group and version. If the proxy may not read them, it
+// treats two kinds of resources as local: those of kube-apiserver itself, and those with a
+// CustomResourceDefinition. For the latter, custom is true: the caller must then check that the
+// resource also looks like a custom one, because an aggregated API may have replaced it.
 func (d *Discovery) CheckLocal(ctx context.Context, gvr schema.GroupVersionResource) (custom bool, err error) {
 	if gvr.Group == "" {
 		return false, nil
@@ -91,7 +91,7 @@ func (d *Discovery) CheckLocal(ctx context.Context, gvr schema.GroupVersionResou
 	return false, fmt.Errorf("%w: %s has no APIService yet", ErrNotServed, gvr)
 }
 
-// Local are the watchable resources that upstream serves itself, each in one version.
+// Local returns the watchable resources that upstream serves itself, each in one version.
 func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []object.Resource, err error) {
 	groups, err := d.read(ctx, schema.GroupVersion{}, time.Now().Add(-LocalAge))
 	if err != nil {
@@ -103,7 +103,7 @@ func (d *Discovery) Local(ctx context.Context, before []object.Resource) (all []
 	seen := map[schema.GroupResource]bool{}
 	for _, gv := range append([]schema.GroupVersion{{Version: "v1"}}, versions...) {
 		doc, err := d.read(ctx, gv, time.Now().Add(-LocalAge))
-		if err != nil { // an aggregated API may be away
+		if err != nil { // an aggregated API may be down
 			all = append(all, of(before, gv)...)
 			continue
 		}

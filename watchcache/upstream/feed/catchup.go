@@ -16,36 +16,37 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// This file brings a cache to a revision that upstream returned, sooner than the stream does.
+// This file brings a cache to a given revision of upstream faster than the main stream does.
 //
-// A quiet collection gets a bookmark only once a minute. A watch with timeoutSeconds=3 gets one
-// after one to two seconds, at the revision of an earlier probe of the same resource: the probe, a
-// consistent read, makes the apiserver ask etcd for the progress of that resource's watch. The
-// apiserver's cache then has all that the probe saw, so a list not older than the probe's revision
+// A quiet collection gets a bookmark only once a minute. But a watch with timeoutSeconds=3 gets a
+// bookmark after one to two seconds. Its revision is that of the probe before: the probe, a
+// consistent read, makes the apiserver ask etcd for the progress of this resource's watch. The
+// apiserver's cache has then reached the probe's revision, so a list not older than this revision
 // does not wait.
 //
-// A metadata list shows just as well that nothing has happened. For six thousand objects in
-// protobuf it is a megabyte and takes some 25 ms. So the feed tries that list first.
+// A metadata list can also show that nothing has happened. For six thousand objects in protobuf,
+// the answer is a megabyte and takes some 25 ms. So the feed tries a metadata list first.
 
 const (
-	// AskTimeout bounds how long upstream's answer is waited for.
+	// AskTimeout bounds the wait for an answer of upstream.
 	AskTimeout = 5 * time.Second
-	// SmallObjects and smallBytes bound a collection that is listed as a whole.
+	// SmallObjects and smallBytes bound a collection that is small enough for a list of the whole.
 	SmallObjects = 500
 	smallBytes   = 1 << 20
-	// confirmObjects bounds a collection whose metadata is listed to confirm that
-	// nothing has happened. Larger ones get a side watch. The list costs upstream no more than
-	// one ordinary list, and there is one at a time.
+	// confirmObjects bounds a collection whose metadata is listed to confirm that nothing has
+	// happened. Larger collections get a side watch. A metadata list costs upstream no more than an
+	// ordinary list, and a feed sends one at a time.
 	confirmObjects = 50_000
-	// sideWatchSeconds makes upstream send a bookmark after about one second, at most some two.
-	// The bookmark is due two seconds before the watch times out; a timer of one second sends it.
+	// sideWatchSeconds makes upstream send a bookmark after one to two seconds. The bookmark is due
+	// two seconds before the watch times out, and a timer with a period of one second sends it.
 	sideWatchSeconds = 3
 )
 
 // IsSmall tells whether a collection is listed rather than watched.
 func IsSmall(s watchcache.Stats) bool { return s.Objects <= SmallObjects && s.Bytes <= smallBytes }
 
-// CatchUp makes upstream show the state at rv or later, and returns which request did so.
+// CatchUp brings the cache to rv or later by another request than the main stream, and returns
+// which request did so.
 func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
 	stats := f.cache.Stats()
 	if IsSmall(stats) {
@@ -67,8 +68,8 @@ func (f *Feed) CatchUp(ctx context.Context, rv uint64) (by string, err error) {
 	return "side-watch", f.sideWatch(ctx, rv)
 }
 
-// Probe asks upstream for its revision. It also fails with [ErrWentBack] if that revision is below
-// one that readers know.
+// Probe asks upstream for its revision. It fails with [ErrWentBack] if that revision is below one
+// that readers have seen.
 func (f *Feed) Probe(ctx context.Context) (rv uint64, err error) {
 	known := f.cache.Stats().Newest
 	p, err := f.Client.Probe(ctx, "probe", f.cache.Resource())
@@ -78,7 +79,8 @@ func (f *Feed) Probe(ctx context.Context) (rv uint64, err error) {
 	return p.RV, err
 }
 
-// Reaches waits until readers see a state at or above rv, and returns whether they do.
+// Reaches waits until readers see a state at rv or later. It returns false if patience runs out
+// first.
 func (f *Feed) Reaches(ctx context.Context, rv uint64, patience time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -86,8 +88,8 @@ func (f *Feed) Reaches(ctx context.Context, rv uint64, patience time.Duration) b
 	return err == nil
 }
 
-// FastForward lists the collection. With rv 0 it asks for the most recent state. Otherwise it asks
-// for a state not older than rv; upstream's cache already has rv.
+// FastForward lists the collection for readers. With rv 0 it asks for the most recent state.
+// Otherwise it asks for a state not older than rv; upstream's cache has already reached rv.
 func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error) {
 	_, epoch := f.Standing()
 	before := f.cache.Stats()
@@ -106,13 +108,13 @@ func (f *Feed) FastForward(ctx context.Context, rv uint64) (at uint64, err error
 		!slices.ContainsFunc(p.Changes, func(c watchcache.Change) bool { return c.Object.ResourceVersion() > before.Newest }))
 	err = f.Write(epoch, func() error { return f.cache.FastForward(compact(p.Changes), p.RV) })
 	if errors.Is(err, watchcache.ErrDiverged) {
-		f.Interrupt(err) // it relists
+		f.Interrupt(err) // the feed relists
 	}
 	return p.RV, err
 }
 
-// sideWatch watches from the log's end and applies all events that the main stream still owes, up
-// to a bookmark. The cache drops the main stream's copies as repeats.
+// sideWatch opens a second watch from the log's end. It applies all events that the main stream has
+// not delivered yet, up to a bookmark. The cache drops the main stream's copies as repeats.
 func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 	from, epoch := f.Standing()
 	ctx, cancel := context.WithTimeout(ctx, (sideWatchSeconds+1)*time.Second)
@@ -120,7 +122,7 @@ func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 	defer waiting.Wait()
 	defer cancel()
 	waiting.Go(func() {
-		defer cancel() // after the bookmark, or too late
+		defer cancel() // the cache has reached rv, or ctx has ended
 		_, _ = f.cache.WaitFresh(ctx, rv)
 	})
 	resp, err := f.Client.GetAs(ctx, client.MimeOf(f.Encoding), "side-watch", f.GVR, client.ResourcePath(f.GVR, ""), url.Values{
@@ -129,7 +131,7 @@ func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},
 	})
 	if err == nil {
-		defer resp.Body.Close() //nolint:errcheck // read to its end, or does not matter
+		defer resp.Body.Close() //nolint:errcheck // read to its end, or no longer needed
 		err = f.consume(client.NewStream(resp.Body, f.cache.Resource()), epoch, func() {})
 	}
 	if f.Reaches(ctx, rv, 0) {
@@ -138,6 +140,6 @@ func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 	return fmt.Errorf("side watch from %d did not reach %d: %w", from, rv, err)
 }
 
-// OthersWrite tells whether the last list showed that upstream's revision is ahead because of other
-// resources alone.
+// OthersWrite tells whether the last list showed that upstream's revision was higher only because
+// other resources were written.
 func (f *Feed) OthersWrite() bool { return f.othersWrite.Load() }

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// checkLimit is how long a self-check may take.
+	// checkLimit bounds the time of a self-check.
 	checkLimit = time.Minute
-	// checkShown is how many differences are logged.
+	// checkShown is the maximum number of differences in the log.
 	checkShown = 5
 )
 
-// ErrDiffers says that the cache differs from upstream at the same
-// resourceVersion: the proxy or something before it missed a change.
+// ErrDiffers says that the cache differs from upstream at the same resourceVersion. The proxy, or
+// something between it and upstream's etcd, has missed a change.
 var ErrDiffers = errors.New("cache differs from upstream")
 
-// errInconclusive says that nothing could be compared: upstream or the log has moved on.
+// errInconclusive says that there was nothing to compare, because upstream or the log has moved on.
 var errInconclusive = errors.New("states at one resourceVersion could not be had")
 
 // differs compares the cache at a resourceVersion with upstream's state there, by the keys, uids
@@ -55,8 +55,9 @@ func (f *Feed) SelfCheck(ctx context.Context) error {
 	return err
 }
 
-// Confirm compares the log's state with upstream's at rv or later. If both are the same, readers
-// get the cached state as of that revision. It returns whether they are the same.
+// Confirm compares the log's newest state with upstream's state at rv or later. If both are the
+// same, readers get the cached state with upstream's resourceVersion. Confirm returns whether they
+// are the same.
 func (f *Feed) Confirm(ctx context.Context, rv uint64) (same bool, err error) {
 	_, epoch := f.Standing()
 	done := f.Metrics.Spend("metadata")

@@ -13,8 +13,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
-// batchMax bounds how many events are published at once. Events that arrive
-// together are published together: one wake-up per watch instead of many.
+// batchMax is the maximum number of events that are published together. Events that arrive together
+// are published together, so each watch wakes up once instead of many times.
 const batchMax = 256
 
 // consumeInitial reads the initial state of a stream with sendInitialEvents, up to the bookmark
@@ -48,8 +48,8 @@ func (f *Feed) consumeInitial(s client.Stream) (epoch uint64, err error) {
 	}
 }
 
-// consume applies a stream's events to one epoch of the cache until the stream
-// ends; a clean end is nil. It calls alive for every event.
+// consume applies a stream's events to one epoch of the cache until the stream ends. A clean end
+// returns nil. It calls alive for every event.
 func (f *Feed) consume(s client.Stream, epoch uint64, alive func()) error {
 	var batch []watchcache.Change
 	at, _ := f.Standing()
@@ -112,7 +112,8 @@ func (f *Feed) change(e client.Event) (watchcache.Change, error) {
 	return watchcache.Change{Deleted: e.Kind == "DELETED", Object: o}, err
 }
 
-// bookmark learns the form of upstream's bookmarks from the first one.
+// bookmark reads a bookmark's resourceVersion. From the first bookmark, it also learns upstream's
+// form.
 func (f *Feed) bookmark(e client.Event) (uint64, error) {
 	b, rv, err := f.cache.Resource().ParseBookmark(e.Object)
 	if err == nil && f.cache.Bookmark() == nil {
@@ -121,8 +122,8 @@ func (f *Feed) bookmark(e client.Event) (uint64, error) {
 	return rv, err
 }
 
-// compact turns the changes that arrived during a list into a state: the
-// last change of each object counts. The result is sorted by key.
+// compact turns the changes that arrived during a list into a state, sorted by key. For each
+// object, the last change counts.
 func compact(changes []watchcache.Change) []*object.Object {
 	byKey := func(a, b watchcache.Change) int { return cmp.Compare(a.Object.Key(), b.Object.Key()) }
 	if !slices.IsSortedFunc(changes, byKey) {

@@ -14,7 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// changes is a stream of that many changes to pods, each of some 4.5 KB.
+// changes is a stream of changes to pods of some 4.5 KB each.
 type changes struct {
 	from, to uint64
 	spec     string
@@ -36,8 +36,8 @@ func (c *changes) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// BenchmarkConsume measures how fast a feed reads, checks, indexes and logs events from a stream
-// that is always ready: the highest rate of changes in one resource.
+// BenchmarkConsume measures how fast a feed can read, check, index and log events if the next event
+// is always available. This is the highest possible rate of changes in one resource.
 func BenchmarkConsume(b *testing.B) {
 	env := make([]string, 60)
 	for i := range env {

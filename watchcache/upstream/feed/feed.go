@@ -20,39 +20,40 @@ import (
 )
 
 var (
-	// ErrWentBack says that upstream's revision is below the cache's: etcd was
-	// restored. No cached state may be kept.
+	// ErrWentBack says that upstream's revision is below the cache's revision, because etcd was
+	// restored. All cached state must be dropped.
 	ErrWentBack = errors.New("upstream's resourceVersion went back")
-	// errSilent says that upstream moved on and the stream did not.
+	// errSilent says that upstream has new revisions and the stream has shown nothing.
 	errSilent = errors.New("watch stream fell silent")
 	// errCutShort says that upstream ended a watch of a custom resource early,
 	// as it does when the definition changes.
 	errCutShort = errors.New("watch was cut short")
-	// errOvertaken says that a listed state is older than what a side watch has brought since.
+	// errOvertaken says that a listed state is older than events that a side watch has brought
+	// since.
 	errOvertaken = errors.New("listed state was overtaken")
-	// errOtherEpoch says that a stream's events belong to a state that was
-	// abandoned after the stream opened.
+	// errOtherEpoch says that a stream belongs to an epoch that was abandoned after the stream
+	// opened.
 	errOtherEpoch = errors.New("cache was started anew")
 )
 
-// Feed keeps the cache of one resource in step with upstream. Its run loop follows one watch; a
-// reader that needs the most recent state can make it catch up sooner (see catchup.go).
+// Feed keeps the cache of one resource in step with upstream. Its run loop follows one watch. A
+// reader that needs the most recent state can make the feed catch up faster (see catchup.go).
 type Feed struct {
 	*Upstream
 	store.Key
-	Owner      ledger.Owner // 0 if the ledger does not cover it
+	Owner      ledger.Owner // 0 if the ledger does not cover the resource
 	Aggregated bool         // an aggregated API may serve the resource
 	Log        *zap.Logger
 
-	asked  time.Time // when a client asked for it: discovery must not be older
+	asked  time.Time // when a client asked for the resource; discovery must not be older
 	limits watchcache.Limits
-	paged  bool // upstream does not stream its state; known to Run alone
+	paged  bool // upstream does not stream its state; used by Run alone
 
 	started chan struct{} // closed when cache or err is set
-	settled chan struct{} // closed when the cache may answer, after verification
+	settled chan struct{} // closed when the cache may answer: after verification if it was saved or begins in the past
 	done    chan struct{} // closed when Run has returned
 	cache   *watchcache.Cache
-	err     error // why there is no cache, or why it ended; read after started or done
+	err     error // why there is no cache, or why it ended; valid after started or done is closed
 
 	definition  discovery.Version // of a custom resource
 	warnings    []string          // Warning headers that belong to every response
@@ -61,14 +62,14 @@ type Feed struct {
 
 	signs
 	tasks
-	past  ResumePoints // where it could begin
-	saved standing     // known to Save alone
+	past  ResumePoints // where the feed could begin
+	saved standing     // used by Save alone
 
 	writing struct {
-		sync.Mutex // held to write to the cache
+		sync.Mutex // held during each write to the cache
 		phase      phase
-		epoch      uint64                  // counts the states read; a stream has one
-		cut        context.CancelCauseFunc // ends the main stream; nil unless one is being followed
+		epoch      uint64                  // counts the states that were read; each stream belongs to one
+		cut        context.CancelCauseFunc // ends the main stream; nil if none is being followed
 	}
 }
 
@@ -76,13 +77,13 @@ type Feed struct {
 type phase int
 
 const (
-	syncing  phase = iota // read the state; the cached one, if any, stays in use
+	syncing  phase = iota // read the state; an existing cached state stays in use
 	renewing              // read the state; it begins a new epoch
 	watching              // follow the changes
 	stopped               // nothing: the cache was abandoned
 )
 
-// New returns a feed for a client that asked at that time. Run begins it.
+// New returns a feed for a client that asked at the time asked. Run starts it.
 func New(ctx context.Context, u *Upstream, key store.Key, asked time.Time, limits watchcache.Limits) *Feed {
 	gvr := key.GVR
 	live, stop := context.WithCancel(ctx)
@@ -100,18 +101,20 @@ func New(ctx context.Context, u *Upstream, key store.Key, asked time.Time, limit
 	return f
 }
 
-// Cache is the cache that the feed keeps in step with upstream.
+// Cache returns the feed's cache.
 func (f *Feed) Cache() *watchcache.Cache { return f.cache }
 
 // Warnings are the Warning headers that upstream sends with every answer about the resource.
 func (f *Feed) Warnings() []string { return f.warnings }
 
-// Definition is the version of the definition, if the resource is known to be a custom one.
+// Definition returns the version of the CustomResourceDefinition. custom is false unless the
+// resource is known to be a custom one.
 func (f *Feed) Definition() (v discovery.Version, custom bool) {
 	return f.definition, f.definition != discovery.Version{}
 }
 
-// Use notes that a client uses the feed. It resumes from since, if that is not 0.
+// Use records that a client uses the feed. If since is not 0, it is the resourceVersion that the
+// client resumes from.
 func (f *Feed) Use(since uint64) {
 	f.lastUsed.Store(watchcache.Moment(time.Now()))
 	f.past.Note(since)
@@ -125,10 +128,10 @@ func (f *Feed) Idle() time.Duration {
 	return watchcache.SinceMoment(f.lastUsed.Load())
 }
 
-// Started tells whether the feed has begun to fill a cache.
+// Started tells whether the feed has a cache and may be filling it.
 func (f *Feed) Started() bool { return closed(f.started) && f.cache != nil }
 
-// Settled tells whether the cache may answer, once it is filled.
+// Settled tells whether the cache may answer as soon as it is filled.
 func (f *Feed) Settled() bool { return closed(f.settled) && f.cache != nil }
 
 func closed(c chan struct{}) bool {
@@ -140,7 +143,7 @@ func closed(c chan struct{}) bool {
 	}
 }
 
-// Start waits until the feed has started, and returns why it did not.
+// Start waits until the feed has started. If it fails to start, Start returns the reason.
 func (f *Feed) Start(ctx context.Context) error {
 	select {
 	case <-f.started:
@@ -153,7 +156,8 @@ func (f *Feed) Start(ctx context.Context) error {
 	return nil
 }
 
-// Ready waits until the cache is filled and may answer. After any error, upstream has to answer.
+// Ready waits until the cache is filled and may answer. If it returns an error, upstream has to
+// answer the request.
 func (f *Feed) Ready(ctx context.Context) error {
 	err := f.Start(ctx)
 	if err != nil {
@@ -174,8 +178,8 @@ func (f *Feed) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Run lives until Stop, or until the resource turns out not to be cacheable. In the second case it
-// returns the reason. It calls started when Started is true, before it reads a state and before the
+// Run returns nil after Stop, or an error that says why the resource turned out not to be
+// cacheable. It calls started when Started has become true, before it reads a state and before the
 // cache can answer.
 func (f *Feed) Run(started func()) error {
 	defer close(f.done)
@@ -204,7 +208,7 @@ func (f *Feed) Run(started func()) error {
 	return err
 }
 
-// ended is why the feed has ended, nil after Stop.
+// ended returns the reason why the feed has ended, or nil after Stop.
 func (f *Feed) ended() error {
 	if f.ctx.Err() != nil {
 		return nil
@@ -212,13 +216,13 @@ func (f *Feed) ended() error {
 	return f.err
 }
 
-// Stop ends the feed and waits for it. Its cache ends, too.
+// Stop ends the feed and its cache, and waits for the end.
 func (f *Feed) Stop() {
 	f.stop()
 	<-f.done
 }
 
-// Write applies a change if its epoch is still the cache's.
+// Write applies a change unless the cache has moved on from the given epoch.
 func (f *Feed) Write(epoch uint64, change func() error) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -228,7 +232,7 @@ func (f *Feed) Write(epoch uint64, change func() error) error {
 	return change()
 }
 
-// Abandon ends the cache at once, and the feed as soon as it notices.
+// Abandon ends the cache immediately. The feed ends as soon as it notices.
 func (f *Feed) Abandon() {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -254,15 +258,16 @@ func (f *Feed) phase() phase {
 	return f.writing.phase
 }
 
-// interruptible lets Interrupt end the main stream; nil stops that.
+// interruptible allows Interrupt to end the main stream by calling cut. With nil, Interrupt has no
+// effect.
 func (f *Feed) interruptible(cut context.CancelCauseFunc) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	f.writing.cut = cut
 }
 
-// Interrupt ends the main stream with a reason for the run loop. It returns false if no stream is
-// being followed.
+// Interrupt ends the main stream and passes the reason to the run loop. It returns false if no
+// stream is being followed.
 func (f *Feed) Interrupt(reason error) bool {
 	f.writing.Lock()
 	defer f.writing.Unlock()
@@ -273,17 +278,17 @@ func (f *Feed) Interrupt(reason error) bool {
 	return true
 }
 
-// standing is a position of a cache's log.
+// standing is a position in a cache's log.
 type standing struct{ rv, epoch uint64 }
 
-// Standing is the log's resourceVersion and the epoch.
+// Standing returns the log's resourceVersion and epoch.
 func (f *Feed) Standing() (rv, epoch uint64) {
 	f.writing.Lock()
 	defer f.writing.Unlock()
 	return f.cache.Stats().ResourceVersion, f.writing.epoch
 }
 
-// describe finds out how upstream serves the resource, and upstream's resourceVersion.
+// describe finds out in what form upstream serves the resource, and upstream's resourceVersion.
 func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64, err error) {
 	found, err := f.Names.Describe(ctx, f.GVR, f.asked)
 	if err != nil {
@@ -311,7 +316,8 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 	f.warnings = p.Warnings
 	f.alive()
 	if p.SelfDescribing {
-		// Read before the first object, so that no object is older than the definition.
+		// Define is called before the first object is read, so that no object is older than the
+		// definition.
 		d, err := discovery.Define(ctx, f.Client, f.GVR)
 		if err != nil {
 			return nil, 0, err
@@ -325,7 +331,7 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 // String names the feed.
 func (f *Feed) String() string { return fmt.Sprintf("%s feed of %s", f.Encoding, f.GVR) }
 
-// tasks are the goroutines of a feed beside its run loop.
+// tasks are a feed's goroutines other than its run loop.
 type tasks struct {
 	ctx     context.Context //nolint:containedctx // the life of the feed
 	stop    context.CancelFunc
@@ -347,7 +353,7 @@ func (t *tasks) Go(task func(ctx context.Context)) bool {
 	return !t.mu.over
 }
 
-// endTasks lets no more tasks begin and waits for those that run.
+// endTasks prevents further tasks and waits for running ones.
 func (t *tasks) endTasks() {
 	t.mu.Lock()
 	t.mu.over = true

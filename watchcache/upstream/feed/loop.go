@@ -18,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// WatchLife is the shortest timeout that kube-apiserver itself gives a watch.
+// WatchLife is the shortest timeout that kube-apiserver gives a watch by default.
 const WatchLife = 30 * time.Minute
 
 // follow syncs and watches until ctx ends or there is nothing to follow.
@@ -40,9 +40,9 @@ func (f *Feed) follow(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if paged && err == nil {
-			continue // no stream was open yet
+			continue // the state came from a list; no stream was open yet
 		}
-		if f.cache.Stats().Ready { // refused until the next stream succeeds
+		if f.cache.Stats().Ready { // the cache is filled: the stream counts as lost until the next one succeeds
 			f.failed(err)
 		}
 		took := time.Since(began)
@@ -69,13 +69,13 @@ func (f *Feed) follow(ctx context.Context) error {
 	}
 }
 
-// urgency ranks the feed by its clients.
+// urgency says how urgent the feed is for its clients.
 func (f *Feed) urgency() servers.Urgency {
 	return servers.Urgency{Watched: f.cache.Stats().Cursors > 0, Used: f.lastUsed.Load()}
 }
 
-// sync reads the whole state. If a stream brought the state, sync goes on with that watch. It calls
-// read when it has the state.
+// sync reads the whole state and calls read when it has it. If the state came from a stream, sync
+// then follows this stream's changes.
 func (f *Feed) sync(ctx context.Context, read func()) error {
 	notOlderThan := uint64(0)
 	if s, err := f.cache.Snapshot(); err == nil && f.phase() != renewing {
@@ -100,20 +100,20 @@ func (f *Feed) sync(ctx context.Context, read func()) error {
 // accepted the watch.
 func (f *Feed) watch(ctx context.Context, opened func()) error {
 	if _, lost := f.Lost(); lost && f.wentBack(ctx) {
-		// An etcd restored to an earlier state reuses resourceVersions with other content.
-		// kube-apiserver accepts a watch from a future one and stays silent until it gets there:
-		// the watch would miss everything before. So the feed probes first. If upstream has already
-		// overtaken the cache, the probe shows nothing: then changes that do not fit, or the
-		// self-check, must show the restore.
+		// A restored etcd reuses resourceVersions for other content. If the watch resumes at a
+		// resourceVersion that the restored etcd has not reached, kube-apiserver accepts it, stays
+		// silent until then and skips everything before. So the feed probes first. If the restored
+		// etcd is already past the cache's resourceVersion, the probe does not show the restore. It
+		// then shows as changes that do not fit the cache, or in a self-check.
 		return ErrWentBack
 	}
 	rv, epoch := f.Standing()
 	return f.stream(ctx, url.Values{"resourceVersion": {strconv.FormatUint(rv, 10)}}, epoch, opened)
 }
 
-// stream opens a watch and consumes it to its end. With an epoch, it continues that epoch. With
-// epoch 0, it first reads the state that begins a new one. It calls followed when it has the state
-// and follows the changes.
+// stream opens a watch and reads it to its end. If epoch is not 0, the stream continues that epoch.
+// If epoch is 0, the stream first reads the state that begins a new one. It calls followed when it
+// has the state and begins to follow changes.
 func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, followed func()) error {
 	wanted := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -131,7 +131,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	if err != nil {
 		return causeOf(ctx, err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end, or does not matter
+	defer resp.Body.Close() //nolint:errcheck // read to its end, or no longer needed
 	f.alive()
 	if err := client.CheckEncoding(resp, f.Encoding); err != nil {
 		return err
@@ -145,12 +145,13 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 		}
 	}
 	followed()
-	// Not earlier: the state that is being read corrects whatever a freshness run finds wrong.
+	// Not earlier: whatever a freshness run finds wrong before, the state that is being read
+	// corrects it.
 	f.interruptible(cancel)
 	defer f.interruptible(nil)
 	err = f.consume(s, epoch, f.alive)
 	if wanted.Err() == nil && (err != nil || time.Since(opened) < WatchLife) {
-		f.Ledger.Forget() // the next stream may be of a restored etcd
+		f.Ledger.Forget() // the next stream may come from a restored etcd
 	}
 	if err == nil && f.cache.Resource().SelfDescribing && time.Since(opened) < WatchLife {
 		err = errCutShort
@@ -158,7 +159,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	return causeOf(ctx, err)
 }
 
-// causeOf prefers the watchdog's reason for cutting a stream.
+// causeOf returns the watchdog's reason if it cut the stream, else err.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -166,8 +167,8 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// adopt puts a listed state into the cache: as the difference to the cached state,
-// or as a new epoch. It returns the epoch for the changes that follow.
+// adopt puts a listed state into the cache, either as events for the difference or as a new epoch.
+// It returns the epoch to which the following changes belong.
 func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err error) {
 	objects := compact(changes)
 	f.writing.Lock()
@@ -188,7 +189,7 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 		f.Log.Warn("relist does not continue the cached state; ending its watches", zap.Error(err))
 	}
 	if f.Store != nil {
-		_ = f.Store.Remove(f.Key) // a restart must not go on from it
+		_ = f.Store.Remove(f.Key) // a restart must not resume from it
 	}
 	f.cache.Reset(objects, rv)
 	f.writing.phase = watching
@@ -197,18 +198,19 @@ func (f *Feed) adopt(changes []watchcache.Change, rv uint64) (epoch uint64, err 
 	return f.writing.epoch, nil
 }
 
-// expired is the reason of a relist after upstream has lost the history.
+// expired is the reason for a relist when upstream no longer has the history.
 const expired = "expired"
 
-// verdict decides what follows the end of a stream; a nil error is a clean end. With a reason, the
-// state is read again. Without one, the phase goes on, unless the feed has to stop.
+// verdict decides what the feed does after the end of a stream. A nil error is a clean end. If
+// verdict returns a reason, the feed reads the state again. Otherwise it continues its phase,
+// unless it has to stop.
 func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason string) {
 	switch {
 	case err == nil:
 	case errors.Is(err, ErrWentBack):
 		return renewing, "went-back"
 	case errors.Is(err, ErrDiffers):
-		return renewing, "self-check" // its watches have missed an unknown number of events
+		return renewing, "self-check" // the cache's watches have missed an unknown number of events
 	case errors.Is(err, errCutShort):
 		return syncing, "cut-short"
 	case errors.Is(err, watchcache.ErrDiverged), errors.Is(err, errOtherEpoch):
@@ -219,8 +221,8 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 		f.paged = true
 		return syncing, "no-streaming"
 	case client.IsTooLarge(err):
-		// Upstream lags behind the cache, or was restored to an earlier state. Only
-		// a consistent read can tell.
+		// Either upstream lags behind the cache, or it was restored to an earlier state. Only a
+		// consistent read can tell.
 		if f.wentBack(ctx) {
 			return renewing, "went-back"
 		}
@@ -232,7 +234,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 	return f.phase(), ""
 }
 
-// wentBack probes and returns whether upstream's revision went back.
+// wentBack probes upstream and returns whether its revision went back.
 func (f *Feed) wentBack(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()

@@ -14,20 +14,20 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// This file begins a feed with a saved cache. The feed answers no client until the cache is
+// This file starts a feed with a saved cache. The feed does not answer clients until the cache is
 // verified.
 
 const (
-	// settleStream is how long the stream may take to bring the changes made while no proxy ran.
+	// settleStream is the time that the stream gets to bring the changes from while no proxy ran.
 	// After that, a side watch helps.
 	settleStream = 100 * time.Millisecond
-	// restoreTries is how often a restored cache is compared with upstream. After that many tries
-	// the feed gives the cache up and reads the state from upstream.
+	// restoreTries is the number of times that a restored cache is compared with upstream. After
+	// that, the feed drops the cache and reads the state from upstream.
 	restoreTries = 10
 )
 
 // settle lets the cache answer once check succeeds. If the cache differs from upstream, or after
-// some tries, the run loop reads the present state.
+// too many tries, the run loop reads the present state.
 func (f *Feed) settle(ctx context.Context, tries int, check func() error) {
 	defer close(f.settled)
 	backoff, givenUp := servers.Reconnect, false
@@ -44,22 +44,22 @@ func (f *Feed) settle(ctx context.Context, tries int, check func() error) {
 	}
 }
 
-// savable returns the definition that the cache is saved under. A cache is not saved if its bytes
-// could not be validated later, or if upstream has no history to resume from.
+// savable returns the version of the definition to save the cache under. ok is false if a later
+// start could not verify the saved bytes, or if upstream has no history to resume from.
 func (f *Feed) savable() (definition string, ok bool) {
 	r := f.cache.Resource()
 	v, custom := f.Definition()
 	if custom {
 		definition = fmt.Sprintf("%s/%d", v.UID, v.Generation)
 	}
-	// An aggregated API has revisions and a version of its own.
+	// An aggregated API has its own revisions and its own version.
 	return definition, !r.NoWatchCache && r.SelfDescribing == custom && !f.Aggregated
 }
 
 // Save writes the cache if it has changed since its last save. It must not be called concurrently.
 func (f *Feed) Save() (saved bool, err error) {
 	rv, epoch := f.Standing()
-	// A cache that has lost upstream may soon turn out to be wrong.
+	// After the loss of upstream, the cache may soon turn out to be wrong.
 	if _, lost := f.Lost(); lost || !f.cache.Stats().Ready || f.saved == (standing{rv, epoch}) {
 		return false, nil
 	}
@@ -68,7 +68,7 @@ func (f *Feed) Save() (saved bool, err error) {
 	} else {
 		err = f.Store.Remove(f.Key)
 	}
-	if _, now := f.Standing(); now != epoch { // the written state was abandoned meanwhile
+	if _, now := f.Standing(); now != epoch { // the saved state was abandoned meanwhile
 		err = errors.Join(err, f.Store.Remove(f.Key))
 	}
 	if err != nil {
@@ -78,8 +78,8 @@ func (f *Feed) Save() (saved bool, err error) {
 	return true, nil
 }
 
-// restore fills the cache from its file, if there is a usable file and upstream is not behind it.
-// It returns whether it filled the cache.
+// restore fills the cache from its file and returns true. It returns false if there is no usable
+// file, or if the file is newer than upstream.
 func (f *Feed) restore(upstreamAt uint64) bool {
 	if f.Store == nil {
 		return false
@@ -87,7 +87,7 @@ func (f *Feed) restore(upstreamAt uint64) bool {
 	began := time.Now()
 	definition, ok := f.savable()
 	if !ok {
-		definition = "not to be saved" // no file has this one
+		definition = "not to be saved" // matches no file
 	}
 	err := f.Store.Load(f.cache, definition, upstreamAt)
 	switch {
@@ -111,22 +111,23 @@ func (f *Feed) restore(upstreamAt uint64) bool {
 	return false
 }
 
-// verifyRestored lets the restored cache answer once it has reached rv and holds what upstream has.
-// A stream that resumes at its resourceVersion is not enough: etcd may have been
-// restored to an earlier state and have moved on since. A state that was read from upstream, in a
-// later epoch, needs no comparison.
+// verifyRestored lets the restored cache answer once it has reached rv and equals upstream. A
+// stream that resumes at the cache's resourceVersion does not prove this: etcd may have been
+// restored to an earlier state and have passed that resourceVersion again. If the run loop has
+// meanwhile read the state from upstream, no comparison is needed.
 func (f *Feed) verifyRestored(ctx context.Context, rv uint64) {
 	f.settle(ctx, restoreTries, func() error {
 		if f.cache.Stats().Epoch != 1 {
 			return nil
 		}
 		at, err := f.compareRestored(ctx, rv)
-		rv = max(rv, at) // upstream may have moved on without an event on the stream
+		rv = max(rv, at) // upstream may have a newer revision without an event on the stream
 		return err
 	})
 }
 
-// compareRestored waits for the cache to reach rv and compares it with upstream at rv or later.
+// compareRestored waits for the cache to reach rv and then compares the cache with upstream at rv
+// or later.
 func (f *Feed) compareRestored(ctx context.Context, rv uint64) (at uint64, err error) {
 	if !f.Reaches(ctx, rv, settleStream) {
 		end, err := f.Health.Turns.Wait(ctx, f.urgency)

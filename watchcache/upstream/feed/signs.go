@@ -12,15 +12,15 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// signs are upstream's signs of life, as far as a feed sees them. All times are moments.
+// signs records when a feed last heard from upstream. All times are moments.
 type signs struct {
-	lost       atomic.Int64 // the stream was lost; 0 while it is there
-	refused    atomic.Bool  // the stream was lost because upstream refused it
-	unanswered atomic.Int64 // the first unanswered probe, 0 if the last was answered
-	last       atomic.Int64 // the last sign
+	lost       atomic.Int64 // when the stream was lost; 0 if it is there
+	refused    atomic.Bool  // upstream answered, but refused the stream
+	unanswered atomic.Int64 // when the first unanswered probe was sent; 0 if the last one was answered
+	last       atomic.Int64 // when upstream last gave a sign of life
 }
 
-// alive notes a sign of life from upstream.
+// alive records a sign of life from upstream.
 func (s *signs) alive() {
 	s.touch()
 	s.lost.Store(0)
@@ -32,8 +32,8 @@ func (s *signs) touch() { s.last.Store(watchcache.Moment(time.Now())) }
 // Quiet is the time since upstream's last sign of life.
 func (s *signs) Quiet() time.Duration { return watchcache.SinceMoment(s.last.Load()) }
 
-// failed notes that the stream was lost. A silent stream counts as lost since its last sign of
-// life.
+// failed records that the stream was lost. A silent stream counts as lost since upstream's last
+// sign of life.
 func (s *signs) failed(err error) {
 	since := watchcache.Moment(time.Now())
 	if errors.Is(err, errSilent) {
@@ -43,8 +43,8 @@ func (s *signs) failed(err error) {
 	s.lost.CompareAndSwap(0, since)
 }
 
-// Unreachable tells for how long upstream has not answered, as far as the feed knows. An upstream
-// that refuses a stream answers.
+// Unreachable returns the time for which upstream has not answered, as far as the feed knows.
+// Refusing a stream is an answer, too.
 func (s *signs) Unreachable() (age time.Duration) {
 	if s.refused.Load() && s.unanswered.Load() == 0 {
 		return 0
@@ -53,8 +53,8 @@ func (s *signs) Unreachable() (age time.Duration) {
 	return age
 }
 
-// Lost tells whether upstream cannot be reached, and for how long: the cache may be that far out of
-// date. Either the stream broke, or a probe got no answer.
+// Lost tells whether the feed has lost upstream, because the stream broke or a probe got no answer.
+// age is the time since then: the cache may be out of date by that much.
 func (s *signs) Lost() (age time.Duration, lost bool) {
 	for _, since := range []int64{s.lost.Load(), s.unanswered.Load()} {
 		if since != 0 {
@@ -64,9 +64,9 @@ func (s *signs) Lost() (age time.Duration, lost bool) {
 	return age, lost
 }
 
-// NoteAnswer notes whether upstream answered a request that began at that time. If upstream did not
-// answer, a task probes until upstream answers anything. While upstream is away, the task waits for
-// its turn, as all feeds do.
+// NoteAnswer records whether upstream answered a request sent at began. If upstream did not, a task
+// probes until any answer comes. While upstream is down, the task waits for its turn, like all
+// feeds.
 func (f *Feed) NoteAnswer(ctx context.Context, began time.Time, err error) {
 	switch {
 	case err == nil:
@@ -83,7 +83,7 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		if f.unanswered.Load() != 0 { // the stream may have answered meanwhile
+		if f.unanswered.Load() != 0 { // meanwhile the stream may have shown a sign of life
 			probing, cancel := context.WithTimeout(ctx, AskTimeout)
 			_, err = f.Probe(probing)
 			cancel()
@@ -100,14 +100,15 @@ func (f *Feed) awaitAnswer(ctx context.Context) {
 }
 
 const (
-	// Silence is how long a stream may say nothing: upstream sends a bookmark about once a minute.
+	// Silence is the time after which a silent stream is suspected. Normally, upstream sends a
+	// bookmark about once a minute.
 	Silence = 90 * time.Second
-	// grace is how long a stream may take to follow once upstream was seen to be ahead.
+	// grace is the time that a stream gets to follow after upstream was seen to be ahead.
 	grace = 5 * time.Second
 )
 
-// guard cuts an open stream if upstream moves on and the stream does not; the reason is the
-// cause. It returns when ctx ends.
+// guard cuts an open stream if upstream moves on and the stream does not. The reason becomes the
+// cause of ctx's end. guard returns when ctx ends.
 func (f *Feed) guard(ctx context.Context, cut context.CancelCauseFunc) {
 	for client.Sleep(ctx, Silence-f.Quiet()) {
 		if f.Quiet() < Silence {
@@ -138,8 +139,8 @@ func (f *Feed) check(ctx context.Context) error {
 		return nil
 	}
 	if f.cache.Resource().NoWatchCache {
-		// Upstream has no watch cache for events, so no bookmark comes: a quiet stream
-		// looks like a broken one.
+		// For events, upstream has no watch cache and sends no bookmarks, so a quiet stream looks
+		// like a broken one.
 		if same, err := f.Confirm(probing, rv); err == nil && same {
 			f.touch()
 			return f.Trim()
@@ -151,8 +152,8 @@ func (f *Feed) check(ctx context.Context) error {
 	return nil
 }
 
-// Trim drops what has exceeded the log's age limit. Where upstream sends bookmarks, these do that
-// as well.
+// Trim drops events beyond the log's age limit. If upstream sends bookmarks, they have the same
+// effect.
 func (f *Feed) Trim() error {
 	_, epoch := f.Standing()
 	return f.Write(epoch, func() error {

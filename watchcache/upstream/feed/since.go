@@ -17,35 +17,38 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// ResumePoints are the resourceVersions that clients resume from, earlier than upstream's present.
-// Such clients come from a proxy that has ended, all within seconds. A feed that begins at the
-// present has no history for them: they would have to relist, or stay with upstream.
+// ResumePoints are the resourceVersions that clients resume from, if they are older than upstream's
+// present one. Such clients come from another proxy that has ended, all within seconds. A feed that
+// begins at the present has no history for them. They would have to relist, or stay connected to
+// upstream.
 //
-// So the feed begins in the past, with one list as of then (Exact) and a watch from there. Clients
-// come back in any order, some with earlier resourceVersions. So the feed begins twice as far back
-// as the earliest of those known, and a little more. If upstream no longer has that history, the
-// feed begins at the earliest itself. One client may come from too long ago: if upstream lacks that
-// history, too, the feed tries the latest in the same way.
+// So the feed begins in the past: it lists a past state (Exact) and opens a watch from there.
+// Clients come back in any order, and later ones may resume from earlier resourceVersions. So the
+// feed goes back twice as far as the earliest one known, and a little more. If upstream no longer
+// has that history, the feed begins at the earliest one itself. If upstream does not have that
+// either, perhaps because a single client was away for long, the feed tries the latest one in the
+// same way.
 //
-// Upstream may list a past state and lack the history after it: its watch cache is younger than
-// etcd's history. So the cache answers no client until upstream has accepted the watch and the
-// cache has reached upstream's revision. Until then, the feed can begin elsewhere. A read needs no
-// past. If a read starts the feed, clients with an earlier resourceVersion are forwarded or get
-// 410.
+// Upstream can sometimes list a past state but not watch from there, because its watch cache is
+// younger than etcd's history. So the cache answers no client until upstream has accepted the watch
+// and the cache has reached upstream's revision. Until then, the feed can begin elsewhere. A read
+// needs no past state. If a read starts the feed, clients with an earlier resourceVersion are
+// forwarded or get 410.
 //
-// When feeds always began at the present, and the proxies of two hundred informers were replaced in
-// turn, 23 informers had to relist, and 18 watches stayed with upstream.
+// Without this, when the proxies of two hundred informers were replaced one after another, 23
+// informers had to relist, and 18 watches stayed connected to upstream.
 type ResumePoints struct {
 	mu struct {
 		sync.Mutex
-		earliest, latest uint64 // earliest and latest that clients resume from; 0 if none
+		earliest, latest uint64 // resourceVersions that clients resume from; 0 if there are none
 	}
-	opened atomic.Int64 // moment at which the followed watch was opened, 0 without one
-	begun  bool         // the feed began in the past; known to Run alone
-	left   []uint64     // beginnings not tried yet; known to Run alone
+	opened atomic.Int64 // when the followed watch was opened, as a moment; 0 if there is none
+	begun  bool         // the feed began in the past; used by Run alone
+	left   []uint64     // beginnings not tried yet; used by Run alone
 }
 
-// Note notes where a client resumes. It has no effect after the feed has begun.
+// Note records a resourceVersion that a client resumes from. It has no effect after the feed has
+// begun.
 func (p *ResumePoints) Note(since uint64) {
 	if since == 0 {
 		return
@@ -58,10 +61,11 @@ func (p *ResumePoints) Note(since uint64) {
 	}
 }
 
-// LittleMore is how many revisions are added to twice the distance.
+// LittleMore is the number of revisions that are added to twice the distance.
 const LittleMore = 100
 
-// Beginnings are the resourceVersions to begin at while upstream is at at, the best first.
+// Beginnings returns the resourceVersions at which a feed can begin, the best first. at is
+// upstream's present resourceVersion.
 func (p *ResumePoints) Beginnings(at uint64) (all []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,8 +82,9 @@ func (p *ResumePoints) Beginnings(at uint64) (all []uint64) {
 	return all
 }
 
-// beginInThePast begins a feed where its clients resume, if upstream has that history. The feed
-// answers no client until it has reached the revision that upstream had at the feed's start.
+// beginInThePast starts a feed where its clients resume, if upstream has that history. The feed
+// does not answer clients until it has reached upstreamAt, the revision that upstream had when the
+// feed started.
 func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 	f.past.left = f.past.Beginnings(upstreamAt)
 	if !f.begin(ctx) {
@@ -93,7 +98,7 @@ func (f *Feed) beginInThePast(ctx context.Context, upstreamAt uint64) {
 }
 
 // begin fills the cache with the state at the next beginning that upstream can list. It returns
-// whether there was such a beginning.
+// false if there is none.
 func (f *Feed) begin(ctx context.Context) bool {
 	for len(f.past.left) > 0 {
 		rv := f.past.left[0]
@@ -110,9 +115,8 @@ func (f *Feed) begin(ctx context.Context) bool {
 	return false
 }
 
-// beginElsewhere begins again if upstream lacks the history after the feed's beginning and no
-// client has been answered. It returns whether it began again; otherwise the feed reads the present
-// state.
+// beginElsewhere starts again at another beginning if upstream lacks the history after this one and
+// no client has been answered. It returns whether it did; if not, the feed reads the present state.
 func (f *Feed) beginElsewhere(ctx context.Context) bool {
 	if !f.past.begun || closed(f.settled) {
 		return false
@@ -124,10 +128,11 @@ func (f *Feed) beginElsewhere(ctx context.Context) bool {
 const (
 	// readAtTimeout bounds the list of a past state.
 	readAtTimeout = time.Minute
-	// refusalTime is how long upstream may take to refuse a watch whose resourceVersion is too old.
+	// refusalTime is the time within which upstream refuses a watch whose resourceVersion is too
+	// old.
 	refusalTime = 150 * time.Millisecond
-	// catchUpTries is how often the feed waits for upstream's revision before it begins at the
-	// present.
+	// catchUpTries is the number of times that the feed waits for upstream's revision before it
+	// begins at the present.
 	catchUpTries = 3
 )
 
@@ -146,9 +151,9 @@ func (f *Feed) readAt(ctx context.Context, rv uint64) error {
 	return err
 }
 
-// catchUp waits until upstream has accepted a watch from the feed's beginning, and the cache has
-// reached rv and knows the form of bookmarks. A streamed state ends with a bookmark; a listed state
-// does not.
+// catchUp waits until three things hold: upstream has accepted a watch from the feed's beginning,
+// the cache has reached rv, and the form of bookmarks is known. A streamed state ends with a
+// bookmark; a listed state does not.
 func (f *Feed) catchUp(ctx context.Context, rv uint64) error {
 	for opened := f.past.opened.Load(); opened == 0 || watchcache.SinceMoment(opened) < refusalTime; opened = f.past.opened.Load() {
 		if !client.Sleep(ctx, refusalTime/10) {
@@ -165,7 +170,7 @@ func (f *Feed) catchUp(ctx context.Context, rv uint64) error {
 	return f.learnBookmark(ctx)
 }
 
-// learnBookmark learns the form of bookmarks from a watch of nothing.
+// learnBookmark learns the form of bookmarks from a watch that matches nothing.
 func (f *Feed) learnBookmark(ctx context.Context) error {
 	if f.cache.Bookmark() != nil {
 		return nil
@@ -179,12 +184,12 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	}
 	resp, err := f.Client.GetAs(ctx, client.MimeOf(f.Encoding), "probe", f.GVR, path, query)
 	if apierrors.IsInvalid(err) {
-		return nil // upstream does not stream states, and only streamed states show the form
+		return nil // upstream does not stream states, and only a streamed state shows the form
 	}
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close() //nolint:errcheck // what matters was read
+	defer resp.Body.Close() //nolint:errcheck // the bookmark has been read
 	e, err := client.NewStream(resp.Body, f.cache.Resource()).Next()
 	switch {
 	case err != nil:

@@ -17,7 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// Upstream is what all feeds share.
+// Upstream is what all feeds have in common.
 type Upstream struct {
 	Client  *client.Client
 	Health  *servers.Health
@@ -30,7 +30,7 @@ type Upstream struct {
 	Options atomic.Pointer[Options]
 }
 
-// Options say what is cached and how much of it is kept.
+// Options say which resources are cached, and how.
 type Options struct {
 	// Excluded resources are never cached, in any version.
 	Excluded []schema.GroupResource
@@ -40,23 +40,24 @@ type Options struct {
 	Limits watchcache.Limits
 	// IdleTimeout stops a feed after this long without a request or an open watch; 0 means never.
 	IdleTimeout time.Duration
-	// SelfCheck is how often each cache is compared with upstream; 0 means never.
+	// SelfCheck is the time between two comparisons of a cache with upstream; 0 means never.
 	SelfCheck time.Duration
-	// MaxProbes bounds the probes per second for consistent reads of all resources together;
-	// 0 means no bound.
+	// MaxProbes bounds the probes per second for consistent reads. All resources share it; 0 means
+	// no limit.
 	MaxProbes int
-	// Ledger watches the metadata of all resources while consistent readers profit from it.
+	// Ledger watches the metadata of other resources while there are consistent readers that
+	// benefit.
 	Ledger bool
-	// Direct leaves a read to upstream if upstream answers sooner than the cache.
+	// Direct sends a read to upstream if upstream is likely to answer faster than the cache.
 	Direct bool
 }
 
-// ResourceOptions are those of one resource.
+// ResourceOptions are options of one resource.
 type ResourceOptions struct {
-	// ForwardConsistent leaves reads of the most recent state to upstream.
+	// ForwardConsistent sends reads of the most recent state to upstream.
 	ForwardConsistent bool
-	// MaxAge lets reads of the most recent state see a state that was current that long ago; 0
-	// means never.
+	// MaxAge lets reads of the most recent state see a state that may be out of date by up to this
+	// time. With 0 they always see the most recent one.
 	MaxAge time.Duration
 	// Aggregated caches the resource even if an aggregated API serves it.
 	Aggregated bool
@@ -67,7 +68,7 @@ func (o *Options) Excludes(gvr schema.GroupVersionResource) bool {
 	return slices.Contains(o.Excluded, gvr.GroupResource())
 }
 
-// Uses notes in the ledger that a resource has used revisions.
+// Uses records in the ledger that a resource has used revisions.
 func (u *Upstream) Uses(o ledger.Owner, rvs ...uint64) {
 	shared := u.Ledger.Note(o, rvs...)
 	if shared == nil {
@@ -77,7 +78,7 @@ func (u *Upstream) Uses(o ledger.Owner, rvs ...uint64) {
 		zap.Stringers("resources", u.Owners.Names(shared.One, shared.Other)), zap.Uint64("resourceVersion", shared.RV))
 }
 
-// Metrics count what feeds cost upstream.
+// Metrics measure what feeds cost upstream.
 type Metrics struct {
 	Relists  *prometheus.CounterVec
 	Restores *prometheus.CounterVec
@@ -109,7 +110,8 @@ func (m *Metrics) Spent(by string, took time.Duration) {
 	m.cost.WithLabelValues(by).Add(took.Seconds())
 }
 
-// Spend is called before a request to upstream; its result is called after the answer.
+// Spend is called before a request to upstream. The function that it returns is called after the
+// answer.
 func (m *Metrics) Spend(by string) (answered func()) {
 	began := time.Now()
 	return func() { m.Spent(by, time.Since(began)) }
