@@ -18,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// openFeed returns a feed that has synced.
+// openFeed returns a feed that has synced with upstream.
 func openFeed(t *testing.T, f *fakeUpstream, change ...func(*feed.Options)) *fresh.Feed {
 	t.Helper()
 	return openFrom(t, start(t, f, change...))
@@ -29,7 +29,7 @@ func openFrom(t *testing.T, feeds *Feeds) *fresh.Feed {
 	return openOf(t, feeds, configmaps)
 }
 
-// openOf opens the feed of a resource, without since.
+// openOf opens the feed of a resource, without a resourceVersion to resume from.
 func openOf(t *testing.T, feeds *Feeds, gvr schema.GroupVersionResource) *fresh.Feed {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
@@ -41,7 +41,8 @@ func openOf(t *testing.T, feeds *Feeds, gvr schema.GroupVersionResource) *fresh.
 	return feed
 }
 
-// readFresh reads, and checks that the state is upstream's at the time of the call or later.
+// readFresh reads, and checks that the state is one that upstream had at the time of the call or
+// later.
 func readFresh(t *testing.T, f *fakeUpstream, feed *fresh.Feed) watchcache.Snapshot {
 	t.Helper()
 	f.mu.Lock()
@@ -57,7 +58,7 @@ func readFresh(t *testing.T, f *fakeUpstream, feed *fresh.Feed) watchcache.Snaps
 	return s
 }
 
-// same checks that a state is upstream's present one.
+// same checks that a state equals upstream's present state.
 func same(t *testing.T, f *fakeUpstream, s watchcache.Snapshot) {
 	t.Helper()
 	want, got := map[string]bool{}, map[string]bool{}
@@ -110,7 +111,7 @@ func TestFreshListsASmallCollection(t *testing.T) {
 				cursor := watchAll(t, feed.Cache())
 				defer cursor.Close()
 				f.stall(stalled)
-				if stalled { // readers see what the stream owes, watches do not yet
+				if stalled { // readers see changes that the stream still owes; watches do not see them yet
 					f.remove("o001")
 					f.set("o002", "changed")
 					f.set("p", "new")
@@ -141,8 +142,9 @@ func TestFreshListsASmallCollection(t *testing.T) {
 	}
 }
 
-// While only other resources are written, a probe shows only these writes. Then small collections
-// are listed at once, until a list shows no write at all, or a write in the collection.
+// While only other resources are written, a probe shows only these writes. A small collection is
+// then listed without a probe. This stops when a list shows that there were no foreign writes, or
+// that the collection was written.
 func TestFreshListsAQuietCollectionAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -236,7 +238,7 @@ func TestFreshWatchesALargeCollectionAside(t *testing.T) {
 				if seen := drain(t, cursor); !maps.Equal(seen, want) {
 					t.Errorf("the watch was told %v, want %v", seen, want)
 				}
-				f.stall(false) // the main stream brings the same events again
+				f.stall(false) // the main stream brings the same events later
 				f.set("o004", "last")
 				synctest.Wait()
 				if seen := drain(t, cursor); !maps.Equal(seen, map[string]string{"o004": "MODIFIED"}) {
@@ -248,7 +250,8 @@ func TestFreshWatchesALargeCollectionAside(t *testing.T) {
 }
 
 // However many readers come, at most one probe is in flight, and no reader gets an answer from a
-// probe that was sent before it came. The next follows at once: no reader waits for more than two.
+// probe that was sent before the reader came. The next probe follows immediately, so no reader
+// waits for more than two probes.
 func TestReadersShareRuns(t *testing.T) {
 	const takes = 2 * time.Millisecond
 	for _, readers := range []int{1, 10, 100, 1000} {
@@ -280,8 +283,8 @@ func TestReadersShareRuns(t *testing.T) {
 	}
 }
 
-// All resources' probes together stay within the budget. One second's
-// unused budget is saved; a reader beyond it waits.
+// The probes of all resources together stay within the budget. Up to one second's unused budget is
+// saved. A reader beyond the budget waits.
 func TestProbesKeepToTheirBudget(t *testing.T) {
 	const budget, readers, seconds = 50, 1000, 4
 	synctest.Test(t, func(t *testing.T) {
@@ -324,8 +327,8 @@ func TestFreshFailsPromptlyWithoutUpstream(t *testing.T) {
 	})
 }
 
-// A side watch cannot bring a history that upstream has lost: the
-// reader gets an error, and the feed lists again when its own stream ends.
+// A side watch fails if upstream has lost the history after the cache's state. The reader gets an
+// error, and the feed lists again when its own stream ends.
 func TestSideWatchFromALostHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -344,7 +347,7 @@ func TestSideWatchFromALostHistory(t *testing.T) {
 	})
 }
 
-// A stopping feed does not leave readers waiting.
+// A feed that stops releases waiting readers.
 func TestFreshOfAStoppedFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -370,8 +373,8 @@ func TestFreshOfAStoppedFeed(t *testing.T) {
 	})
 }
 
-// After a restore of etcd no reader gets the old state as the most recent one, even if no stream
-// has noticed the restore.
+// After a restore of etcd, no reader gets the old state as the most recent one, even before a
+// stream has noticed the restore.
 func TestFreshNoticesARestore(t *testing.T) {
 	for _, objects := range []int{3, fresh.TinyObjects + 1} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {

@@ -14,11 +14,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// withLedger switches the ledger on.
+// withLedger turns the ledger on.
 func withLedger(o *feed.Options) { o.Ledger = true }
 
-// feedWithLedger returns a feed of a large quiet collection whose readers have the ledger, while
-// other resources are written.
+// feedWithLedger returns a feed of a large quiet collection for which the ledger already runs,
+// while other resources are written.
 func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*feed.Options)) (*Feeds, *fresh.Feed) {
 	t.Helper()
 	fill(f, feed.SmallObjects+1)
@@ -35,8 +35,8 @@ func feedWithLedger(t *testing.T, f *fakeUpstream, change ...func(*feed.Options)
 	return feeds, feed
 }
 
-// While other resources are written, and watches show all these writes, a consistent read of a
-// quiet collection costs a probe. A hole costs one confirmation, before a reader comes.
+// While other resources are written and watches show all these writes, a consistent read of a quiet
+// collection costs one probe. A hole costs one metadata list before a reader comes.
 func TestFreshByTheLedger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -71,9 +71,9 @@ func TestFreshByTheLedger(t *testing.T) {
 	})
 }
 
-// Once a new era of the ledger has its evidence, upstream is asked for the state that the ledger
-// needs to begin. This also holds if foreign writes have ended, and all reads go to upstream and
-// would do so for long.
+// When a new era of the ledger has its evidence, upstream is asked for the state that the ledger
+// needs to prove anything. This also happens if foreign writes have ended and all reads go to
+// upstream.
 func TestLedgerWhileReadsAreLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -83,7 +83,7 @@ func TestLedgerWhileReadsAreLeft(t *testing.T) {
 			f.elsewhere()
 			readFresh(t, f, feed)
 		}
-		feed.Ledger.Forget() // as when one of its watches breaks
+		feed.Ledger.Forget() // as if one of its watches had broken
 		few := watchcache.Scope{Objects: 10}
 		for !feed.Ledger.Has(feed.Owner) {
 			if !feed.Leaves(few) {
@@ -119,7 +119,7 @@ func TestLedgerEnds(t *testing.T) {
 	})
 }
 
-// Resources in another etcd prove nothing.
+// Revisions of resources in another etcd prove nothing.
 func TestResourcesApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -139,7 +139,7 @@ func TestResourcesApart(t *testing.T) {
 	})
 }
 
-// Whatever happens, in whatever order watches tell it, a read shows all earlier writes.
+// A read contains all earlier writes, whatever happens and in whatever order watches show it.
 func TestLedgerIsSound(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -153,7 +153,7 @@ func TestLedgerIsSound(t *testing.T) {
 					switch random.IntN(12) {
 					case 0:
 						f.set(fmt.Sprintf("o%03d", random.IntN(10)), "changed")
-						feed.Uses(feed.Owner, f.mu.rev) // another feed is faster
+						feed.Uses(feed.Owner, f.mu.rev) // as if another feed were faster
 					case 1:
 						f.remove(fmt.Sprintf("o%03d", random.IntN(10)))
 					case 2, 3, 4:
@@ -184,8 +184,8 @@ func TestLedgerIsSound(t *testing.T) {
 	}
 }
 
-// etcd deletes many Events at one revision, and a cache may show only some deletions. So the
-// ledger proves nothing for them.
+// etcd deletes many Events at one revision, and a cache may have seen only some of the deletions.
+// So the ledger proves nothing for Events.
 func TestEventsAreNotCarried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -203,8 +203,8 @@ func TestEventsAreNotCarried(t *testing.T) {
 	})
 }
 
-// If events move to another etcd while the ledger is kept, reads are right and no cache starts
-// anew.
+// If events move to another etcd while the ledger runs, reads stay correct, and no cache starts
+// again.
 func TestEventsMoveAway(t *testing.T) {
 	for name, rev := range map[string]uint64{"a new one": 7, "one that is ahead": 1 << 30} {
 		t.Run(name, func(t *testing.T) {

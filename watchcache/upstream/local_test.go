@@ -18,8 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// Only resources that the apiserver itself serves are cached. If the proxy may not read which
-// server serves a resource, it needs another proof.
+// Only resources that the apiserver itself serves are cached. If the proxy may not read the
+// APIServices, it needs another proof.
 func TestOnlyLocalResourcesAreCached(t *testing.T) {
 	const (
 		absent     = `{"kind":"Status","status":"Failure","reason":"NotFound","code":404}`

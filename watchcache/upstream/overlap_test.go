@@ -23,9 +23,10 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// Events during the read of a state: freshness runs, changed definitions, restores.
+// These tests run other things during the read of a state: freshness runs, changes of definitions,
+// restores.
 
-// slowSync is the fake with slow reads of the state.
+// slowSync is a fakeUpstream that takes long to deliver its state.
 type slowSync struct {
 	*fakeUpstream
 	mu    sync.Mutex
@@ -67,7 +68,7 @@ func (b *slowBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// Readers that notice a restore must not keep the feed from reading the restored state.
+// Readers that notice a restore must not prevent the feed from reading the restored state.
 func TestReadersLetARestoreBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -95,8 +96,8 @@ func TestReadersLetARestoreBeRead(t *testing.T) {
 	})
 }
 
-// During a relist, a reader takes the cache beyond the relist's state. The relist must not take it
-// back.
+// During a relist, a reader takes the cache to a state newer than the relist's. The relist must not
+// take it back.
 func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 	for _, objects := range []int{3, feed.SmallObjects + 1} {
 		t.Run(fmt.Sprint(objects), func(t *testing.T) {
@@ -112,7 +113,7 @@ func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 				s.set(5 * time.Second)
 				f.set("o001", "x")
 				synctest.Wait()
-				f.locked(func() { f.mu.oldest = f.mu.rev + 1 }) // the stream ends, 410, relist
+				f.locked(func() { f.mu.oldest = f.mu.rev + 1 }) // the stream ends, its resume gets 410, and the feed relists
 				f.cutStreams(false)
 				time.Sleep(time.Second)
 				f.locked(func() { f.mu.oldest = 0 })
@@ -133,7 +134,7 @@ func TestRelistDoesNotUndoAFastForward(t *testing.T) {
 	}
 }
 
-// roundTrip turns a function into an upstream.
+// roundTrip lets a function act as upstream.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
@@ -161,8 +162,8 @@ func TestAbandonedDuringItsSync(t *testing.T) {
 
 var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
-// widgetUpstream serves one custom object. Its bytes change after the first stream, which ends
-// cleanly, as upstream's streams do when a definition changes.
+// widgetUpstream serves one custom object. Its first stream ends cleanly, and then the object's
+// bytes change, as they do when a definition changes.
 func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) roundTrip {
 	var mu sync.Mutex
 	version := "old"
@@ -206,8 +207,8 @@ func widgetUpstream(definitions func(*http.Request) (*http.Response, error)) rou
 	}
 }
 
-// The first stream of a custom resource ends early: its state is read again, whether the
-// definition can be followed or not.
+// If the first stream of a custom resource ends early, the state is read again, whether or not the
+// definition can be followed.
 func TestCustomStreamCutShort(t *testing.T) {
 	for name, definitions := range map[string]func(*http.Request) (*http.Response, error){
 		"forbidden": func(*http.Request) (*http.Response, error) {
@@ -236,12 +237,12 @@ func TestCustomStreamCutShort(t *testing.T) {
 	}
 }
 
-// No state is read for a feed whose definition is known to have changed.
+// The feed reads no state if its definition is known to have changed.
 func TestOutdatedDefinition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reads atomic.Int64
 		widget := widgetUpstream(func(req *http.Request) (*http.Response, error) {
-			if strings.HasSuffix(req.URL.Path, "/widgets.example.com") { // from a server that lags behind
+			if strings.HasSuffix(req.URL.Path, "/widgets.example.com") { // as if from a server that lags behind
 				return reply(200, `{"metadata":{"name":"widgets.example.com","uid":"one","generation":1}}`), nil
 			}
 			return reply(200, `{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"widgets.example.com","uid":"one","generation":2}}]}`), nil
@@ -253,7 +254,7 @@ func TestOutdatedDefinition(t *testing.T) {
 			return widget(req)
 		}))
 		_, _ = feeds.Open(t.Context(), widgets, object.JSON, 0)
-		time.Sleep(time.Minute) // the definitions are followed
+		time.Sleep(time.Minute) // meanwhile the definitions are read
 		before := reads.Load()
 		for range 20 {
 			time.Sleep(2 * settling)
@@ -267,7 +268,7 @@ func TestOutdatedDefinition(t *testing.T) {
 	})
 }
 
-// A page is never taken for the state.
+// A single page is never taken for the whole state.
 func TestPageIsNoState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

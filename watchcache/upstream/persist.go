@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// Restore starts the feeds that have saved caches, and returns at once. It must be called
+// Restore starts the feeds that have saved caches, without waiting for them. It must be called
 // before Open.
 func (fs *Feeds) Restore(s *store.Store) error {
 	fs.Store = s
@@ -24,7 +24,7 @@ func (fs *Feeds) Restore(s *store.Store) error {
 }
 
 // Save writes the caches that have changed since their last save. It must not be called
-// concurrently. The file of a feed that has not started yet stays as it is.
+// concurrently. It does not touch the file of a feed that has not started yet.
 func (fs *Feeds) Save() error {
 	if fs.Store == nil {
 		return nil
@@ -47,7 +47,7 @@ func (fs *Feeds) Save() error {
 	return failed
 }
 
-// forgetSaved removes the file of a cache that will not be needed soon.
+// forgetSaved removes the file of a cache that is not needed any more.
 func (fs *Feeds) forgetSaved(key store.Key) {
 	if fs.Store == nil {
 		return

@@ -13,20 +13,20 @@ import (
 // ErrNoMemory says that a resource is not cached for lack of memory.
 var ErrNoMemory = errors.New("no memory is left for another cache")
 
-// MemoryPressure says what feeds give up to save memory.
+// MemoryPressure says how feeds save memory.
 type MemoryPressure struct {
-	// Logs scales the bounds of event logs: more than 0, at most 1.
+	// Logs is the factor for the limits of event logs: more than 0, at most 1.
 	Logs float64
-	// NoNewFeeds leaves resources without a cache to upstream. Feeds that are still reading their
-	// first state are given up.
+	// NoNewFeeds leaves resources without a cache to upstream. It also ends feeds that are still
+	// reading their first state.
 	NoNewFeeds bool
 }
 
-// noMemoryPause is how long a resource with too large a cache stays uncached: each attempt costs
-// upstream a full read.
+// noMemoryPause is the time for which a resource stays uncached because its cache did not fit into
+// memory. Each attempt costs upstream a full read.
 const noMemoryPause = 10 * time.Minute
 
-// SetMemoryPressure changes what feeds give up, from now on.
+// SetMemoryPressure sets how feeds save memory from now on.
 func (fs *Feeds) SetMemoryPressure(shed MemoryPressure) {
 	fs.mu.Lock()
 	fs.mu.pressure = shed
@@ -38,13 +38,13 @@ func (fs *Feeds) SetMemoryPressure(shed MemoryPressure) {
 
 // shed applies the present memory pressure to a started feed.
 func (fs *Feeds) shed(f *fresh.Feed) {
-	fs.shedding.Lock() // otherwise an older decision could be applied last
+	fs.shedding.Lock() // otherwise an older pressure could be applied last
 	defer fs.shedding.Unlock()
 	fs.mu.Lock()
 	shed := fs.mu.pressure
 	fs.mu.Unlock()
 	f.Cache().SetLimits(shed.limits(fs.Options.Load().Limits))
-	_ = f.Trim() // the feed has ended, or begins anew
+	_ = f.Trim() // on error, the feed has ended or begins a new epoch
 	if shed.NoNewFeeds && !f.Cache().Stats().Ready {
 		f.Log.Warn("not cached; requests are forwarded", zap.Error(ErrNoMemory), zap.Duration("for", noMemoryPause))
 		fs.giveUp(f, ErrNoMemory, noMemoryPause)

@@ -10,7 +10,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// Without memory for new caches, existing ones go on, and other resources are left to upstream.
+// If there is no memory for new caches, existing ones go on, and other resources are left to
+// upstream.
 func TestNoNewFeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -30,7 +31,8 @@ func TestNoNewFeeds(t *testing.T) {
 	})
 }
 
-// A feed whose first state turns out too large is given up, and not retried at once.
+// A feed whose first state turns out to be too large is given up. The next attempt comes only after
+// a pause.
 func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -59,7 +61,8 @@ func TestFeedThatDoesNotFitIsGivenUp(t *testing.T) {
 	})
 }
 
-// Under memory pressure logs shrink at once, and so does the log of a feed that starts later.
+// Under memory pressure, the logs of all feeds shrink immediately. A feed that starts later has a
+// short log, too.
 func TestLogsAreShed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -80,7 +83,7 @@ func TestLogsAreShed(t *testing.T) {
 	})
 }
 
-// A change during a feed's start applies to that feed, too.
+// If the memory pressure changes while a feed starts, the change applies to that feed, too.
 func TestStartingFeedIsShed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

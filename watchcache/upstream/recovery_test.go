@@ -25,8 +25,9 @@ import (
 const (
 	manyFeeds = 50
 	takes     = 10 * time.Millisecond // each request
-	// soon is how long all feeds may take after upstream's return. A check of /readyz is at most
-	// askMost away; then each feed sends three requests, openingMax feeds at a time.
+	// soon bounds the time that all feeds may take after upstream's return. The next check of
+	// /readyz comes within askMost. Then each feed sends three requests, openingMax feeds at a
+	// time.
 	soon = time.Second
 	// asksPerSecond bounds the requests to upstream while it is away.
 	asksPerSecond = 4
@@ -54,7 +55,7 @@ func openMany(t *testing.T, feeds *Feeds) (all []*fresh.Feed) {
 	return all
 }
 
-// wantFresh waits until feeds have the present writes, and fails if that takes longer than soon.
+// wantFresh waits until feeds have the latest writes, and fails if that takes longer than soon.
 func wantFresh(t *testing.T, f *frail, feeds []*fresh.Feed) {
 	t.Helper()
 	began := time.Now()
@@ -74,7 +75,8 @@ func wantFresh(t *testing.T, f *frail, feeds []*fresh.Feed) {
 	}
 }
 
-// wantFew fails if any second has more than asksPerSecond requests, not counting the first one.
+// wantFew fails if there are more than asksPerSecond requests in any second, not counting the first
+// request.
 func wantFew(t *testing.T, asked []request) {
 	t.Helper()
 	for i := range asked {
@@ -85,8 +87,8 @@ func wantFew(t *testing.T, asked []request) {
 	}
 }
 
-// Upstream is away and then not ready, each for a while. Meanwhile it gets few requests. When
-// it is back, all feeds resume at once, with one relist each.
+// Upstream is down for a while and then not ready for a while. Meanwhile it gets few requests. When
+// it is back, all feeds resume promptly, with one relist each.
 func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
 	for _, outage := range []time.Duration{8 * time.Second, time.Minute} {
 		t.Run(outage.String(), func(t *testing.T) {
@@ -117,8 +119,8 @@ func TestFeedsGoOnWhenUpstreamIsBack(t *testing.T) {
 	}
 }
 
-// A feed that gets 410 relists without a pause, even if it has just failed. A feed that gets it
-// repeatedly does not.
+// A feed that gets 410 relists without a pause, even if it has just failed. A feed that gets 410
+// repeatedly does pause.
 func TestExpiredRelistsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -138,7 +140,7 @@ func TestExpiredRelistsAtOnce(t *testing.T) {
 			}
 			return times
 		}
-		time.Sleep(20 * time.Second) // its back-off has grown to seconds
+		time.Sleep(20 * time.Second) // the back-off has grown to seconds
 		f.mu.Lock()
 		f.mu.refuses["r00"] = 0
 		f.mu.Unlock()
@@ -166,7 +168,7 @@ func TestExpiredRelistsAtOnce(t *testing.T) {
 	})
 }
 
-// One resource fails and upstream does not: the other feeds follow, and the failing one backs off.
+// If a single resource fails, the other feeds follow upstream, and the failing one backs off.
 func TestOneResourceFails(t *testing.T) {
 	for _, code := range []int{429, 500, 503} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
@@ -209,7 +211,8 @@ func TestOneResourceFails(t *testing.T) {
 	}
 }
 
-// An apiserver with one permanently failing check says that it is not ready, and serves.
+// If one health check of an apiserver fails permanently, it says that it is not ready but serves.
+// The proxy uses it.
 func TestUnwellUpstreamIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -226,7 +229,7 @@ func TestUnwellUpstreamIsAsked(t *testing.T) {
 	})
 }
 
-// Feeds have failed so often that they pause for seconds when upstream goes away. Upstream's return
+// Feeds have failed so often that they pause for seconds when upstream goes down. Upstream's return
 // ends these pauses.
 func TestReturnEndsPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -248,8 +251,8 @@ func TestReturnEndsPauses(t *testing.T) {
 	})
 }
 
-// A server that has just started refuses everything for a while. Feeds do not believe that,
-// whether they may read /readyz or not, and their watches go on.
+// A server that has just started refuses everything for a while. Feeds ignore these refusals,
+// whether or not they may read /readyz, and their watches go on.
 func TestRefusalsOfAServerThatStarts(t *testing.T) {
 	for _, private := range []bool{false, true} {
 		t.Run(fmt.Sprintf("private=%t", private), func(t *testing.T) {
@@ -267,7 +270,7 @@ func TestRefusalsOfAServerThatStarts(t *testing.T) {
 				time.Sleep(time.Second)
 				if private {
 					f.turn(up)
-					time.Sleep(2 * time.Second) // the feeds only have their own pauses
+					time.Sleep(2 * time.Second) // only the feeds' own pauses are left
 				} else {
 					wantFew(t, f.since(began))
 					f.turn(up)
@@ -281,8 +284,8 @@ func TestRefusalsOfAServerThatStarts(t *testing.T) {
 	}
 }
 
-// Reads get no answer while the streams are silent. The feeds wait for upstream
-// together, and no longer count as lost when it is back.
+// Reads get no answer while the streams are silent. The feeds wait for upstream together. When it
+// is back, they no longer count as lost.
 func TestReadsWaitForUpstreamTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -297,7 +300,7 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 				t.Fatal("nobody answered, and upstream is not lost")
 			}
 		}
-		time.Sleep(time.Millisecond) // for the requests of the reads
+		time.Sleep(time.Millisecond) // wait for the reads' requests
 		began := time.Now()
 		time.Sleep(time.Minute)
 		wantFew(t, f.since(began))
@@ -311,8 +314,8 @@ func TestReadsWaitForUpstreamTogether(t *testing.T) {
 	})
 }
 
-// One of several servers goes away, and feeds resume at another at once. When all are away, they
-// get no more requests than a single server would, and the return of any one suffices.
+// If one of several servers goes down, feeds resume at another one immediately. If all are down,
+// together they get no more requests than a single server would. The return of any server suffices.
 func TestFeedsGoOnAtAnotherServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFrail()
@@ -342,12 +345,12 @@ func TestFeedsGoOnAtAnotherServer(t *testing.T) {
 		}
 		f.elsewhere()
 		f.cutStreams(true)
-		time.Sleep(time.Second) // the first periodic checks of three servers
+		time.Sleep(time.Second) // the first periodic checks of three servers come within it
 		began := time.Now()
 		time.Sleep(time.Minute)
 		wantFew(t, f.since(began))
 		members[2].away.Store(false)
-		time.Sleep(soon) // each server gets a third of the checks
+		time.Sleep(soon) // while all are down, each server gets a third of the checks
 		wantFresh(t, f, all)
 		if s.Current() != "2" {
 			t.Errorf("%s is asked", s.Current())

@@ -14,13 +14,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// refusal remembers for a while why a resource has no feed.
+// refusal is the reason why a resource has no feed, remembered for a while.
 type refusal struct {
 	err   error
 	until time.Time
 }
 
-// refusalsMax bounds the memory for resources that come and go.
+// refusalsMax bounds the memory for refusals.
 const refusalsMax = 1000
 
 func (fs *Feeds) refuseLocked(key store.Key, reason error, pause time.Duration) {
@@ -33,8 +33,8 @@ func (fs *Feeds) refuseLocked(key store.Key, reason error, pause time.Duration) 
 	fs.mu.refused[key] = refusal{reason, time.Now().Add(pause)}
 }
 
-// knownForbiddenLocked notes whether upstream forbids a resource, and returns whether that was
-// known before: the log says so once, not for each encoding and attempt.
+// knownForbiddenLocked records whether upstream forbids a resource, and returns whether that was
+// already known. So the log says it once, not for each encoding and attempt.
 func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden bool) (known bool) {
 	_, known = fs.mu.forbidden[gvr]
 	switch {
@@ -46,7 +46,7 @@ func (fs *Feeds) knownForbiddenLocked(gvr schema.GroupVersionResource, forbidden
 	return known
 }
 
-// pauseAfter is how long a refusal holds.
+// pauseAfter returns how long a refusal is remembered.
 func pauseAfter(err error) time.Duration {
 	switch {
 	case errors.Is(err, discovery.ErrNotCacheable), errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrMalformed),
@@ -58,8 +58,8 @@ func pauseAfter(err error) time.Duration {
 	return max(2*time.Second, client.RetryAfter(err))
 }
 
-// notForUs tells whether a feed ended because its resource cannot or must not be cached. An
-// upstream that is away is no such reason.
+// notForUs tells whether a feed ended because its resource cannot or must not be cached. If
+// upstream is down, it returns false.
 func notForUs(err error) bool {
 	return errors.Is(err, discovery.ErrNotCacheable) || errors.Is(err, object.ErrNoEncoding)
 }

@@ -29,7 +29,7 @@ func (fs *Feeds) checkAll(interval time.Duration) {
 	}
 }
 
-// check compares a feed with upstream. A feed that differs starts anew.
+// check compares a feed with upstream. A feed that differs starts again.
 func (fs *Feeds) check(f *fresh.Feed) {
 	if stats := f.Cache().Stats(); !stats.Ready {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// A cache that differs from upstream, for whatever reason, is noticed and starts anew; an equal
-// one is not touched.
+// If a cache differs from upstream for any reason, the self-check notices it, and the cache starts
+// again. An equal cache is left alone.
 func TestSelfCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil   func(*fakeUpstream)
@@ -33,7 +33,7 @@ func TestSelfCheck(t *testing.T) {
 				feeds := start(t, f)
 				cache := open(t, feeds)
 				epoch := cache.Stats().Epoch
-				synctest.Wait() // the stream follows
+				synctest.Wait() // the stream has caught up
 				c.spoil(f)
 				feeds.check(feeds.list()[0])
 				if got := testutil.ToFloat64(feeds.metrics.checks.WithLabelValues("", "v1", "configmaps", c.outcome)); got != 1 {
@@ -51,7 +51,7 @@ func TestSelfCheck(t *testing.T) {
 	}
 }
 
-// All feeds are checked from time to time.
+// All feeds are checked periodically.
 func TestSelfChecksComeByThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -18,8 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
 )
 
-// Clients that resume from before a feed's beginning get all later events, in order and once,
-// whichever client comes first, unless upstream has lost that history. In either case the cache
+// Clients that resume from before a feed's beginning get all later events, once each and in order,
+// whichever client comes first, unless upstream has lost that history. In both cases the cache
 // answers no client until it equals upstream's state.
 func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 	seed := *seed
@@ -31,7 +31,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
 			f := newFake()
-			f.takes = time.Millisecond // clients that come at once all arrive within it
+			f.takes = time.Millisecond // long enough for all of the clients below to arrive
 			for range random.IntN(2) * 3 * feed.LittleMore {
 				f.elsewhere()
 			}
@@ -48,7 +48,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 			}
 			f.mu.Lock()
 			rev := f.mu.rev
-			switch random.IntN(3) { // upstream has lost some history, or holds some back
+			switch random.IntN(3) { // upstream may have lost some history, or may be holding some back
 			case 0:
 				f.mu.compacted += random.Uint64N(rev - 99)
 				f.mu.oldest = f.mu.compacted
@@ -57,7 +57,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 			}
 			compacted, oldest := f.mu.compacted, f.mu.oldest
 			f.mu.Unlock()
-			// Several clients come at once.
+			// Several clients come together.
 			feeds := start(t, f)
 			ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 			defer cancel()
@@ -124,7 +124,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 	}
 }
 
-// polled is what a cursor shows, up to n events.
+// polled returns the next n events of a cursor as text.
 func polled(t *testing.T, cursor *watchcache.Cursor, n int) string {
 	t.Helper()
 	var got []string
@@ -147,7 +147,7 @@ func polled(t *testing.T, cursor *watchcache.Cursor, n int) string {
 	}
 }
 
-// since is the events after a revision, in the form of polled.
+// since returns the events after a revision, in the form of polled.
 func (f *fakeUpstream) since(rev uint64) (events []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

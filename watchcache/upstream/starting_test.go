@@ -10,13 +10,13 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// starter is an upstream that can answer late, or behave like a starting server: not ready by its
-// own word, and refusing every request, because it does not know any access rules yet.
+// starter is an upstream that can answer late or behave like a server that is starting: it says
+// that it is not ready, and refuses every request because it does not know any access rules yet.
 type starter struct {
 	*frail
 	starting atomic.Bool
 	takes    atomic.Int64 // nanoseconds per answer
-	checks   atomic.Int64 // of /readyz
+	checks   atomic.Int64 // requests of /readyz
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -40,7 +40,7 @@ func (s *starter) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// No cache ends because upstream refuses everything when it starts, however long it was away.
+// A starting upstream that refuses everything does not end any cache, however long it was down.
 func TestStartAfterALongOutage(t *testing.T) {
 	for _, outage := range []time.Duration{20 * time.Second, time.Minute} {
 		t.Run(outage.String(), func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestStartAfterALongOutage(t *testing.T) {
 	}
 }
 
-// An upstream that answers more slowly than a check waits is followed all the same.
+// An upstream that answers more slowly than a check's timeout is still followed.
 func TestSlowUpstreamIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &starter{frail: newFrail()}
@@ -82,8 +82,8 @@ func TestSlowUpstreamIsFollowed(t *testing.T) {
 	})
 }
 
-// A state that was read by pages does not mean that upstream is away: without streaming, a
-// return takes as few checks as with it.
+// If a state is read in pages, the end of the read does not mean that upstream is down: upstream's
+// return takes as few checks as with streaming.
 func TestPagesRaiseNoDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &starter{frail: newFrail()}

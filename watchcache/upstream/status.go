@@ -19,8 +19,8 @@ import (
 type FeedStatus struct {
 	GVR      schema.GroupVersionResource
 	Encoding object.Encoding
-	// Lost is how long the cache may have been out of date; 0 if it is current. Unreachable is the
-	// part of that time in which upstream has not answered at all.
+	// Lost is the time for which the cache may have been out of date; 0 if it is current.
+	// Unreachable is the part of it in which upstream has not answered at all.
 	Lost, Unreachable time.Duration
 	LastSign          time.Time
 	watchcache.Stats
@@ -36,8 +36,8 @@ func (fs *Feeds) Status() []FeedStatus {
 	return all
 }
 
-// Lost tells, without waiting, for how long the feed of a resource has not reached upstream; 0 if
-// it does, or if there is no feed.
+// Lost returns, without waiting, for how long the feed of a resource has been unable to reach
+// upstream. It is 0 if upstream can be reached or if there is no feed.
 func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -55,7 +55,7 @@ type Metrics struct {
 	fresh  *fresh.Metrics
 	saves  *prometheus.CounterVec
 	checks *prometheus.CounterVec
-	// Client counts requests, Servers is about upstream's servers.
+	// Client counts requests to upstream. Servers describes upstream's servers.
 	Client  *client.Metrics
 	Servers *servers.Metrics
 }
@@ -80,7 +80,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// ExpectSaves starts the outcomes of saves at 0: Prometheus sees no increase in a new series.
+// ExpectSaves creates the counters of saves at 0, because Prometheus sees no increase in the first
+// value of a new series.
 func (m *Metrics) ExpectSaves() {
 	m.saves.WithLabelValues(saveDone)
 	m.saves.WithLabelValues(saveFailed)
@@ -98,7 +99,7 @@ const (
 // Describe implements prometheus.Collector.
 func (fs *Feeds) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(fs, ch) }
 
-// Collect implements prometheus.Collector: it shows the feeds at each scrape.
+// Collect implements prometheus.Collector. It reads the feeds' figures at each scrape.
 func (fs *Feeds) Collect(ch chan<- prometheus.Metric) {
 	for _, f := range fs.Status() {
 		show := func(kind prometheus.ValueType, value float64, name, help string) {

@@ -22,7 +22,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// startSaved is start with a directory of saved caches.
+// startSaved is like start, with a directory of saved caches.
 func startSaved(t *testing.T, f *fakeUpstream, dir string, change ...func(*feed.Options)) *Feeds {
 	t.Helper()
 	store, err := store.Open(t.Context(), dir, clientOf(f), zaptest.NewLogger(t))
@@ -36,7 +36,7 @@ func startSaved(t *testing.T, f *fakeUpstream, dir string, change ...func(*feed.
 	return feeds
 }
 
-// savedFile is the path of the only file in a directory.
+// savedFile returns the path of the only file in a directory.
 func savedFile(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -46,7 +46,7 @@ func savedFile(t *testing.T, dir string) string {
 	return filepath.Join(dir, entries[0].Name())
 }
 
-// saved lets a feed see some changes, and saves it.
+// saved lets a feed see some changes and then saves it.
 func saved(t *testing.T, f *fakeUpstream, dir string) (since uint64) {
 	t.Helper()
 	f.set("a", "1")
@@ -67,8 +67,8 @@ func saved(t *testing.T, f *fakeUpstream, dir string) (since uint64) {
 	return since
 }
 
-// A restarted proxy resumes where the last one stopped: it reads no state, has the earlier history,
-// and answers no client until it has caught up.
+// A restarted proxy resumes where the previous one stopped. It reads no state and has the earlier
+// history, and it answers no client until it has caught up.
 func TestRestoredFeed(t *testing.T) {
 	for name, meanwhile := range map[string]func(*fakeUpstream){
 		"nothing":   func(*fakeUpstream) {},
@@ -108,7 +108,7 @@ func TestRestoredFeed(t *testing.T) {
 	}
 }
 
-// An unusable file is noticed and removed; the feed starts as if there had been none.
+// An unusable file is noticed and removed, and the feed starts as if there were no file.
 func TestUselessFiles(t *testing.T) {
 	rewrite := func(change func([]byte) []byte) func(*testing.T, *fakeUpstream, string) {
 		return func(t *testing.T, _ *fakeUpstream, path string) {
@@ -159,7 +159,7 @@ func TestUselessFiles(t *testing.T) {
 	}
 }
 
-// A saved cache of a resource that may no longer be saved is refused, counted and removed.
+// If a resource may no longer be saved, its saved cache is refused, counted and removed.
 func TestFileThatMayNotBe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -178,8 +178,8 @@ func TestFileThatMayNotBe(t *testing.T) {
 	})
 }
 
-// When upstream has lost the history since the save, the feed reads the state and goes on with the
-// difference.
+// If upstream has lost the history since the save, the feed reads the state and shows the
+// difference as events.
 func TestRestoredFeedIsTooOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -195,7 +195,7 @@ func TestRestoredFeedIsTooOld(t *testing.T) {
 	})
 }
 
-// Files of caches that no longer exist, or must not exist, are removed.
+// Files are removed if their caches no longer exist or must not exist.
 func TestFilesGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -220,7 +220,7 @@ func TestFilesGoAway(t *testing.T) {
 	})
 }
 
-// An unreachable upstream does not prevent the restore of a saved cache later.
+// A saved cache is still restored if upstream cannot be reached at first.
 func TestRestoreWithoutUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -232,7 +232,7 @@ func TestRestoreWithoutUpstream(t *testing.T) {
 		}
 		f.locked(func() { f.mu.down = nil })
 		feeds := startSaved(t, f, dir)
-		f.stall(true) // the stream brings nothing
+		f.stall(true) // so the stream brings nothing
 		f.elsewhere()
 		soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
@@ -242,9 +242,9 @@ func TestRestoreWithoutUpstream(t *testing.T) {
 	})
 }
 
-// While no proxy ran, etcd was restored to a time before the file's, and has moved on beyond it.
-// Upstream's watch resumes from the file's resourceVersion as if nothing had happened; but no
-// client sees the other history.
+// While no proxy ran, etcd was restored to an earlier state than the file's, and has moved on past
+// the file's resourceVersion. Upstream accepts a watch from that resourceVersion as if nothing had
+// happened, but no client must see the lost history.
 func TestRestoredUpstreamHasGoneOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -285,7 +285,7 @@ func (w watchless) RoundTrip(req *http.Request) (*http.Response, error) {
 	return w.fakeUpstream.RoundTrip(req)
 }
 
-// A restored cache whose resource may no longer be watched is given up, as any other is.
+// If a restored cache's resource may no longer be watched, the cache is given up, like any other.
 func TestRestoredFeedMayNotWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, dir := newFake(), t.TempDir()
@@ -309,8 +309,8 @@ func TestRestoredFeedMayNotWatch(t *testing.T) {
 	})
 }
 
-// The store refuses a directory that other users can write to, and a second process in one
-// directory.
+// The store refuses a directory that other users can write to, and a directory that another process
+// uses.
 func TestDirectoryOfOthers(t *testing.T) {
 	f := newFake()
 	client := clientOf(f)

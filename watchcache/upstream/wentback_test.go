@@ -11,8 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 )
 
-// Upstream accepts a watch from a future resourceVersion, and stays silent until it gets there by
-// another history. A feed that comes back notices that first.
+// After a restore, upstream accepts a watch from a future resourceVersion and stays silent until it
+// gets there with another history. A feed that reconnects must notice this before it resumes.
 func TestStreamIsNotResumedFromTheFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

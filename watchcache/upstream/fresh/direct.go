@@ -11,65 +11,69 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 )
 
-// This file leaves reads to upstream when upstream answers sooner than the cache.
+// This file decides which reads upstream answers because it answers faster than the cache.
 //
 // Catching up can take longer than upstream's own answer, and cost upstream more: for example, a
 // metadata list of 10,000 objects to answer a list of 170 of them. So a feed keeps a moving average
 // of both times for each read size (see [roads]). While reads go to upstream, a run without readers
-// checks each second whether anything has happened. It lists metadata far less often. With a
-// foreign write every five seconds, as the apiserver itself makes, one read in seven goes to
-// upstream. Without these runs, three in four did. A decision by the run's cost, after its cheap
-// part, did not work: beside 200 foreign writes a second, the probe alone takes as long as the
-// list.
+// checks each second whether the cache is still current. It lists metadata far less often.
+//
+// With a write to another resource every five seconds, as the apiserver itself makes, one read in
+// seven goes to upstream. Without these runs it was three in four. A decision after the cheap part
+// of each run did not work: with 200 writes a second to other resources, the probe alone takes as
+// long as the list.
 
 const (
-	// sizes is the number of read sizes. Each covers four times as many objects as the one before.
+	// sizes is the number of read sizes. Each size covers four times as many objects as the
+	// previous one.
 	sizes = 12
-	// guessBase and guessObject estimate upstream's time for a read, and for each of its objects,
-	// when upstream has answered no read of that size within figureLasts.
+	// guessBase and guessObject estimate upstream's time for a read and for each of its objects.
+	// They are used if upstream has answered no read of that size within figureLasts.
 	guessBase, guessObject = 3 * time.Millisecond, 30 * time.Microsecond
 	figureLasts            = time.Minute
-	// The cache may take a fifth more than upstream, plus compareSlack.
+	// The cache may take 20 % longer than upstream, plus compareSlack.
 	compareSlack = time.Millisecond
-	// A slow run counts if another one preceded it by less than slowAgain. With foreign writes
-	// further apart, few reads wait for such a run.
+	// A slow run counts only if another slow run preceded it by less than slowAgain. If writes to
+	// other resources are further apart, few reads wait for slow runs.
 	slowAgain = 2 * time.Second
-	// EarlyAfter is how long a read waits after upstream has answered the probe, beside twice
-	// upstream's own time for the read. Then it goes to upstream.
+	// A read that is still waiting after twice upstream's own time for it, plus EarlyAfter, goes to
+	// upstream. The time starts with upstream's answer to the probe.
 	EarlyAfter = 25 * time.Millisecond
-	// EarlyBurst is how many such reads may go to upstream at once, over all resources. earlyRate
-	// is how many may go in each second. When all reads wait long, upstream has enough to do.
+	// EarlyBurst is the number of such reads that may go to upstream together, and earlyRate the
+	// number per second after that. All resources share these limits, because upstream is already
+	// busy when all reads wait for long.
 	EarlyBurst = 16
 	earlyRate  = 10
-	// ExploreEvery is the interval of runs without readers while reads go to upstream. Such a run
-	// only checks whether anything has happened.
+	// ExploreEvery is the interval of runs without readers while reads go to upstream. Normally,
+	// such a run only checks whether the cache is current.
 	ExploreEvery = time.Second
-	// ExploreMost bounds the pause until such a run may help the cache. The pause is exploreRest
-	// times the duration of the last run that helped.
+	// From time to time such a run may also help the cache to catch up. After a run that helped,
+	// the next may do so after exploreRest times its duration, but at most after ExploreMost.
 	ExploreMost = 15 * time.Second
 	exploreRest = 50
 )
 
-// roads times the two ways to the most recent state: show that the cache is up to
-// date, or have upstream answer.
+// roads compares the two ways to the most recent state: to prove that the cache is up to date, or
+// to let upstream answer.
 type roads struct {
 	mu struct {
 		sync.Mutex
-		// helped is the duration of recent runs that needed more than a probe: a moving average of
-		// the shorter of two such runs. Each run that needed only a probe takes an eighth off.
+		// helped is the duration of recent runs that needed more than a probe: a moving average in
+		// which each value is the shorter of two successive such runs. Each run that needed only a
+		// probe reduces it by an eighth.
 		helped  time.Duration
 		last    time.Duration // of the last such run
 		lastAt  time.Time
-		direct  [2][sizes]figure // without and with a selection by fields
+		direct  [2][sizes]figure // without and with a field selector
 		explore time.Time        // when the next run without readers is due
-		help    time.Time        // until then that run only checks
+		help    time.Time        // until then, runs without readers only check
 	}
 }
 
 // figure is a moving average.
 type figure struct {
 	takes time.Duration
-	at    time.Time // of the last value
+	at    time.Time // when the last value was measured
 }
 
 func (r *roads) figureLocked(s watchcache.Scope) *figure {
@@ -82,8 +86,9 @@ func (r *roads) figureLocked(s watchcache.Scope) *figure {
 
 func sizeOf(objects int) int { return min((bits.Len(uint(max(objects, 0)))+1)/2, sizes-1) }
 
-// compare tells how long upstream takes for a read, and whether it answers sooner than the cache.
-// While a run helps the cache, compare assumes that half of the last such run's time remains.
+// compare returns how long upstream takes for a read, and whether the cache takes longer. If
+// helping is true, a run is in progress that helps the cache. compare then assumes that it still
+// takes at least half of the previous such run's time.
 func (r *roads) compare(s watchcache.Scope, helping bool) (takes time.Duration, sooner bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,8 +103,8 @@ func (r *roads) compare(s watchcache.Scope, helping bool) (takes time.Duration, 
 	return takes, helped > takes+takes/5+compareSlack
 }
 
-// answered notes how long upstream took for a read. After a failure the cache answers all reads
-// for a while.
+// answered records how long upstream took for a read. If upstream failed, the cache answers all
+// reads for a while.
 func (r *roads) answered(s watchcache.Scope, took time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +120,7 @@ func (r *roads) answered(s watchcache.Scope, took time.Duration, ok bool) {
 	f.at = time.Now()
 }
 
-// ran notes how long a run took, and how many readers shared it.
+// ran records how long a run took and how many readers shared it.
 func (r *roads) ran(outcome string, took time.Duration, readers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,14 +130,14 @@ func (r *roads) ran(outcome string, took time.Duration, readers int) {
 	case moved, "shared": // a shared run was not slow itself; it waited for a slow one
 	case "failed":
 		r.mu.help = now.Add(min(exploreRest*took, ExploreMost))
-	case "current", "stream", proved, "list": // a list costs no more than the read
+	case "current", "stream", proved, "list": // a list is no slower than the read itself
 		r.mu.helped -= r.mu.helped / 8
-		if readers == 0 { // the run was meant to find that out
+		if readers == 0 { // such a run decides alone
 			r.mu.helped = 0
 		}
 	default:
 		r.mu.help = now.Add(min(exploreRest*took, ExploreMost))
-		slow := time.Duration(0) // unless it is the second
+		slow := time.Duration(0) // a first slow run does not count
 		if now.Sub(r.mu.lastAt) < slowAgain {
 			slow = min(took, r.mu.last)
 		}
@@ -144,7 +149,8 @@ func (r *roads) ran(outcome string, took time.Duration, readers int) {
 	}
 }
 
-// due tells whether a run without readers should begin, and whether it may help. It says so once.
+// due tells whether a run without readers should begin, and whether it may help the cache. If due
+// returns true, the caller must begin the run.
 func (r *roads) due() (begin, help bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,7 +162,8 @@ func (r *roads) due() (begin, help bool) {
 	return true, !now.Before(r.mu.help)
 }
 
-// Leaves tells whether upstream answers a read sooner than the cache.
+// Leaves tells whether a read should go to upstream because upstream answers it faster than the
+// cache.
 func (f *Feed) Leaves(s watchcache.Scope) bool {
 	if !f.direct() {
 		return false
@@ -173,10 +180,11 @@ func (f *Feed) Leaves(s watchcache.Scope) bool {
 	return true
 }
 
-// direct tells whether the configuration lets upstream answer reads.
+// direct tells whether the configuration allows upstream to answer reads.
 func (f *Feed) direct() bool { return f.Options.Load().Direct }
 
-// Takes is how long upstream takes for a read; 0 if it has answered no similar read lately.
+// Takes returns how long upstream takes for a read, or 0 if it has answered no similar read
+// recently.
 func (f *Feed) Takes(s watchcache.Scope) time.Duration {
 	f.roads.mu.Lock()
 	defer f.roads.mu.Unlock()
@@ -186,7 +194,7 @@ func (f *Feed) Takes(s watchcache.Scope) time.Duration {
 	return 0
 }
 
-// Answered notes how long upstream took for a read that was left to it. ok is false if upstream
+// Answered records how long upstream took for a read that went there. ok is false if upstream
 // refused or failed.
 func (f *Feed) Answered(s watchcache.Scope, took time.Duration, ok bool) {
 	f.roads.answered(s, took, ok)
@@ -196,13 +204,13 @@ func (f *Feed) Answered(s watchcache.Scope, took time.Duration, ok bool) {
 	}
 }
 
-// proof says that the cache at rv was shown to be up to date as of at.
+// proof says that the cache at rv was up to date at the time at.
 type proof struct {
 	at time.Time
 	rv uint64
 }
 
-// note notes a proof.
+// note records a proof.
 func (s *freshness) note(p proof) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,8 +219,8 @@ func (s *freshness) note(p proof) {
 	}
 }
 
-// Recent returns a state that is not older than the resource's maxAge, and its possible age, if
-// there is such a state. It starts the next proof before this one expires.
+// Recent returns a state within the resource's maxAge and the maximum age of that state, if there
+// is one. It starts the next proof before this one expires.
 func (f *Feed) Recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	s, age, ok = f.recent()
 	if ok {
@@ -240,7 +248,8 @@ func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	return s, max(age, 1), err == nil
 }
 
-// ahead begins a run without readers unless one is in flight. Without help, it only checks.
+// ahead begins a run without readers unless one is in flight. Without help, the run only checks
+// whether the cache is current.
 func (s *freshness) ahead(f *Feed, help bool) {
 	if !s.looking.CompareAndSwap(false, true) {
 		return
@@ -253,9 +262,10 @@ func (s *freshness) ahead(f *Feed, help bool) {
 	})
 }
 
-// Joins tells whether the cache can answer a get of the most recent state quickly and at no cost to
-// upstream. Either readers already wait for the next probe, the probe is due soon, and the ledger
-// may prove the cache current. Or an earlier proof is within the resource's maxAge.
+// Joins tells whether the cache can answer a get of the most recent state soon and without an
+// upstream request. One case is an earlier proof within the resource's maxAge. The other case needs
+// three things: readers already wait for the next probe, the probe is due soon, and the ledger may
+// prove the cache current.
 func (f *Feed) Joins(allowed func() bool) bool {
 	if _, _, ok := f.recent(); ok {
 		return true
@@ -270,6 +280,6 @@ func (f *Feed) Joins(allowed func() bool) bool {
 	return f.Carries(era) && allowed()
 }
 
-// JoinMost bounds a probe's duration and the time until the next probe. Above it, a get does not
-// wait for that probe.
+// JoinMost bounds the duration of a probe and the time until the next one. If either is longer, a
+// get does not wait for the probe.
 const JoinMost = 2 * time.Millisecond

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Measured times of upstream's answers expire: without reads left to upstream, no new answer would
-// correct them.
+// Measured times of upstream's answers expire. Otherwise a wrong one would stay forever once no
+// more reads go to upstream.
 func TestFiguresDoNotLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r roads
@@ -35,7 +35,7 @@ func TestFiguresDoNotLast(t *testing.T) {
 	})
 }
 
-// A failure of upstream, or of a run, is no reason to leave more reads to upstream.
+// A failure of upstream, or of a run, does not send more reads to upstream.
 func TestFailuresAreNoAnswers(t *testing.T) {
 	var r roads
 	of := watchcache.Scope{Objects: 10}
@@ -72,8 +72,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// A reader does not take a new epoch for a run's result if it begins between the run's end and the
-// look at its result.
+// If a new epoch begins between a run's end and the reader's look at the result, the reader does
+// not take the new epoch's state for the run's result.
 func TestRunOfAnEpochThatIsOver(t *testing.T) {
 	c := watchcache.New(object.Resource{}, watchcache.Limits{})
 	c.Reset(nil, 100)

@@ -15,11 +15,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// ErrNotFresh says that the cache could not be shown to be as new as upstream.
-// Upstream has to answer the request.
+// ErrNotFresh says that the cache could not be proved to be as new as upstream. Upstream has to
+// answer the request.
 var ErrNotFresh = errors.New("cache could not be brought up to date")
 
-// Feed is a feed whose cache can be shown to be up to date.
+// Feed is a feed whose cache can be proved to be up to date.
 type Feed struct {
 	*feed.Feed
 	keeper *Keeper
@@ -27,7 +27,7 @@ type Feed struct {
 	roads  roads
 }
 
-// New returns a feed that shares its proofs with those of the keeper.
+// New returns a feed that uses the keeper's ledger and probe budget.
 func (k *Keeper) New(f *feed.Feed) *Feed {
 	return &Feed{Feed: f, keeper: k, fresh: freshness{helping: make(chan struct{}, 1)}}
 }
@@ -37,62 +37,64 @@ func (f *Feed) options() feed.ResourceOptions {
 }
 
 const (
-	// TinyObjects and tinyBytes bound a collection whose list costs upstream no
-	// more than a probe. Such a collection is listed instead.
+	// TinyObjects and tinyBytes bound a collection whose list costs upstream no more than a probe.
+	// Such a collection is listed instead of probed.
 	TinyObjects = 100
 	tinyBytes   = 128 << 10
-	// tinyPatience bounds that list. While other resources are written, upstream's own cache makes
-	// the list wait.
+	// tinyPatience bounds the time for that list. While other resources are written, the list has
+	// to wait for upstream's own cache.
 	tinyPatience = 10 * time.Millisecond
-	// readersLast is how long after a reader more are expected.
+	// readersLast is the time after a reader in which more readers are expected.
 	readersLast = 10 * time.Second
-	// streamPatience is how long the stream may take to bring what the probe saw before a run
-	// helps. Upstream has already sent what its watch cache has. largePatience is for
-	// collections where helping takes longer than the next event.
+	// streamPatience is the time that the stream gets after a probe to bring the cache to the
+	// probe's revision. After that, the run helps. Upstream has already sent what its watch cache
+	// contains. largePatience applies to larger collections, where helping takes longer than the
+	// next event.
 	streamPatience = 5 * time.Millisecond
 	largePatience  = 10 * time.Millisecond
-	// freshTimeout bounds how long a run waits for the cache to catch up.
+	// freshTimeout bounds the time that a run waits for the cache to catch up.
 	freshTimeout = 10 * time.Second
-	// After a probe of several readers, the next waits gatherFor for each of them, at most
-	// gatherMost. So a thousand or more readers a second cost 66 probes a second. Each probe takes
-	// upstream some 1.7 ms of processor time, half of it for the wake-up (0.9 ms back to back).
+	// After a probe for several readers, the next probe is delayed by gatherFor for each of them,
+	// at most by gatherMost. So a thousand or more readers a second cost 66 probes a second. Each
+	// probe takes upstream some 1.7 ms of processor time, half of it to wake up (without pauses it
+	// takes 0.9 ms).
 	gatherFor  = time.Millisecond
 	gatherMost = 15 * time.Millisecond
-	// objectsPerProbe is how many listed objects cost as much budget as one probe.
+	// objectsPerProbe is the number of listed objects that cost as much budget as one probe.
 	objectsPerProbe = 100
 )
 
-// freshness shares the runs that bring a cache up to date among the readers that need it. A reader
-// may only share a run whose probe is sent after the reader came. So at most one probe is in
-// flight, and one run gathers the readers of the next.
+// freshness shares runs among readers. A run brings a cache up to date. A reader may only share a
+// run whose probe is sent after the reader's arrival. So at most one probe is in flight, and one
+// further run gathers readers for the next probe.
 //
 // Probes follow each other without a pause unless many readers wait. With pauses of up to 100 ms,
-// reads were slower than kube-apiserver's own, and all readers were released at once. A budget
-// bounds the probes of all feeds together. Feeds that wait for it take turns in order.
+// reads were slower than kube-apiserver's own, and all readers were released at the same time. A
+// budget bounds the probes of all feeds together. Feeds that wait for it take turns in order.
 type freshness struct {
 	mu struct {
 		sync.Mutex
 		next    *freshRun     // gathers readers; nil if no reader waits
 		probing bool          // a goroutine sends probes
-		proof   proof         // the latest
-		due     time.Time     // no probe is sent before
+		proof   proof         // the latest proof
+		due     time.Time     // no probe is sent before this time
 		asks    time.Duration // moving average of a probe's duration
 	}
 	helping chan struct{} // holds a token while a run catches up
-	read    atomic.Int64  // moment of the last reader
-	era     atomic.Uint64 // 1 + the ledger's era in which upstream itself last showed the state
+	read    atomic.Int64  // when the last reader came, as a moment
+	era     atomic.Uint64 // 1 + the last ledger era in which upstream itself showed the state
 	looking atomic.Bool   // a run without readers is due or in flight
-	closing atomic.Bool   // a run brings the cache beyond a hole
-	rested  atomic.Int64  // moment until which no such run begins
+	closing atomic.Bool   // a run is bringing the cache past a hole in the ledger
+	rested  atomic.Int64  // no such run begins before this moment
 }
 
-// freshRun is one run.
+// freshRun is one run and its result.
 type freshRun struct {
 	readers int           // 0 if no reader asked for it
-	help    bool          // if false, the run only checks whether anything has happened
+	help    bool          // if false, the run only checks whether the cache is current
 	asked   chan struct{} // closed when upstream has answered the probe, or failed
 	done    chan struct{} // closed when rv or err is set
-	rv      uint64        // upstream's, read after the readers came
+	rv      uint64        // upstream's revision, read after the readers came
 	outcome string
 	err     error
 }
@@ -104,25 +106,24 @@ func (s *freshness) busy() bool {
 }
 
 // ServesConsistent tells whether the cache answers reads of the most recent state. The
-// configuration can leave them to upstream.
+// configuration can send them to upstream instead.
 func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 
 // Fresh returns a state that is not older than the call: it contains every write that was
-// acknowledged before. All concurrent callers share the work.
+// acknowledged before the call. All concurrent callers share the work.
 //
 //	tiny collection, no ledger: list it, fast-forward the cache ─► answer
-//	small and quiet when last listed: the same
-//	probe ─► the cache is there ─────────────────────────────────► answer
-//	      └► all revisions since are other resources' (ledger) ───► answer
-//	      └► the stream gets there in a moment ──────────────────► answer
+//	small collection without changes at its last list: the same
+//	probe ─► the cache has reached its revision ─────────────────► answer
+//	      └► all later revisions are other resources' (ledger) ──► answer
+//	      └► the stream reaches it within milliseconds ──────────► answer
 //	      └► small collection: list it, fast-forward the cache ──► answer
 //	      └► large: its metadata shows that nothing happened ────► answer
 //	      └► else: a side watch brings the rest and a bookmark ──► answer
 //
-// A read that upstream could answer has a scope. If it still waits long after upstream has answered
-// the probe, it goes to upstream; a rate limit bounds such reads.
-//
-// It fails with [ErrNotFresh].
+// The caller passes a scope if upstream could answer the read instead. If such a read still waits
+// long after upstream has answered the probe, Fresh fails with [ErrEarly], and the read goes to
+// upstream. A rate limit bounds these reads. All errors of Fresh wrap [ErrNotFresh].
 func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.Snapshot, error) {
 	began := time.Now()
 	f.fresh.read.Store(watchcache.Moment(began))
@@ -151,11 +152,12 @@ func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.S
 	return notOlderThan(f.Cache(), r.rv)
 }
 
-// ErrEarly says that a read has waited long enough.
+// ErrEarly says that a read has waited for too long.
 var ErrEarly = fmt.Errorf("%w: upstream is likely to answer sooner", ErrNotFresh)
 
-// shareRun waits for a run that begins from now on. If the run lasts longer than early after
-// upstream has answered the probe, the read may go to upstream; early 0 rules that out.
+// shareRun waits for a run that has not sent its probe yet. If the run takes longer than early
+// after upstream has answered the probe, shareRun may fail with [ErrEarly]. With early 0 it never
+// does.
 func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, error) {
 	r, err := f.fresh.join(f, 1, true)
 	if err != nil {
@@ -189,7 +191,8 @@ func (f *Feed) shareRun(ctx context.Context, early time.Duration) (*freshRun, er
 	return r, nil
 }
 
-// notOlderThan returns the newest state. A new epoch may have begun after the run that reached rv.
+// notOlderThan returns the newest state if it is at rv or later. It may be older, because a new
+// epoch can begin after a run has reached rv.
 func notOlderThan(c *watchcache.Cache, rv uint64) (watchcache.Snapshot, error) {
 	snapshot, err := c.Snapshot()
 	if err == nil && snapshot.ResourceVersion() < rv {
@@ -198,7 +201,8 @@ func notOlderThan(c *watchcache.Cache, rv uint64) (watchcache.Snapshot, error) {
 	return snapshot, err
 }
 
-// join adds readers to the next run. Without help, the run only checks.
+// join adds readers to the next run. Unless one of its readers wants help, the run only checks
+// whether the cache is current.
 func (s *freshness) join(f *Feed, readers int, help bool) (*freshRun, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +219,7 @@ func (s *freshness) join(f *Feed, readers int, help bool) (*freshRun, error) {
 	return s.mu.next, nil
 }
 
-// gathered tells whether readers wait for a probe. If not, the goroutine that probes must end.
+// gathered tells whether there is a next run. If not, the goroutine that sends probes must end.
 func (s *freshness) gathered() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,12 +236,12 @@ func (s *freshness) take() *freshRun {
 	return r
 }
 
-// probe sends one probe after another as long as readers come, and waits for their runs.
+// probe sends one probe after another as long as readers come, and waits for the end of their runs.
 func (s *freshness) probe(ctx context.Context, f *Feed) {
 	var runs sync.WaitGroup
 	defer runs.Wait()
 	for s.gathered() {
-		_ = f.keeper.probes.WaitN(ctx, f.askCost()) // a feed that ends fails in ask
+		_ = f.keeper.probes.WaitN(ctx, f.askCost()) // if the feed ends, ask returns the error
 		r, began := s.take(), time.Now()
 		until := s.spaced(r.readers, began)
 		q, outcome, err := f.ask(ctx)
@@ -271,7 +275,7 @@ func (s *freshness) probe(ctx context.Context, f *Feed) {
 	}
 }
 
-// spaced sets and returns the earliest time of the next probe after one for this many readers.
+// spaced sets and returns the earliest time of the next probe, after a probe for this many readers.
 func (s *freshness) spaced(readers int, began time.Time) (until time.Time) {
 	until = began
 	if readers > 1 {
@@ -283,7 +287,7 @@ func (s *freshness) spaced(readers int, began time.Time) (until time.Time) {
 	return until
 }
 
-// took notes a probe's duration.
+// took records a probe's duration.
 func (s *freshness) took(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,90 +25,92 @@ import (
 )
 
 const (
-	// ledgerReaders consistent readers within ledgerWithin start the ledger. If it has proved nothing
-	// for ledgerUseless, it costs more than it saves: it stops for ledgerRest.
+	// The ledger starts when ledgerReaders consistent readers come within ledgerWithin. If it has
+	// proved nothing for ledgerUseless, it costs more than it saves, so it stops for ledgerRest.
 	ledgerReaders = 5
 	ledgerWithin  = 10 * time.Second
 	ledgerUseless = 2 * time.Minute
 	ledgerRest    = 10 * time.Minute
-	// LedgerIdle is how long the ledger is kept after the last such reader.
+	// LedgerIdle is the time for which the ledger is kept after the last such reader.
 	LedgerIdle = time.Minute
-	// LedgerEvery is the interval at which the watches are matched with discovery.
+	// LedgerEvery is the interval at which the ledger compares its watches with discovery, to open
+	// and close watches.
 	LedgerEvery = 2 * time.Second
-	// LinkEvery is the interval at which missing evidence is looked for.
+	// LinkEvery is the interval at which the ledger looks for missing evidence.
 	LinkEvery = 250 * time.Millisecond
 	// ledgerRefused is the pause after upstream forbade a watch.
 	ledgerRefused = 5 * time.Minute
-	// ledgerAgain and ledgerAgainMost bound the pause before a broken watch is opened again.
+	// ledgerAgain and ledgerAgainMost bound the pause before a broken watch is reopened.
 	ledgerAgain     = time.Second
 	ledgerAgainMost = 30 * time.Second
 	// ledgerBuffer is the read buffer of a watch, in bytes.
 	ledgerBuffer = 4 << 10
-	// linkMost is how many resources are compared with the reference at a time.
+	// linkMost is the number of resources that are compared with the reference in one round.
 	linkMost = 16
-	// holeLooks is the interval at which feeds are checked for holes, and the age at which a hole
-	// leads to a run. Such runs take at most a 20th of the time.
+	// holeLooks is the interval at which feeds are checked for holes. If a hole is still there
+	// after the same time, a run begins. Such runs take at most a 20th of the time.
 	holeLooks = 20 * time.Millisecond
 	holeRest  = 20
 )
 
-// Keeper keeps the ledger while consistent readers profit from it. It watches the metadata of all
+// Keeper keeps the ledger while consistent readers benefit from it. It watches the metadata of all
 // resources that upstream serves itself and that no feed watches, and keeps only their revisions.
 // So the ledger can prove, without a list, that a quiet cache is current although other resources
 // are written.
 //
-// Every cluster has foreign writes: leases, events, statuses. A probe then returns a revision that
-// a quiet collection's own stream does not mention for a minute. All watches together show which
-// resource has used each revision. Revisions of no API resource are holes: the apiservers' own
-// leases leave one every ten seconds. A run without readers brings caches beyond a hole.
+// Every cluster has such foreign writes: leases, events, statuses. A probe then returns a revision
+// that a quiet collection's own stream reports only with its next bookmark, up to a minute later.
+// All watches together show which resource has used each revision. Some revisions belong to no API
+// resource, so no watch shows them. They are holes in the ledger. The apiservers' own leases leave
+// one every ten seconds. A run without readers then brings caches past the hole.
 //
-// kube-apiserver answers a consistent list, and a probe, from its own cache once that has reached
+// kube-apiserver answers consistent lists and probes from its own cache once that has reached
 // etcd's revision. While only other resources are written, it asks etcd every 100 ms. Events have
-// no cache there: a probe of events returns at once. With that probe and the ledger, a list of a
-// quiet collection beside 200 foreign writes a second takes 3 ms in the median, against 100 ms at
-// the apiserver (make bench-recent).
+// no such cache, so a probe of events returns immediately. With this probe and the ledger, a list
+// of a quiet collection takes 3 ms in the median while there are 200 foreign writes a second. At
+// the apiserver it takes 100 ms (make bench-recent).
 type Keeper struct {
 	*feed.Upstream
-	feeds   func() []*Feed // those with a cache
+	feeds   func() []*Feed // returns the feeds that have a cache
 	metrics *Metrics
 	probes  *rate.Limiter // the probe budget of all feeds together
 	early   *rate.Limiter // bounds reads that go to upstream after a long wait
 	wanted  chan struct{}
-	// uncached is a ledger resource that upstream has no cache of, or nil. A probe of any other
-	// resource waits until upstream's cache of it is current: up to 100 ms while only other
-	// resources are written.
+	// uncached is a resource of the ledger that upstream has no cache for, or nil. A probe of any
+	// other resource waits until upstream's cache of that resource is current: up to 100 ms while
+	// only other resources are written.
 	uncached atomic.Pointer[ledgerWatch]
 
 	mu struct {
 		sync.Mutex
-		last    time.Time                // when a reader last profited from it
+		last    time.Time                // when a reader last benefited from the ledger, or would have
 		wanted  [ledgerReaders]time.Time // a ring of such times
 		next    int
-		proved  time.Time // when it last proved something, or began
-		resting time.Time // until when it does not run
+		proved  time.Time // when the ledger last proved something, or began
+		resting time.Time // the ledger does not run before this time
 	}
 
-	// Known to its own goroutine alone.
+	// The following fields are used only by the goroutine of Run.
 	watches map[ledger.Owner]*ledgerWatch
 	resting map[ledger.Owner]rest // resources that could not be watched
 	linked  uint64                // the reference's revision at the last evidence
 	running sync.WaitGroup
 }
 
-// rest is a pause after a failed watch; each is longer than the one before.
+// rest is a pause after a failed watch. Each pause of a resource is longer than the previous one.
 type rest struct {
 	until time.Time
 	pause time.Duration
 }
 
-// ledgerWatch is a watch whose revisions alone are kept.
+// ledgerWatch is a metadata watch. Only the revisions of its events are kept.
 type ledgerWatch struct {
 	resource *object.Resource
 	owner    ledger.Owner
 	stop     context.CancelFunc
-	over     chan struct{} // closed when the watch has ended, with err
+	over     chan struct{} // closed when the watch has ended; err is then set
 	err      error
-	lived    time.Duration // how long it was open
+	lived    time.Duration // how long the watch was open
 }
 
 // NewKeeper returns a Keeper of these feeds.
@@ -119,8 +121,8 @@ func NewKeeper(u *feed.Upstream, metrics *Metrics, feeds func() []*Feed) *Keeper
 	}
 }
 
-// SetBudget bounds the probes of all feeds for consistent reads. One second's unused budget is
-// saved, so few readers never wait.
+// SetBudget limits the probes per second that all feeds together send for consistent reads. Up to
+// one second's unused budget is saved, so a few readers never wait.
 func (k *Keeper) SetBudget(perSecond int) {
 	if perSecond <= 0 {
 		k.probes.SetLimit(rate.Inf)
@@ -130,7 +132,7 @@ func (k *Keeper) SetBudget(perSecond int) {
 	k.probes.SetLimit(rate.Limit(perSecond))
 }
 
-// noteReader notes that a probe alone was not enough for a reader, and whether the ledger was.
+// noteReader records a reader for which a probe alone was not enough, and whether the ledger was.
 func (k *Keeper) noteReader(proved bool) {
 	if !k.Options.Load().Ledger {
 		return
@@ -155,7 +157,7 @@ func (k *Keeper) noteReader(proved bool) {
 	}
 }
 
-// over tells whether the ledger is no longer needed.
+// over tells whether readers no longer need the ledger.
 func (k *Keeper) over() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -167,9 +169,9 @@ func (k *Keeper) over() bool {
 	return time.Since(k.mu.last) > LedgerIdle || !k.Options.Load().Ledger
 }
 
-// askAside asks upstream for its revision through a resource that upstream has no cache of. ok is
-// false if there is no such resource, or if the answer is below known: then the feed's own resource
-// is probed.
+// askAside asks upstream for its revision through a resource for which upstream has no cache. ok is
+// false if there is no such resource, or if the answer is below known. The caller then probes the
+// feed's own resource.
 func (k *Keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool) {
 	w := k.uncached.Load()
 	if w == nil || !k.Ledger.Has(w.owner) {
@@ -180,13 +182,13 @@ func (k *Keeper) askAside(ctx context.Context, known uint64) (rv uint64, ok bool
 	done()
 	if err != nil || p.RV < known {
 		k.uncached.CompareAndSwap(w, nil)
-		k.Ledger.Forget() // it may no longer be in the same etcd
+		k.Ledger.Forget() // the resource may have moved to another etcd
 		return 0, false
 	}
 	return p.RV, true
 }
 
-// Run keeps the ledger whenever readers want it, until ctx ends.
+// Run keeps the ledger whenever there are enough readers, until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	for {
 		select {
@@ -227,7 +229,7 @@ func (k *Keeper) keep(ctx context.Context) {
 			}
 		}
 		if k.fit(ctx, resources) {
-			known = time.Time{} // a resource whose watch ended early may have a new server
+			known = time.Time{} // if a watch ended early, its resource may have moved to another server
 		}
 		pause := LedgerEvery
 		if k.link(ctx) {
@@ -240,7 +242,8 @@ func (k *Keeper) keep(ctx context.Context) {
 	}
 }
 
-// fit opens the missing watches. It returns whether a watch has ended early.
+// fit opens the missing watches and closes those that are not needed any more. It returns whether a
+// watch has ended early.
 func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bool) {
 	for o, w := range k.watches {
 		select {
@@ -284,8 +287,8 @@ func (k *Keeper) fit(ctx context.Context, resources []object.Resource) (early bo
 	return early
 }
 
-// ended schedules the next watch of a resource whose watch has ended by itself. It returns whether
-// the watch ended early.
+// ended decides when the next watch of a resource opens, after its watch ended by itself. It
+// returns whether the watch ended early.
 func (k *Keeper) ended(w *ledgerWatch) (early bool) {
 	w.stop()
 	opened := w.lived > 0
@@ -293,7 +296,7 @@ func (k *Keeper) ended(w *ledgerWatch) (early bool) {
 		return false
 	}
 	if opened {
-		k.Ledger.Forget() // the next watch may be of a restored etcd
+		k.Ledger.Forget() // the next watch may come from a restored etcd
 	}
 	pause := min(max(2*k.resting[w.owner].pause, ledgerAgain), ledgerAgainMost)
 	switch {
@@ -307,7 +310,7 @@ func (k *Keeper) ended(w *ledgerWatch) (early bool) {
 	return opened
 }
 
-// watch follows one watch from the present on.
+// watch follows one watch that starts at the present.
 func (k *Keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration, err error) {
 	c, gvr := k.Client, w.resource.GVR
 	end, err := k.Health.Turns.Wait(ctx, func() servers.Urgency { return servers.Urgency{} })
@@ -337,7 +340,8 @@ func (k *Keeper) watch(ctx context.Context, w *ledgerWatch) (lived time.Duration
 	return max(time.Since(opened), 1), err
 }
 
-// read notes what a watch from a revision shows, until its end.
+// read records the revisions that a watch shows until its end. The watch starts at the revision
+// from.
 func (k *Keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
 	for used := (ledger.Uses{At: from}); ; {
 		e, err := s.Next()
@@ -362,20 +366,20 @@ func (k *Keeper) read(s client.Stream, o ledger.Owner, from uint64) error {
 	}
 }
 
-// ledgerVerb is the metrics' verb for the ledger's requests.
+// ledgerVerb is the verb under which metrics count the ledger's requests.
 const ledgerVerb = "ledger"
 
-// AcceptMetadataEvents asks for the metadata of a watch's objects alone.
+// AcceptMetadataEvents asks for watch events with the metadata of objects only.
 const AcceptMetadataEvents = client.MimeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-// metadataOnly describes objects of which only the metadata was asked for.
+// metadataOnly describes objects that are requested as metadata only.
 var metadataOnly = object.Resource{
 	GVR:  metav1.SchemeGroupVersion.WithResource("partialobjectmetadata"),
 	Kind: "PartialObjectMetadata", Encoding: object.Protobuf, Namespaced: true,
 }
 
-// closeHoles begins runs for caches that the ledger cannot prove current: caches before a hole, and
-// all caches in a new era. So readers do not have to wait for these runs.
+// closeHoles begins runs for caches that the ledger cannot prove current: caches before a hole,
+// and, in a new era, all caches. So readers do not have to wait for these runs.
 func (k *Keeper) closeHoles(ctx context.Context) {
 	for client.Sleep(ctx, holeLooks) {
 		for _, f := range k.feeds() {
@@ -386,10 +390,10 @@ func (k *Keeper) closeHoles(ctx context.Context) {
 			if f.fresh.closing.CompareAndSwap(false, true) {
 				k.running.Go(func() {
 					defer f.fresh.closing.Store(false)
-					client.Sleep(ctx, holeLooks) // the missing revision may be on its way
+					client.Sleep(ctx, holeLooks) // the missing revision may still arrive
 					if now, unproved := k.unproved(f); unproved && now == at {
 						began := time.Now()
-						_, _ = f.shareRun(ctx, 0) // as a reader would
+						_, _ = f.shareRun(ctx, 0) // like a reader
 						f.fresh.rested.Store(watchcache.Moment(time.Now().Add(holeRest * time.Since(began))))
 					}
 				})
@@ -398,8 +402,8 @@ func (k *Keeper) closeHoles(ctx context.Context) {
 	}
 }
 
-// unproved tells whether the ledger covers a feed and still cannot prove its cache current. Then at
-// is the revision before the hole, or 0 if the era is new to the cache.
+// unproved tells whether the ledger covers a feed but cannot prove its cache current. at is then
+// the revision before the hole, or 0 if upstream has not shown the cache's state in this era yet.
 func (k *Keeper) unproved(f *Feed) (at uint64, unproved bool) {
 	if f.Cache().Resource().NoWatchCache || !k.Ledger.Has(f.Owner) {
 		return 0, false

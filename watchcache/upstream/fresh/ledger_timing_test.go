@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/ledger"
 )
 
-// revisions is a watch whose events use successive revisions.
+// revisions is a watch stream whose events have successive revisions.
 type revisions struct {
 	frame  []byte
 	digits []byte // the digits of the frame's revision
@@ -36,7 +36,7 @@ func newRevisions(from uint64, n int) *revisions {
 func (r *revisions) Read(p []byte) (n int, err error) {
 	for n < len(p) && (len(r.unread) > 0 || r.left > 0) {
 		if len(r.unread) == 0 {
-			strconv.AppendUint(r.digits[:0], r.next, 10) // as long as the one before
+			strconv.AppendUint(r.digits[:0], r.next, 10) // the number of digits stays the same
 			r.next++
 			r.left--
 			r.unread = r.frame
@@ -53,7 +53,7 @@ func (r *revisions) Read(p []byte) (n int, err error) {
 
 var errEnd = fmt.Errorf("the end")
 
-// BenchmarkLedger measures the cost of a ledger watch's event, from its bytes on.
+// BenchmarkLedger measures the cost of an event of a ledger watch, including decoding.
 func BenchmarkLedger(b *testing.B) {
 	u := &feed.Upstream{}
 	l := &u.Ledger
@@ -72,7 +72,7 @@ func BenchmarkLedger(b *testing.B) {
 	}
 }
 
-// metadataFrame is an event of an object's metadata at a revision.
+// metadataFrame returns an event with an object's metadata at a revision.
 func metadataFrame(rev uint64) []byte {
 	o, _ := (&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns", ResourceVersion: strconv.FormatUint(rev, 10)}}).Marshal()
 	o, _ = (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, Raw: o}).Marshal()

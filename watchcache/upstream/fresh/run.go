@@ -11,9 +11,9 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// This file asks upstream where it stands, and brings the cache there.
+// This file asks upstream for its revision and brings the cache there.
 
-// askCost is the cost of the next question, in probes.
+// askCost is the cost of the next question in the probe budget.
 func (f *Feed) askCost() int {
 	if stats := f.Cache().Stats(); f.lists(stats) {
 		return 1 + stats.Objects/objectsPerProbe
@@ -23,28 +23,28 @@ func (f *Feed) askCost() int {
 
 // Carries tells whether the ledger may prove that the cache is up to date. In each era, upstream
 // itself must first have shown the state, because the stream may still follow another history.
-// It is never true for events: etcd deletes many of them at one revision, and the cache may show
-// only some of those deletions.
+// Carries is never true for events: etcd deletes many of them at one revision, and the cache may
+// have seen only some of those deletions.
 func (f *Feed) Carries(era uint64) bool {
 	return !f.Cache().Resource().NoWatchCache && f.fresh.era.Load() == era+1 && f.Ledger.Has(f.Owner)
 }
 
-// lists tells whether a list costs upstream no more than the requests that it would replace.
+// lists tells whether a list costs upstream no more than the requests that it replaces.
 func (f *Feed) lists(s watchcache.Stats) bool {
 	era, _ := f.Ledger.Standing(f.Owner)
 	return !f.Carries(era) && (isTiny(s) || feed.IsSmall(s) && f.OthersWrite())
 }
 
-// question is upstream's own statement of its resourceVersion.
+// question is upstream's resourceVersion according to a probe or a list.
 type question struct {
 	rv  uint64
-	era uint64 // of the ledger, when it was asked
-	// aside tells that another resource of the same etcd was asked. Upstream's cache of the
-	// feed's own resource may lag behind the answer.
+	era uint64 // the ledger's era when upstream was asked
+	// aside is true if another resource of the same etcd was asked. Upstream's cache of the feed's
+	// own resource may lag behind the answer.
 	aside bool
 }
 
-// shown tells whether upstream itself showed the state in a run with this outcome.
+// shown tells whether a run with this outcome got the state from upstream itself.
 func (q question) shown(outcome string) bool {
 	switch outcome {
 	case "list", "metadata", "side-watch":
@@ -55,9 +55,9 @@ func (q question) shown(outcome string) bool {
 	return false
 }
 
-// ask asks upstream for its revision. Where a list costs no more, it asks for the state instead:
-// then the cache already shows it, and outcome is set. A revision below the cache's earlier one
-// is no consistent read of the same etcd: etcd was restored.
+// ask asks upstream for its revision. If a list costs no more, ask requests the state instead; the
+// cache then already has it, and outcome is set. If the answer is below an earlier revision of the
+// cache, it is no consistent read of the same etcd, so etcd was restored.
 func (f *Feed) ask(ctx context.Context) (q question, outcome string, err error) {
 	began, runs := time.Now(), ctx
 	defer func() { f.NoteAnswer(runs, began, err) }()
@@ -92,13 +92,13 @@ func (f *Feed) probe(ctx context.Context) (rv uint64, err error) {
 	return f.Probe(ctx)
 }
 
-// moved is the outcome of a run that only checked, and found that the cache needs help.
+// moved is the outcome of a run that only checked and found that the cache is not current.
 const moved = "moved"
 
 var errMoved = errors.New("others have written since")
 
-// reach waits until readers see a state at or above rv. If the stream does not bring it, reach may
-// help.
+// reach waits until readers see a state at rv of the question or later. If the stream does not
+// bring that state and help is true, reach sends further requests.
 func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
 	defer cancel()
@@ -123,10 +123,10 @@ func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome strin
 		return "", ctx.Err()
 	}
 	if f.Reaches(ctx, q.rv, 0) {
-		return "shared", nil // the run before brought it
+		return "shared", nil // another run has just brought it
 	}
 	if q.aside {
-		// A probe of the resource itself makes upstream bring its own cache up to date.
+		// A probe of the resource itself makes upstream update its own cache of that resource.
 		_ = f.keeper.probes.Wait(ctx)
 		rv, err := f.probe(ctx)
 		if err == nil && rv < q.rv {
@@ -149,10 +149,11 @@ func (f *Feed) reach(ctx context.Context, q *question, help bool) (outcome strin
 
 func isTiny(s watchcache.Stats) bool { return s.Objects <= TinyObjects && s.Bytes <= tinyBytes }
 
-// proved is the outcome of a run that the ledger alone answered.
+// proved is the outcome of a run that the ledger proved without further requests.
 const proved = "ledger"
 
-// settles waits until the ledger or the stream shows the state of q, and returns which one did.
+// settles waits until the ledger or the stream shows the state at q's revision, and returns which
+// one did. It returns "" if patience runs out.
 func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) (outcome string) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -182,7 +183,8 @@ func (f *Feed) settles(ctx context.Context, q question, patience time.Duration) 
 	}
 }
 
-// proved marks the newest state as current as of q, if the ledger proves that.
+// proved publishes the newest state as of q's revision, if the ledger proves that nothing has
+// changed.
 func (f *Feed) proved(q question) bool {
 	_, epoch := f.Standing()
 	newest := f.Cache().Stats().Newest

@@ -7,58 +7,60 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Ledger knows which resource has used each of etcd's revisions, as far as watches have shown it.
+// Ledger records which resource used each revision of etcd, as far as watches have shown it.
 //
-// Every write takes one revision, and every revision belongs to one resource: kube-apiserver writes
-// one object at a time. Where etcd deletes several keys at once, as when a lease expires,
-// they belong to one resource as well. So if all revisions between a cache's state and the present
-// belong to other resources, that state is the present one, and upstream need not be asked.
+// Every write takes one revision, and every revision belongs to one resource, because
+// kube-apiserver writes one object at a time. If etcd deletes several keys at once, for example
+// when a lease expires, they belong to one resource, too. So if all revisions between a cache's
+// state and the present belong to other resources, the cache's state is the present one, and the
+// proxy need not ask upstream.
 //
-// The proof needs every revision in between. Revisions that no watch shows (the
-// apiservers' own leases, resources without a watch) are holes. The ledger proves no state
-// before a hole until a cache gets beyond it by other means.
+// The proof needs every revision in between. Revisions that no watch shows are holes; they belong
+// to the apiservers' own leases or to resources without a watch. The ledger proves nothing for a
+// cache whose state is before a hole, until the cache gets past the hole by other means.
 //
-// A revision may be noted before or after its resource's own caches show it:
-// a resource's own revision proves nothing for its cache. So a feed may lag any distance,
-// and a resource may have two feeds.
+// A revision may be noted before or after the caches of its resource show it, because a resource's
+// own revision proves nothing for its cache. So a feed may lag behind by any distance, and a
+// resource may have two feeds.
 //
-// The ledger counts watch events that are newer than everything the watch has told before: no
-// initial state, and no event that a relist made up. A broken stream may mean that etcd was
-// restored or exchanged. So the ledger then forgets everything, the evidence too, and proves
-// nothing for a cache until upstream itself has shown that cache to be current. It never proves
-// anything for events: etcd deletes many of them at one revision when a lease expires, and a cache
-// may show only some of these deletions.
+// Of a watch's events, only those count that are newer than everything that the watch has shown
+// before. Initial states and events that a relist made up do not count. A broken stream may mean
+// that etcd was restored or exchanged. So the ledger then forgets everything, including the
+// evidence. It proves nothing for a cache until upstream itself has shown that cache to be current.
+// It never proves anything for events: when a lease expires, etcd deletes many of them at one
+// revision, and a cache may have seen only some of these deletions.
 //
 // If the upstream is another watchproxy, that proxy caches everything that the ledger watches.
 type Ledger struct {
 	mu struct {
 		sync.Mutex
-		// entries has revision r at r % ledgerSize. It is nil while no reader needs proofs.
+		// entries has revision r at index r % ledgerSize. It is nil while no reader needs proofs.
 		entries []ledgerEntry
 		highest uint64
 		era     uint64 // counts the calls of Forget
 		members map[Owner]*membership
-		moved   chan struct{} // closed at the next Note; nil without a waiter
+		moved   chan struct{} // closed by the next Note; nil if nobody waits
 	}
 }
 
-// ledgerSize is the number of known revisions, the latest. At 8 bytes each that is half a MiB.
+// ledgerSize is the number of revisions that the ledger keeps. At 8 bytes each, they take half a
+// MiB.
 const ledgerSize = 1 << 16
 
-// ledgerEntry is a revision and its owner; 0 if unknown. A revision has 48 bits:
-// at a thousand writes a second they last nine thousand years.
+// ledgerEntry is a revision and its owner, or 0 if the owner is unknown. A revision has 48 bits. At
+// a thousand writes a second, they last for nine thousand years.
 type ledgerEntry uint64
 
 const ownerBits = 16
 
-// Owner identifies a resource in all its versions: they show the same objects. 0 is no resource.
+// Owner identifies a resource in all its versions, which show the same objects. 0 is no resource.
 type Owner uint16
 
 func entryOf(rv uint64, o Owner) ledgerEntry { return ledgerEntry(rv<<ownerBits | uint64(o)) }
 
 func (e ledgerEntry) split() (rv uint64, o Owner) { return uint64(e) >> ownerBits, Owner(e) }
 
-// Begin starts the ledger: it records revisions from now on.
+// Begin starts the ledger. It records revisions from now on.
 func (l *Ledger) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,8 +69,8 @@ func (l *Ledger) Begin() {
 	}
 }
 
-// Forget drops all revisions and all evidence of a shared etcd. It is called when
-// the etcd may have changed, as after a restore.
+// Forget drops all revisions and all evidence of a shared etcd. It is called if the etcd may have
+// changed, for example after a restore.
 func (l *Ledger) Forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +86,7 @@ func (l *Ledger) forgetLocked() {
 	}
 }
 
-// End is Forget, and the ledger stays empty until Begin.
+// End does the same as Forget, and the ledger stays empty until Begin.
 func (l *Ledger) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,15 +94,15 @@ func (l *Ledger) End() {
 	l.mu.entries = nil
 }
 
-// SharedRevision is a revision that two resources have used. They are in different etcds, or are
-// the same objects under two names. Either way they prove nothing.
+// SharedRevision is a revision that two resources have used. They are in different etcds, or they
+// are the same objects under two names. In both cases they prove nothing.
 type SharedRevision struct {
 	RV         uint64
 	One, Other Owner
 }
 
-// Note records that a resource has used revisions. It records nothing for a resource that is not
-// known to be in the same etcd.
+// Note records that a resource has used revisions. It ignores resources that are not known to share
+// the reference's etcd.
 func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +112,7 @@ func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 	for _, rv := range rvs {
 		at := &l.mu.entries[rv%ledgerSize]
 		switch known, was := at.split(); {
-		case known > rv: // too late: the entry has a newer revision
+		case known > rv: // too late: the entry already holds a newer revision
 		case known == rv && was != o:
 			l.mu.members[o].collided()
 			l.mu.members[was].collided()
@@ -128,8 +130,9 @@ func (l *Ledger) Note(o Owner, rvs ...uint64) *SharedRevision {
 	return nil
 }
 
-// Proves tells whether resources other than o have used each revision above after, up to upTo: then
-// o has not changed in between. upTo must have been read in the given era, and the era must last.
+// Proves tells whether every revision in (after, upTo] was used by a resource other than o. Then o
+// has not changed in between. upTo must have been read in the given era, and Proves returns false
+// if that era is over.
 func (l *Ledger) Proves(era uint64, o Owner, after, upTo uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,8 +157,9 @@ func (l *Ledger) Wait() <-chan struct{} {
 	return l.mu.moved
 }
 
-// Standing is the era, and the highest revision noted in it if the resource is in the same
-// etcd. A consistent read that returns less shows that etcd was restored.
+// Standing returns the era, and the highest revision noted in it. For a resource that is not known
+// to be in the same etcd, highest is 0. A consistent read that returns less than highest shows that
+// etcd was restored.
 func (l *Ledger) Standing(o Owner) (era, highest uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,15 +169,16 @@ func (l *Ledger) Standing(o Owner) (era, highest uint64) {
 	return l.mu.era, highest
 }
 
-// Uses are the revisions that a watch shows as its resource's own. An upstream that is itself
-// a proxy reports the deletions of a relist at the last revision that it knew before, which may
-// belong to any resource. So only revisions above everything that the watch has told count.
+// Uses collects the revisions that a watch shows as its resource's own. If upstream is itself a
+// proxy, it shows the deletions that a relist found at the last revision before the relist. That
+// revision may belong to any resource. So only revisions above everything that the watch has shown
+// count.
 type Uses struct {
-	At  uint64 // the watch has told everything up to it
+	At  uint64 // the watch has shown everything up to this revision
 	rvs []uint64
 }
 
-// Event takes an event of the watch.
+// Event records an event of the watch.
 func (u *Uses) Event(rv uint64) {
 	if rv > u.At {
 		u.rvs = append(u.rvs, rv)
@@ -181,7 +186,7 @@ func (u *Uses) Event(rv uint64) {
 	u.Reached(rv)
 }
 
-// Reached takes a bookmark.
+// Reached records a bookmark.
 func (u *Uses) Reached(rv uint64) { u.At = max(u.At, rv) }
 
 // Take returns the revisions since the last call. They are valid until the next event.
@@ -191,7 +196,7 @@ func (u *Uses) Take() []uint64 {
 	return rvs
 }
 
-// Owners numbers resources.
+// Owners assigns numbers to resources.
 type Owners struct {
 	mu struct {
 		sync.Mutex
@@ -199,12 +204,12 @@ type Owners struct {
 	}
 }
 
-// sameObjects maps a resource to another one with the same objects.
+// sameObjects maps a resource to another resource that has the same objects.
 var sameObjects = map[schema.GroupResource]schema.GroupResource{
 	{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"},
 }
 
-// Of is the number of a resource, 0 if there are too many.
+// Of returns the number of a resource, or 0 if there are too many resources.
 func (n *Owners) Of(r schema.GroupResource) Owner {
 	if same, ok := sameObjects[r]; ok {
 		r = same
@@ -222,7 +227,7 @@ func (n *Owners) Of(r schema.GroupResource) Owner {
 	return o
 }
 
-// Names are the resources with these numbers.
+// Names returns the resources with the given numbers.
 func (n *Owners) Names(numbers ...Owner) (names []schema.GroupResource) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A ledger never proves a falsehood, whatever resources write in whatever order, however late
-// watches show it, and whatever they never show. It proves everything that it can.
+// A ledger never proves anything false, in whatever order resources write, however late watches
+// show the writes, and even if some are never shown. It proves everything that it can.
 func TestLedgerAgainstAModel(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -17,7 +17,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 		var l Ledger
 		l.Begin()
 		members(&l, 5)
-		var uses []Owner // of revision i+1; the last resource has no watch
+		var uses []Owner // the owner of revision i+1; the last resource has no watch
 		var told []bool
 		var queues [resources][]uint64
 		proved, could := 0, 0
@@ -30,7 +30,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 				}
 				uses, told = append(uses, o), append(told, false)
 				queues[o-1] = append(queues[o-1], uint64(len(uses)))
-			case 1, 2: // a watch shows some of it
+			case 1, 2: // a watch shows some of its writes
 				o := random.IntN(resources - 1)
 				n := random.IntN(len(queues[o]) + 1)
 				if err := l.Note(Owner(o+1), queues[o][:n]...); err != nil {
@@ -66,7 +66,7 @@ func TestLedgerAgainstAModel(t *testing.T) {
 	}
 }
 
-// A ledger drops old revisions, and does not take them for the ones in their slots.
+// A ledger drops old revisions and does not confuse them with newer ones at the same index.
 func TestLedgerIsBounded(t *testing.T) {
 	var l Ledger
 	if l.Note(1, 5); l.Proves(0, 2, 4, 5) {
@@ -116,7 +116,7 @@ func TestSharedRevision(t *testing.T) {
 	}
 }
 
-// members makes owners members.
+// members gives owners the evidence that they share the reference's etcd.
 func members(l *Ledger, n int) {
 	for at := uint64(1); at <= EvidenceEnough; at++ {
 		var readings []Reading
@@ -127,7 +127,8 @@ func members(l *Ledger, n int) {
 	}
 }
 
-// An event may be made up if its revision is not above all earlier events and bookmarks.
+// An event whose revision is not above all earlier events and bookmarks may be made up, so it does
+// not count.
 func TestUses(t *testing.T) {
 	u := Uses{At: 5}
 	u.Event(5)
@@ -145,7 +146,7 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// After Forget, no resource is known to be in one etcd until there is evidence again.
+// After Forget, no resource is known to share the reference's etcd until there is new evidence.
 func TestLedgerForgetsEvidence(t *testing.T) {
 	var l Ledger
 	l.Begin()

@@ -1,29 +1,31 @@
 package ledger
 
 // This file establishes which resources share one etcd. kube-apiserver may keep some resources in
-// another etcd (--etcd-servers-overrides). Its revisions mean something else.
+// another etcd (--etcd-servers-overrides), whose revisions are unrelated.
 //
-// As evidence, a probe of the resource must lie between two probes of namespaces, three times, at a
-// different revision each time. A probe outside of these two excludes the resource for good. So do
-// two revisions that another resource has used as well. Both names of events count as one resource.
-// Aggregated APIs do not count: they may show other resources' objects.
+// namespaces serve as the reference. As evidence, a probe of a resource must return a revision
+// between those of two probes of the reference, one before and one after. This must happen three
+// times, at a different revision each time. If a probe's revision is ever outside of these two, the
+// resource is excluded for good. So is a resource that shares two revisions with another one. The
+// two names of events count as one resource. Aggregated APIs do not count, because they may show
+// other resources' objects.
 
 const (
-	// EvidenceEnough is how many times a resource's revision must lie between two revisions of the
-	// reference, at a different revision each time.
+	// EvidenceEnough is the required number of times that a resource's revision lies between two
+	// revisions of the reference, at a different revision each time.
 	EvidenceEnough = 3
 	// evidenceWidth bounds the distance between these two revisions. The closer they are, the less
 	// likely is a coincidence.
 	evidenceWidth = 1000
 )
 
-// membership is the evidence that a resource is in the reference's etcd.
+// membership is the evidence that a resource shares the reference's etcd.
 type membership struct {
 	evidence int
 	at       uint64 // the revision of the last evidence
 	apart    bool   // excluded for good
-	// collisions are revisions that another resource has used as well. One of them may be an event
-	// from before a restore of etcd.
+	// collisions counts revisions that another resource has used as well. A single one may come
+	// from an event from before a restore of etcd.
 	collisions int
 }
 
@@ -40,12 +42,13 @@ type Reading struct {
 	RV uint64
 }
 
-// Attest takes successive readings. The first and the last are of the reference. In one etcd,
-// revisions never go back. It returns the resources found to be apart.
+// Attest takes the readings of successive probes. The first and the last are of the reference.
+// Within one etcd, revisions never go back. Attest returns the resources that turn out to be in
+// another etcd.
 func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
 	first, last := readings[0], readings[len(readings)-1]
 	if last.RV < first.RV || last.RV-first.RV > evidenceWidth {
-		return nil // a restore in between, or too many writes
+		return nil // a restore or too many writes in between
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +72,7 @@ func (l *Ledger) Attest(readings []Reading) (apart []Owner) {
 		}
 	}
 	if len(apart) > 0 {
-		l.forgetLocked() // they may have been members
+		l.forgetLocked() // their revisions may already be in the ledger
 	}
 	return apart
 }

@@ -17,21 +17,21 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// This file checks servers and tells feeds the outcome.
+// This file checks servers and reports the results to [Health].
 
 const (
-	// checkEvery is the interval of checks, checkAgain the interval after an unanswered check.
+	// checkEvery is the interval of checks. After an unanswered check it is checkAgain.
 	checkEvery = 3 * time.Second
 	checkAgain = 500 * time.Millisecond
 	checkRest  = 100 * time.Millisecond // minimum interval, however often checks are requested
 	// CheckTimeout bounds a check.
 	CheckTimeout = 2 * time.Second
-	// awayLeast and awayMost bound the interval of checks while upstream is away: at most
-	// four requests a second go to all servers together.
+	// awayLeast and awayMost bound the interval of checks while upstream is down. Together, all
+	// servers then get at most four requests a second.
 	awayLeast = 260 * time.Millisecond
 	awayMost  = 340 * time.Millisecond
-	// UnreadyPatience is how long the proxy believes a server that says it is not ready. If the
-	// server still answers reads after that, one of its health checks fails permanently.
+	// UnreadyPatience is the time for which the proxy believes a server that says it is not ready.
+	// If it still answers reads after that, one of its health checks fails permanently.
 	UnreadyPatience = 30 * time.Second
 )
 
@@ -44,11 +44,11 @@ func (s *Set) Run(ctx context.Context) {
 	all.Wait()
 }
 
-// follow checks a server periodically, and when it is suspected.
+// follow checks a server periodically, and also when it is suspected.
 func (s *Set) follow(ctx context.Context, one *server) {
 	next := checkEvery
 	if s.alone() {
-		next = 0 // not checked yet
+		next = 0 // nothing has checked it yet
 	}
 	for {
 		select {
@@ -68,7 +68,7 @@ func (s *Set) follow(ctx context.Context, one *server) {
 	}
 }
 
-// rest is the pause after a check, even for a suspected server. While upstream is away,
+// rest is the minimum pause after a check, even for a suspected server. While upstream is down,
 // servers are checked in turn.
 func (s *Set) rest() time.Duration {
 	if !s.Health.isAway() {
@@ -80,7 +80,7 @@ func (s *Set) rest() time.Duration {
 	return -watchcache.SinceMoment(s.turn)
 }
 
-// interval is the time to the next check of a server that nothing suspects.
+// interval is the time until the next check of a server that is not suspected.
 func (s *Set) interval(err error) time.Duration {
 	switch {
 	case s.Health.isAway():
@@ -93,7 +93,7 @@ func (s *Set) interval(err error) time.Duration {
 	return checkEvery
 }
 
-// conclude notes a check's outcome, which settles the doubts raised before it.
+// conclude records a check's result, which settles the doubts that were raised before the check.
 func (s *Set) conclude(one *server, found standingAt, raised uint64) {
 	asked := s.servers[s.current.Load()]
 	s.note(one, found)
@@ -102,23 +102,23 @@ func (s *Set) conclude(one *server, found standingAt, raised uint64) {
 	ready := now.mu.ready && !now.foreign.Load()
 	s.mu.Unlock()
 	if one != asked && one != now {
-		raised = 0 // the check says nothing about the server that feeds use
+		raised = 0 // the check says nothing about the server that is in use
 	}
 	if s.Health.checked(raised, ready) {
 		s.suspect(now)
 	}
 }
 
-// standingAt is the outcome of a check.
+// standingAt is the result of a check.
 type standingAt struct {
 	cluster string // empty if it cannot be read
 	rv      uint64 // 0 if it cannot be read
 	before  uint64 // the highest revision of any server before the check
 	err     error
 
-	unready  bool // it said so, or did not answer
+	unready  bool // the server said so, or did not answer the question
 	silent   bool // no answer at all
-	serves   bool // it answers reads all the same
+	serves   bool // the server answers reads although it is not ready
 	readable bool // /readyz was readable
 }
 
@@ -150,8 +150,8 @@ func (s *Set) ask(ctx context.Context, one *server) (found standingAt) {
 // aProbe is a probe of a resource that every cluster has.
 var aProbe = &object.Resource{GVR: client.Namespaces, Encoding: object.JSON}
 
-// sayReady asks a server whether it is ready. Any answer but a 5xx counts as yes: /readyz may
-// be missing or forbidden. But if it was readable before, a refusal means that the
+// sayReady asks a server whether it is ready. Any answer except a 5xx counts as yes, because
+// /readyz may be missing or forbidden. But if /readyz was readable before, a refusal means that the
 // server has just started and does not know the access rules yet.
 func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, one.Base.JoinPath("readyz").String(), nil)
@@ -172,9 +172,10 @@ func (one *server) sayReady(ctx context.Context, readable bool) (read bool, err 
 	return resp.StatusCode == http.StatusOK, nil
 }
 
-// serves sends a read to a server that says it is not ready, or answers too slowly. A refusal is an
-// answer, too, with two exceptions. It asks the proxy to come back later. Or /readyz was readable
-// before: then the server may not know the access rules yet.
+// serves sends a read to a server that says it is not ready, or that answers too slowly, and tells
+// whether the server answers. A refusal is an answer, too, with two exceptions: the server asks the
+// proxy to come back later, or /readyz was readable before, so the server may not know the access
+// rules yet.
 func (one *server) serves(ctx context.Context, readable bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, client.ProbeTimeout)
 	defer cancel()
@@ -185,8 +186,8 @@ func (one *server) serves(ctx context.Context, readable bool) bool {
 	return err == nil || !client.Doubtful(err) && !apierrors.IsTooManyRequests(err)
 }
 
-// known is what earlier checks have shown: whether /readyz was readable, and how long the server
-// has not been ready.
+// known returns what earlier checks have shown: whether /readyz was readable, and for how long the
+// server has not been ready.
 func (s *Set) known(one *server) (readable bool, unreadyFor time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

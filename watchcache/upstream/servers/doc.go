@@ -1,4 +1,4 @@
-// Package servers is the way to the apiservers of one cluster. It decides which server is used,
-// whether upstream is there, and which feed goes first after an outage. To callers, the servers
-// look like one.
+// Package servers makes the apiservers of one cluster look like a single one. It decides which
+// server is used, whether upstream can be reached, and the order in which feeds resume after an
+// outage.
 package servers

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 )
 
-// Transport returns a transport to the current server. The ways are the servers' transports,
-// in the servers' order; each must accept requests for any server's address.
+// Transport returns a transport to the current server. ways are the servers' transports, in the
+// servers' order. Each must accept requests for any server's address.
 func (s *Set) Transport(ways []http.RoundTripper) http.RoundTripper {
 	if s.alone() {
 		return ways[0]
@@ -23,8 +23,8 @@ func (s *Set) Transport(ways []http.RoundTripper) http.RoundTripper {
 	return t
 }
 
-// failover sends requests to the current server, and once more to another if it
-// cannot connect to the first.
+// failover sends requests to the current server. If it cannot connect to that server, it tries
+// another one once.
 type failover struct {
 	servers *Set
 	ways    map[*server]http.RoundTripper
@@ -35,7 +35,7 @@ func (t *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 	one := t.servers.servers[t.servers.current.Load()]
 	for range t.servers.servers {
 		if one.foreign.Load() {
-			return nil, errForeign // there is no other server
+			return nil, errForeign // there is no server of this cluster
 		}
 		resp, err := t.send(one, req)
 		if err == nil || req.Context().Err() != nil {
@@ -46,15 +46,15 @@ func (t *failover) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		instead, ok := t.servers.failed(one, err)
-		if !ok || req.Body != nil && req.Body != http.NoBody { // the body is closed by now
+		if !ok || req.Body != nil && req.Body != http.NoBody { // the body has been closed
 			return nil, err
 		}
 		one = instead
 	}
-	return nil, errDead // each of them failed meanwhile
+	return nil, errDead // every server failed meanwhile
 }
 
-// send sends a request to one server. The request ends when the server is given up.
+// send sends a request to one server. If the server is given up, the request ends.
 func (t *failover) send(one *server, req *http.Request) (*http.Response, error) {
 	life := one.life.Load()
 	ctx, cancel := context.WithCancel(req.Context())
@@ -77,7 +77,7 @@ func (t *failover) send(one *server, req *http.Request) (*http.Response, error) 
 	}
 	body := &bounded{ReadCloser: resp.Body, life: life, done: done}
 	resp.Body = body
-	if w, ok := body.ReadCloser.(duplex); ok { // an upgraded connection outlives the context
+	if w, ok := body.ReadCloser.(duplex); ok { // an upgraded connection does not end with the context
 		unhook := context.AfterFunc(life, func() { _ = w.Close() })
 		body.done = func() {
 			unhook()
@@ -92,7 +92,7 @@ func (t *failover) send(one *server, req *http.Request) (*http.Response, error) 
 	return resp, nil
 }
 
-// duplex is net/http's body of an upgraded connection.
+// duplex is the body that net/http returns for an upgraded connection.
 type duplex interface {
 	io.ReadWriteCloser
 	halfCloser
@@ -100,7 +100,7 @@ type duplex interface {
 
 type halfCloser interface{ CloseWrite() error }
 
-// unconnected tells whether a request was not sent because no connection could be opened.
+// unconnected tells whether a request was not sent because the connection could not be opened.
 func unconnected(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return true
@@ -109,7 +109,7 @@ func unconnected(err error) bool {
 	return ok
 }
 
-// bounded is a body that ends when its server is given up.
+// bounded is a response body that ends when its server is given up.
 type bounded struct {
 	io.ReadCloser
 	life   *life

@@ -5,30 +5,31 @@ import (
 	"time"
 )
 
-// Health tells whether upstream is there. All feeds share it: one goroutine asks an
-// upstream that is away, and all feeds go on when it is back.
+// Health tells whether upstream can be reached. All feeds share it. While upstream is down, only
+// one goroutine sends checks, and all feeds go on when upstream is back.
 //
-// A feed does not know why its request or stream failed. It doubts upstream. The turns are then
-// shut until a check finds a server ready (see [Set]). The check must begin after the doubt. If
-// upstream is ready, the failure is the feed's own, and the feed backs off. When each feed had only
-// its own back-off, 50 feeds asked 90 times a second, and needed ten seconds after upstream's
-// return (make restarts).
+// A feed does not know why its request or stream failed, so it raises a doubt. The turns are then
+// shut until a check that begins after the doubt finds a server ready (see [Set]). If upstream is
+// ready, the failure is the feed's own, and the feed backs off. When each feed had only a back-off
+// of its own, 50 feeds sent 90 requests a second during an outage, and needed ten seconds after
+// upstream's return (make restarts).
 //
 //	no answer, a broken or ended stream, 5xx ─► doubt ─► ready ─────► go on; from the second failure
 //	                                              │                   in a row after a back-off
 //	                                              └────► not ready ─► go on when it is, all at once
 //	any other answer ───────────────────────────────────────────────► upstream is there: back off
 //
-// A server that vanishes silently is noticed later. client-go's transport pings a connection after
-// 30 s of silence and gives up 15 s later. A consistent read gives up after feed.AskTimeout.
+// If a server vanishes without closing its connections, this is noticed later. client-go's
+// transport pings a connection after 30 s of silence and gives up 15 s later. A consistent read
+// gives up after feed.AskTimeout.
 type Health struct {
 	Turns *turns
-	check func() // requests a check soon
+	check func() // requests an immediate check
 
 	mu struct {
 		sync.Mutex
-		doubts uint64        // doubts raised so far
-		solved uint64        // doubts that checks have settled
+		doubts uint64        // number of doubts raised so far
+		solved uint64        // number of doubts that checks have settled
 		away   bool          // the last check failed
 		since  time.Time     // when upstream last came back
 		back   chan struct{} // closed when it next comes back
@@ -41,8 +42,8 @@ func newHealth(check func()) *Health {
 	return h
 }
 
-// Doubt keeps all feeds from upstream until a later check finds upstream ready. The check must
-// begin after the doubt.
+// Doubt keeps all feeds from upstream until a check that begins after the doubt finds upstream
+// ready.
 func (h *Health) Doubt() {
 	h.mu.Lock()
 	h.mu.doubts++
@@ -51,15 +52,15 @@ func (h *Health) Doubt() {
 	h.check()
 }
 
-// raised is the number of doubts that a check settles if it begins now.
+// raised returns the number of doubts so far. A check that begins now settles these.
 func (h *Health) raised() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.doubts
 }
 
-// checked notes the outcome of a check that began after that many doubts. It returns whether
-// doubts remain, so that another check must follow.
+// checked records the result of a check that began when the given number of doubts had been raised.
+// It returns true if later doubts remain, so that another check must follow.
 func (h *Health) checked(raised uint64, ready bool) (doubted bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -86,8 +87,8 @@ func (h *Health) isAway() bool {
 	return h.mu.away
 }
 
-// returning is how long after its return upstream may refuse allowed requests: it does
-// not know all rights and resources yet.
+// returning is the time after its return in which upstream may refuse requests that are allowed,
+// because it does not know all rights and resources yet.
 const returning = 10 * time.Second
 
 // IsReturning tells whether upstream has just come back.

@@ -2,7 +2,7 @@ package servers
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics are about upstream's servers.
+// Metrics describe upstream's servers.
 type Metrics struct {
 	usable    *prometheus.GaugeVec
 	failovers prometheus.Counter

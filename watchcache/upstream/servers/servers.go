@@ -18,27 +18,27 @@ import (
 
 // Server is an apiserver of a cluster.
 type Server struct {
-	Base      *url.URL          // with the path, if any, in front of every request path
-	Transport http.RoundTripper // brings the proxy's credentials
+	Base      *url.URL          // its path, if any, is prepended to every request path
+	Transport http.RoundTripper // adds the proxy's credentials
 }
 
-// Set are the apiservers of one cluster. One at a time is used: the first until
-// it fails, then the next until that fails. Returning to the first would break all streams
-// again. Checks of the servers also tell all feeds whether upstream is there (see [Health]).
+// Set is the apiservers of one cluster. One server is used at a time: the first until it fails,
+// then the next one until that fails. The set does not return to the first one, because that would
+// break all streams again. Checks of the servers also tell all feeds whether upstream can be
+// reached (see [Health]).
 //
-// The resourceVersions of kube-apiserver are etcd's, so a feed whose stream breaks resumes at
-// another server as it would at the same one. A lagging watch cache is no danger. For a list, the
-// apiserver waits until its cache has reached the requested resourceVersion. A watch only gets
-// later events.
+// The resourceVersions of kube-apiserver are etcd's, so a feed whose stream breaks resumes at any
+// server. A lagging watch cache does no harm. For a list, the apiserver waits until its cache has
+// reached the requested resourceVersion. A watch only gets later events.
 //
-// A single server is checked when a feed doubts it, and only for readiness:
-// there is nothing to compare it with.
+// A single server is checked only when a feed doubts it, and only for readiness, because there is
+// nothing to compare it with.
 //
-// A server may be used if its own health check passes, if it belongs to the same cluster as the
-// others (by the uid of kube-system), and if a consistent read of it is no older than any server's
-// earlier answer. A server that lags behind its etcd, or whose etcd was cut off or restored, is not
-// used while there is another. Without another it is used all the same, as a single server is. Then
-// feeds find out for themselves. A server of another cluster is never used.
+// A server may be used under three conditions: its own health check passes, it belongs to the same
+// cluster as the others (by the uid of kube-system), and a consistent read of it is at least as new
+// as all servers' earlier answers. So a server is not used if it lags behind its etcd, or if its
+// etcd was cut off or restored. But if there is no other server, it is used like a single server,
+// and feeds find out about its state for themselves. A server of another cluster is never used.
 type Set struct {
 	servers []*server
 	log     *zap.Logger
@@ -48,31 +48,31 @@ type Set struct {
 	mu      sync.Mutex // held to change the state of the servers
 	cluster string     // the uid of kube-system, empty if it cannot be read
 	newest  uint64     // the highest resourceVersion of any server
-	turn    int64      // the last check's slot while upstream is away, as a moment
+	turn    int64      // the next free slot for a check while upstream is down, as a moment
 }
 
 // server is the state of one server.
 type server struct {
 	Server
 	client *client.Client
-	check  chan struct{} // requests a check now
+	check  chan struct{} // requests an immediate check
 
 	mu struct { // guarded by Set.mu
-		reason error     // why it is not used; nil if it may be
+		reason error     // why the server is not used; nil if it may be used
 		silent int       // unanswered checks in a row
-		behind time.Time // since when it is behind; zero if it is not
-		// ready tells whether the last check found the server ready, or found that it serves
-		// although it says it is not ready. unready is the time since when it says so, zero if it
-		// is ready.
+		behind time.Time // since when the server has been behind; zero if it is not
+		// ready is true if the last check found the server ready, or found that it serves although
+		// it says it is not ready. unready is the time since when it has said so; zero if it is
+		// ready.
 		ready    bool
 		unready  time.Time
 		readable bool // /readyz has been readable
 	}
-	foreign atomic.Bool // of another cluster: never used, even if no other is left
+	foreign atomic.Bool // the server belongs to another cluster: never use it, even if it is the only one
 	life    atomic.Pointer[life]
 }
 
-// life ends when a server is given up; its requests end with it.
+// life ends when a server is given up. All requests to the server end with it.
 type life struct {
 	context.Context //nolint:containedctx // callers wait for it
 	end             context.CancelFunc
@@ -90,21 +90,22 @@ var (
 )
 
 const (
-	// lostAfter is the number of unanswered checks in a row after which a server's streams
-	// are cut: under load, one check may be late. Streams stay if no other server is better.
+	// After lostAfter unanswered checks in a row, a server's streams are cut. A single check may be
+	// late under load. Streams stay if no other server is usable.
 	lostAfter = 2
-	// waitBehind is how long the set waits for a server that is behind, if there is no other: after
-	// that, it assumes that etcd was restored.
+	// waitBehind is the time for which the set waits for a server that is behind, if there is no
+	// other. After that, it assumes that etcd was restored.
 	waitBehind = 3 * checkEvery
 )
 
-// New asks each server once, in parallel, if there are several. It fails if none of them is usable.
+// New creates a set. If there are several servers, it checks all of them in parallel, and fails if
+// none is usable.
 func New(ctx context.Context, servers []Server, metrics *Metrics, requests *client.Metrics, log *zap.Logger) (*Set, error) {
 	s := newServers(servers, metrics, requests, log)
 	if s.alone() {
 		return s, nil
 	}
-	for range 2 { // the second round knows the other servers' revisions
+	for range 2 { // only the second round knows the revisions of all servers
 		s.askAll(ctx)
 	}
 	var reasons []error
@@ -130,15 +131,15 @@ func newServers(servers []Server, metrics *Metrics, requests *client.Metrics, lo
 	return s
 }
 
-// Client returns a client for the current server. transport leads there (see [Set.Transport]).
+// Client returns a client for the current server. transport must come from [Set.Transport].
 func (s *Set) Client(transport http.RoundTripper, requests *client.Metrics) *client.Client {
 	return client.New(s.servers[0].Base, transport, requests)
 }
 
 func (s *Set) alone() bool { return len(s.servers) == 1 }
 
-// askAll checks all servers in parallel, and notes the outcomes in the servers' order: the first
-// that answers defines the cluster.
+// askAll checks all servers in parallel and records the results in the servers' order. The first
+// server that answers defines the cluster.
 func (s *Set) askAll(ctx context.Context) {
 	found := make([]standingAt, len(s.servers))
 	var all sync.WaitGroup
@@ -151,17 +152,17 @@ func (s *Set) askAll(ctx context.Context) {
 	}
 }
 
-// before is a lower bound for the resourceVersion of a consistent read that begins now.
+// before returns a lower bound for the resourceVersion of a consistent read that begins now.
 func (s *Set) before() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newest
 }
 
-// Current is the address of the current server, as host:port.
+// Current returns the address of the current server, as host:port.
 func (s *Set) Current() string { return s.servers[s.current.Load()].Base.Host }
 
-// note applies a check's outcome.
+// note applies a check's result.
 func (s *Set) note(one *server, found standingAt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +199,7 @@ func (s *Set) note(one *server, found standingAt) {
 	case !found.unready:
 		one.mu.unready = time.Time{}
 		one.mu.readable = found.readable
-	case unconnected(found.err): // it is down: unready counts from its first answer
+	case unconnected(found.err): // the server is down: unready counts from its first answer
 		one.mu.unready = time.Time{}
 	case one.mu.unready.IsZero():
 		one.mu.unready = time.Now()
@@ -215,8 +216,8 @@ func (s *Set) usable() bool {
 	return slices.ContainsFunc(s.servers, func(one *server) bool { return one.mu.reason == nil })
 }
 
-// failed notes that a connection to a server failed, and returns another server to use, if
-// there is one.
+// failed records that a connection to a server failed. It returns another usable server, if there
+// is one.
 func (s *Set) failed(one *server, err error) (instead *server, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,7 +228,7 @@ func (s *Set) failed(one *server, err error) (instead *server, ok bool) {
 	return instead, instead != one
 }
 
-// suspect requests a check of a server now.
+// suspect requests an immediate check of a server.
 func (s *Set) suspect(one *server) {
 	select {
 	case one.check <- struct{}{}:
@@ -235,8 +236,8 @@ func (s *Set) suspect(one *server) {
 	}
 }
 
-// judge notes why a server must not be used, or nil, and chooses another if need be. The caller
-// must hold mu.
+// judge records why a server must not be used, or nil if it may be. If the current server must not
+// be used, judge chooses another one. The caller must hold mu.
 func (s *Set) judge(one *server, reason error) {
 	if (one.mu.reason == nil) != (reason == nil) {
 		if reason != nil {

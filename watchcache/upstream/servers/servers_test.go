@@ -20,14 +20,14 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// apiserver is one of several servers, as far as checks can see.
+// apiserver is one of several servers, reduced to what checks can see.
 type apiserver struct {
 	*httptest.Server
 	name     string
 	cluster  atomic.Pointer[string]
 	rv       atomic.Int64
 	ready    atomic.Bool
-	stalled  atomic.Bool // answers nothing
+	stalled  atomic.Bool // the server answers nothing
 	slow     atomic.Bool // its etcd does not answer
 	requests atomic.Int64
 }
@@ -80,7 +80,7 @@ func newAPIServer(t *testing.T, name string) *apiserver {
 	return a
 }
 
-// serversOf follows some servers until the test ends.
+// serversOf follows some servers until the end of the test.
 func serversOf(t *testing.T, of ...*apiserver) (*Set, http.RoundTripper) {
 	t.Helper()
 	s, err := openServers(t, of...)
@@ -119,7 +119,7 @@ func openServers(t *testing.T, of ...*apiserver) (*Set, error) {
 	return New(t.Context(), servers, NewMetrics(registry), client.NewMetrics(registry), zap.NewNop())
 }
 
-// says sends a request and returns which server answered.
+// says sends a request and returns the name of the server that answered.
 func says(t *testing.T, way http.RoundTripper, method, body string) (string, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://any.invalid/who", strings.NewReader(body))
@@ -145,7 +145,7 @@ func wantAnswer(t *testing.T, way http.RoundTripper, want string) {
 	}
 }
 
-// checked requests checks of a server until a condition holds.
+// checked requests checks of a server until a condition is true.
 func checked(t *testing.T, s *Set, i int, holds func() bool) {
 	t.Helper()
 	for began := time.Now(); !holds(); time.Sleep(time.Millisecond) {
@@ -173,7 +173,7 @@ func TestNextServerIfOneCannotBeConnectedTo(t *testing.T) {
 	}
 }
 
-// A request that cannot be sent twice is sent once: its sender gets the error.
+// A request that cannot be sent twice is sent once. If it fails, the sender gets the error.
 func TestBodyIsNotSentTwice(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	_, way := serversOf(t, a, b)
@@ -195,7 +195,7 @@ func TestServerThatIsNotReadyIsLeft(t *testing.T) {
 	wantAnswer(t, way, "b")
 	a.ready.Store(true)
 	checked(t, s, 0, func() bool { return testutil.ToFloat64(s.metrics.usable.WithLabelValues(host(t, a))) == 1 })
-	wantAnswer(t, way, "b") // there is no reason to go back
+	wantAnswer(t, way, "b") // there is no reason to return to a
 	b.ready.Store(false)
 	checked(t, s, 1, func() bool { return s.Current() != host(t, b) })
 	wantAnswer(t, way, "a")
@@ -233,7 +233,7 @@ func TestServerThatLagsIsWaitedFor(t *testing.T) {
 	wantAnswer(t, way, "b")
 }
 
-// All servers are at an earlier state and stay there: etcd was restored. Feeds start anew then.
+// If all servers are at an earlier state and stay there, etcd was restored. Feeds then start again.
 func TestRestoreIsBelievedAfterAWhile(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)
@@ -248,7 +248,7 @@ func TestRestoreIsBelievedAfterAWhile(t *testing.T) {
 	wantAnswer(t, way, "a")
 }
 
-// A server that does not answer at all loses its streams, so that they resume elsewhere.
+// If a server does not answer at all, its streams are cut so that they resume at another server.
 func TestStreamsOfADeadServerAreCut(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)
@@ -273,8 +273,8 @@ func TestStreamsOfADeadServerAreCut(t *testing.T) {
 
 var silentStanding = standingAt{err: &url.Error{Op: "Get", Err: context.DeadlineExceeded}, silent: true}
 
-// A server that answers, whatever its etcd does, keeps its streams. So does a silent one if no
-// other is better.
+// A server that answers keeps its streams, even if its etcd does not answer. So does a silent
+// server if no other server is usable.
 func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)
@@ -304,7 +304,8 @@ func TestStreamsStayIfNoServerIsBetter(t *testing.T) {
 	}
 }
 
-// The end of a client's input is passed on, and the server's answer to it comes back.
+// When a client closes its side of a tunnel, the server learns this, and its answer still comes
+// back.
 func TestHalfClosedTunnel(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	_, way := serversOf(t, a, b)
@@ -340,7 +341,8 @@ func upgrade(t *testing.T, way http.RoundTripper) *http.Response {
 	return resp
 }
 
-// The last server left turns out to be of another cluster: its address was reassigned.
+// The last remaining server turns out to belong to another cluster because its address was
+// reassigned.
 func TestTheLastServerBecomesForeign(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)
@@ -355,7 +357,7 @@ func TestTheLastServerBecomesForeign(t *testing.T) {
 	}
 }
 
-// A client that leaves does not count as a server that does not answer.
+// A request that the client cancels does not count as a failure of the server.
 func TestOnesOwnCancellationIsNoFailure(t *testing.T) {
 	a, b := newAPIServer(t, "a"), newAPIServer(t, "b")
 	s, way := serversOf(t, a, b)

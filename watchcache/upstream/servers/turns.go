@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// openingMax bounds the feeds that read their state, or open a watch, at a time. After an
-	// outage, all feeds want to do so at once.
+	// openingMax bounds the number of feeds that read their state or open a watch concurrently.
+	// After an outage, all feeds want to do so.
 	openingMax = 8
-	// turnMax is how long one feed can delay another.
+	// turnMax bounds the time for which one feed can delay another.
 	turnMax = 5 * time.Second
 )
 
-// turns admit feeds to upstream, a few at a time and the most urgent first. While upstream is
-// doubted, turns are shut and admit none.
+// turns admits feeds to upstream, a few at a time and the most urgent first. While upstream is
+// doubted, turns is shut and admits none.
 type turns struct {
 	max int
 	mu  struct {
@@ -33,7 +33,8 @@ type waiter struct {
 	turn    chan struct{}  // closed when the waiter has its turn
 }
 
-// Urgency orders the waiters: open watches lose most by waiting, then the most recent readers.
+// Urgency orders the waiters. Feeds with open watches come first, because they lose most by
+// waiting. Otherwise, the most recently read feed comes first.
 type Urgency struct {
 	Watched bool
 	Used    int64 // moment of the last read
@@ -48,8 +49,8 @@ func (u Urgency) exceeds(v Urgency) bool {
 
 func newTurns(most int) *turns { return &turns{max: most} }
 
-// Wait waits for a turn and returns the function that ends it. After turnMax a turn no longer
-// counts, because upstream may be slow for one resource alone.
+// Wait waits for a turn and returns a function that ends the turn. After turnMax, a turn no longer
+// counts, because upstream may be slow for this one resource only.
 func (t *turns) Wait(ctx context.Context, urgency func() Urgency) (end func(), err error) {
 	w := &waiter{urgency, make(chan struct{})}
 	t.mu.Lock()
@@ -72,7 +73,7 @@ func (t *turns) Wait(ctx context.Context, urgency func() Urgency) (end func(), e
 	}, nil
 }
 
-// leave removes a waiter and returns whether it was still waiting. If not, it has a turn.
+// leave removes a waiter and returns whether it was still waiting. If it was not, it has a turn.
 func (t *turns) leave(w *waiter) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +92,7 @@ func (t *turns) end() {
 	t.nextLocked()
 }
 
-// shut shuts or opens the turns.
+// shut closes or reopens the turns.
 func (t *turns) shut(on bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,7 +100,7 @@ func (t *turns) shut(on bool) {
 	t.nextLocked()
 }
 
-// nextLocked gives the free turns to the most urgent waiters.
+// nextLocked gives free turns to the most urgent waiters.
 func (t *turns) nextLocked() {
 	for !t.mu.shut && t.mu.taken < t.max && len(t.mu.waiting) > 0 {
 		next, most := 0, t.mu.waiting[0].urgency()

@@ -25,29 +25,31 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// Store is a directory of caches. With it, a restart costs upstream a
-// probe, a watch and a metadata list per feed, and costs clients nothing: no state is read again,
-// and their resourceVersions stay valid.
+// Store is a directory of saved caches. With it, a restart costs upstream a probe, a watch and a
+// metadata list per feed, and costs clients nothing: no state is read again, and the clients'
+// resourceVersions stay valid.
 //
-// A restored cache answers no client until two things hold. First, it has reached the revision of
-// the probe at its start, by the stream, or by a side watch if nothing has happened. Second, the
-// metadata of all its objects equals upstream's: after a restore of etcd, upstream may accept a
-// watch from a resourceVersion of the lost history. A file is refused if it comes from another
-// cluster, or from another version of the apiserver, which may write other bytes; if the resource's
-// definition has changed; or if upstream is behind it.
+// A restored cache answers no client until two things hold. First, it has reached the revision of a
+// probe that was sent at the start. The stream brings it there, or a side watch if nothing has
+// happened. Second, the metadata of all its objects equals upstream's, because after a restore of
+// etcd, upstream may accept a watch from a resourceVersion of the lost history.
 //
-// A file is a line with its format, a line with a header in JSON, a dump
-// ([watchcache.Cache.Dump]) and the SHA-256 of all that. It is written under another name and
-// renamed. Only its owner can read it.
+// A file is refused in these cases: it comes from another cluster, or from another version of the
+// apiserver, which may write other bytes; the resource's definition has changed; or the file is
+// newer than upstream.
+//
+// A file consists of a line with its format, a line with a header in JSON, a dump
+// ([watchcache.Cache.Dump]), and the SHA-256 of all these. It is written under another name and
+// then renamed. Only its owner can read it.
 type Store struct {
 	dir    string
-	lock   *os.File // locks the directory: one process may write to it
+	lock   *os.File // locks the directory, so that only one process writes to it
 	origin origin
 	log    *zap.Logger
 }
 
-// origin says where cached bytes come from: another cluster has other objects, and another
-// version of the apiserver may write the same objects differently.
+// origin says where cached bytes come from. Another cluster has other objects, and another version
+// of the apiserver may write the same objects with other bytes.
 type origin struct {
 	Cluster string `json:"cluster"`
 	Server  string `json:"server"`
@@ -59,12 +61,13 @@ type Key struct {
 	Encoding object.Encoding             `json:"encoding"`
 }
 
-// Sorted is the order of keys: by group, version, resource and encoding.
+// Sorted returns the parts of a key in the order in which keys are sorted: group, version,
+// resource, encoding.
 func (k Key) Sorted() []string {
 	return []string{k.GVR.Group, k.GVR.Version, k.GVR.Resource, k.Encoding.String()}
 }
 
-// header describes a file. All of it except the time must match for the file to be used.
+// header describes a file. The file is used only if everything in it except the time matches.
 type header struct {
 	origin
 	Key
@@ -78,10 +81,10 @@ type header struct {
 const (
 	magic      = "watchproxy cache, format 2\n"
 	suffix     = ".cache"
-	askTimeout = 30 * time.Second // for the questions about upstream's origin
+	askTimeout = 30 * time.Second // for the requests for upstream's origin
 )
 
-// ErrUseless says why a saved cache is not used.
+// ErrUseless says that a saved cache cannot be used. Errors that wrap it give the reason.
 var ErrUseless = errors.New("saved cache is of no use")
 
 // Open creates the directory if it is missing, and asks upstream for its origin.
@@ -99,7 +102,7 @@ func Open(ctx context.Context, dir string, client *client.Client, log *zap.Logge
 	return s, nil
 }
 
-// take locks the directory until Close or the end of the process.
+// take locks the directory until Close or until the process ends.
 func (s *Store) take() (err error) {
 	if s.lock, err = os.Open(s.dir); err != nil {
 		return fmt.Errorf("directory of saved caches: %w", err)
@@ -121,7 +124,7 @@ func (s *Store) Close() error { return s.lock.Close() }
 func (s *Store) prepare(ctx context.Context, client *client.Client) error {
 	entries, err := os.ReadDir(s.dir)
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), suffix+"-") { // killed process
+		if strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), suffix+"-") { // left by a killed process
 			err = errors.Join(err, os.Remove(filepath.Join(s.dir, e.Name())))
 		}
 	}
@@ -136,8 +139,8 @@ func (s *Store) prepare(ctx context.Context, client *client.Client) error {
 	return nil
 }
 
-// originOf asks upstream for its origin. If the proxy may not read the cluster's uid, the address
-// replaces it.
+// originOf asks upstream for its origin. If the proxy may not read the cluster's uid, the origin
+// has upstream's address instead.
 func originOf(ctx context.Context, c *client.Client) (o origin, err error) {
 	var version struct {
 		GitVersion string `json:"gitVersion"`
@@ -155,7 +158,7 @@ func originOf(ctx context.Context, c *client.Client) (o origin, err error) {
 	return origin{cluster, version.GitVersion}, nil
 }
 
-// header describes a feed's cache. The definition is set for a custom resource.
+// header describes a feed's cache. definition is set for custom resources only.
 func (s *Store) header(cache *watchcache.Cache, definition string) header {
 	r := cache.Resource()
 	return header{
@@ -173,7 +176,7 @@ func (s *Store) path(key Key) string {
 	return filepath.Join(s.dir, name+suffix)
 }
 
-// nameMax leaves room for a prefix and a suffix: file systems allow names of 255 bytes.
+// nameMax leaves room for a prefix and a suffix, because file systems limit names to 255 bytes.
 const nameMax = 200
 
 // Save writes a feed's cache.
@@ -185,7 +188,7 @@ func (s *Store) Save(cache *watchcache.Cache, definition string) (err error) {
 		return err
 	}
 	path := s.path(h.Key)
-	file, err := os.CreateTemp(s.dir, "."+filepath.Base(path)+"-*") // 0600
+	file, err := os.CreateTemp(s.dir, "."+filepath.Base(path)+"-*") // with mode 0600
 	if err != nil {
 		return err
 	}
@@ -211,7 +214,7 @@ func (s *Store) Save(cache *watchcache.Cache, definition string) (err error) {
 	if err = os.Rename(file.Name(), path); err != nil {
 		return err
 	}
-	_ = file.Close() // already synced
+	_ = file.Close() // the file is already synced
 	return s.sync()
 }
 
@@ -221,7 +224,7 @@ func (s *Store) sync() error {
 	if err != nil {
 		return err
 	}
-	defer dir.Close() //nolint:errcheck // only read from
+	defer dir.Close() //nolint:errcheck // it was only read from
 	return dir.Sync()
 }
 
@@ -233,15 +236,15 @@ func (s *Store) Remove(key Key) error {
 	return nil
 }
 
-// Load fills an empty cache from its file, unless the file is ahead of upstream. The error says why
-// it did not: fs.ErrNotExist, ErrUseless, or another one if the file could not be read.
+// Load fills an empty cache from its file, unless the file is newer than upstream. The error says
+// why it did not: fs.ErrNotExist, ErrUseless, or another error if the file could not be read.
 func (s *Store) Load(cache *watchcache.Cache, definition string, upstreamAt uint64) error {
 	want := s.header(cache, definition)
 	file, err := os.Open(s.path(want.Key))
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // only read from
+	defer file.Close() //nolint:errcheck // it was only read from
 	if err := checkSum(file); err != nil {
 		return err
 	}
@@ -307,7 +310,8 @@ func readHeader(from *bufio.Reader) (h header, err error) {
 	return h, nil
 }
 
-// Saved lists the feeds that have files. It removes invalid files, which nothing else would remove.
+// Saved lists the feeds that have files. It removes invalid files, because nothing else would do
+// so.
 func (s *Store) Saved() (keys []Key, err error) {
 	entries, err := os.ReadDir(s.dir)
 	for _, e := range entries {
@@ -333,7 +337,7 @@ func (s *Store) keyOf(path string) (key Key, err error) {
 	if err != nil {
 		return key, err
 	}
-	defer file.Close() //nolint:errcheck // only read from
+	defer file.Close() //nolint:errcheck // it was only read from
 	h, err := readHeader(bufio.NewReader(file))
 	if err != nil {
 		return key, err
