@@ -22,7 +22,8 @@ import (
 	apiobject "github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// plainBody undoes what the transport adds: it takes a body of one gzip member.
+// plainBody decompresses a body, which must be a single gzip member, and returns other bodies
+// unchanged.
 func plainBody(r cluster.Answer) ([]byte, error) {
 	if r.Header.Get("Content-Encoding") == "" {
 		return r.Body, nil
@@ -41,7 +42,7 @@ func plainBody(r cluster.Answer) ([]byte, error) {
 }
 
 // opened returns a body without the parts that the contract leaves open. Rules read JSON, so a body
-// in another format is first shown as JSON.
+// in another format is first converted to JSON.
 func opened(r cluster.Answer, open Rule) ([]byte, error) {
 	body, err := plainBody(r)
 	if err != nil || open == nil {
@@ -65,8 +66,8 @@ func opened(r cluster.Answer, open Rule) ([]byte, error) {
 	return open(body)
 }
 
-// shownAsJSON shows a protobuf list as its metadata and its unchanged items, and any other body as
-// its bytes.
+// shownAsJSON returns a protobuf list as JSON with its metadata and its unchanged items, and any
+// other body as a JSON string of its bytes.
 func shownAsJSON(body []byte) ([]byte, error) {
 	envelope, err := OpenEnvelope(body)
 	if err != nil {
@@ -81,7 +82,7 @@ func shownAsJSON(body []byte) ([]byte, error) {
 		}
 		s.TypeMeta = metav1.TypeMeta{Kind: envelope.Kind, APIVersion: envelope.APIVersion}
 		return json.Marshal(s)
-	case !strings.HasSuffix(envelope.Kind, "List"), envelope.APIVersion == "meta.k8s.io/v1beta1": // whose fields have other numbers
+	case !strings.HasSuffix(envelope.Kind, "List"), envelope.APIVersion == "meta.k8s.io/v1beta1": // lists of that version have other field numbers
 		shown["message"] = envelope.Raw
 		return json.Marshal(shown)
 	}
@@ -104,7 +105,7 @@ func shownAsJSON(body []byte) ([]byte, error) {
 	return json.Marshal(shown)
 }
 
-// eventsAsJSON shows the events of a watch in protobuf.
+// eventsAsJSON converts the events of a protobuf watch.
 func eventsAsJSON(body []byte) (shown []byte, err error) {
 	for len(body) >= 4 {
 		n := 4 + int(binary.BigEndian.Uint32(body))
@@ -128,8 +129,8 @@ func eventsAsJSON(body []byte) (shown []byte, err error) {
 	return shown, err
 }
 
-// written checks that a list has the same bytes after it is decoded into the API's own types and
-// encoded again.
+// written checks that a list is still the same bytes after it is decoded into the API's own types
+// and encoded again.
 func written(body []byte, envelope runtime.Unknown, meta metav1.ListMeta, items [][]byte) error {
 	list := metav1.PartialObjectMetadataList{ListMeta: meta}
 	raw, err := list.Marshal()
@@ -147,7 +148,7 @@ func written(body []byte, envelope runtime.Unknown, meta metav1.ListMeta, items 
 	return err
 }
 
-// noLarger checks that a compressed list is no larger than the apiserver's.
+// noLarger checks that the proxy's compressed list is no larger than the apiserver's.
 func noLarger(want, got cluster.Answer) error {
 	if want.Header.Get("Content-Encoding") == "gzip" && len(got.Body) > len(want.Body) {
 		return fmt.Errorf("%d bytes of gzip, the apiserver's are %d", len(got.Body), len(want.Body))
@@ -157,13 +158,13 @@ func noLarger(want, got cluster.Answer) error {
 
 var age = regexp.MustCompile(`"(\d+[ydhms])+"`)
 
-// columns matches the column definitions of a Table. Only the first event of a watch of Tables
-// should have them. But the apiserver sends an event that it has encoded for one watch to other
-// watches too, so any event may have them.
+// columns matches the column definitions of a Table. Normally, only the first event of a watch of
+// Tables has them. But the apiserver also sends the event that it encoded for one watch to other
+// watches, so any event may have them.
 var columns = regexp.MustCompile(`"columnDefinitions":(null|\[[^\]]*\]),`)
 
 // Settled returns an event without the parts that the contract leaves open: the resourceVersion of
-// a bookmark, ages, and columns.
+// a bookmark, ages, and column definitions.
 func Settled(e Event) []byte {
 	switch {
 	case bytes.Contains(e.Line, []byte(`"kind":"Table"`)):

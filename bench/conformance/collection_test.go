@@ -20,16 +20,16 @@ type collection struct {
 	kind       string
 	namespaced bool
 
-	one string // an object, in the namespace "a" if there are namespaces
+	one string // the name of an object, in the namespace "a" if the resource is namespaced
 
-	// uncached tells that the apiserver answers directly from etcd. The proxy then forwards reads
+	// uncached is true if the apiserver answers directly from etcd. The proxy then forwards reads
 	// of the most recent state.
 	uncached bool
-	// excluded tells that the proxy's configuration excludes the resource.
+	// excluded is true if the proxy's configuration excludes the resource.
 	excluded bool
 
 	// These are set by seed. At the resourceVersion past, the proxy already follows the collection,
-	// and its state differs from now.
+	// and the collection's state differs from the state at now.
 	past, now uint64
 }
 
@@ -40,13 +40,13 @@ var (
 	namespaces = &collection{name: "namespaces", root: "/api/v1", resource: "namespaces", kind: "Namespace", one: "a"}
 	leases     = &collection{name: "leases", root: "/apis/coordination.k8s.io/v1", resource: "leases", kind: "Lease", namespaced: true, one: "leader"}
 	endpoints  = &collection{name: "endpoints, deprecated", root: "/api/v1", resource: "endpoints", kind: "Endpoints", namespaced: true, one: "backends"}
-	// Custom resources. All versions of widgets are the same objects.
+	// Custom resources. All versions of widgets have the same objects.
 	widgets      = &collection{name: "widgets", root: "/apis/example.com/v1", resource: "widgets", kind: "Widget", namespaced: true, one: "numbers"}
 	widgetsV2    = &collection{name: "widgets v2", root: "/apis/example.com/v2", resource: "widgets", kind: "Widget", namespaced: true, one: "numbers"}
 	widgetsAlpha = &collection{name: "widgets v1alpha1, deprecated", root: "/apis/example.com/v1alpha1", resource: "widgets", kind: "Widget", namespaced: true, one: "numbers"}
 	planets      = &collection{name: "planets", root: "/apis/example.com/v1", resource: "planets", kind: "Planet", one: "earth"}
 
-	// Events of both groups are the same objects.
+	// Both groups of events have the same objects.
 	coreEvents = &collection{name: "events", root: "/api/v1", resource: "events", kind: "Event", namespaced: true, one: "started", uncached: true}
 	newEvents  = &collection{name: "events of events.k8s.io", root: "/apis/events.k8s.io/v1", resource: "events", kind: "Event", namespaced: true, one: "started", uncached: true}
 
@@ -54,15 +54,16 @@ var (
 		pods, configMaps, nodes, namespaces, leases, endpoints, widgets, widgetsV2, widgetsAlpha, planets, coreEvents, newEvents,
 	}
 
-	// samples has one resource of each sort: namespaced and cluster-wide, built-in and custom, and
-	// without a cache in the apiserver.
+	// samples has one resource of each kind: namespaced and cluster-scoped, built-in and custom,
+	// and one without a cache in the apiserver.
 	samples = []*collection{configMaps, nodes, widgets, planets, coreEvents}
 )
 
 // all is the path of the whole collection.
 func (c *collection) all() string { return c.root + "/" + c.resource }
 
-// in is the path of the part in one namespace; of the whole if there are no namespaces.
+// in is the path of the collection in one namespace, or of the whole collection if it has no
+// namespaces.
 func (c *collection) in(namespace string) string {
 	if !c.namespaced {
 		return c.all()
@@ -70,8 +71,8 @@ func (c *collection) in(namespace string) string {
 	return c.root + "/namespaces/" + namespace + "/" + c.resource
 }
 
-// object is one object to be written. Fields are its top level beside kind, apiVersion and
-// metadata; meta is what metadata holds beside name and namespace.
+// object is one object to write. fields holds its top level except kind, apiVersion and metadata.
+// meta holds its metadata except name and namespace.
 type object struct {
 	of              *collection
 	namespace, name string
@@ -103,8 +104,8 @@ func (c *collection) apiVersion() string {
 	return c.root[len("/apis/"):]
 }
 
-// write sends a change to the apiserver and returns the resourceVersion of the answer. For a
-// deletion it returns 0, because the answers to deletions vary.
+// write sends a change to the apiserver and returns the resourceVersion in the answer. For a
+// deletion it returns 0, because not every answer has one.
 func write(ctx context.Context, method, target, body string) (uint64, error) {
 	r := request{Method: method, Target: target, Body: body}.With("Content-Type", "application/json")
 	if method == http.MethodPatch {
@@ -135,23 +136,23 @@ func (o object) bind(ctx context.Context, node string) error {
 	return err
 }
 
-// patchStatus changes what an object's controller would.
+// patchStatus makes a change that an object's controller would make.
 func (o object) patchStatus(ctx context.Context, patch string) (uint64, error) {
 	return write(ctx, http.MethodPatch, o.path()+"/status", patch)
 }
 
-// remove deletes at once, without the grace that a pod on a node would get, nor the finalizer of a
-// replicationcontroller.
+// remove deletes an object immediately: without the grace period of a pod on a node, and without
+// the finalizer of a replicationcontroller.
 func (o object) remove(ctx context.Context) error {
 	_, err := write(ctx, http.MethodDelete, o.path(), `{"gracePeriodSeconds":0,"propagationPolicy":"Background"}`)
 	if err == nil && o.of == namespaces {
-		// There is no controller that would empty it first.
+		// No controller runs that would empty the namespace first.
 		_, err = write(ctx, http.MethodPut, o.path()+"/finalize", o.json())
 	}
 	return err
 }
 
-// createT is create for objects that the test needs.
+// createT is create, but fails the test on error.
 func (o object) createT(tb testing.TB) uint64 {
 	tb.Helper()
 	rv, err := o.create(tb.Context())

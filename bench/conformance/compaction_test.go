@@ -10,7 +10,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// another starts an apiserver and a proxy in front of it. The rest of the test uses both.
+// another starts an apiserver and a proxy in front of it. They replace the others for the rest of
+// the test.
 func another(t *testing.T, options cluster.Options) *cluster.APIServer {
 	t.Helper()
 	server := cluster.APIServerT(t, options)
@@ -18,8 +19,8 @@ func another(t *testing.T, options cluster.Options) *cluster.APIServer {
 	return server
 }
 
-// anotherProxy starts a proxy with its own settings in front of an apiserver. The rest of the test
-// uses both as the user of a token.
+// anotherProxy starts a proxy with its own settings in front of an apiserver. Both replace the
+// others for the rest of the test. Requests use the given token.
 func anotherProxy(t *testing.T, server *cluster.APIServer, token, settings string) {
 	t.Helper()
 	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: server.KubeconfigT(t, server.URL, token), Settings: settings})
@@ -31,9 +32,9 @@ func anotherProxy(t *testing.T, server *cluster.APIServer, token, settings strin
 	speakTo(t, server, token, proxy, "")
 }
 
-// Compacted revisions are gone: for reads of exact states, for continue tokens, and for watches of
-// resources without a cache in the apiserver. A proxy that starts a feed afterwards knows no more
-// than the apiserver.
+// After a compaction, old revisions are gone for reads of exact states, for continue tokens, and
+// for watches of resources without a cache in the apiserver. A proxy that starts a feed after the
+// compaction knows no more history than the apiserver.
 func TestCompaction(t *testing.T) {
 	another(t, cluster.Options{Flags: []string{"--etcd-compaction-interval=1s"}})
 	if err := defineCustom(t.Context()); err != nil {
@@ -52,7 +53,7 @@ func TestCompaction(t *testing.T) {
 			}
 		}
 	}
-	// Every 15 seconds the apiserver's cache checks for compacted revisions.
+	// The apiserver's cache checks for compacted revisions every 15 seconds.
 	for _, c := range samples {
 		exact := fmt.Sprintf("%s?resourceVersionMatch=Exact&resourceVersion=%d", c.all(), gone[c])
 		await(t, get(exact), 410)
@@ -62,8 +63,8 @@ func TestCompaction(t *testing.T) {
 		rows = append(rows, compacted(t, c, gone[c])...)
 	}
 	checkTogether(t, rows)
-	// If too many watches come from before its history, the proxy itself answers that they are too
-	// old.
+	// If many watches start before the proxy's history, the proxy stops forwarding them and answers
+	// itself that they are too old.
 	for range 32 {
 		openPairUnseen(t, get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", configMaps.all(), gone[configMaps])))
 	}
@@ -73,7 +74,7 @@ func TestCompaction(t *testing.T) {
 	}.run(t)
 }
 
-// compacted are requests that have to do with a resourceVersion of before the compaction.
+// compacted returns requests that use a resourceVersion from before the compaction.
 func compacted(t *testing.T, c *collection, rv uint64) (rows []row) {
 	t.Helper()
 	prefix := "/"
@@ -109,7 +110,8 @@ func compacted(t *testing.T, c *collection, rv uint64) (rows []row) {
 		target := fill.Replace(c.all() + "?" + f.query)
 		rows = append(rows, row{name: c.name + ", " + f.name, request: get(target), status: f.status, from: c.source(f.from), open: f.open, says: f.says})
 	}
-	// The answer to an expired token brings another one, for the rest as it is now.
+	// The answer to an expired token contains another one, which continues the list at the present
+	// state.
 	expired := must(t, apiserver, get(fill.Replace(c.all()+"?limit=1&continue=$TOKEN")), 410)
 	next := gjson.GetBytes(expired.Body, "metadata.continue").Str
 	return append(rows, row{name: c.name + ", the rest", request: get(c.all() + "?limit=1&continue=" + next), status: 200, from: c.source(ifCached), open: rest})

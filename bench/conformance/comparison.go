@@ -13,20 +13,21 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// comparedHeaders are those that must be the same in both answers. Date, the ids of the apiserver's
-// flow control, and how the length of the body is told (Content-Length or chunks) are left out.
+// comparedHeaders are the headers that must be the same in both answers. They do not include Date,
+// the ids of the apiserver's flow control, and the headers for the length of the body
+// (Content-Length or chunks).
 var comparedHeaders = []string{
 	"Content-Type", "Cache-Control", "Retry-After", "Warning", "Vary", "Allow", "Location", "Etag", "Www-Authenticate",
 	"X-Content-Type-Options", "Content-Encoding",
 }
 
 // Rule removes the parts of a body that the contract leaves open. It returns an error if the body
-// itself breaks the contract.
+// breaks the contract on its own.
 type Rule func(body []byte) ([]byte, error)
 
 // SomeState is the rule for lists without an exact resourceVersion. They may show any state that is
-// not older than rv. Only the digits of the list's own resourceVersion may differ, there and in its
-// continue token.
+// not older than rv. Only the digits of the list's own resourceVersion may differ, in its metadata
+// and in its continue token.
 func SomeState(rv uint64) Rule {
 	return func(body []byte) ([]byte, error) {
 		if gjson.GetBytes(body, "kind").Str == "Status" {
@@ -57,9 +58,9 @@ func SomeState(rv uint64) Rule {
 	}
 }
 
-// ExactPage is the rule of pages at an exact resourceVersion. The apiserver's cache answers them
-// while it has that state, and etcd afterwards. In continue tokens the cache writes keys with a
-// leading slash, and etcd without.
+// ExactPage is the rule for pages at an exact resourceVersion. The apiserver's cache answers them
+// while it has that state; afterwards etcd does. In continue tokens from the cache, keys have a
+// leading slash; in tokens from etcd they have none.
 func ExactPage(body []byte) ([]byte, error) {
 	token := gjson.GetBytes(body, "metadata.continue")
 	if token.Str == "" {
@@ -76,7 +77,8 @@ func replaceAt(body []byte, at, length int, by string) []byte {
 	return slices.Concat(body[:at], []byte(by), body[at+length:])
 }
 
-// Compare tells how the proxy's answer differs from the apiserver's, nil if it does not.
+// Compare describes how the proxy's answer differs from the apiserver's. It returns nil if they are
+// equal.
 func Compare(want, got cluster.Answer, open Rule) error {
 	if got.Status != want.Status {
 		return fmt.Errorf("status %d instead of %d\n%s", got.Status, want.Status, excerpts(want.Body, got.Body))
@@ -103,7 +105,7 @@ func Compare(want, got cluster.Answer, open Rule) error {
 	return noLarger(want, got)
 }
 
-// excerpts shows where two bodies begin to differ.
+// excerpts shows the parts of two bodies where they begin to differ.
 func excerpts(want, got []byte) string {
 	const around = 120
 	at := 0

@@ -12,8 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// A long list in any form is compressed if the client accepts gzip. It is the apiserver's list, and
-// no larger. The proxy compresses each page only once.
+// A long list in any form is compressed if the client accepts gzip. The compressed list has the
+// apiserver's content and is no larger. The proxy compresses each page only once.
 func TestCompressedLists(t *testing.T) {
 	homes := newNamespaces(t, "compressed", 2)
 	small := &collection{name: "small objects", root: "/api/v1", resource: "serviceaccounts", kind: "ServiceAccount", namespaced: true}
@@ -53,14 +53,14 @@ func TestCompressedLists(t *testing.T) {
 
 var compressedForms = slices.DeleteFunc(slices.Clone(forms), func(f form) bool { return !f.gzip || f.forwarded })
 
-// compressed asks for a list in forms that are compressed from the cache.
+// compressed requests a list in the forms whose compressed pages the proxy keeps.
 func compressed(t *testing.T, path string) {
 	t.Helper()
 	for _, f := range lots(path, compressedForms) {
 		r, _ := f.of(get(path))
 		row{name: path + ", " + f.String(), request: r, status: 200, from: cache}.run(t)
 		if f.name == "YAML" || f.name == "indented" || strings.Contains(path, "labelSelector") {
-			continue // made for each request
+			continue // made separately for each request
 		}
 		before := derivedMisses(t)
 		want, got := must(t, apiserver, r, 200), must(t, proxied, r, 200)
@@ -75,8 +75,8 @@ func compressed(t *testing.T, path string) {
 	}
 }
 
-// anUpdate checks that an update makes the proxy compress the changed page and the page after it
-// again, once.
+// anUpdate checks that after an update, the proxy compresses only the changed page and the page
+// after it again, once each.
 func anUpdate(t *testing.T, c *collection, home string) {
 	t.Helper()
 	list := get(c.all()+"?resourceVersion=0").With("Accept-Encoding", "gzip")
@@ -118,7 +118,7 @@ func derivedMisses(t *testing.T) int {
 	return int(m.Sum("watchproxy_derived_misses_total"))
 }
 
-// A list at the threshold is compressed. A shorter one is not.
+// A list is compressed if it reaches the threshold. A shorter list is not.
 func TestCompressionThreshold(t *testing.T) {
 	const threshold = 128 << 10
 	home := newNamespaces(t, "threshold", 1)[0]

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The test compares watches that end by themselves as a whole, including their end.
+// The test reads watches that end by themselves to their end and compares everything.
 func TestFiniteWatches(t *testing.T) {
 	var rows []row
 	for _, c := range samples {
@@ -52,8 +52,8 @@ func TestFiniteWatches(t *testing.T) {
 	))
 }
 
-// historyRows are watches from before some writes. These are recent, as the apiserver keeps events
-// for 75 seconds only.
+// historyRows are watches from before some writes. These writes are recent, because the apiserver
+// keeps events for only 75 seconds.
 func historyRows(t *testing.T, c *collection) (rows []row) {
 	t.Helper()
 	s := newScript(t, c)
@@ -74,8 +74,8 @@ func historyRows(t *testing.T, c *collection) (rows []row) {
 	return append(rows, row{name: c.name + ", nothing", request: get(target), status: 200, from: cache})
 }
 
-// brief returns the query of a watch that ends soon after all existing events have come. etcd takes
-// longer for past events.
+// brief returns the query of a watch that ends soon after all existing events have come. From etcd,
+// past events take longer to come.
 func (c *collection) brief() string {
 	if c.uncached {
 		return "watch=true&timeoutSeconds=3"
@@ -83,11 +83,11 @@ func (c *collection) brief() string {
 	return "watch=true&timeoutSeconds=1"
 }
 
-// The proxy forwards watches from before its history. In a crowd, some of these watches get "too
-// old resource version", like watches from before the apiserver's history.
+// The proxy forwards watches that start before its history. If there are many of them, some get
+// "too old resource version", like watches that start before the apiserver's history.
 func TestCrowdOfLateWatches(t *testing.T) {
 	const crowd = 32
-	late := get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", endpoints.all(), old)) // which the apiserver has, as few are written
+	late := get(fmt.Sprintf("%s?watch=true&resourceVersion=%d", endpoints.all(), old)) // the apiserver has this history, because few endpoints are written
 	for range crowd {
 		openPairUnseen(t, late)
 	}
@@ -99,14 +99,14 @@ func TestCrowdOfLateWatches(t *testing.T) {
 	})
 }
 
-// Watches that the cache never answers are forwarded without a bound on their number.
+// There is no limit for forwarded watches that the cache can never answer.
 func TestCrowdOfForwardedWatches(t *testing.T) {
 	for range 100 {
 		openPairUnseen(t, get(coreEvents.in("a")+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"))
 	}
 }
 
-// The error of a wrong watch comes before the watch begins.
+// If a watch request is invalid, the error comes instead of the stream.
 func TestRefusedWatches(t *testing.T) {
 	for _, c := range samples {
 		t.Run(c.name, func(t *testing.T) {
@@ -142,12 +142,12 @@ func TestRefusedWatches(t *testing.T) {
 	}
 }
 
-// A watch that asks for bookmarks gets one shortly before it times out, so that its client can go
-// on from there.
+// A watch with bookmarks gets one shortly before it times out, so that its client can resume from
+// there.
 func TestLastBookmark(t *testing.T) {
 	const lifetime = 4 * time.Second
 	var streams []*stream
-	var unseen []uint64 // of a write that no watch sees
+	var unseen []uint64 // resourceVersions of writes that no watch sees
 	cs := []*collection{pods, nodes, leases, widgets, planets, coreEvents}
 	began := time.Now()
 	for _, c := range cs {
@@ -185,15 +185,15 @@ func TestLastBookmark(t *testing.T) {
 	}
 }
 
-// watched is what came on a watch until its end.
+// watched is what a watch delivered until its end.
 type watched struct {
-	name        string // of the server
+	name        string // the server's name
 	events      []Event
 	err         error
 	last, ended time.Time // when the last event and the end came
 }
 
-// toEnd reads watches side by side.
+// toEnd reads watches concurrently.
 func toEnd(streams []*stream) []watched {
 	all := make([]watched, len(streams))
 	var reading sync.WaitGroup
@@ -212,10 +212,11 @@ func toEnd(streams []*stream) []watched {
 	return all
 }
 
-// check checks a watch with bookmarks only against its lifetime, which began between two times.
+// check checks a watch that got only bookmarks. Its lifetime began between the times after and
+// before.
 func (w *watched) check(t *testing.T, unseen uint64, after, before time.Time, lifetime time.Duration) {
 	t.Helper()
-	// The apiserver looks for due bookmarks once a second.
+	// The apiserver checks once a second which bookmarks are due.
 	const early = 3500 * time.Millisecond
 	if w.err != nil || len(w.events) == 0 {
 		t.Fatalf("%s: %d bookmarks, %v", w.name, len(w.events), w.err)

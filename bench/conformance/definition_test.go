@@ -21,7 +21,7 @@ type gadgets struct {
 	t *testing.T
 }
 
-// newGadgets defines a resource without earlier requests.
+// newGadgets defines a resource for which there was no request yet.
 func newGadgets(t *testing.T, versions ...string) *gadgets {
 	t.Helper()
 	plural := strings.ReplaceAll(unique("gadgets"), "-", "")
@@ -44,7 +44,7 @@ func (g *gadgets) define(versions ...string) {
 	await(g.t, get(g.all()), http.StatusOK)
 }
 
-// redefine replaces the versions.
+// redefine replaces the versions of the definition.
 func (g *gadgets) redefine(versions ...string) {
 	g.t.Helper()
 	writeT(g.t, http.MethodPatch, g.definition(), `{"spec":{"versions":[`+strings.Join(versions, ",")+`]}}`)
@@ -56,11 +56,11 @@ func (g *gadgets) add(name, color string) {
 	o.createT(g.t)
 }
 
-// cached waits until the proxy answers from its cache, and checks each answer until then.
+// cached waits until the proxy answers from its cache. Until then it checks each answer.
 func (g *gadgets) cached(target string) {
 	g.t.Helper()
 	path, _, _ := strings.Cut(target, "?")
-	must(g.t, apiserver, get(path+"?limit=1"), http.StatusOK) // its own cache of the version may have just begun
+	must(g.t, apiserver, get(path+"?limit=1"), http.StatusOK) // the apiserver's own cache of this version may have just started
 	var last error
 	for end := time.Now().Add(streamLimit); time.Now().Before(end); {
 		r := row{request: get(target), status: 200, from: cache, open: SomeState(0)}
@@ -75,7 +75,7 @@ func (g *gadgets) cached(target string) {
 	g.t.Fatalf("%s is not answered from the cache: %v", target, last)
 }
 
-// ended reads a watch to its end, which has to be a clean one.
+// ended reads a watch to its end, which must be clean.
 func (g *gadgets) ended(s *stream) {
 	g.t.Helper()
 	timeout := time.After(streamLimit)
@@ -97,7 +97,8 @@ func (g *gadgets) ended(s *stream) {
 	}
 }
 
-// same checks that for a while every answer equals the apiserver's, from the cache or forwarded.
+// same checks for a while that every answer equals the apiserver's, whether it comes from the cache
+// or is forwarded.
 func (g *gadgets) same(targets ...string) {
 	g.t.Helper()
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && !g.t.Failed(); {
@@ -107,7 +108,7 @@ func (g *gadgets) same(targets ...string) {
 				g.t.Fatal(err)
 			}
 			if want.Status == http.StatusTooManyRequests || got.Status == http.StatusTooManyRequests {
-				continue // upstream is initializing; both asked it, one of them too early
+				continue // upstream is initializing, and one of the two asked it too early
 			}
 			var open rule
 			if want.Status == http.StatusOK {
@@ -125,8 +126,9 @@ func sized(version string) string {
 	return strings.Replace(version, `"color":{"type":"string"}`, `"color":{"type":"string"},"size":{"type":"integer","default":2}`, 1)
 }
 
-// A change of the schema changes the bytes of objects, though not their resourceVersions. After
-// upstream serves the new schema, the proxy serves no object from a cache of the old schema.
+// A change of the schema changes the bytes of objects without changing their resourceVersions. Once
+// upstream serves the new schema, the proxy no longer serves objects that it cached under the old
+// schema.
 func TestSchemaChange(t *testing.T) {
 	g := newGadgets(t, version("v1", true, ""))
 	g.add("one", "red")
@@ -143,7 +145,7 @@ func TestSchemaChange(t *testing.T) {
 	}
 }
 
-// Selectable fields are read from the definition, and followed.
+// The proxy reads selectable fields from the definition and follows changes of them.
 func TestSelectableFieldsChange(t *testing.T) {
 	g := newGadgets(t, version("v1", true, ""), version("v2", false, ""))
 	g.add("one", "red")
@@ -177,8 +179,8 @@ func TestVersionRemoved(t *testing.T) {
 	g.cached(g.all() + "?resourceVersion=0")
 }
 
-// With a deleted definition its objects are gone. A new definition of the same name begins without
-// objects.
+// When a definition is deleted, its objects are gone. A new definition of the same name begins
+// without objects.
 func TestDefinitionDeletedAndRecreated(t *testing.T) {
 	g := newGadgets(t, version("v1", true, ""))
 	g.add("one", "red")
@@ -199,8 +201,8 @@ func TestDefinitionDeletedAndRecreated(t *testing.T) {
 	}
 }
 
-// The proxy caches a new definition's objects from the first request on, even if it got requests
-// for the resource before.
+// The proxy caches the objects of a new definition from the first request on, even if there were
+// requests for the resource before.
 func TestDefinitionAppears(t *testing.T) {
 	plural := strings.ReplaceAll(unique("late"), "-", "")
 	target := "/apis/example.com/v1/" + plural
@@ -211,8 +213,8 @@ func TestDefinitionAppears(t *testing.T) {
 	g.cached(target)
 }
 
-// All watches of a resource end when its definition changes, and come back at once. They come back
-// to the cache.
+// When the definition changes, all watches of its resource end, and their clients reconnect
+// together. The cache serves all of them again.
 func TestCrowdAfterARedefinition(t *testing.T) {
 	const crowd = 40
 	g := newGadgets(t, version("v1", true, ""))

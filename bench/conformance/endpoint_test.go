@@ -9,13 +9,13 @@ import (
 type (
 	// request is what a row sends.
 	request = cluster.Request
-	// reply is what came back. The body of a watch is not read.
+	// reply is the answer. If the request is a watch, its body has not been read.
 	reply = cluster.Answer
 )
 
 func get(target string) request { return cluster.Get(target) }
 
-// must asks for what the test itself needs.
+// must sends a request that the test depends on, and fails the test if the status differs.
 func must(tb testing.TB, e *cluster.Endpoint, r request, status int) reply {
 	tb.Helper()
 	got := e.AskT(tb, r)

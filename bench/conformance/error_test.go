@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// This user may do nothing, and the proxy must not answer with its own identity's rights.
+// This user has no rights, and the proxy must not use its own rights to answer.
 func TestForbidden(t *testing.T) {
 	if *rights != "" {
 		t.Skip("-rbac: a proxy that authenticates refuses itself who has no identity; what it says to those who may not, package access compares")
@@ -47,11 +47,11 @@ func TestForbidden(t *testing.T) {
 	))
 }
 
-// Both servers refuse a method that a resource does not serve in the same words.
+// If a resource does not support a method, both servers refuse it in the same words.
 func TestRefusedMethods(t *testing.T) {
 	var rows []row
 	for _, c := range samples {
-		custom := c.root == widgets.root // whose handler looks at the request before it knows the method
+		custom := c.root == widgets.root // the handler of custom resources looks at the request before the method
 		for _, f := range []struct {
 			method, target    string
 			builtin, ofCustom int
@@ -96,7 +96,7 @@ func TestAggregatedServerDown(t *testing.T) {
 		ctx := context.WithoutCancel(t.Context())
 		_, err := write(ctx, http.MethodDelete, apiservices+"/"+name, "")
 		if err == nil {
-			err = eventually(ctx, apiserver, get(things), 404) // or it still shows in what others see of discovery
+			err = eventually(ctx, apiserver, get(things), 404) // otherwise discovery may still list it for other tests
 		}
 		if err != nil {
 			t.Error(err)

@@ -27,7 +27,7 @@ func TestFields(t *testing.T) {
 	checkTogether(t, watches)
 }
 
-// The fields of a custom resource are the fields in its definition, of three types.
+// A custom resource has the fields of its definition, here of three types.
 func TestCustomFields(t *testing.T) {
 	g := newGadgets(t, typed)
 	home := newNamespaces(t, "fields", 1)[0]
@@ -38,7 +38,7 @@ func TestCustomFields(t *testing.T) {
 	checkTogether(t, s.watches(home))
 }
 
-// If an object was written in another version, where the field has no type, the selector compares
+// If an object was written in another version in which the field has no type, the selector compares
 // the value as the apiserver prints it.
 func TestFieldsOfAnotherVersion(t *testing.T) {
 	g := newGadgets(t, typed, untyped)
@@ -70,7 +70,7 @@ func (s *selectables) check(t *testing.T, home string, last uint64) {
 	checkTogether(t, append(s.rows(home, last), s.refused(home)...))
 }
 
-// catchUp waits until both servers have got to a resourceVersion.
+// catchUp waits until both servers have reached a resourceVersion.
 func catchUp(t *testing.T, c *collection, rv uint64) {
 	t.Helper()
 	for _, e := range []*cluster.Endpoint{apiserver, proxied} {
@@ -80,7 +80,7 @@ func catchUp(t *testing.T, c *collection, rv uint64) {
 	}
 }
 
-// rows are the lists by each field.
+// rows returns lists that select by each field.
 func (s *selectables) rows(home string, last uint64) (rows []row) {
 	recent := SomeState(last)
 	for i, f := range s.fields {
@@ -114,12 +114,12 @@ func (s *selectables) rows(home string, last uint64) (rows []row) {
 	return rows
 }
 
-// is returns a requirement for the field.
+// is returns a requirement on the field.
 func (f field) is(operator, value string) string {
 	return f.label + operator + fields.EscapeValue(value)
 }
 
-// refused returns requests with selectors by fields that the collection does not have.
+// refused returns requests that select by fields that the collection does not have.
 func (s *selectables) refused(home string) (rows []row) {
 	for _, label := range s.foreign {
 		for _, query := range []string{"?resourceVersion=0&", "?", "?watch=true&resourceVersion=0&", "?watch=true&"} {
@@ -130,7 +130,7 @@ func (s *selectables) refused(home string) (rows []row) {
 	return rows
 }
 
-// watches returns watches that begin with the selected objects and end soon.
+// watches returns watches that begin with the selected objects and end soon afterwards.
 func (s *selectables) watches(home string) (rows []row) {
 	for _, f := range s.fields {
 		for _, operator := range []string{"=", "!="} {
@@ -150,13 +150,13 @@ var (
 	errSomething = errors.New("something is selected")
 )
 
-// selected tells whether a list, or a Table, shows anything.
+// selected tells whether a list or a Table contains anything.
 func selected(body []byte) bool {
 	return gjson.GetBytes(body, "items.0").Exists() || gjson.GetBytes(body, "rows.0").Exists()
 }
 
-// something is the rule for lists that must not be empty: an empty list would prove nothing about a
-// selector.
+// something is the rule for lists that must not be empty, because an empty list would prove nothing
+// about a selector.
 func something(open rule) rule {
 	return func(body []byte) ([]byte, error) {
 		if !selected(body) {
@@ -166,7 +166,7 @@ func something(open rule) rule {
 	}
 }
 
-// nothing is the rule of lists that must be empty.
+// nothing is the rule for lists that must be empty.
 func nothing(open rule) rule {
 	return func(body []byte) ([]byte, error) {
 		if selected(body) {

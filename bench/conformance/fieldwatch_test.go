@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// passage is how objects come into a selection by a field and leave it again.
+// passage describes how objects enter a selection by a field and leave it again.
 type passage struct {
 	of          *collection
-	selector    string // its opposite is watched as well
+	selector    string // the opposite selector is watched as well
 	fields      map[string]any
 	enter       string // a patch
 	leave       string
-	subresource string      // that is patched
-	watched     *collection // the collection under another name; nil: the same
+	subresource string      // the subresource to patch
+	watched     *collection // the same collection under another name; nil if it has only one
 }
 
 func passages(gadgets *collection) []passage {
@@ -40,8 +40,9 @@ func passages(gadgets *collection) []passage {
 	}
 }
 
-// An object enters a selection, changes in it, leaves it, and is deleted inside and outside of it.
-// The watches of the selection and of its opposite show this with the apiserver's events.
+// An object enters a selection, changes in it and leaves it. Objects are also deleted, both inside
+// and outside of the selection. Watches of the selection and of its opposite must show the
+// apiserver's events.
 func TestFieldWatches(t *testing.T) {
 	g := newGadgets(t, typed)
 	home := newNamespaces(t, "passage", 1)[0]
@@ -56,7 +57,7 @@ func TestFieldWatches(t *testing.T) {
 
 func (p passage) check(t *testing.T, home string) {
 	name := unique("passage")
-	catchUp(t, p.watched, 1) // a cache that a read has started knows nothing of before
+	catchUp(t, p.watched, 1) // a cache that was just started by a read has no earlier history
 	before := p.object(home, name+"-before").createT(t)
 	catchUp(t, p.watched, before)
 	var open []*pair
@@ -93,8 +94,8 @@ func (p passage) object(home, name string) object {
 	return o
 }
 
-// run moves one object through the selection, and another one half way. Both selections show the
-// object last.
+// run moves one object through the whole selection, and another one only into it. Watches of both
+// selections see the object last at the end.
 func (p passage) run(ctx context.Context, o, last object) error {
 	half := o
 	half.name += "-half"

@@ -12,11 +12,11 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Every row is asked for in plain JSON over a protocol that is drawn, and in other forms: a random
-// one, or all.
+// Every row is sent for plain JSON over a randomly chosen protocol, and also in other forms: in one
+// random form, or in all.
 var allForms = flag.Bool("all-forms", false, "ask for every row in every form, instead of in one more form that is chosen at random")
 
-// form is an encoding of answers: the Accept headers for a get, a list and a watch. An empty one
+// form is an encoding of answers: the Accept headers for a get, a list and a watch. An empty header
 // means that the apiserver does not offer the form.
 type form struct {
 	name             string
@@ -27,8 +27,8 @@ type form struct {
 
 const meta = ";v=v1;g=meta.k8s.io"
 
-// encodings are the apiserver's encodings, as clients ask for them. Custom resources have no
-// protobuf form. Errors have no transformed forms.
+// encodings are the apiserver's encodings, as clients request them. For custom resources there is
+// no protobuf. For errors there are no Tables and no PartialObjectMetadata.
 var encodings = []form{
 	{name: "JSON", get: "application/json", list: "application/json", watch: "application/json"},
 	{name: "indented", get: "application/json;pretty=1", list: "application/json;pretty=1", watch: "application/json;pretty=1"},
@@ -51,7 +51,7 @@ func partial(name, mime string) form {
 	return form{name: name, get: one, list: mime + ";as=PartialObjectMetadataList" + meta + ",application/json", watch: one}
 }
 
-// forms are all encodings, plain and compressed, over both protocols.
+// forms are all encodings, uncompressed and compressed, over both protocols.
 var forms = func() (all []form) {
 	for _, f := range encodings {
 		for _, f.gzip = range []bool{false, true} {
@@ -74,7 +74,7 @@ func (f form) String() string {
 	return strings.Join(words, " ")
 }
 
-// lots draws the forms for a row, by its name.
+// lots picks forms for a row at random, from a seed and the row's name.
 func lots(name string, forms []form) []form {
 	if *allForms {
 		return forms
@@ -84,13 +84,13 @@ func lots(name string, forms []form) []form {
 	return []form{f}
 }
 
-// watchedForms are those of watches, which are never compressed.
+// watchedForms are the forms of watches, which are never compressed.
 var watchedForms = slices.DeleteFunc(slices.Clone(forms), func(f form) bool { return f.gzip || f.watch == "" })
 
 var plainPath = regexp.MustCompile(`^/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?/([^/]+)(/[^/]+)?$`)
 
-// accept returns the Accept header for a request, or "" if the form is not offered or the request
-// is not plain.
+// accept returns the Accept header for a request. It returns "" if the form is not offered, or if
+// the request is one that is not sent in other forms.
 func (f form) accept(r request) string {
 	path, query, _ := strings.Cut(r.Target, "?")
 	parts := plainPath.FindStringSubmatch(path)
@@ -116,7 +116,7 @@ func watches(query string) bool {
 	return values.Has("watch") && values.Get("watch") != "0" && !strings.EqualFold(values.Get("watch"), "false")
 }
 
-// of is a request in the form.
+// of returns a request in the form.
 func (f form) of(r request) (request, bool) {
 	accept := f.accept(r)
 	if accept == "" {
@@ -130,7 +130,7 @@ func (f form) of(r request) (request, bool) {
 	return r, true
 }
 
-// inForms is a row in other forms.
+// inForms returns the row in other forms.
 func (r row) inForms() (rows []row) {
 	for _, f := range lots(r.name+r.Target, forms) {
 		asked, ok := f.of(r.request)
@@ -139,7 +139,7 @@ func (r row) inForms() (rows []row) {
 		}
 		v := r
 		v.request, v.name = asked, r.name+", "+f.String()
-		v.says = "" // in JSON
+		v.says = "" // the expected text is in JSON
 		v.yaml = f.name == "YAML"
 		if f.forwarded {
 			v.open = ageless(r.open)
@@ -152,7 +152,7 @@ func (r row) inForms() (rows []row) {
 	return rows
 }
 
-// ageless is the rule for Tables. Their cells contain ages at the moment of writing, so even two
+// ageless is the rule for Tables. Their cells contain ages at the time of the answer, so even two
 // answers of the apiserver can differ.
 func ageless(open rule) rule {
 	if open == nil {
@@ -161,8 +161,8 @@ func ageless(open rule) rule {
 	return func(body []byte) ([]byte, error) { return open(age.ReplaceAll(body, []byte(`"AGE"`))) }
 }
 
-// unwritable tells that the apiserver could not write an answer, because its YAML cannot hold
-// control characters.
+// unwritable tells whether the apiserver could not write an answer, because its YAML encoder does
+// not support control characters.
 func unwritable(r reply) bool {
 	return r.Status == http.StatusInternalServerError && bytes.Contains(r.Body, []byte("control characters are not allowed"))
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// text is a request as it stands on the wire, without a body.
+// text returns a request as it is sent, without a body.
 func text(e *cluster.Endpoint, protocol string, r request) string {
 	var b bytes.Buffer
 	method := r.Method
@@ -29,7 +29,7 @@ func text(e *cluster.Endpoint, protocol string, r request) string {
 	return b.String()
 }
 
-// receive reads one response with its body.
+// receive reads one response and its body.
 func receive(br *bufio.Reader, r request) (*http.Response, []byte, error) {
 	resp, err := http.ReadResponse(br, &http.Request{Method: r.Method})
 	if err != nil {
@@ -40,8 +40,8 @@ func receive(br *bufio.Reader, r request) (*http.Response, []byte, error) {
 	return resp, body, err
 }
 
-// conversation is a mixture of answers from the cache and the apiserver, small and large, with and
-// without a body.
+// conversation is a mixture of requests: their answers come from the cache and from the apiserver,
+// are small and large, and have a body or none.
 func conversation() []request {
 	return []request{
 		get(configMaps.expand(configMaps.in("a") + "?resourceVersion=$N&resourceVersionMatch=Exact")),
@@ -51,7 +51,7 @@ func conversation() []request {
 		get("/version"),
 		{Method: http.MethodHead, Target: widgets.in("a") + "/numbers"},
 		{Method: http.MethodHead, Target: configMaps.all()},
-		{Method: http.MethodHead, Target: widgets.all()}, // of a length that is not told
+		{Method: http.MethodHead, Target: widgets.all()}, // the length is not in a header
 		get(configMaps.in("a") + "/nobody"),
 		get("/nonsense"),
 		get(configMaps.in("a") + "/large"),
@@ -62,13 +62,13 @@ func conversation() []request {
 	}
 }
 
-// One connection carries one request after another, and each request gets the same answer as alone.
-// The proxy may announce the end of a connection only after a watch. The connection then ends, and
-// the client opens another one.
+// One connection carries many requests, and each gets the same answer as on a connection of its
+// own. Only after a watch may the proxy announce that it will close the connection. Then it closes
+// the connection, and the client opens another one.
 func TestConnectionReuse(t *testing.T) {
 	for _, sending := range []struct {
 		name  string
-		piece int // bytes that are sent at once; 0: each request when the one before is answered
+		piece int // number of bytes that are sent together; 0 sends each request after the answer to the previous one
 	}{
 		{"pipelined", 1 << 20}, {"in pieces", 100}, {"one after another", 0},
 	} {
@@ -83,8 +83,8 @@ func TestConnectionReuse(t *testing.T) {
 	}
 }
 
-// converse sends requests over one connection, until the last or the end of the connection, and
-// tells how many were answered.
+// converse sends requests over one connection until the connection ends or all requests are
+// answered. It returns how many were answered.
 func converse(t *testing.T, e *cluster.Endpoint, piece int, exchanges []exchange) (answered int) {
 	t.Helper()
 	conn, br := e.DialT(t)
@@ -118,7 +118,7 @@ func converse(t *testing.T, e *cluster.Endpoint, piece int, exchanges []exchange
 	return len(exchanges)
 }
 
-// ends checks that nothing more comes on a connection.
+// ends checks that a connection ends without further data.
 func ends(t *testing.T, br *bufio.Reader) {
 	t.Helper()
 	if rest, err := io.ReadAll(br); err != nil || len(rest) > 0 {
@@ -126,13 +126,13 @@ func ends(t *testing.T, br *bufio.Reader) {
 	}
 }
 
-// exchange is a request and the answer that it gets when it is sent alone.
+// exchange is a request and the answer that it gets on a connection of its own.
 type exchange struct {
 	request
 	alone reply
 }
 
-// alone sends requests each on its own, all at the same time.
+// alone sends each request on a connection of its own, all concurrently.
 func alone(t *testing.T, e *cluster.Endpoint, requests []request) []exchange {
 	t.Helper()
 	exchanges := make([]exchange, len(requests))
@@ -147,7 +147,7 @@ func alone(t *testing.T, e *cluster.Endpoint, requests []request) []exchange {
 	return exchanges
 }
 
-// answered reads the answer to a request that was sent.
+// answered reads and checks the answer to a request that was sent.
 func (x exchange) answered(t *testing.T, br *bufio.Reader) *http.Response {
 	t.Helper()
 	resp, body, err := receive(br, x.request)
@@ -160,14 +160,14 @@ func (x exchange) answered(t *testing.T, br *bufio.Reader) *http.Response {
 	return resp
 }
 
-// A client may ask for the connection to end. An HTTP/1.0 client neither keeps the connection nor
-// understands chunks.
+// If a client asks for the end of the connection, the proxy closes it after the answer. An HTTP/1.0
+// client asks for that by default and does not understand chunks.
 func TestLastRequestOfAConnection(t *testing.T) {
 	requests := append(conversation(), get(configMaps.in("a")+"?resourceVersion=0&watch=true&timeoutSeconds=1"))
 	for _, e := range []*cluster.Endpoint{apiserver, proxied} {
 		exchanges := alone(t, e, requests)
 		for _, last := range []struct{ protocol, connection string }{{"HTTP/1.1", "close"}, {"HTTP/1.0", ""}} {
-			// All are sent before the first answer is read, as some take a second.
+			// Send all requests before reading the first answer, because some take a second.
 			readers := make([]*bufio.Reader, len(exchanges))
 			for i, x := range exchanges {
 				var conn net.Conn
@@ -189,7 +189,7 @@ func TestLastRequestOfAConnection(t *testing.T) {
 	}
 }
 
-// Both servers refuse a malformed request in the same way, perhaps in other words.
+// Both servers refuse malformed requests with the same status, but possibly with other words.
 func TestMalformedRequests(t *testing.T) {
 	for _, text := range []string{
 		"GET /api/v1/namespaces/a/pods/web%zz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
@@ -202,7 +202,7 @@ func TestMalformedRequests(t *testing.T) {
 			for _, e := range []*cluster.Endpoint{apiserver, proxied} {
 				conn, br := e.DialT(t)
 				whose := text
-				if e.Token != "" { // or a proxy that authenticates asks for that first
+				if e.Token != "" { // otherwise a proxy that authenticates refuses the request for lack of a token
 					whose = strings.Replace(text, "\r\n\r\n", "\r\nAuthorization: Bearer "+e.Token+"\r\n\r\n", 1)
 				}
 				if _, err := io.WriteString(conn, whose); err != nil {
@@ -216,7 +216,7 @@ func TestMalformedRequests(t *testing.T) {
 	}
 }
 
-// A client that sends Expect: 100-continue gets a 100 and then sends its body.
+// A client that sends Expect: 100-continue gets a 100, and then sends its body.
 func TestExpectContinue(t *testing.T) {
 	home := newNamespaces(t, "expected", 1)[0]
 	for _, e := range []*cluster.Endpoint{apiserver, proxied} {

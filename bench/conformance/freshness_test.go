@@ -9,10 +9,10 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// These tests check, at the apiserver itself, the assumptions of the proxy's consistent reads
-// (watchcache/upstream/fresh, Feed.Fresh).
+// These tests check assumptions of the proxy's consistent reads (watchcache/upstream/fresh,
+// Feed.Fresh) at the apiserver itself.
 
-// A list that matches nothing tells etcd's current revision, whichever collection was written to
+// A list that matches nothing returns etcd's current revision, whichever collection was written
 // last.
 func TestProbeTellsTheRevision(t *testing.T) {
 	for name, target := range map[string]string{
@@ -31,10 +31,10 @@ func TestProbeTellsTheRevision(t *testing.T) {
 	}
 }
 
-// A watch of a quiet collection with a timeout of three seconds gets a bookmark at or beyond the
-// revision of an earlier probe, long before an ordinary watch does. The probe must be of the same
-// collection: it makes the apiserver ask etcd for the collection's progress. Without the probe, no
-// bookmark comes.
+// A watch of a quiet collection with a timeout of three seconds gets a bookmark long before an
+// ordinary watch does. The bookmark is at or beyond the revision of the probe before. Without a
+// probe of the same collection no such bookmark comes, because only the probe makes the apiserver
+// ask etcd for the progress of this collection.
 func TestSideWatchBringsABookmark(t *testing.T) {
 	for _, c := range []*collection{endpoints, nodes, planets, widgetsV2} {
 		t.Run(c.name, func(t *testing.T) {
@@ -65,8 +65,8 @@ func TestSideWatchBringsABookmark(t *testing.T) {
 	}
 }
 
-// The apiserver's cache has the revision of a probe: a list at this revision or later does not
-// wait, and shows it.
+// After a probe, the apiserver's cache has reached the probe's revision. So a list not older than
+// this revision does not wait, and contains it.
 func TestListAtTheProbedRevision(t *testing.T) {
 	written := elsewhere(t)
 	probed := revision(t, must(t, apiserver, get("/api/v1/namespaces/watchproxy.none/endpoints?limit=1"), 200))
@@ -76,7 +76,7 @@ func TestListAtTheProbedRevision(t *testing.T) {
 	}
 }
 
-// elsewhere writes to a collection that the test is not about, and returns the revision.
+// elsewhere writes to a collection that the test does not look at, and returns the revision.
 func elsewhere(t *testing.T) uint64 {
 	t.Helper()
 	return object{of: leases, namespace: "default", name: unique("elsewhere")}.createT(t)

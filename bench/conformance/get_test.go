@@ -40,7 +40,7 @@ func TestGets(t *testing.T) {
 				target := c.expand(c.in("a") + "/" + f.path + "?" + f.query)
 				r := row{name: f.name, request: get(target), status: f.status, from: f.from}
 				if r.status == 500 && c.uncached {
-					r.status = 400 // etcd's store words what the cache stumbles over
+					r.status = 400 // without the cache the apiserver returns another error
 				}
 				rows = append(rows, r)
 			}
@@ -49,7 +49,7 @@ func TestGets(t *testing.T) {
 	}
 }
 
-// TestGetEveryObject gets every object of the rows. Each object has other unusual bytes.
+// TestGetEveryObject gets every object of the suite. Each object contains other unusual bytes.
 func TestGetEveryObject(t *testing.T) {
 	var rows []row
 	for _, target := range []string{
@@ -67,8 +67,8 @@ func TestGetEveryObject(t *testing.T) {
 	check(t, rows)
 }
 
-// For a future resourceVersion, the server waits and then answers 504. A read from etcd does not
-// wait.
+// For a future resourceVersion, the server waits for a while and then answers 504. A read from etcd
+// does not wait.
 func TestTooLargeResourceVersion(t *testing.T) {
 	const future = "resourceVersion=1000000000"
 	var rows []row
@@ -109,9 +109,9 @@ func TestTooLargeResourceVersion(t *testing.T) {
 	))
 }
 
-// A resourceVersion of a write to another collection is not in the future for the apiserver,
-// although the stream of a quiet collection does not show it. (A bookmark might show it, so the
-// proxy's answer can come from either place.)
+// The resourceVersion of a write to another collection is not in the future for the apiserver, even
+// if the stream of a quiet collection has not shown it. (A bookmark may have shown it, so the
+// proxy's answer can come from the cache or from upstream.)
 func TestResourceVersionOfAnotherCollection(t *testing.T) {
 	elsewhere := (object{of: configMaps, namespace: "default", name: unique("elsewhere")}).createT(t)
 	at := fmt.Sprintf("resourceVersion=%d", elsewhere)

@@ -15,20 +15,20 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Event is one event of a watch: the bytes that the server wrote and what was read out of them.
+// Event is one event of a watch: the bytes that the server wrote, and values parsed from them.
 type Event struct {
 	Type string // ADDED, MODIFIED, DELETED, BOOKMARK or ERROR
-	Key  string // "namespace/name", or "name" in no namespace; empty for BOOKMARK and ERROR
+	Key  string // "namespace/name", or "name" if cluster-scoped; empty for BOOKMARK and ERROR
 	RV   uint64 // metadata.resourceVersion; 0 for ERROR
-	// InitialEnd marks the bookmark that ends the state which a watch began with.
+	// InitialEnd marks the bookmark that ends a watch's initial state.
 	InitialEnd bool
-	Line       []byte // the whole line with its newline, or in protobuf the frame with its length
+	Line       []byte // the line including its newline, or in protobuf the frame including its length
 }
 
 // ErrNoEvent is the error for data that is no event.
 var ErrNoEvent = errors.New("not a line of a watch")
 
-// ParseEvent reads a line. It insists on the framing that kube-apiserver writes, down to the bytes.
+// ParseEvent reads a line. It accepts only the exact framing of kube-apiserver.
 func ParseEvent(line []byte) (Event, error) {
 	e := Event{Line: line}
 	rest, ok := bytes.CutPrefix(line, []byte(`{"type":"`))
@@ -59,7 +59,7 @@ func ParseEvent(line []byte) (Event, error) {
 	return e, nil
 }
 
-// as is the same object in a line of another type.
+// as returns the event with another type and the same object.
 func (e Event) as(kind string) Event {
 	head := `{"type":"` + e.Type + `",`
 	e.Line = append([]byte(`{"type":"`+kind+`",`), e.Line[len(head):]...)
@@ -70,22 +70,22 @@ func (e Event) as(kind string) Event {
 // String names an event in messages.
 func (e Event) String() string { return fmt.Sprintf("%s %s at %d", e.Type, e.Key, e.RV) }
 
-// Connection is one watch request and all that came of it.
+// Connection is one watch request with all events that it delivered.
 type Connection struct {
-	From   uint64 // the resourceVersion that was asked for, 0 for any
+	From   uint64 // the requested resourceVersion, 0 for any
 	State  bool   // the watch begins with a state
 	Events []Event
 }
 
-// History is what one watcher has seen. Each further connection begins at the last resourceVersion
-// of the one before.
+// History is what one watcher has seen. Each further connection starts at the last resourceVersion
+// of the previous one.
 type History struct {
 	Name        string
 	Connections []Connection
 }
 
-// Last is where a watcher goes on from after a connection: at its last event or bookmark, else
-// where it began.
+// Last is the resourceVersion at which a watcher resumes after a connection: that of the last event
+// or bookmark or, if there was none, the connection's start.
 func (c *Connection) Last() uint64 {
 	for _, e := range slices.Backward(c.Events) {
 		if e.Type != "ERROR" {
@@ -95,8 +95,8 @@ func (c *Connection) Last() uint64 {
 	return c.From
 }
 
-// Events reads the events of a watch, in JSON or in protobuf as its header says. The last comes
-// with an error unless the watch ends after a whole event.
+// Events reads the events of a watch, in JSON or in protobuf according to the response's header. If
+// the watch ends within an event, the last element is an error.
 func Events(resp *http.Response) iter.Seq2[Event, error] {
 	next, body := nextLine, bufio.NewReader(resp.Body)
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/vnd.kubernetes.protobuf") {

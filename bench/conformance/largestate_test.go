@@ -8,8 +8,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// The proxy writes a large state before the proof that it is up to date. The client must not
-// notice: the state, its end, and the later events equal the apiserver's.
+// The proxy begins to write a large state before it has proved that the state is up to date. The
+// client must not notice: the state, its end, and later events equal the apiserver's.
 func TestLargeState(t *testing.T) {
 	const objects = 700
 	c := &collection{name: "serviceaccounts", root: "/api/v1", resource: "serviceaccounts", kind: "ServiceAccount", namespaced: true}
@@ -28,13 +28,13 @@ func TestLargeState(t *testing.T) {
 		"allowWatchBookmarks=true&fieldSelector=metadata.name%3Dsa-600",
 		"allowWatchBookmarks=true&labelSelector=nobody",
 	} {
-		elsewhere(t) // or there is nothing to find out
+		elsewhere(t) // otherwise there is nothing to prove
 		p := openPair(t, query, get(c.in(home)+"?watch=true&"+query), cache)
 		open = append(open, p)
 	}
 	isEnd := func(e Event) bool { return e.InitialEnd }
 	for _, p := range open[:2] {
-		if n := p.compare(t, isEnd); n != objects+1 { // and the end
+		if n := p.compare(t, isEnd); n != objects+1 { // the objects and the end of the state
 			t.Errorf("%s: a state of %d events", p.name, n)
 		}
 	}
@@ -48,7 +48,7 @@ func TestLargeState(t *testing.T) {
 	}
 }
 
-// createMany creates objects, some at a time.
+// createMany creates n objects, a few at a time.
 func createMany(ctx context.Context, n int, nth func(i int) object) error {
 	const atATime = 8
 	return workload.Parallel(ctx, n, atATime, func(ctx context.Context, i int) error { return created(nth(i).create(ctx)) })

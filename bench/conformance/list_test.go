@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// listForms are the ways to ask for a collection at some resourceVersion. $N is one that the
-// collection has reached by a write of its own, $PAST an earlier one, $NAME one of its objects.
+// listForms are the ways to list a collection. $N is a resourceVersion that a write to the
+// collection produced, $PAST an earlier one, $NAME the name of one of its objects.
 var listForms = []struct {
 	name, query string
 	from        source
@@ -63,8 +63,8 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// A list of one name is a lookup of one key, for which the apiserver reads etcd in more cases than
-// for others.
+// A list of a single name is a lookup of one key. The apiserver reads etcd for it in more cases
+// than for other lists.
 func TestListsOfOne(t *testing.T) {
 	for _, c := range samples {
 		t.Run(c.name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func listRows(c *collection, where, path string) (rows []row) {
 		r := row{name: f.name + where, request: get(c.expand(path + "?" + f.query)), status: 200, from: c.source(f.from)}
 		if r.open = c.exact(); !f.exact {
 			r.open = SomeState(c.now)
-			// In all namespaces there is the lease that the apiserver renews.
+			// The list of all namespaces contains the lease that the apiserver renews.
 			r.moving = c == leases && path == c.all()
 		}
 		rows = append(rows, r)
@@ -112,7 +112,7 @@ func listRows(c *collection, where, path string) (rows []row) {
 	return rows
 }
 
-// expand fills resourceVersions and names into a target.
+// expand inserts resourceVersions and names into a target.
 func (c *collection) expand(target string) string {
 	return strings.NewReplacer(
 		"$PAST.5", fmt.Sprint(c.past+1),

@@ -11,26 +11,26 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// setupLimit bounds building, starting and seeding.
+// setupLimit bounds the time to build, start and seed the servers.
 const setupLimit = 5 * time.Minute
 
-// The servers under comparison, started once for all tests. Tests that write use names of their
-// own, so that they can run in any order.
+// These servers are compared. They are started once for all tests. Tests that write use unique
+// names, so they can run in any order.
 var (
 	apiserver *cluster.Endpoint
 	proxied   *cluster.Endpoint
-	admin     *cluster.Endpoint // the proxy's
+	admin     *cluster.Endpoint // the proxy's admin address
 )
 
-// plain runs the suite over plain HTTP/1.1 only, as a sidecar's clients speak.
+// plain makes the suite use plain HTTP/1.1 only, like a sidecar's clients.
 var plain = flag.Bool("plain", false, "speak plain HTTP/1.1 with the proxy, without TLS")
 
-// tiers is how many proxies stand behind one another. The tests speak to the last.
+// tiers is the number of proxies in a row. The tests send requests to the last one.
 var tiers = flag.Int("tiers", 1, "how many proxies stand behind one another")
 
 func TestMain(m *testing.M) { cluster.Main(m, setUp) }
 
-// setUp starts the servers and makes what rows are about.
+// setUp starts the servers and creates the objects that rows read.
 func setUp(tb testing.TB) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), setupLimit)
@@ -50,7 +50,7 @@ func setUp(tb testing.TB) {
 	}
 }
 
-// speakTo makes two servers those under comparison, spoken to as the users of tokens.
+// speakTo selects the two servers to compare, and the tokens to use.
 func speakTo(tb testing.TB, server *cluster.APIServer, token string, proxy *cluster.Proxy, proxyToken string) {
 	tb.Helper()
 	apiserver = server.EndpointT(tb)
@@ -60,15 +60,15 @@ func speakTo(tb testing.TB, server *cluster.APIServer, token string, proxy *clus
 	forget()
 }
 
-// longHistory are the apiserver's flags for a run that may be longer than etcd's usual history:
-// rows go on asking for the resourceVersions of its beginning.
+// longHistory is the apiserver's flags for runs that may be longer than etcd's usual history,
+// because rows use resourceVersions from the beginning of the run.
 var longHistory = []string{"--etcd-compaction-interval=0"}
 
-// settings are the proxy's for such a run, of which one user asks all at once. Where an answer
-// comes from does not depend on how long anything takes, or on who else asks.
+// settings are the proxy's settings for such runs, in which one user sends all requests. With them,
+// the source of an answer does not depend on timing or on other requests.
 const settings = "cache: {log: {maxAge: 2h}, consistentReads: {ledger: false, forwardIfSooner: false}}\nlimits: {maxForwardsInFlight: 4000}\n"
 
-// startTiers starts the proxies, the first in front of the apiserver, and returns the last.
+// startTiers starts the proxies, the first one in front of the apiserver, and returns the last one.
 func startTiers(ctx context.Context, tb testing.TB, server *cluster.APIServer) (p *cluster.Proxy) {
 	tb.Helper()
 	opts := cluster.ProxyOptions{Kubeconfig: server.Kubeconfig, TLS: !*plain, Settings: settings}

@@ -10,20 +10,21 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// minute is a watch of every sample, at both servers, that shows nothing but bookmarks and ends
-// shortly after the regular one is due. They are opened before the first test, so that no test
-// waits for them.
+// minute has a watch of every sample at each server. These watches show only bookmarks, and end
+// shortly after the regular bookmark is due. They are opened before the first test, so that no test
+// has to wait for them.
 var minute struct {
 	streams []*stream
-	unseen  []uint64 // of a write after the watch was opened
+	unseen  []uint64 // resourceVersions of writes after the watches were opened
 	read    []watched
 	reading sync.WaitGroup
 }
 
-// minuteLife is between one regular bookmark and two, and more than two seconds after the first.
+// minuteLife is longer than the time to the first regular bookmark, by more than two seconds, and
+// shorter than the time to the second.
 const minuteLife = 66 * time.Second
 
-// startMinute opens the watches. They have to be closed.
+// startMinute opens the watches. The caller must close them.
 func startMinute(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	for _, c := range samples {
@@ -64,8 +65,9 @@ func closeMinute() {
 	minute.reading.Wait()
 }
 
-// A watch gets a bookmark once a minute, and one shortly before its end, and no others. The
-// apiserver, which looks for due ones once a second, now and then sends the last one twice.
+// A watch gets a bookmark once a minute and one shortly before its end, and no others. Only the
+// apiserver sometimes sends the last one twice, because it checks once a second which bookmarks are
+// due.
 func TestBookmarksOnceAMinute(t *testing.T) {
 	minute.reading.Wait()
 	for i, w := range minute.read {

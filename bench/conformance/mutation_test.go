@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// place is where an event stands in a history.
+// place is the position of an event in a history.
 type place struct{ connection, event int }
 
-// mutation is something that a wrong proxy could do to what a watcher sees.
+// mutation is an error that a wrong proxy could make in what a watcher sees.
 type mutation struct {
 	name   string
-	breaks Guarantee // empty: any
-	// where tells the places that it can be done to.
+	breaks Guarantee // empty: any guarantee
+	// where tells whether the mutation is possible at a place.
 	where func(h *History, p place) bool
 	// do changes the events of one connection.
 	do func(events []Event, i int) []Event
@@ -73,7 +73,7 @@ var mutations = []mutation{
 		c := h.Connections[p.connection]
 		return c.Events[p.event].InitialEnd && p.event+1 < len(c.Events) && c.Events[p.event+1].Type != "BOOKMARK"
 	}, func(events []Event, i int) []Event {
-		// The state claims to include an event that comes after it.
+		// The state claims to include an event that comes only after it.
 		late := events[i]
 		late.RV, late.InitialEnd = events[i+1].RV, false
 		return slices.Insert(events, i+1, late)
@@ -99,8 +99,8 @@ func (h *History) clone() *History {
 	return c
 }
 
-// mutateAll does to a history whatever can be done to it, each at one place, and checks that it is
-// found out.
+// mutateAll applies every possible mutation to a history, each at one place, and checks that the
+// validator finds it.
 func mutateAll(t *testing.T, ref *Reference, h *History, r *rand.Rand) {
 	t.Helper()
 	for _, m := range mutations {
@@ -127,14 +127,14 @@ func mutateAll(t *testing.T, ref *Reference, h *History, r *rand.Rand) {
 	}
 }
 
-// resume lets each connection begin where the one before ended, as a watcher would.
+// resume makes each connection start where the previous one ended, like a watcher.
 func resume(h *History) {
 	for i := 1; i < len(h.Connections); i++ {
 		h.Connections[i].From = h.Connections[i-1].Last()
 	}
 }
 
-// event makes an event in a few words: "ADDED b 3", "BOOKMARK 7", "END 7".
+// event makes an event from a short text: "ADDED b 3", "BOOKMARK 7", "END 7".
 func event(words string) Event {
 	f := strings.Fields(words)
 	e := Event{Type: f[0]}

@@ -8,9 +8,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// The cache answers a request for a form that it has, whatever other forms the request names.
-// Requests for other forms are forwarded. The lists are exact, so that answers in any form can be
-// compared.
+// The cache answers a request if it has one of the accepted forms, whatever other forms the request
+// accepts. Requests for other forms are forwarded. The lists are exact, so that answers in all
+// forms can be compared.
 func TestNegotiation(t *testing.T) {
 	const (
 		table   = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -93,7 +93,7 @@ func TestNegotiation(t *testing.T) {
 	}
 }
 
-// People at a terminal or in a browser get indented JSON.
+// Browsers and terminals get indented JSON.
 func TestPretty(t *testing.T) {
 	for _, c := range []*collection{configMaps, planets} {
 		t.Run(c.name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestPretty(t *testing.T) {
 	}
 }
 
-// acceptWords are the parts of random Accept headers.
+// acceptWords are parts from which random Accept headers are built.
 var acceptWords = struct{ types, params []string }{
 	[]string{
 		"application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "*/*", "application/*", "text/html", "*", "application/cbor", "json", "",
@@ -147,8 +147,8 @@ var acceptWords = struct{ types, params []string }{
 	},
 }
 
-// Whatever a client accepts, it gets what the apiserver would give it: of an object, a list, a
-// watch and an error.
+// Whatever a client accepts, it gets the form that the apiserver would send, for an object, a list,
+// a watch and an error.
 func TestNegotiationAtRandom(t *testing.T) {
 	const headers = 150
 	r := rand.New(rand.NewPCG(cluster.Seed(), 0))

@@ -8,17 +8,17 @@ import (
 	"testing"
 )
 
-// A list is walked page by page to its end. Every page, with its token and the count of remaining
-// objects, must equal the apiserver's. So each token works at both servers, and either server can
-// continue a walk that the other has begun.
+// The test reads lists page by page to the end. Every page must equal the apiserver's, including
+// its token and the count of remaining objects. So each token works at both servers, and either
+// server can continue what the other one has begun.
 func TestPageWalks(t *testing.T) {
 	for _, walk := range []struct {
 		name  string
 		of    *collection
 		query string
 		limit int
-		begun source // where the proxy's first page comes from
-		// recent is for a first page whose resourceVersion is the server's choice.
+		begun source // the source of the proxy's first page
+		// recent is true if the server chooses the resourceVersion of the first page.
 		recent bool
 	}{
 		{"all", configMaps, configMaps.all() + "?resourceVersion=$N&resourceVersionMatch=Exact", 37, cache, false},
@@ -62,7 +62,8 @@ func TestPageWalks(t *testing.T) {
 				walkOn(t, walk.of, first.Target, must(t, apiserver, first.request, 200))
 				return
 			}
-			// Their first pages may be of different states. Either's tokens are good at both.
+			// The two first pages may show different states. The tokens of each work at both
+			// servers.
 			pages := []reply{must(t, apiserver, first.request, 200), must(t, proxied, first.request, 200)}
 			passBy(t, walk.of)
 			for _, page := range pages {
@@ -72,7 +73,7 @@ func TestPageWalks(t *testing.T) {
 	}
 }
 
-// walkOn follows the tokens from the first page of a list.
+// walkOn follows the tokens that start from the first page of a list.
 func walkOn(t *testing.T, c *collection, first string, page reply) {
 	t.Helper()
 	path, query, _ := strings.Cut(first, "?")
@@ -93,8 +94,8 @@ func walkOn(t *testing.T, c *collection, first string, page reply) {
 	}
 }
 
-// passBy writes to a collection, so that the proxy's cache has moved on from whatever the
-// apiserver's had reached: the rows about what comes after that are about the cache.
+// passBy writes to a collection, so that the proxy's cache is newer than any state that the
+// apiserver's cache had reached. Rows about the later pages then test the proxy's cache.
 func passBy(t *testing.T, c *collection) {
 	t.Helper()
 	o := object{of: c, namespace: "default", name: "passer-by"}
@@ -108,5 +109,5 @@ func passBy(t *testing.T, c *collection) {
 	catchUp(t, c, rv)
 }
 
-// token encodes a continue token as it is on the wire.
+// token encodes a continue token as clients send it.
 func token(plain string) string { return base64.RawURLEncoding.EncodeToString([]byte(plain)) }

@@ -86,7 +86,7 @@ func TestHeaders(t *testing.T) {
 	list := get(configMaps.expand(configMaps.in("a") + "?resourceVersion=$N&resourceVersionMatch=Exact"))
 	object := get(configMaps.in("a") + "/plain?resourceVersion=0")
 	nobody := get(configMaps.in("a") + "/nobody?resourceVersion=0")
-	if *rights == "" { // a proxy that authenticates has its own answer to these
+	if *rights == "" { // a proxy that authenticates answers these differently
 		check(t, []row{
 			{name: "identity of the admin", request: list.With("Authorization", "Bearer "+apiserver.Token), status: 200, from: upstream},
 			{name: "identity of nobody", request: list.With("Authorization", "Bearer nonsense"), status: 401, from: upstream},

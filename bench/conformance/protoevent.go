@@ -15,7 +15,8 @@ import (
 // maxFrame bounds a watch event, in bytes.
 const maxFrame = 64 << 20
 
-// readFrame reads a watch event in protobuf, its length included. It returns io.EOF at a clean end.
+// readFrame reads a watch event in protobuf, including its length. It returns io.EOF at a clean
+// end.
 func readFrame(r io.Reader) ([]byte, error) {
 	frame := make([]byte, 4)
 	if _, err := io.ReadFull(r, frame); err != nil {
@@ -32,7 +33,7 @@ func readFrame(r io.Reader) ([]byte, error) {
 	return frame, nil
 }
 
-// ParseProtoEvent reads a frame.
+// ParseProtoEvent parses a frame.
 func ParseProtoEvent(frame []byte) (Event, error) {
 	e := Event{Line: frame}
 	var event metav1.WatchEvent
@@ -63,7 +64,7 @@ func ParseProtoEvent(frame []byte) (Event, error) {
 	return e, nil
 }
 
-// OpenEnvelope reads the prefix and the envelope of a message.
+// OpenEnvelope checks the prefix of a message and decodes its envelope.
 func OpenEnvelope(body []byte) (runtime.Unknown, error) {
 	var envelope runtime.Unknown
 	raw, ok := bytes.CutPrefix(body, []byte("k8s\x00"))
@@ -73,7 +74,7 @@ func OpenEnvelope(body []byte) (runtime.Unknown, error) {
 	return envelope, envelope.Unmarshal(raw)
 }
 
-// SettledFrame is a bookmark in protobuf without its resourceVersion.
+// SettledFrame returns a bookmark in protobuf without its resourceVersion.
 func SettledFrame(frame []byte) []byte {
 	var event metav1.WatchEvent
 	if err := event.Unmarshal(frame[4:]); err != nil {

@@ -8,9 +8,9 @@ import (
 	"sort"
 )
 
-// Reference is the apiserver's own history of one selection: the state at a resourceVersion and
-// every event after it. It comes from the apiserver's own watch with the same selectors, so the
-// validator needs no model of selectors.
+// Reference is the apiserver's own history of one selection: the state at a resourceVersion, and
+// every event after it. It comes from a watch of the apiserver with the same selectors, so the
+// validator does not have to evaluate selectors.
 type Reference struct {
 	Since  uint64
 	State  []Event // at Since: ADDED events in key order
@@ -25,12 +25,12 @@ func (r *Reference) End() uint64 {
 	return r.Events[len(r.Events)-1].RV
 }
 
-// after is the index of the first event above rv.
+// after is the index of the first event whose RV is above rv.
 func (r *Reference) after(rv uint64) int {
 	return sort.Search(len(r.Events), func(i int) bool { return r.Events[i].RV > rv })
 }
 
-// between is the history in (from, to].
+// between returns the events in (from, to].
 func (r *Reference) between(from, to uint64) []Event {
 	if to <= from {
 		return nil
@@ -38,7 +38,7 @@ func (r *Reference) between(from, to uint64) []Event {
 	return r.Events[r.after(from):r.after(to)]
 }
 
-// at finds the event of a resourceVersion.
+// at returns the event with a resourceVersion.
 func (r *Reference) at(rv uint64) (Event, bool) {
 	if i := r.after(rv); i > 0 && r.Events[i-1].RV == rv {
 		return r.Events[i-1], true
@@ -46,8 +46,8 @@ func (r *Reference) at(rv uint64) (Event, bool) {
 	return Event{}, false
 }
 
-// states walks the states from rv on, each with the resourceVersion at which it began. The map is
-// reused.
+// states iterates over the states from rv on, each with the resourceVersion at which it began. The
+// map is reused.
 func (r *Reference) states(rv uint64) iter.Seq2[uint64, map[string]Event] {
 	return func(yield func(uint64, map[string]Event) bool) {
 		rv = max(rv, r.Since)
@@ -77,7 +77,7 @@ func apply(state map[string]Event, events []Event) {
 	}
 }
 
-// stateAt is the state at rv as a watch begins with it.
+// stateAt returns the state at rv in the form of a watch's initial events.
 func (r *Reference) stateAt(rv uint64) []Event {
 	for _, state := range r.states(rv) {
 		return slices.SortedFunc(maps.Values(state), func(a, b Event) int { return cmp.Compare(a.Key, b.Key) })

@@ -18,9 +18,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// slowConversion defines a resource with the stored version v1 and a version v2. A webhook that
-// never answers converts v1 to v2. So a read of v2 goes on until the apiserver's timeout, and its
-// cache of v2 is never ready. slowConversion returns a channel with the calls of the webhook.
+// slowConversion defines a resource with the stored version v1 and another version v2. A webhook
+// converts v1 to v2 and never answers. So each read of v2 lasts until the apiserver's timeout, and
+// the apiserver's cache of v2 is never ready. The returned channel receives the webhook's calls.
 func slowConversion(t *testing.T) (called <-chan struct{}) {
 	t.Helper()
 	calls, over := make(chan struct{}, 1), make(chan struct{})
@@ -54,7 +54,8 @@ func slowConversion(t *testing.T) (called <-chan struct{}) {
 	return calls
 }
 
-// lasting sends a request for what is converted, and returns when the apiserver is at work on it.
+// lasting sends a request that needs the conversion, and returns when the apiserver is working on
+// it.
 func lasting(t *testing.T, r request, called <-chan struct{}) (end func()) {
 	t.Helper()
 	for len(called) > 0 {
@@ -64,7 +65,7 @@ func lasting(t *testing.T, r request, called <-chan struct{}) (end func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		apiserver.Ask(ctx, r) // it is not meant to succeed
+		apiserver.Ask(ctx, r) // the request is expected to fail
 	}()
 	<-called
 	return func() {
@@ -73,8 +74,8 @@ func lasting(t *testing.T, r request, called <-chan struct{}) (end func()) {
 	}
 }
 
-// againByLot checks that an answer's header and body agree on when to come again, which the
-// apiserver draws lots about, and leaves that open.
+// againByLot checks that an answer's header and body give the same Retry-After. It then removes the
+// value, because the apiserver chooses it at random.
 func againByLot(r reply) (reply, error) {
 	said, told := r.Header.Get("Retry-After"), gjson.GetBytes(r.Body, "details.retryAfterSeconds")
 	if said == "" || said != told.Raw {
@@ -86,7 +87,7 @@ func againByLot(r reply) (reply, error) {
 	return r, nil
 }
 
-// The apiserver refuses requests when it is not ready, too slow, or about to end. The proxy passes
+// The apiserver refuses requests if it is not ready, too slow, or shutting down. The proxy passes
 // these refusals on unchanged.
 func TestRefusalsForAWhile(t *testing.T) {
 	server := another(t, cluster.Options{
@@ -126,7 +127,7 @@ func TestRefusalsForAWhile(t *testing.T) {
 	}
 	row{name: "cached", request: get(configs + "?resourceVersion=0"), status: 200, from: cache, open: SomeState(0)}.run(t)
 
-	defer lasting(t, get(slows+"?limit=1"), called)() // keeps the apiserver from ending
+	defer lasting(t, get(slows+"?limit=1"), called)() // keeps the apiserver from shutting down
 	stopped := make(chan error, 1)
 	go func() { stopped <- server.Stop() }()
 	if err := eventually(t.Context(), apiserver, get(configs), http.StatusTooManyRequests); err != nil {
@@ -144,8 +145,8 @@ func TestRefusalsForAWhile(t *testing.T) {
 	}
 }
 
-// A user whose priority level has no seat left hears so, whether it asks directly or through the
-// proxy. Answers from the cache take no slot.
+// If a user's priority level has no free seats, the user gets 429, both directly and through the
+// proxy. Answers from the proxy's cache need no seat.
 func TestTooManyRequests(t *testing.T) {
 	const token = "limited-token"
 	server := another(t, cluster.Options{Users: token + ",limited,limited-uid\n"})

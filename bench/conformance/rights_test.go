@@ -22,12 +22,12 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// rights has the proxy run as a service account with what a file gives it, instead of as admin. The
-// suite's client brings its own token then.
+// rights makes the proxy run as a service account with the roles in a file, instead of as admin.
+// The suite's client then uses a token of its own.
 var rights = flag.String("rbac", "", "YAML `FILE` with a service account and its roles, as the chart renders them: the proxy runs as that")
 
-// restrict gives the file's service account its rights, and returns a kubeconfig and the proxy's
-// arguments for it.
+// restrict grants the file's roles to its service account, and returns a kubeconfig and the proxy's
+// arguments for this account.
 func restrict(ctx context.Context, tb testing.TB, server *cluster.APIServer) (kubeconfig string, args []string) {
 	tb.Helper()
 	if *plain || *tiers != 1 {
@@ -42,7 +42,7 @@ func restrict(ctx context.Context, tb testing.TB, server *cluster.APIServer) (ku
 	if out, err := apply.CombinedOutput(); err != nil {
 		tb.Fatalf("-rbac: kubectl apply: %v\n%s", err, out)
 	}
-	// Without it the proxy does not start.
+	// Without this right the proxy does not start.
 	reviews := authorizationv1.ResourceAttributes{Verb: "create", Group: "authentication.k8s.io", Resource: "tokenreviews"}
 	if err := server.AwaitRights(ctx, "system:serviceaccount:"+account.Namespace+":"+account.Name, reviews); err != nil {
 		tb.Fatalf("-rbac: %v", err)
@@ -54,7 +54,7 @@ func restrict(ctx context.Context, tb testing.TB, server *cluster.APIServer) (ku
 	return server.KubeconfigT(tb, server.URL, token.Status.Token), []string{"--authentication", "delegated"}
 }
 
-// serviceAccountIn finds the service account in a file.
+// serviceAccountIn returns the service account in a file.
 func serviceAccountIn(file string) (account corev1.ServiceAccount, err error) {
 	content, err := os.ReadFile(file)
 	if err != nil {

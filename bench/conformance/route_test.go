@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Paths mean what RequestInfo and the routes of kube-apiserver make of them. Whatever is not
-// written in the one canonical way is the apiserver's to understand.
+// The proxy interprets paths as kube-apiserver's RequestInfo and routes do. It forwards every path
+// that is not in canonical form.
 func TestRoutes(t *testing.T) {
 	const atZero = "?resourceVersion=0"
 	check(t, []row{
@@ -69,7 +69,7 @@ func TestRoutes(t *testing.T) {
 	})
 }
 
-// What is no GET is forwarded, and so are its errors.
+// All methods except GET are forwarded. Their errors come from the apiserver.
 func TestMethods(t *testing.T) {
 	method := func(method, target, body string) request {
 		return request{Method: method, Target: target, Body: body}.With("Content-Type", "application/json")

@@ -15,19 +15,20 @@ import (
 
 // row is one request of the differential suite.
 type row struct {
-	name string // what it shows
+	name string // what the row shows
 	request
-	status int    // of both answers
-	from   source // of the proxy's answer
-	open   rule   // nil: same
+	status int    // the status of both answers
+	from   source // the source of the proxy's answer
+	open   rule   // the parts that may differ; nil: same
 	says   string // a part of both bodies
-	// moving is for what changes by itself: the apiserver renews its own lease, Tables show ages.
-	// The two requests cannot be sent at the same instant, so a difference has to show again.
+	// moving is for content that changes by itself: the apiserver renews its own lease, and Tables
+	// show ages. The two requests cannot be sent at exactly the same time, so a difference counts
+	// only if it repeats.
 	moving bool
-	yaml   bool // asked for in YAML, see unwritable
+	yaml   bool // requested in YAML, see unwritable
 }
 
-// attempts are how often a moving row is tried.
+// attempts is the number of times that a moving row is tried.
 const attempts = 3
 
 // check runs a row.
@@ -44,7 +45,7 @@ func (r row) check(t *testing.T) {
 	}
 }
 
-// try asks both servers at the same time.
+// try sends the request to both servers at the same time.
 func (r row) try(ctx context.Context) error {
 	before, err := sources(ctx)
 	if err != nil {
@@ -67,7 +68,7 @@ func (r row) try(ctx context.Context) error {
 	return r.judge(want, got)
 }
 
-// judge compares the answers with what the row says and with each other.
+// judge compares the answers with the row's expectations and with each other.
 func (r row) judge(want, got reply) error {
 	switch {
 	case want.Status != r.status:
@@ -87,7 +88,7 @@ func (r row) ask(ctx context.Context) (want, got reply, err error) {
 	return want, got, errors.Join(wantErr, gotErr)
 }
 
-// run checks a row as a subtest of its name, and as others in other forms.
+// run checks a row as a subtest, and also in other forms, each as a subtest.
 func (r row) run(t *testing.T) {
 	t.Helper()
 	t.Run(r.name, r.check)
@@ -104,14 +105,14 @@ func check(t *testing.T, rows []row) {
 	}
 }
 
-// checkTogether runs rows that wait, all at once, those in other forms, too.
+// checkTogether runs slow rows concurrently, including their other forms.
 func checkTogether(t *testing.T, rows []row) {
 	t.Helper()
 	batches := map[string][]row{}
 	for _, r := range rows {
 		for _, v := range r.inForms() {
 			form := ""
-			if *allForms { // all of them at once would be too many for the apiserver
+			if *allForms { // all forms together would be too many requests for the apiserver
 				form = strings.TrimPrefix(v.name, r.name)
 			}
 			batches[form] = append(batches[form], v)
@@ -124,7 +125,8 @@ func checkTogether(t *testing.T, rows []row) {
 	}
 }
 
-// checkAtOnce runs rows at once. As many answers must come from each source as the rows say.
+// checkAtOnce runs rows concurrently. The number of answers from each source must be as the rows
+// say.
 func checkAtOnce(t *testing.T, rows []row) {
 	t.Helper()
 	before, err := sources(t.Context())
@@ -167,23 +169,23 @@ func checkAtOnce(t *testing.T, rows []row) {
 	}
 }
 
-// rule is what the contract leaves open in a body.
+// rule removes what the contract leaves open in a body.
 type rule = Rule
 
 // same leaves nothing open.
 func same(body []byte) ([]byte, error) { return body, nil }
 
-// exact is the rule of a collection's pages at an exact resourceVersion.
+// exact returns the rule for pages of a collection at an exact resourceVersion.
 func (c *collection) exact() rule {
 	if c.uncached {
-		return same // etcd answers them all
+		return same // etcd answers all of them
 	}
 	return ExactPage
 }
 
 var reached = regexp.MustCompile(`(Too large resource version: \d+, current: |too old resource version: \d+ \()\d+`)
 
-// reach is the rule of answers that tell how far a cache has got, or how far back it goes.
+// reach is the rule for errors that say how far a cache has got, or how far back it goes.
 func reach(body []byte) ([]byte, error) {
 	if !reached.Match(body) {
 		return nil, fmt.Errorf("does not tell how far the cache reaches: %.200s", body)
@@ -193,12 +195,12 @@ func reach(body []byte) ([]byte, error) {
 
 var drawn = regexp.MustCompile(`"retryAfterSeconds":[123]\b`)
 
-// reachByLot is reach for watches of what the apiserver does not cache: it draws lots when to come
-// again.
+// reachByLot is reach for watches of resources that the apiserver does not cache. Their errors
+// contain a random time for the next attempt.
 func reachByLot(body []byte) ([]byte, error) {
 	body, err := reach(body)
 	return drawn.ReplaceAll(body, []byte(`"retryAfterSeconds":N`)), err
 }
 
-// listToken is the continue token of a list.
+// listToken returns the continue token of a list.
 func listToken(r reply) string { return gjson.GetBytes(r.Body, "metadata.continue").Str }

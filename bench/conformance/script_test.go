@@ -11,10 +11,11 @@ import (
 
 var uniques atomic.Int64
 
-// unique makes a name that no other test uses, nor a repetition of this one.
+// unique makes a name that is not used by any other test, or by another run of this one.
 func unique(name string) string { return fmt.Sprintf("%s-%d", name, uniques.Add(1)) }
 
-// newNamespaces creates namespaces, whose names sort in this order.
+// newNamespaces creates namespaces. The order of their names is the order in which they are
+// returned.
 func newNamespaces(t *testing.T, name string, n int) []string {
 	t.Helper()
 	names := make([]string, n)
@@ -26,13 +27,13 @@ func newNamespaces(t *testing.T, name string, n int) []string {
 	return names
 }
 
-// script is a sequence of writes to one collection, which moves objects into and out of every
+// script is a sequence of writes to one collection. It moves objects into and out of every
 // selection that rows watch.
 type script struct {
 	of        *collection
-	home      string // where most of it happens
+	home      string // where most of the writes happen
 	elsewhere string
-	first     string // the name of the object that it is about
+	first     string // the name of the main object
 }
 
 func newScript(t *testing.T, c *collection) *script {
@@ -45,11 +46,11 @@ func newScript(t *testing.T, c *collection) *script {
 	return s
 }
 
-// fence is in the annotations of the objects that a script ends with, which say whose it is. Every
-// selection sees one.
+// fence is the key of an annotation. A script ends with writes of objects that have this annotation
+// with the script's name. Every selection contains one of these objects.
 const fence = "fence"
 
-// fenced finds the fence of one test.
+// fenced returns a function that recognizes the fence of one script.
 func fenced(by string) func(Event) bool {
 	mark := []byte(`"annotations":{"` + fence + `":"` + by + `"`)
 	entry := []byte("\n" + string(rune(len(fence))) + fence + "\x12" + string(rune(len(by))) + by) // in protobuf
@@ -95,7 +96,7 @@ func (s *script) run(ctx context.Context) error {
 			func() error {
 				return created(write(ctx, http.MethodPatch, first.path()+"/status", `{"status":{"phase":"Running","podIP":"10.0.0.9"}}`))
 			},
-			func() error { return created(write(ctx, http.MethodDelete, first.path(), "")) }, // with grace
+			func() error { return created(write(ctx, http.MethodDelete, first.path(), "")) }, // with a grace period
 		)
 	}
 	steps = append(steps, func() error { return first.remove(ctx) })
@@ -116,5 +117,5 @@ func (s *script) run(ctx context.Context) error {
 	return nil
 }
 
-// created drops the resourceVersion of a write.
+// created discards the resourceVersion that a write returns.
 func created(_ uint64, err error) error { return err }

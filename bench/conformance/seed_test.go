@@ -12,8 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// seed makes the objects that the rows at rest are about, and never changes. Half of them are there
-// before the proxy follows their collection, the other half come and change while it does.
+// seed makes the objects that read-only rows use. They never change afterwards. Half of them exist
+// before the proxy follows their collection; the others are created and changed while it does.
 func seed(ctx context.Context) error {
 	for _, s := range []func(context.Context) error{defineCustom, createNamespaces, createFirst, startFeeds, createRest} {
 		if err := s(ctx); err != nil {
@@ -23,11 +23,11 @@ func seed(ctx context.Context) error {
 	return nil
 }
 
-// old is a resourceVersion at which the proxy did not follow anything yet.
+// old is a resourceVersion from before the proxy followed anything.
 var old uint64
 
-// seedNamespaces sort differently as names and as parts of keys: "a-b/" comes before "a/", and that
-// before "a0/".
+// seedNamespaces sort differently as names and as parts of keys: as keys, "a-b/" comes before "a/",
+// which comes before "a0/".
 var seedNamespaces = []string{"a", "a-b", "a0", "many"}
 
 func createNamespaces(ctx context.Context) error {
@@ -50,15 +50,15 @@ func create(ctx context.Context, objects ...object) error {
 	return nil
 }
 
-// definition is a CRD that accepts anything.
+// definition returns a CRD whose schema accepts anything.
 func definition(kind, plural, scope, versions string) string {
 	return fmt.Sprintf(`{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1","metadata":{"name":"%s.example.com"},
 		"spec":{"group":"example.com","scope":%q,"names":{"kind":%q,"plural":%q,"singular":%q},"versions":[%s]}}`,
 		plural, scope, kind, plural, strings.ToLower(kind), versions)
 }
 
-// version is one of a CRD's. The description makes the schemas of versions differ: the apiserver
-// refuses selectable fields where all are the same.
+// version returns one version of a CRD. Its description makes the schemas of versions differ,
+// because the apiserver refuses selectable fields if all schemas are the same.
 func version(name string, storage bool, more string) string {
 	return fmt.Sprintf(`{"name":%[1]q,"served":true,"storage":%[2]t%[3]s,"schema":{"openAPIV3Schema":{"type":"object","description":%[1]q,
 		"properties":{"spec":{"type":"object","x-kubernetes-preserve-unknown-fields":true,"properties":{"color":{"type":"string"}}}},
@@ -86,7 +86,7 @@ func defineCustom(ctx context.Context) error {
 	return nil
 }
 
-// eventually asks until the answer has a status.
+// eventually repeats a request until the answer has the given status.
 func eventually(ctx context.Context, e *cluster.Endpoint, r request, status int) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -106,7 +106,7 @@ func eventually(ctx context.Context, e *cluster.Endpoint, r request, status int)
 	}
 }
 
-// await waits until the apiserver answers a request with a status.
+// await repeats a request to the apiserver until the answer has the given status.
 func await(t *testing.T, r request, status int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*streamLimit)
@@ -116,7 +116,7 @@ func await(t *testing.T, r request, status int) {
 	}
 }
 
-// writeT is write for what the test needs.
+// writeT is write, but fails the test on error.
 func writeT(t *testing.T, method, path, body string) {
 	t.Helper()
 	if _, err := write(t.Context(), method, path, body); err != nil {
@@ -133,7 +133,8 @@ func startFeeds(ctx context.Context) error {
 	return nil
 }
 
-// follow starts the proxy's feeds of a collection: custom resources have but the one.
+// follow starts the proxy's feeds of a collection: one for JSON and, unless the resource is custom,
+// one for protobuf.
 func (c *collection) follow(ctx context.Context) error {
 	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf,application/json"} {
 		if got, err := proxied.Ask(ctx, get(c.all()+"?resourceVersion=0").With("Accept", accept)); err != nil {
@@ -169,7 +170,7 @@ func podSpec(node string) map[string]any {
 	return map[string]any{"spec": spec}
 }
 
-// about are the fields of an event about a pod, as the collection's group writes them.
+// about returns the fields of an event about a pod, as the collection's group names them.
 func (c *collection) about(namespace, pod string) map[string]any {
 	reference := map[string]any{"kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": pod, "fieldPath": "spec.containers{c}"}
 	if c == newEvents {
@@ -194,7 +195,7 @@ func createFirst(ctx context.Context) error {
 		{of: configMaps, namespace: "a", name: "x.1"},
 		{of: configMaps, namespace: "a", name: "x-1"},
 		{of: configMaps, namespace: "a-b", name: "plain", fields: data("k", "other")},
-		{of: configMaps, namespace: "a0", name: "control", fields: data("text", "\x00\x01\b\f\x1f\x7f\u0085\ufeff\ufffd")}, // YAML cannot hold that
+		{of: configMaps, namespace: "a0", name: "control", fields: data("text", "\x00\x01\b\f\x1f\x7f\u0085\ufeff\ufffd")}, // YAML cannot represent it
 		{of: pods, namespace: "a", name: "web-1", meta: labelled("app", "web", "tier", "front", "size", "5"), fields: podSpec("n1")},
 		{of: pods, namespace: "a", name: "web-2", meta: labelled("app", "web", "tier", "back", "size", "10"), fields: podSpec("n2")},
 		{of: pods, namespace: "a", name: "bare", fields: podSpec("")},
@@ -228,16 +229,17 @@ func createFirst(ctx context.Context) error {
 	return create(ctx, objects...)
 }
 
-// numbers are written as they stand; the apiserver decides what becomes of them.
+// numbers are sent to the apiserver exactly as written here. The apiserver decides how it stores
+// them.
 var numbers = map[string]any{
 	"spec": json.RawMessage(`{"color":"red","exact":9007199254740993,"beyond":18446744073709551616,"tenth":0.1,"large":1e21,"small":1e-7,
 		"whole":1.0,"trailing":1.50,"negative":-0.0,"text":"<>&\u2028","null":null,"deep":[[[{"kind":"Pod","metadata":{"resourceVersion":"1"}}]]],
 		"metadata":{"name":"other","namespace":"b","resourceVersion":"5","labels":{"app":"db"}}}`),
-	// Top-level keys on both sides of metadata.
+	// Top-level keys that sort before and after metadata.
 	"a\"quote": "x", "labels": map[string]string{"app": "db"}, "resourceVersion": "77", "zeta": 1,
 }
 
-// createRest changes the collections while the proxy follows them.
+// createRest creates and changes objects while the proxy follows their collections.
 func createRest(ctx context.Context) error {
 	again := object{of: configMaps, namespace: "a", name: "recreated", fields: data("life", "first")}
 	fleeting := []object{

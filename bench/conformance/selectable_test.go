@@ -15,32 +15,32 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// selectables are the fields that objects of a collection can be selected by, and objects that
-// differ in them.
+// selectables are the selectable fields of a collection, and objects that differ in these fields.
 type selectables struct {
 	of      *collection
 	fields  []field
 	objects []specimen
-	// foreign are labels that mean nothing here, and refusal is how the apiserver says so.
+	// foreign are labels that this collection does not support, and refusal is the apiserver's
+	// error for them.
 	foreign []string
 	refusal string
 }
 
-// field is one of them.
+// field is a selectable field.
 type field struct {
 	label string
-	value string // of one object, but not of all; empty if none has any
-	unset string // of objects that do not say
+	value string // the value in at least one object, but not in all; empty if no object has any
+	unset string // the value in objects that do not set the field
 }
 
-// specimen is an object to be selected.
+// specimen is an object to select.
 type specimen struct {
 	name   string
 	fields map[string]any
-	then   func(context.Context, object) (uint64, error) // nil: nothing more is written
+	then   func(context.Context, object) (uint64, error) // the write that follows; nil if there is none
 }
 
-// status writes what the object's controller would.
+// status returns a function that patches an object's status as its controller would.
 func status(patch string) func(context.Context, object) (uint64, error) {
 	return func(ctx context.Context, o object) (uint64, error) { return o.patchStatus(ctx, patch) }
 }
@@ -60,7 +60,7 @@ var (
 
 const (
 	unsupported = "field label not supported: %s"
-	// unknown is what resources say that have no fields beyond those of metadata.
+	// unknown is the error of resources without fields other than those of metadata.
 	unknown = `\"%s\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"`
 
 	podOf      = `{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}`
@@ -68,13 +68,13 @@ const (
 	job        = `{"completions":3,"template":{"spec":` + podOf + `}}`
 )
 
-// withBetas turns on what has selectable fields of its own and is off by default.
+// withBetas enables resources that have selectable fields of their own but are disabled by default.
 var withBetas = []string{
 	"--feature-gates=ClusterTrustBundle=true,PodCertificateRequest=true",
 	"--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true,certificates.k8s.io/v1beta1/podcertificaterequests=true",
 }
 
-// builtin are the selectable fields of what is built in.
+// builtin returns the selectable fields of built-in resources.
 func builtin(t *testing.T, home string) []selectables {
 	t.Helper()
 	return []selectables{
@@ -158,7 +158,7 @@ func builtin(t *testing.T, home string) []selectables {
 			}, nil},
 		}, []string{"regarding.kind", "reportingController", "source.component", "count", "message"}, unsupported},
 
-		{newEvents, []field{ // of the same objects
+		{newEvents, []field{ // the same objects as coreEvents
 			{"regarding.kind", "Node", ""},
 			{"regarding.namespace", home, ""},
 			{"regarding.name", "n 1", ""},
@@ -207,8 +207,7 @@ func builtin(t *testing.T, home string) []selectables {
 }
 
 const (
-	// typed is a version with fields of all types that can be selected by, and with some that are
-	// hard to find.
+	// typed is a version with selectable fields of all types, some of them at unusual paths.
 	typed = `{"name":"v1","served":true,"storage":true,
 		"selectableFields":[{"jsonPath":".spec.color"},{"jsonPath":".spec.on"},{"jsonPath":".spec.size"},{"jsonPath":".spec.deep.er.key"},
 			{"jsonPath":".spec.with-dash"},{"jsonPath":".spec.map.any"},{"jsonPath":".spec.default"},{"jsonPath":".top"}],
@@ -220,7 +219,7 @@ const (
 		"spec":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}}}`
 )
 
-// custom are the selectable fields of the typed version.
+// custom returns the selectable fields of the version typed.
 func custom(c *collection) selectables {
 	return selectables{c, []field{
 		{"spec.color", "red", ""},
@@ -290,12 +289,12 @@ func podCertificate(t *testing.T, signer, pod, node string) map[string]any {
 	}}
 }
 
-// create makes the specimens and returns the last resourceVersion. Those without a namespace get a
-// name of their own.
+// create writes the specimens and returns the last resourceVersion. Cluster-scoped specimens get
+// unique names.
 func (s *selectables) create(t *testing.T, home string) (last uint64) {
 	t.Helper()
-	// The caches are there before the objects: a watch from then on is forwarded if its cache has
-	// begun later, which it has if something else was written meanwhile.
+	// Start the caches before the objects are created. Otherwise another write could come before
+	// the start of a cache, and the proxy would forward a watch from before that.
 	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		if _, err := proxied.Ask(t.Context(), get(s.of.all()+"?resourceVersion=0").With("Accept", accept+",application/json")); err != nil {
 			t.Fatal(err)

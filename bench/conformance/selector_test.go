@@ -15,7 +15,7 @@ func TestSelectors(t *testing.T) {
 				target := c.expand(path + "?resourceVersion=$N&" + param + "=" + f.query)
 				rows = append(rows, row{name: target, request: get(target), status: f.status, from: f.from, open: SomeState(c.now)})
 				if path == c.in("a") {
-					break // no namespaces
+					break // the resource is not namespaced
 				}
 			}
 		}
@@ -123,7 +123,8 @@ func TestSelectors(t *testing.T) {
 	for _, c := range []*collection{nodes, namespaces, planets} {
 		table(c, "fieldSelector", []form{{"metadata.namespace=a", 400, upstream}})
 	}
-	// Built-in resources without fields of their own know it all the same, though nothing has any.
+	// Built-in resources without fields of their own accept this label, too, although no object has
+	// a value for it.
 	priorities := &collection{name: "priorityclasses", root: "/apis/scheduling.k8s.io/v1", resource: "priorityclasses"}
 	table(priorities, "fieldSelector", []form{
 		{"metadata.namespace=a", 200, upstream},

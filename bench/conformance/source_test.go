@@ -9,20 +9,20 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// source is where the proxy's answer came from, as its metrics tell.
+// source is where the proxy's answer came from, according to its metrics.
 type source string
 
 const (
 	cache    source = "cache"
 	upstream source = "upstream"
-	// anywhere is for answers whose source depends on what else happens at the moment.
+	// anywhere is for answers whose source depends on what else happens at the time.
 	anywhere source = "anywhere"
-	// ifCached is the cache, but upstream for collections that the apiserver itself has in no
+	// ifCached means the cache, but upstream for collections that the apiserver itself does not
 	// cache.
 	ifCached source = "cache if the apiserver caches it"
 )
 
-// source is what a form's source means for a collection.
+// source resolves ifCached for a collection.
 func (c *collection) source(of source) source {
 	switch {
 	case c.excluded:
@@ -35,22 +35,22 @@ func (c *collection) source(of source) source {
 	return cache
 }
 
-// looked is the last look at the metrics, and how many requests the proxy had been sent then: if it
-// has not been sent any since, a look tells nothing new.
+// looked is the last reading of the metrics, and the number of requests sent to the proxy by then.
+// If no request has been sent since, the reading is still valid.
 var looked struct {
 	sync.Mutex
 	sent   int64
 	counts map[source]int
 }
 
-// forget makes the next look a new one.
+// forget discards the last reading.
 func forget() {
 	looked.Lock()
 	defer looked.Unlock()
 	looked.counts = nil
 }
 
-// sources counts the proxy's answers so far by where they came from.
+// sources returns the number of the proxy's answers so far from each source.
 func sources(ctx context.Context) (map[source]int, error) {
 	looked.Lock()
 	defer looked.Unlock()
@@ -79,8 +79,8 @@ func look(ctx context.Context) (map[source]int, error) {
 	return counts, nil
 }
 
-// counted describes what was counted between two looks; "" for nothing, and "cache" or "upstream"
-// for one answer.
+// counted describes the difference between two readings: "" for nothing, "cache" or "upstream" for
+// one answer, or a list of counts.
 func counted(before, after map[source]int) source {
 	var text string
 	for s, n := range after {

@@ -9,20 +9,20 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// streamLimit is how long a test waits for what has to come on a watch.
+// streamLimit bounds how long a test waits for an event of a watch.
 const streamLimit = 30 * time.Second
 
 // stream is an open watch.
 type stream struct {
-	name   string // of the server
+	name   string // the server's name
 	header http.Header
 	lines  <-chan Event // closed at the end
-	err    error        // why it ended, nil for a clean end; read it after lines is closed
+	err    error        // why the watch ended, nil for a clean end; read it after lines is closed
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-// openStream opens a watch. It must be closed.
+// openStream opens a watch. The caller must close it.
 func openStream(ctx context.Context, e *cluster.Endpoint, r request) (*stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	resp, err := e.Watch(ctx, r)
@@ -41,7 +41,7 @@ func openStream(ctx context.Context, e *cluster.Endpoint, r request) (*stream, e
 	return s, nil
 }
 
-// pass passes on the events of a watch until it ends or ctx does, which is no error.
+// pass passes on the events of a watch until the watch or ctx ends. The end of ctx is no error.
 func pass(ctx context.Context, resp *http.Response, to chan<- Event) error {
 	for event, err := range Events(resp) {
 		if ctx.Err() != nil {
@@ -64,12 +64,13 @@ func (s *stream) close() {
 	<-s.done
 }
 
-// until collects events up to the first that is the last, or to the end of the watch.
+// until collects events up to the first one for which last returns true, or to the end of the
+// watch.
 func (s *stream) until(last func(Event) bool) ([]Event, error) {
 	return s.untilWithin(streamLimit, last)
 }
 
-// untilWithin is until for a watch that takes longer.
+// untilWithin is like until, with another time limit.
 func (s *stream) untilWithin(bound time.Duration, last func(Event) bool) ([]Event, error) {
 	limit := time.NewTimer(bound)
 	defer limit.Stop()

@@ -2,7 +2,7 @@ package conformance
 
 import "testing"
 
-// What a token says is what the apiserver's cache, or etcd, would make of it.
+// The proxy interprets a token like the apiserver's cache or etcd.
 func TestContinueTokens(t *testing.T) {
 	const v1 = `{"v":"meta.k8s.io/v1",`
 	for _, c := range samples {
@@ -61,7 +61,7 @@ func TestContinueTokens(t *testing.T) {
 	}
 }
 
-// In a namespace, tokens are relative to it.
+// In a namespace, the key in a token is relative to the namespace.
 func TestContinueTokensInNamespaces(t *testing.T) {
 	in := func(path, query, plain string) request {
 		return get(path + "?" + query + "continue=" + token(`{"v":"meta.k8s.io/v1",`+configMaps.expand(plain)+"}"))

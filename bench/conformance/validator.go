@@ -10,21 +10,20 @@ type Guarantee string
 
 // The guarantees of a watch.
 const (
-	// Ordered: resourceVersions ascend; after a bookmark come only events above it.
+	// Ordered: resourceVersions ascend. All events after a bookmark are above it.
 	Ordered Guarantee = "ordered"
-	// Unique: no event comes twice, whatever the number of connections.
+	// Unique: no event comes twice, over all connections of a watcher.
 	Unique Guarantee = "unique"
 	// NoGap: every event of the selection comes, from the start of the first connection to the end
 	// of the reference.
 	NoGap Guarantee = "no gap"
-	// Resumable: a connection from resourceVersion N goes on with the very next event after N.
+	// Resumable: a connection that starts at N continues with the next event after N.
 	Resumable Guarantee = "resumable"
-	// Bookmarkable: before a bookmark at N, everything up to N has come.
+	// Bookmarkable: all events up to N come before a bookmark at N.
 	Bookmarkable Guarantee = "bookmarkable"
-	// NotOlderThan: a watch that begins with a state shows one that is not older than what was
-	// asked for.
+	// NotOlderThan: if a watch begins with a state, this state is not older than requested.
 	NotOlderThan Guarantee = "not older than"
-	// Exact: what a watch begins with, and each event, is upstream's own, byte for byte.
+	// Exact: the initial state and each event equal upstream's, byte for byte.
 	Exact Guarantee = "exact"
 )
 
@@ -38,7 +37,7 @@ type Violation struct {
 func (v Violation) String() string { return string(v.Guarantee) + ": " + v.Message }
 
 // Check compares a watcher's history with the reference and returns the violations. The watcher
-// must have gone on until it saw the reference's last event, or longer.
+// must have continued at least until it saw the reference's last event.
 func Check(ref *Reference, h *History) []Violation {
 	c := &checker{ref: ref, seen: map[sighting]bool{}}
 	for i := range h.Connections {
@@ -52,7 +51,7 @@ func Check(ref *Reference, h *History) []Violation {
 	return c.found
 }
 
-// sighting is an event as Unique counts it.
+// sighting identifies an event for the guarantee Unique.
 type sighting struct {
 	key string
 	rv  uint64
@@ -61,10 +60,10 @@ type sighting struct {
 type checker struct {
 	ref      *Reference
 	seen     map[sighting]bool
-	number   int // of the connection
+	number   int // the connection's number
 	resumed  bool
 	last     bool
-	position uint64 // what the connection has shown so far
+	position uint64 // the resourceVersion up to which the connection has shown everything
 	found    []Violation
 }
 
@@ -72,9 +71,9 @@ func (c *checker) report(g Guarantee, format string, args ...any) {
 	c.found = append(c.found, Violation{g, fmt.Sprintf("connection %d: %s", c.number, fmt.Sprintf(format, args...))})
 }
 
-// connection checks one connection. The connection may not show the resourceVersion of its state.
-// Then there must be one that explains all events. If there is none, connection reports the best
-// explanation.
+// connection checks one connection. The connection may not say which resourceVersion its state has.
+// Then connection looks for one that explains all events. If there is none, it reports the
+// violations of the best candidate.
 func (c *checker) connection(conn *Connection) {
 	if !conn.State {
 		c.live(conn.From, conn.Events)
@@ -90,7 +89,7 @@ func (c *checker) connection(conn *Connection) {
 	c.guess(conn)
 }
 
-// guess tries every resourceVersion at which the state of a connection could have been taken.
+// guess tries every resourceVersion that the state of a connection could have.
 func (c *checker) guess(conn *Connection) {
 	var best *checker
 	for rv, state := range c.ref.states(conn.From) {
@@ -116,7 +115,7 @@ func (c *checker) guess(conn *Connection) {
 	*c = *best
 }
 
-// begins tells whether events begin with those of a state, in any order.
+// begins tells whether events start with the objects of a state, in any order.
 func begins(events []Event, state map[string]Event) bool {
 	if len(events) < len(state) {
 		return false
@@ -129,7 +128,7 @@ func begins(events []Event, state map[string]Event) bool {
 	return true
 }
 
-// state checks the state, taken at rv, that a watch from a resourceVersion begins with.
+// state checks the initial state of a watch from a resourceVersion. The state was taken at rv.
 func (c *checker) state(from, rv uint64, got []Event) {
 	if rv < from {
 		c.report(NotOlderThan, "began with the state at %d instead of %d or later", rv, from)
@@ -146,11 +145,11 @@ func (c *checker) state(from, rv uint64, got []Event) {
 		default:
 			continue
 		}
-		return // what follows is only shifted
+		return // further differences are only caused by the shift
 	}
 }
 
-// live checks the events that a connection showed after resourceVersion from.
+// live checks the events that a connection showed after the resourceVersion from.
 func (c *checker) live(from uint64, events []Event) {
 	c.position = from
 	delivered := map[uint64]bool{}
@@ -201,8 +200,8 @@ func (c *checker) exact(e Event) {
 	}
 }
 
-// bookmark checks a bookmark at rv on a connection from a resourceVersion that has delivered some
-// events.
+// bookmark checks a bookmark at rv. The connection started at the resourceVersion from and has
+// delivered some events.
 func (c *checker) bookmark(from, rv uint64, delivered map[uint64]bool) {
 	if rv < c.position {
 		c.report(Ordered, "bookmark at %d came after %d", rv, c.position)

@@ -21,7 +21,7 @@ const (
 )
 
 // Under random writes, every watcher through the proxy sees exactly what the apiserver's own watch
-// tells of its selection.
+// of its selection shows.
 func TestWatchersSeeEverythingOnce(t *testing.T) {
 	seed := cluster.Seed()
 	ctx, cancel := context.WithTimeout(t.Context(), validateLimit)
@@ -29,8 +29,8 @@ func TestWatchersSeeEverythingOnce(t *testing.T) {
 
 	homes := newNamespaces(t, "writer", writers)
 	all := selections(homes)
-	// The apiserver keeps what is fresh, but of its history it knows only from the oldest event
-	// that it kept. That must not be the first write.
+	// The apiserver knows its history only from the oldest event that it keeps. That event must be
+	// older than the first write of the test.
 	for _, o := range []object{
 		{of: configMaps, namespace: "default", name: unique("anchor")},
 		{of: pods, namespace: "default", name: unique("anchor"), fields: podSpec("n3")},
@@ -112,8 +112,7 @@ func report(t *testing.T, h *History, found []Violation) {
 	}
 }
 
-// references reads the state of each selection before the first write, and at which resourceVersion
-// that is.
+// references reads the initial state of each selection, and returns its resourceVersion, too.
 func references(t *testing.T, ctx context.Context, all []selection) (uint64, []*Reference) {
 	t.Helper()
 	marker := object{of: configMaps, namespace: "default", name: unique("marker")}
@@ -130,15 +129,17 @@ func references(t *testing.T, ctx context.Context, all []selection) (uint64, []*
 	return first, refs
 }
 
-// replay reads the history of each selection from the apiserver, to its end.
+// replay reads the whole history of each selection from the apiserver.
 func replay(t *testing.T, ctx context.Context, all []selection, refs []*Reference) {
 	t.Helper()
 	open := make([]*stream, len(all))
 	for i, s := range all {
-		// A short watch gets a bookmark soon, which says that nothing is missing up to there.
+		// A short watch soon gets a bookmark, which proves that nothing is missing up to that
+		// point.
 		open[i] = history(t, ctx, s.target(fmt.Sprintf("resourceVersion=%d&allowWatchBookmarks=true&timeoutSeconds=4", refs[i].Since)))
 	}
-	// But only once the collection has moved on from where the apiserver's replay ended.
+	// The bookmark is only useful if the collection is written again after the apiserver's replay
+	// has ended.
 	end := map[*collection]uint64{}
 	for _, o := range []object{
 		{of: configMaps, namespace: "default", name: unique("end")},
@@ -146,7 +147,7 @@ func replay(t *testing.T, ctx context.Context, all []selection, refs []*Referenc
 	} {
 		end[o.of] = o.createT(t)
 	}
-	// All at once: the apiserver drops a client that is slow to read.
+	// Read all watches concurrently, because the apiserver disconnects slow clients.
 	err := workload.Parallel(ctx, len(all), len(all), func(_ context.Context, i int) error {
 		events, err := readTo(open[i], func(e Event) bool { return e.RV >= end[all[i].of] })
 		refs[i].Events = slices.DeleteFunc(events, func(e Event) bool { return e.Type == "BOOKMARK" })
@@ -167,7 +168,7 @@ func history(t *testing.T, ctx context.Context, target string) *stream {
 	return s
 }
 
-// readTo reads the apiserver's own watch up to a last event.
+// readTo reads a watch of the apiserver up to the last event.
 func readTo(s *stream, last func(Event) bool) ([]Event, error) {
 	defer s.close()
 	events, err := s.until(last)
@@ -180,8 +181,8 @@ func readTo(s *stream, last func(Event) bool) ([]Event, error) {
 	return events, nil
 }
 
-// writeAtRandom returns when all is written, with the resourceVersion before the closing writes, of
-// which every selection sees some.
+// writeAtRandom returns after all writes. The result is the resourceVersion before the closing
+// writes. Every selection sees some of these.
 func writeAtRandom(t *testing.T, ctx context.Context, homes []string, seed uint64, p *progress) (closing uint64) {
 	t.Helper()
 	var crowd []*writer

@@ -10,8 +10,8 @@ import (
 )
 
 // watchForms are the ways to watch a collection. $N is the resourceVersion before the script, $HOME
-// the namespace where it happens, $FIRST an object of its. The path is the namespace's if it says
-// so, else the whole collection's.
+// the namespace where the script runs, $FIRST an object in it. If in is true, the path is that
+// namespace's, otherwise the whole collection's.
 var watchForms = []struct {
 	name  string
 	in    bool // the namespace only
@@ -71,14 +71,15 @@ var watchForms = []struct {
 	{"by phase", true, "resourceVersion=$N&fieldSelector=status.phase%3DPending", cache, pods},
 }
 
-// Every event has to be the apiserver's: its type, its bytes, its place in the sequence.
+// Every event must equal the apiserver's in type, bytes and position.
 func TestWatches(t *testing.T) {
 	for _, c := range []*collection{pods, configMaps, nodes, namespaces, leases, endpoints, widgets, widgetsV2, planets, coreEvents, newEvents} {
 		t.Run(c.name, func(t *testing.T) { watchScript(t, c) })
 	}
 }
 
-// watchScript opens all watches of a collection at both servers, runs a script, and compares.
+// watchScript opens all watches of a collection at both servers, runs a script, and compares the
+// events.
 func watchScript(t *testing.T, c *collection) {
 	s := newScript(t, c)
 	n := s.object(s.elsewhere, s.first+"-before", "web", "n1").createT(t)
@@ -124,7 +125,7 @@ func watchScript(t *testing.T, c *collection) {
 	}
 }
 
-// pair is one watch at both servers.
+// pair is the same watch at both servers.
 type pair struct {
 	name      string
 	want, got *stream
@@ -148,7 +149,8 @@ func openPair(t *testing.T, name string, r request, from source) *pair {
 	return p
 }
 
-// openPairUnseen does not look where the proxy's answer comes from, as other tests go on meanwhile.
+// openPairUnseen opens a pair without checking the source of the proxy's answer, because other
+// tests may be running.
 func openPairUnseen(t *testing.T, r request) *pair {
 	t.Helper()
 	open := func(e *cluster.Endpoint) *stream {
@@ -162,8 +164,8 @@ func openPairUnseen(t *testing.T, r request) *pair {
 	return &pair{want: open(apiserver), got: open(proxied)}
 }
 
-// compare reads both watches up to an event and compares what came. It returns how many events
-// those were.
+// compare reads both watches up to an event and compares what came. It returns the number of
+// events.
 func (p *pair) compare(t *testing.T, last func(Event) bool) int {
 	t.Helper()
 	if err := Compare(reply{Status: 200, Header: p.want.header}, reply{Status: 200, Header: p.got.header}, nil); err != nil {
@@ -191,12 +193,12 @@ func (p *pair) compare(t *testing.T, last func(Event) bool) int {
 	return len(want)
 }
 
-// ownLease is how the key of the apiserver's own lease begins, which it renews now and then,
-// possibly after the first watch of a pair was opened and before the other.
+// ownLease is the prefix of the key of the apiserver's own lease. The apiserver may renew this
+// lease after the first watch of a pair is opened and before the second is.
 const ownLease = "kube-system/apiserver-"
 
-// withoutBookmarks drops the bookmarks that come at any time, after a look at whether they tell the
-// truth: everything up to a bookmark has come before it.
+// withoutBookmarks removes bookmarks, which may come at any time. It first checks that no later
+// event is at or below a bookmark.
 func withoutBookmarks(t *testing.T, events []Event) []Event {
 	t.Helper()
 	var rest []Event

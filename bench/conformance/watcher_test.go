@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// selection is what a watcher asks for, beside where it starts.
+// selection is what a watcher selects.
 type selection struct {
 	of       *collection
 	path     string
@@ -22,7 +22,7 @@ func (s selection) target(query string) string {
 	return target
 }
 
-// selections are watched in the namespaces of the writers, and in all.
+// selections returns selections in each writer's namespace and in all namespaces.
 func selections(namespaces []string) []selection {
 	a, b := namespaces[0], namespaces[1]
 	return []selection{
@@ -49,31 +49,31 @@ func selections(namespaces []string) []selection {
 	}
 }
 
-// start is where a watcher begins.
+// start is where a watcher starts.
 type start int
 
 const (
 	fromFirst  start = iota // at the resourceVersion before the first write
-	fromRecent              // at that of a recent write
+	fromRecent              // at the resourceVersion of a recent write
 	fromAny                 // with any state
 	fromState               // with a state not older than a recent write
 	starts
 )
 
-// watcher watches one selection through the proxy and notes all that it sees.
+// watcher watches one selection through the proxy and records everything that it sees.
 type watcher struct {
 	selection
 	start     start
-	milestone int  // when it begins
-	bookmarks bool // it asks for them
-	leaves    bool // now and then it ends its watch and resumes
+	milestone int  // when the watcher begins
+	bookmarks bool // the watcher asks for bookmarks
+	leaves    bool // from time to time the watcher ends its watch and resumes
 	lifetime  int  // timeoutSeconds, 0 for none
 	rand      *rand.Rand
 	history   History
 }
 
-// newWatcher makes the watchers differ in every respect. Number i has a selection and a start of
-// its own, the rest is left to chance.
+// newWatcher returns watcher number i. The number determines the selection and the start;
+// everything else is random.
 func newWatcher(i int, all []selection, milestones int, seed uint64) *watcher {
 	r := rand.New(rand.NewPCG(seed, uint64(1000+i)))
 	w := &watcher{
@@ -95,7 +95,8 @@ func newWatcher(i int, all []selection, milestones int, seed uint64) *watcher {
 	return w
 }
 
-// run watches until it has seen what is due, which is told when all writes are done, or ctx ends.
+// run watches until it has seen everything up to the resourceVersion that it receives from due
+// after all writes, or until ctx ends.
 func (w *watcher) run(ctx context.Context, first uint64, p *progress, due <-chan uint64) error {
 	select {
 	case <-p.reached(w.milestone):
@@ -121,7 +122,7 @@ func (w *watcher) run(ctx context.Context, first uint64, p *progress, due <-chan
 	}
 }
 
-// query asks for one connection.
+// query returns the query for one connection.
 func (w *watcher) query(from uint64, state bool) string {
 	q := []string{fmt.Sprintf("resourceVersion=%d", from)}
 	if state && from > 0 {
@@ -136,8 +137,8 @@ func (w *watcher) query(from uint64, state bool) string {
 	return strings.Join(q, "&")
 }
 
-// connect opens one connection and notes what comes, until the watch ends, the watcher leaves, or
-// all that is due has come. End is what is due, once that is known.
+// connect opens one connection and records its events until the watch ends, the watcher leaves, or
+// everything up to end has come. end is set once due has sent it.
 func (w *watcher) connect(ctx context.Context, from uint64, state bool, end *uint64, due <-chan uint64) (done bool, err error) {
 	s, err := openStream(ctx, proxied, get(w.target(w.query(from, state))))
 	if err != nil {
@@ -161,7 +162,7 @@ func (w *watcher) connect(ctx context.Context, from uint64, state bool, end *uin
 			conn.Events = append(conn.Events, e)
 			inState = inState && !e.InitialEnd
 			position = max(position, e.RV)
-			// Without the bookmark that ends the state, the watcher does not know where to resume.
+			// Until the bookmark that ends the state, the watcher does not know where to resume.
 			if w.leaves && !inState && w.rand.IntN(40) == 0 {
 				return false, nil
 			}

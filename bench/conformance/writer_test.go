@@ -9,12 +9,12 @@ import (
 	"sync"
 )
 
-// progress is how far the writers are.
+// progress counts the writers' writes.
 type progress struct {
 	mu struct {
 		sync.Mutex
 		writes  int
-		rv      uint64          // the highest that an answer has told
+		rv      uint64          // the highest resourceVersion in an answer so far
 		waiting []chan struct{} // closed at milestones
 	}
 }
@@ -42,7 +42,7 @@ func (p *progress) wrote(rv uint64) {
 	}
 }
 
-// reached is closed at the milestone with this number.
+// reached returns a channel that is closed at the milestone with this number.
 func (p *progress) reached(number int) <-chan struct{} { return p.mu.waiting[number] }
 
 func (p *progress) rv() uint64 {
@@ -51,7 +51,7 @@ func (p *progress) rv() uint64 {
 	return p.mu.rv
 }
 
-// writer writes at random to the pods and configmaps of a namespace of its own.
+// writer makes random writes to the pods and configmaps in a namespace of its own.
 type writer struct {
 	namespace string
 	rand      *rand.Rand
@@ -69,7 +69,7 @@ type subject struct {
 var (
 	writerApps  = []string{"red", "green", "blue", ""}
 	writerNodes = []string{"n1", "n2", ""}
-	// None is final: pods that have failed are deleted without grace.
+	// No phase is final, because pods that have failed are deleted without a grace period.
 	writerPhases = []string{"Pending", "Running", "Unknown"}
 )
 
@@ -83,7 +83,7 @@ func newWriter(namespace string, seed1, seed2 uint64, p *progress) *writer {
 	return w
 }
 
-// run makes a number of writes.
+// run makes the given number of writes.
 func (w *writer) run(ctx context.Context, writes int) error {
 	for range writes {
 		s := w.objects[w.rand.IntN(len(w.objects))]
@@ -98,7 +98,7 @@ func (w *writer) run(ctx context.Context, writes int) error {
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
-// step makes one write, which takes one revision.
+// step makes one write, which uses one revision.
 func (w *writer) step(ctx context.Context, s *subject) (uint64, error) {
 	w.written++
 	note := fmt.Sprintf(`"annotations":{"note":"<%d> %s"}`, w.written, w.namespace)
@@ -109,7 +109,7 @@ func (w *writer) step(ctx context.Context, s *subject) (uint64, error) {
 		s.exists = false
 		return 0, s.remove(ctx)
 	case n < 25 && s.bound:
-		// With grace, so that it is marked for deletion first.
+		// With a grace period, so that the object is first marked for deletion.
 		s.ending = true
 		return write(ctx, http.MethodDelete, s.path(), "")
 	case n < 50:
@@ -143,7 +143,7 @@ func (w *writer) create(ctx context.Context, s *subject) (uint64, error) {
 	return s.create(ctx)
 }
 
-// close makes the last writes, of which every selection sees some.
+// close makes the last writes. Every selection sees some of them.
 func (w *writer) close(ctx context.Context) error {
 	var errs []error
 	for i, c := range []*collection{configMaps, pods} {
@@ -159,7 +159,7 @@ func (w *writer) close(ctx context.Context) error {
 				errs = append(errs, created(o.create(ctx)))
 			}
 		}
-		// The selections of one name are about this one.
+		// Selections by name select this object.
 		one := w.objects[i]
 		if one.exists {
 			errs = append(errs, one.remove(ctx))
