@@ -17,9 +17,9 @@ import (
 // Deployment.
 const burst = 600
 
-// A burst of writes by one user waits for its turn upstream. The proxy refuses none of the writes,
-// with the default number of places and with few places. Other users do not wait for the end of the
-// burst.
+// If one user sends a burst of writes, the writes wait for their turn to be forwarded. The proxy
+// refuses none of them, neither with the default limit nor with a low one. Reads of other users do
+// not wait for the end of the burst.
 func TestBurstOfWrites(t *testing.T) {
 	w := sharedWorld(t)
 	w.AllowBob(t)
@@ -27,8 +27,9 @@ func TestBurstOfWrites(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ns := w.Namespace(t, "burst")
 			p := cluster.ProxyT(t, cluster.ProxyOptions{
-				// With the race detector 600 requests at once keep two processors busy for seconds.
-				// The HTTP/2 library cuts a connection whose settings it has not read within two.
+				// With the race detector, 600 concurrent requests keep two processors busy for
+				// seconds. The HTTP/2 library closes a connection if it takes more than two seconds
+				// to read the settings.
 				NoRace: true, Kubeconfig: w.API.Kubeconfig, TLS: true, Settings: places, Args: []string{"--authentication=delegated"},
 			})
 			controller, bob := p.Client(w.API.Token), p.Client(BobsToken)
@@ -45,7 +46,7 @@ func TestBurstOfWrites(t *testing.T) {
 					created.Add(1)
 				})
 			}
-			least := int64(burst) // of what was created during a get
+			least := int64(burst) // minimum number of pods created during one get
 			for before := created.Load(); before < burst; before = created.Load() {
 				if _, err := bob.CoreV1().ConfigMaps("default").Get(ctx, "none", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 					t.Error(err)
@@ -55,12 +56,12 @@ func TestBurstOfWrites(t *testing.T) {
 				least = min(least, created.Load()-before)
 			}
 			writing.Wait()
-			// Other tests list the pods of all namespaces, in pages of two.
+			// Delete the pods, because other tests list the pods of all namespaces in pages of two.
 			if err := w.Admin.CoreV1().Pods(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 				t.Error(err)
 			}
 			t.Logf("%d reads of another user meanwhile; the quickest waited for %d writes", gets.Load(), least)
-			if places != "" && least > burst/10 { // else all of them are upstream's to serve in turn
+			if places != "" && least > burst/10 { // with the default limit, all requests are upstream's to serve in turn
 				t.Errorf("each of another user's reads waited for %d writes at least", least)
 			}
 			m := p.MetricsT(t)

@@ -17,14 +17,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Front is a server for kubectl.
+// Front is a server as kubectl reaches it.
 type Front struct {
 	Name string
 	Args []string
-	Home string // kubectl's discovery cache is there
+	Home string // kubectl keeps its discovery cache there
 }
 
-// Fronts are the apiserver and the proxy, in this order.
+// Fronts returns the apiserver and the proxy, in this order.
 func (w *World) Fronts(tb testing.TB) [2]Front {
 	tb.Helper()
 	return [2]Front{
@@ -33,7 +33,7 @@ func (w *World) Fronts(tb testing.TB) [2]Front {
 	}
 }
 
-// FrontOf is a proxy for kubectl with a home.
+// FrontOf returns a proxy for kubectl with the given home directory.
 func FrontOf(tb testing.TB, p *cluster.Proxy, home string) Front {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "kubeconfig")
@@ -50,16 +50,16 @@ type Invocation struct {
 	Env   []string
 }
 
-// Kubectl is an invocation without input.
+// Kubectl returns an invocation without input.
 func Kubectl(args ...string) Invocation { return Invocation{Args: args} }
 
-// Reading gives it standard input.
+// Reading returns the invocation with standard input.
 func (i Invocation) Reading(stdin string) Invocation {
 	i.Stdin = stdin
 	return i
 }
 
-// With adds to its environment.
+// With returns the invocation with further environment variables.
 func (i Invocation) With(env ...string) Invocation {
 	i.Env = append(slices.Clip(i.Env), env...)
 	return i
@@ -71,8 +71,8 @@ type Outcome struct {
 	Code           int // -1 if a signal ended it
 }
 
-// Command makes a process in its own process group, so that a Ctrl-C reaches only the test. Its
-// environment has nothing of the user's own configuration.
+// Command creates a process in a process group of its own, so that a Ctrl-C reaches only the test.
+// Its environment contains none of the user's own configuration.
 func Command(ctx context.Context, home, binary string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + home, "GORACE=" + os.Getenv("GORACE")}
@@ -88,7 +88,7 @@ func (f Front) command(ctx context.Context, tb testing.TB, i Invocation) *exec.C
 	return cmd
 }
 
-// Run runs kubectl to its end.
+// Run runs kubectl until it ends.
 func (f Front) Run(tb testing.TB, i Invocation) Outcome {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), cluster.Limit)
@@ -98,7 +98,7 @@ func (f Front) Run(tb testing.TB, i Invocation) Outcome {
 	return Finish(tb, cmd)
 }
 
-// Finish runs a command and collects what it says.
+// Finish runs a command and collects its output.
 func Finish(tb testing.TB, cmd *exec.Cmd) Outcome {
 	tb.Helper()
 	var stdout, stderr bytes.Buffer
@@ -111,7 +111,7 @@ func Finish(tb testing.TB, cmd *exec.Cmd) Outcome {
 	return Outcome{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// Must is Run for a command that has to succeed.
+// Must is Run for a command that must succeed.
 func (f Front) Must(tb testing.TB, i Invocation) string {
 	tb.Helper()
 	o := f.Run(tb, i)
@@ -121,7 +121,7 @@ func (f Front) Must(tb testing.TB, i Invocation) string {
 	return o.Stdout
 }
 
-// Running is a kubectl that goes on until it is stopped.
+// Running is a kubectl that runs until it is stopped.
 type Running struct {
 	Stdin  io.WriteCloser
 	Stdout io.Reader
@@ -130,7 +130,7 @@ type Running struct {
 	cancel context.CancelFunc
 }
 
-// Start starts kubectl. It is killed when the test ends, at the latest.
+// Start starts kubectl. If it still runs at the end of the test, it is killed.
 func (f Front) Start(tb testing.TB, i Invocation) *Running {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), 2*cluster.Limit)
@@ -149,13 +149,13 @@ func (f Front) Start(tb testing.TB, i Invocation) *Running {
 	return r
 }
 
-// Kill ends kubectl at once, without an orderly exit.
+// Kill kills kubectl.
 func (r *Running) Kill() {
 	r.cancel()
 	r.Wait()
 }
 
-// Wait waits for kubectl to end by itself and returns its exit code.
+// Wait waits until kubectl ends by itself, and returns its exit code.
 func (r *Running) Wait() int {
 	_ = r.cmd.Wait()
 	return r.cmd.ProcessState.ExitCode()

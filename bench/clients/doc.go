@@ -1,18 +1,18 @@
-// Package clients tests that watchproxy behaves towards its clients as an apiserver does. Real
-// clients talk to the real binary, and the binary talks to a real kube-apiserver.
+// Package clients tests that watchproxy behaves like an apiserver for its clients. Real clients
+// talk to the real binary, which talks to a real kube-apiserver.
 //
-// The package is the library of its subpackages (World, Watch, Run), and it has the tests of
+// The package is the library of its subpackages (World, Watch, Run), and contains the tests of
 // informers and watches. Each subpackage tests one kind of client or event: kubectl, commandline
-// (watchproxy's own commands, and those of the README), wire (HTTP/1.1, HTTP/2, TLS, limits),
-// outage (the apiserver or the proxy goes away), and linearizability.
+// (watchproxy's own commands, and those in the README), wire (HTTP/1.1, HTTP/2, TLS, limits),
+// outage (the apiserver or the proxy goes down), and linearizability.
 //
-// The tests do the same through the proxy and at the apiserver. Then they compare the output, the
-// exit code, and what is stored. The proxy makes two more promises: a thousand watches are one
-// watch upstream, and they outlive a crash of the apiserver.
+// The tests do the same through the proxy and directly at the apiserver. Then they compare the
+// output, the exit code, and the stored objects. The proxy makes two more promises: a thousand
+// watches cost upstream a single watch, and they survive a crash of the apiserver.
 //
-// There is no real node. A Node object points the apiserver to the test's own kubelet. This kubelet
+// There is no real node. A Node object makes the apiserver use the test's own kubelet. This kubelet
 // runs the commands of kubectl exec as processes on this machine.
 //
-// Proxies are built with the race detector, except in linearizability. A race or a panic in a
+// Except in linearizability, proxies are built with the race detector. A race or a panic in a
 // proxy's log fails the test that started it.
 package clients

@@ -8,7 +8,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// podsRequests are the apiserver's own counts of requests for pods.
+// podsRequests are figures from the apiserver's own metrics about requests for pods.
 type podsRequests struct{ lists, watches, open float64 }
 
 func podsRequestsOf(t *testing.T, w *World) podsRequests {
@@ -16,7 +16,7 @@ func podsRequestsOf(t *testing.T, w *World) podsRequests {
 	m := w.API.MetricsT(t)
 	return podsRequests{
 		lists:   m.Sum("apiserver_request_total", `resource="pods"`, `verb="LIST"`),
-		watches: m.Sum("apiserver_request_total", `resource="pods"`, `verb="WATCH"`), // those that have ended
+		watches: m.Sum("apiserver_request_total", `resource="pods"`, `verb="WATCH"`), // watches that have ended
 		open:    m.Sum("apiserver_longrunning_requests", `resource="pods"`, `verb="WATCH"`),
 	}
 }
@@ -25,8 +25,8 @@ func (r podsRequests) since(before podsRequests) podsRequests {
 	return podsRequests{r.lists - before.lists, r.watches - before.watches, r.open - before.open}
 }
 
-// A thousand watches are one watch upstream, and at most one list: the probe, which matches
-// nothing. After the watches leave, the proxy keeps nothing of them.
+// A thousand watches cost upstream a single watch, and at most one list: the probe, which matches
+// nothing. After the watches have ended, the proxy keeps nothing of them.
 func TestThousandWatches(t *testing.T) {
 	w := NewWorld(t)
 	const count = 1000
@@ -37,7 +37,7 @@ func TestThousandWatches(t *testing.T) {
 	proxy := w.Endpoints(t)[1]
 	before := podsRequestsOf(t, w)
 
-	// The list starts the feed and tells the resourceVersion to watch from.
+	// The list starts the feed and returns the resourceVersion for the watches to start at.
 	version := ListVersion(t, proxy.GetT(t, "/api/v1/pods?resourceVersion=0", nil))
 	idle := w.Proxy.MetricsT(t)
 	watches := make([]*Watch, count)
@@ -82,7 +82,7 @@ func TestThousandWatches(t *testing.T) {
 	}
 	cluster.Eventually(t, "the proxy forgets them", func() bool {
 		m := w.Proxy.MetricsT(t)
-		const slack = 20 // connections for metrics, and the race detector's
+		const slack = 20 // for connections to read the metrics, and for the race detector
 		return m.Sum("watchproxy_watches") == 0 && m.Sum("watchproxy_feed_watches") == 0 &&
 			m.Sum("go_goroutines") < idle.Sum("go_goroutines")+slack &&
 			m.Sum("process_open_fds") < idle.Sum("process_open_fds")+slack

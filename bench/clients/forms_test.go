@@ -14,7 +14,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// inProtobuf asks for protobuf, like in-tree controllers.
+// inProtobuf makes a client ask for protobuf, like in-tree controllers.
 func inProtobuf(c *rest.Config) *rest.Config {
 	c = rest.CopyConfig(c)
 	c.ContentType = "application/vnd.kubernetes.protobuf"
@@ -47,7 +47,7 @@ func schedulerLike(t *testing.T, p *cluster.Proxy) informers.SharedInformerFacto
 	return f
 }
 
-// syncAll starts informers and waits until all have their state. They end with the test.
+// syncAll starts informers and waits until all have synced. They end with the test.
 func syncAll(t *testing.T, f informers.SharedInformerFactory) {
 	t.Helper()
 	f.Start(t.Context().Done())
@@ -58,8 +58,8 @@ func syncAll(t *testing.T, f informers.SharedInformerFactory) {
 	}
 }
 
-// A scheduler's protobuf informers sync from the cache. The next scheduler costs upstream only
-// freshness proofs. One proof serves any number of clients.
+// A scheduler's protobuf informers sync from the cache. A second scheduler costs upstream only
+// freshness proofs, and one proof serves any number of clients.
 func TestSchedulerLikeInformers(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.FreshProxy(t, "")
@@ -93,8 +93,8 @@ func TestSchedulerLikeInformers(t *testing.T) {
 	}
 }
 
-// Metadata informers, like the garbage collector's, show all objects of built-in and of custom
-// resources.
+// Metadata informers, such as those of the garbage collector, show all objects of built-in and of
+// custom resources.
 func TestMetadataInformers(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)

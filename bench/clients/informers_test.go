@@ -25,8 +25,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Informers behind the proxy end with upstream's state, for each way to read the first state, and
-// over a restart of the proxy.
+// Informers behind the proxy have upstream's state in the end, whichever way they read their first
+// state, and even if the proxy restarts.
 func TestInformers(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)
@@ -104,7 +104,7 @@ var (
 	configs = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 )
 
-// objectWriter makes random changes, straight at the apiserver.
+// objectWriter makes random changes directly at the apiserver.
 type objectWriter struct {
 	world     *World
 	namespace string
@@ -188,7 +188,7 @@ func (m *mirror) OnUpdate(_, object any) {
 // OnDelete implements cache.ResourceEventHandler.
 func (m *mirror) OnDelete(object any) {
 	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj // its deletion was noticed by a list
+		object = gone.Obj // the informer noticed the deletion in a list
 	}
 	key := m.note(object, "deleted", func(known bool) bool { return known })
 	m.mu.Lock()
@@ -196,8 +196,8 @@ func (m *mirror) OnDelete(object any) {
 	delete(m.mu.versions, key)
 }
 
-// note keeps an object's version. It reports an error if right says that the object should, or
-// should not, have been known.
+// note stores an object's version. It reports an error unless right agrees with whether the object
+// was known before.
 func (m *mirror) note(object any, what string, right func(known bool) bool) (key string) {
 	o := object.(metav1.Object)
 	key = o.GetNamespace() + "/" + o.GetName()
@@ -210,7 +210,7 @@ func (m *mirror) note(object any, what string, right func(known bool) bool) (key
 	return key
 }
 
-// handled returns the versions that the handler has received, in one namespace.
+// handled returns the versions in one namespace that the handler has received.
 func (m *mirror) handled(ns string) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -225,7 +225,7 @@ func (m *mirror) complaints() []string {
 	return m.mu.wrong
 }
 
-// stored returns the versions in the informer's store, in one namespace.
+// stored returns the versions in one namespace from the informer's store.
 func (m *mirror) stored(ns string) map[string]string {
 	all := map[string]string{}
 	for _, object := range m.informer.GetStore().List() {
@@ -236,7 +236,7 @@ func (m *mirror) stored(ns string) map[string]string {
 	return all
 }
 
-// template is an object of a kind, as the apiserver accepts it.
+// template returns an object of a resource that the apiserver accepts.
 func template(gvr schema.GroupVersionResource, name string) *unstructured.Unstructured {
 	switch gvr {
 	case pods:

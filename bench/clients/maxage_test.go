@@ -8,8 +8,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Answers for a resource with a maxAge may be that old, and have an Age header. Answers for other
-// resources have none.
+// For a resource with a maxAge, answers may be out of date by up to this time and have an Age
+// header. For other resources, answers have no such header.
 func TestMaxAge(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
@@ -32,7 +32,7 @@ func TestMaxAge(t *testing.T) {
 	}
 }
 
-// ageOf is the Age header of an answer.
+// ageOf returns the Age header of an answer.
 func ageOf(t *testing.T, p *cluster.Proxy, path string) string {
 	t.Helper()
 	got := p.EndpointT(t).GetT(t, path, nil)

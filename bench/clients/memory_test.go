@@ -17,19 +17,19 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// A proxy with little memory stays within its budget: while a hundred clients at once read
-// everything in every form, with a resource that does not fit beside the cached ones, and with
-// writes whose history does not fit. It forwards requests for a resource that it cannot cache, and
-// its answers are right.
+// A proxy with little memory stays within its budget while three things happen: a hundred clients
+// concurrently read everything in every form, there is a resource too many to cache, and writes
+// produce more history than fits. The proxy forwards requests for the resource that it cannot
+// cache, and its answers are correct.
 func TestMemoryBudget(t *testing.T) {
 	t.Parallel()
 	w := NewWorld(t)
 	const (
 		budget         = 160 << 20
-		objects, large = 1000, 40 << 10 // 41 MB of each kind
+		objects, large = 1000, 40 << 10 // 41 MB for each kind of object
 	)
 	p := cluster.ProxyT(t, cluster.ProxyOptions{
-		Kubeconfig: w.API.Kubeconfig, TLS: true, NoRace: true, // it takes several times as much
+		Kubeconfig: w.API.Kubeconfig, TLS: true, NoRace: true, // the race detector takes several times as much memory
 		Settings: fmt.Sprintf("memoryBudget: %d\ncache: {resources: [{name: secrets}]}\n", budget),
 	})
 	ns := w.Namespace(t, "memory")
@@ -97,7 +97,7 @@ func TestMemoryBudget(t *testing.T) {
 		keepsTo("one list of " + more)
 	}
 	cluster.Eventually(t, "the last resource is not cached", func() bool { return !p.CachedT(t, "serviceaccounts") })
-	// The proxy stopped reading this resource, or did not begin to read it.
+	// The proxy either stopped reading this resource or never started.
 	if !strings.Contains(p.Log(), "no memory is left for another cache") && !strings.Contains(p.Log(), `"newCaches":false`) {
 		t.Error("the log does not say why")
 	}
@@ -122,7 +122,8 @@ func TestMemoryBudget(t *testing.T) {
 	})
 }
 
-// peakOf returns a proxy's peak memory without its program file, which the kernel can read again.
+// peakOf returns a proxy's peak memory without its program file, which the kernel can drop and read
+// again.
 func peakOf(p *cluster.Proxy) (int64, error) {
 	_, peak, err := cluster.MemoryOf(p.PID())
 	if err != nil {
@@ -132,7 +133,7 @@ func peakOf(p *cluster.Proxy) (int64, error) {
 	return peak - program, err
 }
 
-// drainBody sends a request over its own connection and reads the answer slowly.
+// drainBody sends a request on a connection of its own and reads the answer slowly.
 func drainBody(ctx context.Context, p *cluster.Proxy, target string, header http.Header) (status int, n int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*cluster.Limit)
 	defer cancel()
@@ -143,7 +144,7 @@ func drainBody(ctx context.Context, p *cluster.Proxy, target string, header http
 		return 0, 0, err
 	}
 	defer resp.Body.Close()
-	time.Sleep(200 * time.Millisecond) // it is slow
+	time.Sleep(200 * time.Millisecond) // this client is slow
 	n, err = io.Copy(io.Discard, resp.Body)
 	return resp.StatusCode, n, err
 }

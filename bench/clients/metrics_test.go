@@ -13,7 +13,7 @@ import (
 // All metrics have help texts, and the metrics behind the status page's figures exist.
 func TestMetrics(t *testing.T) {
 	w := sharedWorld(t)
-	Get(t, w.Proxy.URL+"/api/v1/pods?resourceVersion=0") // there is a feed
+	Get(t, w.Proxy.URL+"/api/v1/pods?resourceVersion=0") // starts a feed
 	Get(t, w.Proxy.URL+"/version")
 	found := w.Proxy.MetricsT(t)
 	parser := expfmt.NewTextParser(model.UTF8Validation)

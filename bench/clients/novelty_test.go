@@ -19,8 +19,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// newer is an apiserver that is newer than all types compiled into the proxy. It serves one
-// ConfigMap with unknown fields.
+// newer is an apiserver that is newer than all types that are compiled into the proxy. It serves
+// one ConfigMap with unknown fields.
 type newer struct{ json, message []byte }
 
 func newNewer(t *testing.T) *newer {
@@ -54,7 +54,8 @@ func envelope(kind string, message []byte) []byte {
 	return append([]byte("k8s\x00"), b...)
 }
 
-// ServeHTTP answers discovery, probes and watches of the feeds. It answers no forwarded requests.
+// ServeHTTP answers discovery, and the probes and watches of feeds. It does not support forwarded
+// requests.
 func (n *newer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proto := strings.HasPrefix(r.Header.Get("Accept"), "application/vnd.kubernetes.protobuf")
 	w.Header().Set("Content-Type", "application/json")
@@ -70,23 +71,23 @@ func (n *newer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case proto:
 		w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
 		list := corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
-		message, _ := list.Marshal() // of a type of ours
+		message, _ := list.Marshal() // marshalling a known type cannot fail
 		w.Write(envelope("ConfigMapList", message))
 	default:
 		io.WriteString(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}`)
 	}
 }
 
-// watch sends the one object and the end of the state, and then no more.
+// watch sends the object and the end of the initial state, and then nothing more.
 func (n *newer) watch(w http.ResponseWriter, r *http.Request, proto bool) {
 	end := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{"k8s.io/initial-events-end": "true"}}}
 	if proto {
 		w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf;stream=watch")
-		message, _ := end.Marshal() // of a type of ours
+		message, _ := end.Marshal() // marshalling a known type cannot fail
 		w.Write(frame("ADDED", envelope("ConfigMap", n.message)))
 		w.Write(frame("BOOKMARK", envelope("ConfigMap", message)))
 	} else {
-		body, _ := json.Marshal(end) // of a type of ours
+		body, _ := json.Marshal(end) // marshalling a known type cannot fail
 		const typeMeta = `{"kind":"ConfigMap","apiVersion":"v1",`
 		fmt.Fprintf(w, `{"type":"ADDED","object":%s%s}`+"\n", typeMeta, n.json[1:])
 		fmt.Fprintf(w, `{"type":"BOOKMARK","object":%s%s}`+"\n", typeMeta, body[1:])
@@ -104,7 +105,7 @@ func frame(kind string, object []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
 }
 
-// Fields that the proxy's types do not know reach clients unchanged, in both encodings.
+// Fields that the proxy's types lack reach clients unchanged, in both encodings.
 func TestUnknownFieldsSurvive(t *testing.T) {
 	n := newNewer(t)
 	upstream := httptest.NewServer(n)

@@ -12,8 +12,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Settings that can change at run time change with the file, and unaffected watches go on. A file
-// with an error, or with another change, changes nothing, and the log says why.
+// If the configuration file changes, settings that can change at run time change, too, and watches
+// that they do not concern go on. If the file has an error, or changes another setting, nothing
+// changes, and the log gives the reason.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	w := NewWorld(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// Watch is an open watch on its own connection. It keeps its events.
+// Watch is an open watch on a connection of its own. It records its events.
 type Watch struct {
 	Name    string
 	cancel  context.CancelFunc
@@ -24,7 +24,7 @@ type Watch struct {
 	}
 }
 
-// WatchAt opens a watch. It ends with the test.
+// WatchAt opens a watch that ends with the test.
 func WatchAt(tb testing.TB, at *cluster.Endpoint, target string) *Watch {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(tb.Context())
@@ -55,20 +55,20 @@ func WatchAt(tb testing.TB, at *cluster.Endpoint, target string) *Watch {
 	return w
 }
 
-// Leave ends the watch.
+// Leave closes the watch.
 func (w *Watch) Leave() {
 	w.cancel()
 	w.running.Wait()
 }
 
-// Events returns what has come so far.
+// Events returns the events so far.
 func (w *Watch) Events() []conformance.Event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clip(w.mu.events)
 }
 
-// Last returns the last event that has come so far, the zero one if there is none.
+// Last returns the last event so far, or the zero Event if there is none.
 func (w *Watch) Last() (e conformance.Event) {
 	if events := w.Events(); len(events) > 0 {
 		e = events[len(events)-1]
@@ -76,12 +76,12 @@ func (w *Watch) Last() (e conformance.Event) {
 	return e
 }
 
-// Saw tells whether an event of this kind has come for an object.
+// Saw tells whether there has been an event of this type for an object.
 func (w *Watch) Saw(kind, key string) bool {
 	return slices.ContainsFunc(w.Events(), func(e conformance.Event) bool { return e.Type == kind && e.Key == key })
 }
 
-// Ended returns how the stream ended, nil if it has not.
+// Ended returns the error with which the stream ended, or nil if it is still open.
 func (w *Watch) Ended() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

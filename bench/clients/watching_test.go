@@ -7,8 +7,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// A watch can begin at the resourceVersion of a list from before the proxy's cache. For any number
-// of such watches, the cache's history begins at their resourceVersion.
+// Watches can start at the resourceVersion of a list that was made before the proxy had a cache.
+// The cache's history then begins at that resourceVersion, for any number of such watches.
 func TestWatchesBeginTheCache(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "early-watches")
@@ -28,8 +28,8 @@ func TestWatchesBeginTheCache(t *testing.T) {
 	}
 }
 
-// A watch can begin at a resourceVersion from before a cache's history. The proxy forwards some of
-// these watches. If many come, the others get a 410, as from kube-apiserver after a restart.
+// Watches can start at a resourceVersion from before a cache's history. The proxy forwards some of
+// these. If there are many, the others get 410, as they do from kube-apiserver after a restart.
 func TestWatchFromBeforeTheCache(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "late-watches")
@@ -37,7 +37,7 @@ func TestWatchFromBeforeTheCache(t *testing.T) {
 	w.CreatePod(t, ns, cluster.NewPod("second"))
 	fresh := w.FreshProxy(t, "")
 	e := fresh.EndpointT(t)
-	e.GetT(t, "/api/v1/namespaces/"+ns+"/pods?resourceVersion=0", nil) // the cache begins with the present
+	e.GetT(t, "/api/v1/namespaces/"+ns+"/pods?resourceVersion=0", nil) // the cache's history begins now
 	target := fmt.Sprintf("/api/v1/namespaces/%s/pods?watch=1&resourceVersion=%s", ns, first.ResourceVersion)
 	const watches, forwarded = 40, 32
 	open := make([]*Watch, watches)
@@ -73,8 +73,8 @@ func TestWatchFromBeforeTheCache(t *testing.T) {
 	})
 }
 
-// A forwarded watch ends upstream when its client leaves. The proxy forwards this watch because its
-// limit has no meaning.
+// When the client of a forwarded watch disconnects, the watch ends upstream, too. The proxy
+// forwards this one because a limit has no meaning for a watch.
 func TestForwardedWatchEndsWithItsClient(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "forwarded-watch")

@@ -24,7 +24,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Main is the TestMain of packages whose proxies have the race detector.
+// Main is the TestMain of packages whose proxies are built with the race detector.
 func Main(m *testing.M) {
 	if err := os.Setenv("WATCHPROXY_RACE", "1"); err != nil {
 		panic(err)
@@ -32,18 +32,18 @@ func Main(m *testing.M) {
 	cluster.Main(m)
 }
 
-// World is an apiserver with a proxy in front of it. Most tests share one, each with its own
-// namespaces. Tests that kill or count have their own world.
+// World is an apiserver with a proxy in front of it. Most tests share one world and use namespaces
+// of their own. Tests that kill servers or count requests have a world of their own.
 type World struct {
 	API     *cluster.APIServer
 	Proxy   *cluster.Proxy
-	Admin   *kubernetes.Clientset // straight to the apiserver
+	Admin   *kubernetes.Clientset // connects directly to the apiserver
 	Dynamic *dynamic.DynamicClient
-	Dir     string // for files of the tests
+	Dir     string // for files of tests
 }
 
-// BobsToken is the token of bob. After AllowBob, bob may read configmaps in namespace default, and
-// no more.
+// BobsToken is the token of the user bob. After AllowBob, bob may read configmaps in namespace
+// default, and nothing else.
 const BobsToken = "bobs-token"
 
 // NewWorld starts a world that ends with the test.
@@ -55,7 +55,7 @@ func NewWorld(tb testing.TB) *World {
 	return w
 }
 
-// Namespace creates a namespace for a test. Its name is the given one with a unique suffix.
+// Namespace creates a namespace whose name is the given one with a unique suffix.
 func (w *World) Namespace(tb testing.TB, name string) string {
 	tb.Helper()
 	return w.API.NamespaceT(tb, cluster.UniqueName(name))
@@ -71,7 +71,7 @@ func (w *World) CreatePod(tb testing.TB, namespace string, p *corev1.Pod) *corev
 	return created
 }
 
-// CreateConfigMap creates a configmap with a label, unless that has no name.
+// CreateConfigMap creates a configmap. It has the given label unless the label's name is empty.
 func (w *World) CreateConfigMap(tb testing.TB, namespace, name, label, value string) *corev1.ConfigMap {
 	tb.Helper()
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -85,7 +85,7 @@ func (w *World) CreateConfigMap(tb testing.TB, namespace, name, label, value str
 	return created
 }
 
-// LabelPatch sets one label of an object.
+// LabelPatch returns a patch that sets one label.
 func LabelPatch(name, value string) []byte {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{name: value}}})
 	if err != nil {
@@ -94,25 +94,25 @@ func LabelPatch(name, value string) []byte {
 	return patch
 }
 
-// FreshProxy starts another proxy in front of the apiserver, without any caches yet, with TLS and
-// settings. It ends with the test.
+// FreshProxy starts another proxy in front of the apiserver, with TLS, the given settings and empty
+// caches. It ends with the test.
 func (w *World) FreshProxy(tb testing.TB, settings string, args ...string) *cluster.Proxy {
 	tb.Helper()
 	return cluster.ProxyT(tb, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, Settings: settings, Args: args, TLS: true})
 }
 
-// Endpoints are the apiserver and the proxy, in this order.
+// Endpoints returns the apiserver and the proxy, in this order.
 func (w *World) Endpoints(tb testing.TB) [2]*cluster.Endpoint {
 	tb.Helper()
 	return [2]*cluster.Endpoint{w.API.EndpointT(tb), w.Proxy.EndpointT(tb)}
 }
 
-// unverified trusts every certificate, as the servers of tests are on loopback.
+// unverified trusts every certificate, because the tests' servers are on loopback.
 var unverified = &http.Client{Transport: &http.Transport{
 	TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, DisableKeepAlives: true,
 }}
 
-// TryGet returns an answer, with status 0 if there was none.
+// TryGet returns the answer to a GET, or status 0 if there was none.
 func TryGet(tb testing.TB, url string) (status int, body []byte) {
 	tb.Helper()
 	req, err := http.NewRequestWithContext(tb.Context(), http.MethodGet, url, http.NoBody)
@@ -130,7 +130,7 @@ func TryGet(tb testing.TB, url string) (status int, body []byte) {
 	return resp.StatusCode, body
 }
 
-// Get returns the body of an answer, which must be 200.
+// Get returns the body of the answer to a GET, which must be 200.
 func Get(tb testing.TB, url string) []byte {
 	tb.Helper()
 	status, body := TryGet(tb, url)
@@ -153,7 +153,7 @@ func ListVersion(tb testing.TB, a cluster.Answer) string {
 // Widgets are custom resources.
 var Widgets = schema.GroupVersionResource{Group: "clients.test", Version: "v1", Resource: "widgets"}
 
-// NewWidget returns a widget.
+// NewWidget returns a new widget.
 func NewWidget(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "clients.test/v1",
@@ -163,7 +163,7 @@ func NewWidget(name string) *unstructured.Unstructured {
 	}}
 }
 
-// DefineWidgets defines widgets and waits until the apiserver serves them and their OpenAPI
+// DefineWidgets defines the resource and waits until the apiserver serves it and its OpenAPI
 // document.
 func (w *World) DefineWidgets(tb testing.TB) {
 	tb.Helper()
@@ -189,7 +189,7 @@ func Terminate(tb testing.TB, p *cluster.Proxy) {
 	}
 }
 
-// AwaitEnd waits until a proxy's process is gone.
+// AwaitEnd waits until a proxy's process has ended.
 func AwaitEnd(tb testing.TB, p *cluster.Proxy, bound time.Duration) {
 	tb.Helper()
 	cluster.Within(tb, bound, "the process ends", func() bool {
@@ -198,7 +198,7 @@ func AwaitEnd(tb testing.TB, p *cluster.Proxy, bound time.Duration) {
 	})
 }
 
-// AllowBob lets bob read configmaps.
+// AllowBob gives bob the right to read configmaps in namespace default.
 func (w *World) AllowBob(tb testing.TB) {
 	tb.Helper()
 	err := w.API.Allow(tb.Context(), "default", "bob", cluster.Users("bob"),

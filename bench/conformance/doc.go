@@ -15,10 +15,10 @@
 //
 // The comparison ignores only what can differ between two answers of the apiserver itself:
 //
-//   - A list without an exact resourceVersion shows any state that is new enough. Its items must be
-//     equal byte for byte. In its metadata, only the digits of resourceVersion may differ, there and
-//     inside the continue token. The resourceVersion must be at least the requested one, and a
-//     token must contain the list's own resourceVersion.
+//   - A list without an exact resourceVersion shows any state that is new enough. Its items must
+//     be equal byte for byte. In its metadata, only the digits of resourceVersion may differ, there
+//     and inside the continue token. The resourceVersion must be at least the requested one, and
+//     a token must contain the list's own resourceVersion.
 //   - An exact page comes from the apiserver's cache or, some time later, from etcd. If the page
 //     comes from the cache, the key in its continue token begins with a slash.
 //   - "Too large resource version" and "too old resource version" name the limits of the server's

@@ -27,7 +27,7 @@ func runWatchproxy(t *testing.T, args ...string) clients.Outcome {
 	return clients.Finish(t, clients.Command(ctx, t.TempDir(), binary, args...))
 }
 
-// file writes a file of the test.
+// file writes a temporary file.
 func file(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file.yaml")
@@ -39,7 +39,7 @@ func file(t *testing.T, content string) string {
 
 const header = "apiVersion: watchproxy.dev/v1alpha1\nkind: ProxyConfiguration\n"
 
-// An error at the start is reported soon, in one line that names it, and the exit code is 1.
+// If the proxy cannot start, it soon reports the error in one line, and the exit code is 1.
 func TestServeRefusesToStart(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
@@ -47,7 +47,7 @@ func TestServeRefusesToStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close() // it takes connections, and says nothing
+	defer taken.Close() // it accepts connections but never answers
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
 	gone := httptest.NewServer(http.NotFoundHandler())
@@ -102,7 +102,7 @@ func TestServeRefusesToStart(t *testing.T) {
 		"GOAWAY too often":          {[]string{"--goaway-chance", "0.5"}, []string{"goawayChance"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const soon = 20 * time.Second // upstream is given 10
+			const soon = 20 * time.Second // the proxy waits 10 seconds for upstream
 			began := time.Now()
 			got := runWatchproxy(t, append([]string{"serve"}, test.args...)...)
 			if took := time.Since(began); took > soon {
@@ -131,7 +131,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// The output of config defaults is valid, and loading it gives the defaults again.
+// The output of config defaults is valid. Loading it gives the same defaults.
 func TestConfigDefaults(t *testing.T) {
 	defaults := runWatchproxy(t, "config", "defaults")
 	if defaults.Code != 0 || defaults.Stderr != "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// usersKubeconfig writes a kubeconfig of the apiserver with a user of each kind. Its files have
-// relative paths.
+// usersKubeconfig writes a kubeconfig for the apiserver with one user of each kind. It names files
+// by relative paths.
 func usersKubeconfig(t *testing.T, w *clients.World) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,7 +47,7 @@ current-context: admin
 	return filepath.Join(dir, "config")
 }
 
-// kubectlBy is kubectl with a kubeconfig.
+// kubectlBy returns a front that uses only a kubeconfig.
 func kubectlBy(t *testing.T, name, kubeconfig string) clients.Front {
 	t.Helper()
 	return clients.Front{Name: name, Args: []string{"--kubeconfig", kubeconfig}, Home: t.TempDir()}
@@ -58,13 +58,13 @@ func whoAmI(t *testing.T, f clients.Front, context string) string {
 	return f.Must(t, clients.Kubectl("auth", "whoami", "--context", context, "-o", "jsonpath={.status.userInfo.username}"))
 }
 
-// requests is how many requests a proxy has answered so far.
+// requests returns the number of requests that a proxy has answered so far.
 func requests(t *testing.T, p *cluster.Proxy) float64 {
 	t.Helper()
 	return p.MetricsT(t).Sum("watchproxy_requests_total")
 }
 
-// Every user keeps its identity through a proxy with its own certificate.
+// Every kind of user keeps its identity through a proxy that has a certificate of its own.
 func TestKubeconfigOfEveryUser(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
@@ -98,8 +98,9 @@ func TestKubeconfigOfEveryUser(t *testing.T) {
 	}
 }
 
-// On loopback, requests act as the proxy. --in-place points the kubeconfig at the proxy and --undo
-// reverts that. A proxy that starts with the changed kubeconfig uses the original server.
+// On loopback, requests act as the proxy. --in-place makes the kubeconfig point at the proxy, and
+// --undo reverts that. A proxy that is started with the changed kubeconfig still uses the original
+// server.
 func TestKubeconfigInPlace(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// elsewhere maps the documents' commands that do not run here to the reason.
+// elsewhere gives the reason for each command in the documents that this test does not run.
 var elsewhere = map[string]string{
 	"make demo":  "TestDemo of bench/demo runs what it builds",
 	"make test":  "it runs this",
@@ -31,8 +31,8 @@ var elsewhere = map[string]string{
 	"helm install watchproxy charts/watchproxy --namespace watchproxy --create-namespace --set kind=DaemonSet,service.internalTrafficPolicy=Local": "bench/chart renders it among others",
 }
 
-// Every command of the documents works, in their order, for a user with only a kubeconfig. The
-// ports differ from the documents, so that runs do not collide.
+// Every command in the documents works, in the given order, for a user who has only a kubeconfig.
+// The test uses other ports than the documents, so that several runs do not collide.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
@@ -73,7 +73,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// fenced is an object in a document.
+// fenced matches a Kubernetes object in a document.
 var fenced = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")
 
 func objectsOf(t *testing.T, document string) []string { return found(t, document, fenced) }
@@ -88,16 +88,16 @@ func found(t *testing.T, document string, what *regexp.Regexp) (all []string) {
 	return all
 }
 
-// indented is a command in a document; text after # is a remark.
+// indented matches a command in a document. Text after # is a remark.
 var indented = regexp.MustCompile(`(?m)^    ((?:make|bin/watchproxy|kubectl|helm) [^#\n]*[^#\n ])`)
 
 func commandsOf(t *testing.T, document string) []string { return found(t, document, indented) }
 
-// shell is a user's terminal, in a directory with the binary, and with a kubeconfig in the home
-// directory.
+// shell is a user's terminal, in a directory that contains the binary. The home directory contains
+// a kubeconfig.
 type shell struct {
 	dir          string
-	admin        string            // the proxy's, once it serves
+	admin        string            // the proxy's admin address, once it serves
 	replacements *strings.Replacer // of ports
 }
 
@@ -120,7 +120,7 @@ func newShell(t *testing.T, w *clients.World, dir string) *shell {
 	_, err = w.Admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
 	must(t, err)
 	w.API.NamespaceT(t, "team")
-	tls := &corev1.Secret{ // as the chart makes it
+	tls := &corev1.Secret{ // like the chart's
 		ObjectMeta: metav1.ObjectMeta{Name: "watchproxy-tls"},
 		Data:       map[string][]byte{"ca.crt": w.API.CA, "tls.crt": []byte("certificate"), "tls.key": []byte("private key")},
 	}
@@ -156,8 +156,8 @@ func (b *syncedBuffer) String() string {
 	return b.said.String()
 }
 
-// run runs a command as in the document, except for the ports. serve runs until the test ends.
-// status --watch would also run on, so it runs for a moment only.
+// run runs a command as in the document, except for the ports. serve runs until the end of the
+// test. status --watch never ends by itself, so it is stopped after a moment.
 func (s *shell) run(t *testing.T, command string) (output string, err error) {
 	t.Helper()
 	if strings.Contains(command, " serve ") {
@@ -176,7 +176,7 @@ func (s *shell) run(t *testing.T, command string) (output string, err error) {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	cmd := s.command(ctx, command)
-	cmd.Cancel = func() error { // like Ctrl-C; its exit code then counts
+	cmd.Cancel = func() error { // like Ctrl-C; the command's exit code then counts
 		return errors.Join(cmd.Process.Signal(syscall.SIGINT), os.ErrProcessDone)
 	}
 	out, err := cmd.CombinedOutput()
@@ -189,7 +189,7 @@ func (s *shell) command(ctx context.Context, command string) *exec.Cmd {
 	return cmd
 }
 
-// start starts a proxy and notes its addresses.
+// start starts a proxy and records its addresses.
 func (s *shell) start(t *testing.T, command string) (output string, err error) {
 	t.Helper()
 	cmd := s.command(context.Background(), command+" --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0")

@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// The figures of status match the requests to the proxy.
+// The figures that the command status prints match the requests to the proxy.
 func TestStatusCommand(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)
@@ -59,7 +59,7 @@ func TestStatusCommand(t *testing.T) {
 	if text := runWatchproxy(t, "status", "--admin", proxy.AdminURL); text.Code != 0 || !strings.Contains(text.Stdout, "namespaces.v1  json") {
 		t.Errorf("%+v", text)
 	}
-	// With the client address instead of the admin address, the error says so.
+	// If --admin is given the client address, the error says so.
 	if wrong := runWatchproxy(t, "status", "--admin", proxy.URL); wrong.Code != 1 || !strings.Contains(wrong.Stderr, "adminListen and not listen") {
 		t.Errorf("%+v", wrong)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// While a proxy drains, it is not ready and ends its watches one after another, each with the last
-// chunk of its body, as always. It finishes requests in flight. Then it ends with exit code 0.
+// While a proxy drains, it is not ready. It ends its watches one after another, each with the final
+// chunk of its body, and finishes requests in flight. Then the process ends with exit code 0.
 func TestDrain(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "drain")
@@ -42,7 +42,7 @@ func TestDrain(t *testing.T) {
 	logs := exec.Start(t, clients.Kubectl("-n", k.namespace, "logs", "-f", k.pod))
 	log := cluster.Receive(t, "the request for logs", k.follows)
 
-	// A watch learns about writes in another namespace only through bookmarks.
+	// A watch learns about writes in other namespaces only from bookmarks.
 	there := w.Namespace(t, "drain-elsewhere")
 	elsewhere, err := w.Admin.CoreV1().ConfigMaps(there).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
 	if err != nil {
@@ -91,7 +91,7 @@ func TestDrain(t *testing.T) {
 	if last > drain+2*time.Second || last-first < drain/4 {
 		t.Errorf("watches ended from %v to %v after the signal", first, last)
 	}
-	// Streams go on until the drain time and a grace are over. Then the proxy cuts them.
+	// Streams continue until the drain time and a grace period are over. Then the proxy cuts them.
 	clients.AwaitEnd(t, p, drain+8*time.Second)
 	cluster.Receive(t, "the kubelet's request ends", log.gone)
 	cluster.Eventually(t, "the command ends", func() bool { return k.open.Load() == 0 })

@@ -20,14 +20,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// carriers maps each streaming protocol of kubectl to the environment variables that choose it.
+// carriers maps each of kubectl's streaming protocols to the environment variables that select it.
 var carriers = map[string][]string{
 	"websocket": {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true", "KUBECTL_PORT_FORWARD_WEBSOCKETS=true"},
 	"spdy":      {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false", "KUBECTL_PORT_FORWARD_WEBSOCKETS=false"},
 }
 
-// unread matches a message of kubectl. It appears now and then, also at the apiserver, if a command
-// ends before it has read its input.
+// unread matches a message that kubectl sometimes prints, with the apiserver as well, if a command
+// ends before it has read all of its input.
 var unread = regexp.MustCompile(`(?m)^E.*"Copying stdin failed".*\n`)
 
 func TestKubectlExec(t *testing.T) {
@@ -85,14 +85,14 @@ func TestKubectlExec(t *testing.T) {
 	})
 }
 
-// random returns bytes that are no text in any protocol on the way.
+// random returns bytes that are not valid text in any of the protocols involved.
 func random(size int) string {
 	b := make([]byte, size)
 	rand.Read(b)
 	return string(b)
 }
 
-// A dialogue works line by line. If kubectl is killed, the command ends too.
+// A dialogue works line by line. If kubectl is killed, the command ends, too.
 func TestKubectlExecDialogue(t *testing.T) {
 	w := sharedWorld(t)
 	k := startKubelet(t, w, "kubectl-dialogue")
@@ -135,7 +135,7 @@ func TestKubectlExecDialogue(t *testing.T) {
 	}
 }
 
-// kubectl cp, which is tar over exec, copies both ways.
+// kubectl cp, which is tar over exec, copies in both directions.
 func TestKubectlCopy(t *testing.T) {
 	w := sharedWorld(t)
 	k := startKubelet(t, w, "kubectl-cp")
@@ -163,7 +163,7 @@ type sizes chan *remotecommand.TerminalSize
 // Next implements remotecommand.TerminalSizeQueue.
 func (s sizes) Next() *remotecommand.TerminalSize { return <-s }
 
-// client-go's own executors work with a terminal that changes its size.
+// client-go's own executors work, including changes of the terminal's size.
 func TestClientGoExec(t *testing.T) {
 	w := sharedWorld(t)
 	k := startKubelet(t, w, "client-go-exec")

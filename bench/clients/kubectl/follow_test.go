@@ -34,7 +34,7 @@ func TestKubectlLogs(t *testing.T) {
 }
 
 // Each line arrives before the next one is written. If kubectl is killed, the kubelet's stream
-// ends. If the container ends, kubectl ends.
+// ends. If the container ends, kubectl ends, too.
 func TestKubectlLogsFollow(t *testing.T) {
 	w := sharedWorld(t)
 	k := startKubelet(t, w, "kubectl-logs-follow")
@@ -105,7 +105,7 @@ func TestKubectlWatches(t *testing.T) {
 			if err := pods.Delete(t.Context(), "b", *metav1.NewDeleteOptions(0)); err != nil {
 				t.Fatal(err)
 			}
-			for !strings.HasPrefix(r.Line(t), "DELETED") { // first it is terminating
+			for !strings.HasPrefix(r.Line(t), "DELETED") { // it is first modified, because it is terminating
 			}
 			r.Kill()
 		})

@@ -13,19 +13,19 @@ import (
 	"github.com/watchproxy/watchproxy/bench/clients"
 )
 
-// kubelet is a test kubelet. It serves kube-apiserver's requests to a kubelet that declares no
-// features: logs over plain HTTPS, and exec, attach and port-forward over SPDY/3.1. The apiserver
-// uses SPDY/3.1 also for clients with WebSockets.
+// kubelet is a test kubelet that declares no features. For such a kubelet, kube-apiserver uses
+// plain HTTPS for logs, and SPDY/3.1 for exec, attach and port-forward, even if the client uses
+// WebSockets.
 //
-// It has one pod. The pod's commands run on this machine, so its name cannot be guessed.
+// It has one pod. The pod's commands run on this machine, so the pod's name must be hard to guess.
 type kubelet struct {
 	namespace string
 	pod       string
-	follows   chan *follow // logs -f that have begun
+	follows   chan *follow // receives each logs -f that begins
 	open      atomic.Int64 // exec, attach and port-forward in progress
 }
 
-// startKubelet makes a node with a kubelet and its pod, both of which end with the test.
+// startKubelet creates a node with a kubelet and its pod. Both end with the test.
 func startKubelet(t *testing.T, w *clients.World, name string) *kubelet {
 	t.Helper()
 	k := &kubelet{namespace: w.Namespace(t, name), pod: "pod-" + strings.ToLower(rand.Text()), follows: make(chan *follow, 16)}
@@ -55,7 +55,7 @@ type follow struct {
 	gone  <-chan struct{} // closed when the reader has left
 }
 
-// logs answers with the parameters that reached it, or follows what the test writes.
+// logs answers with the query parameters that it received, or follows what the test writes.
 func (k *kubelet) logs(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	w.Header().Set("Content-Type", "text/plain")
@@ -82,7 +82,7 @@ func (k *kubelet) logs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// withoutTime returns a query without the parts that depend on the time.
+// withoutTime returns a query without the parts that vary with time.
 func withoutTime(query url.Values) string {
 	if query.Has("sinceTime") {
 		query.Set("sinceTime", "some")

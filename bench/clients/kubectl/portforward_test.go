@@ -16,8 +16,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// digester is a server on a port of this machine. It reads a connection to its end and answers with
-// the same bytes and their digest.
+// digester starts a server on a port of this machine. The server reads a connection to its end and
+// sends back the same bytes and their digest.
 func digester(t *testing.T) (port string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -92,7 +92,7 @@ func TestKubectlPortForward(t *testing.T) {
 	}
 }
 
-// digest sends data to a digester and checks what comes back.
+// digest sends data to a digester and checks the answer.
 func digest(address string) error {
 	c, err := net.Dial("tcp", address)
 	if err != nil {

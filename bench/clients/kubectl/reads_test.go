@@ -83,7 +83,7 @@ func TestKubectlReads(t *testing.T) {
 	}
 }
 
-// same runs kubectl at both servers and compares the outcomes.
+// same runs kubectl with both servers and compares the outcomes.
 func same(t *testing.T, fronts [2]clients.Front, i clients.Invocation) clients.Outcome {
 	t.Helper()
 	want, got := fronts[0].Run(t, i), fronts[1].Run(t, i)
@@ -115,7 +115,7 @@ func stable(o clients.Outcome) string {
 	return mask(o.Stdout) + "--- standard error\n" + mask(o.Stderr) + "--- exit code " + strconv.Itoa(o.Code) + "\n"
 }
 
-// kubectl shows the same through the proxy, over plain HTTP, in all of its forms.
+// Over plain HTTP, kubectl shows the same through the proxy in all output formats.
 func TestKubectlForms(t *testing.T) {
 	w := sharedWorld(t)
 	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig})
@@ -141,7 +141,7 @@ func TestKubectlForms(t *testing.T) {
 		{"get", "pods", "-n", ns, "-w", "-o", "name"}, {"get", "pods", "-n", ns, "-w"}, {"get", "pods", "-n", ns, "-w", "-o", "yaml"},
 	} {
 		watching := fronts[1].Start(t, clients.Kubectl(args...))
-		for !strings.Contains(watching.Line(t), "one") { // a line that does not come fails the test
+		for !strings.Contains(watching.Line(t), "one") { // Line fails the test if no line comes
 		}
 		name := fmt.Sprint("later-", i)
 		w.CreatePod(t, ns, cluster.NewPod(name))

@@ -24,12 +24,12 @@ import (
 type session struct {
 	conn    httpstream.Connection
 	streams chan httpstream.Stream
-	running sync.WaitGroup  // what goes on beside the handler
+	running sync.WaitGroup  // goroutines other than the handler
 	ctx     context.Context // ends with the connection
 	cancel  context.CancelFunc
 }
 
-// upgrade answers a request for SPDY. After an error it tells the client and returns nil.
+// upgrade accepts a request for SPDY. If it fails, it sends the client an error and returns nil.
 func (k *kubelet) upgrade(w http.ResponseWriter, r *http.Request, protocols ...string) *session {
 	if _, err := httpstream.Handshake(r, w, protocols); err != nil {
 		return nil
@@ -53,7 +53,7 @@ func (k *kubelet) upgrade(w http.ResponseWriter, r *http.Request, protocols ...s
 	return s
 }
 
-// leave lets the other side hang up first, after it has read all data.
+// leave gives the client time to close the connection first, after it has read all data.
 func (s *session) leave() {
 	const patience = 10 * time.Second
 	select {
@@ -63,13 +63,13 @@ func (s *session) leave() {
 	s.end()
 }
 
-// end hangs up and waits for the session's goroutines.
+// end closes the connection and waits for the session's goroutines.
 func (s *session) end() {
 	s.conn.Close()
 	s.running.Wait()
 }
 
-// take waits for the streams of a command, by their type.
+// take waits for the streams of a command, and returns them by type.
 func (s *session) take(types ...string) (map[string]httpstream.Stream, error) {
 	got := map[string]httpstream.Stream{}
 	for range types {
@@ -96,14 +96,14 @@ func (k *kubelet) exec(w http.ResponseWriter, r *http.Request) {
 	k.run(w, r, func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, command[0], command[1:]...) })
 }
 
-// attach attaches to a process of the pod, which prints hello and repeats its input.
+// attach attaches to a process in the pod that prints hello and echoes its input.
 func (k *kubelet) attach(w http.ResponseWriter, r *http.Request) {
 	k.run(w, r, func(ctx context.Context) *exec.Cmd {
 		return exec.CommandContext(ctx, "sh", "-c", "echo hello; exec cat")
 	})
 }
 
-// run connects a process to the streams of a request.
+// run connects a process to the streams that the client opens.
 func (k *kubelet) run(w http.ResponseWriter, r *http.Request, command func(context.Context) *exec.Cmd) {
 	types := []string{corev1.StreamTypeError}
 	tty := r.FormValue(corev1.ExecTTYParam) == "1"
@@ -145,7 +145,7 @@ func (k *kubelet) run(w http.ResponseWriter, r *http.Request, command func(conte
 	}
 }
 
-// runWith runs a process that may end before its standard input does.
+// runWith runs a process. The process may end before its standard input ends.
 func (s *session) runWith(cmd *exec.Cmd, stdin io.Reader) error {
 	if stdin == nil {
 		return cmd.Run()
@@ -175,7 +175,7 @@ func reportSizes(resize io.Reader, out io.Writer) {
 	}
 }
 
-// exitStatus returns how a process ended, in the format of protocol v4.
+// exitStatus returns the exit status of a process in the format of protocol v4.
 func exitStatus(err error) metav1.Status {
 	var exit *exec.ExitError
 	switch {
@@ -219,7 +219,7 @@ func (k *kubelet) portForward(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// join is one forwarded connection. Each side's end of data is passed on to the other.
+// join handles one forwarded connection. It passes on the end of data in each direction.
 func (s *session) join(data, failed httpstream.Stream) {
 	defer s.conn.RemoveStreams(data, failed)
 	defer failed.Close()

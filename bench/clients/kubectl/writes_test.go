@@ -40,7 +40,7 @@ spec: {size: 1}
 `
 )
 
-// The same writes through either server have the same output, and leave the same objects behind.
+// The same writes through both servers have the same output and store the same objects.
 func TestKubectlWrites(t *testing.T) {
 	w := sharedWorld(t)
 	w.DefineWidgets(t)
@@ -50,7 +50,7 @@ func TestKubectlWrites(t *testing.T) {
 	}
 	steps := []clients.Invocation{
 		clients.Kubectl("create", "configmap", "created", "--from-literal=key=1"),
-		clients.Kubectl("create", "configmap", "created", "--from-literal=key=1"), // again: AlreadyExists
+		clients.Kubectl("create", "configmap", "created", "--from-literal=key=1"), // a second time: AlreadyExists
 		clients.Kubectl("apply", "-f", "-").Reading(configYAML),
 		clients.Kubectl("apply", "-f", "-").Reading(configYAML),
 		clients.Kubectl("apply", "-f", "-").Reading(strings.Replace(configYAML, `"1"`, `"2"`, 1)),
@@ -63,7 +63,7 @@ func TestKubectlWrites(t *testing.T) {
 		clients.Kubectl("apply", "-f", "-").Reading("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: BAD}\n"),
 		clients.Kubectl("apply", "-f", "-").Reading("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bad}\nnonsense: 1\n"),
 		clients.Kubectl("edit", "configmap", "created").With("KUBE_EDITOR=" + editor),
-		clients.Kubectl("edit", "configmap", "created").With("KUBE_EDITOR=true"), // nothing changed
+		clients.Kubectl("edit", "configmap", "created").With("KUBE_EDITOR=true"), // the editor changes nothing
 		clients.Kubectl("patch", "deployment", "web", "-p", `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"none:2"}]}}}}`),
 		clients.Kubectl("patch", "configmap", "created", "--type=merge", "-p", `{"data":{"more":"1"}}`),
 		clients.Kubectl("patch", "configmap", "created", "--type=json", "-p", `[{"op":"remove","path":"/data/more"}]`),
@@ -111,8 +111,8 @@ func TestKubectlWrites(t *testing.T) {
 	}
 }
 
-// essence returns the objects of a namespace without the fields that differ between two objects
-// from the same commands.
+// essence returns the objects of a namespace without the fields that differ even if two objects
+// come from the same commands.
 func essence(t *testing.T, w *clients.World, gvr schema.GroupVersionResource, namespace string) []map[string]any {
 	t.Helper()
 	list, err := w.Dynamic.Resource(gvr).Namespace(namespace).List(t.Context(), metav1.ListOptions{})
@@ -128,14 +128,14 @@ func essence(t *testing.T, w *clients.World, gvr schema.GroupVersionResource, na
 		for i := range fields {
 			fields[i].Time = nil
 		}
-		// The apiserver sorts the entries by the second of the write.
+		// The apiserver sorts the entries by the time of the write, in seconds.
 		slices.SortFunc(fields, func(a, b metav1.ManagedFieldsEntry) int {
 			return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Subresource, b.Subresource))
 		})
 		o.SetManagedFields(fields)
 		notes := o.GetAnnotations()
 		for name, value := range notes {
-			notes[name] = strings.ReplaceAll(value, namespace, "NAMESPACE") // what apply remembers
+			notes[name] = strings.ReplaceAll(value, namespace, "NAMESPACE") // the annotation in which apply stores the last configuration
 		}
 		o.SetAnnotations(notes)
 		objects = append(objects, o.Object)

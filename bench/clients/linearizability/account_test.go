@@ -12,14 +12,15 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// account is a short form of a sight. Upstream's own history confirms it later.
+// account is a short form of a sight. It is later compared with upstream's own history.
 type account struct {
 	of      selection
 	version uint64
 	tally
 }
 
-// tally is a short form of a set of objects: their number, and the sum of their fingerprints.
+// tally is a short form of a set of objects: the number of objects and the sum of their
+// fingerprints.
 type tally struct {
 	objects int
 	sum     uint64
@@ -35,7 +36,7 @@ func (c *tally) remove(object int, n uint32) {
 	c.sum -= fingerprint(object, n)
 }
 
-// fingerprint uses splitmix64, so that the sums of different sets differ.
+// fingerprint uses splitmix64, so that different sets have different sums.
 func fingerprint(object int, n uint32) uint64 {
 	x := uint64(object)<<32 | uint64(n)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -53,7 +54,7 @@ func (s sight) account() account {
 	return a
 }
 
-// confirm returns the accounts that differ from upstream's state at their resourceVersion. The
+// confirm returns the accounts that differ from upstream's state at the same resourceVersion.
 // events are all events of the ledger's objects, in order.
 func (l *ledger) confirm(events []conformance.Event, accounts []account) (wrong []string) {
 	slices.SortFunc(accounts, func(a, b account) int { return cmp.Compare(a.version, b.version) })
@@ -99,7 +100,7 @@ func (l *ledger) confirm(events []conformance.Event, accounts []account) (wrong 
 	return wrong
 }
 
-// writeOf returns the write that an object shows.
+// writeOf returns the write that is stored in an object.
 func writeOf(object gjson.Result) (write, error) {
 	n, err := strconv.ParseUint(object.Get("data.n").Str, 10, 32)
 	if err != nil {

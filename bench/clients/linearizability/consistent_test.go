@@ -25,7 +25,7 @@ type reader struct {
 }
 
 // consistentRead is a kind of read. Its answer must show all writes that were acknowledged before
-// the request.
+// the request was sent.
 type consistentRead struct {
 	name   string
 	choose func(*reader) selection
@@ -54,7 +54,7 @@ func (r *reader) aColour() selection {
 func (r *reader) single() selection {
 	among := len(r.ledger.objects)
 	if r.random.IntN(2) == 0 {
-		among = scribes // the hot ones: gets of the same object may share an answer
+		among = scribes // frequently written objects; gets of the same object may share an answer
 	}
 	return selection{anything, anything, r.random.IntN(among)}
 }
@@ -80,10 +80,10 @@ func (r *reader) target(of selection, query url.Values) string {
 	return path + name + "?" + query.Encode()
 }
 
-// errAnswer is the error for an answer that a read must not have.
+// errAnswer is the error for an answer that a read must not get.
 var errAnswer = errors.New("unexpected answer")
 
-// fetch reads an answer to its end.
+// fetch sends a request and reads the whole answer.
 func (r *reader) fetch(target string) (status int, body []byte, err error) {
 	got, err := r.proxy.Ask(context.Background(), cluster.Get(target))
 	return got.Status, got.Body, err
@@ -93,7 +93,7 @@ func (r *reader) sight(of selection) sight {
 	return sight{of: of, shown: make([]uint32, len(r.ledger.objects))}
 }
 
-// see notes an object. It ignores objects outside the ledger.
+// see adds an object to the sight. It ignores objects that are not in the ledger.
 func (r *reader) see(s *sight, object gjson.Result) error {
 	i, ours := r.ledger.places[object.Get("metadata.namespace").Str+"/"+object.Get("metadata.name").Str]
 	if !ours {
@@ -107,7 +107,7 @@ func (r *reader) see(s *sight, object gjson.Result) error {
 	return err
 }
 
-// page lists once, and returns the continue token.
+// page reads one page of a list and returns the continue token.
 func (r *reader) page(s *sight, query url.Values) (token string, err error) {
 	target := r.target(s.of, query)
 	status, body, err := r.fetch(target)
@@ -142,22 +142,22 @@ func (r *reader) list(of selection) (sight, error) {
 	return s, err
 }
 
-// listAny lists any state, which may be old.
+// listAny lists a state that may be old.
 func (r *reader) listAny(of selection) (sight, error) {
 	s := r.sight(of)
 	_, err := r.page(&s, url.Values{"resourceVersion": {"0"}})
 	return s, err
 }
 
-// pages lists a few objects at a time. All pages show the state of the first page, even if the
-// reader asks for them late.
+// pages lists a few objects at a time. All pages must show the state of the first page, even if the
+// reader requests them late.
 func (r *reader) pages(of selection) (sight, error) {
 	s := r.sight(of)
 	eighth := len(r.ledger.objects)/8 + 1
 	limit := strconv.Itoa(eighth + r.random.IntN(4*eighth))
 	token, err := r.page(&s, url.Values{"limit": {limit}})
 	for err == nil && token != "" {
-		const slow = 4 // one pause in as many is a long one
+		const slow = 4 // one in four pauses is long
 		if r.random.IntN(slow) == 0 {
 			time.Sleep(time.Duration(r.random.Int64N(int64(pageInterval))))
 		}
@@ -166,7 +166,7 @@ func (r *reader) pages(of selection) (sight, error) {
 	return s, err
 }
 
-// pageInterval bounds the time between two pages, during which the cache moves on.
+// pageInterval bounds the pause between two pages, so that the cache moves on.
 const pageInterval = 300 * time.Millisecond
 
 func (r *reader) get(of selection) (sight, error) {
@@ -184,12 +184,12 @@ func (r *reader) get(of selection) (sight, error) {
 	return s, r.see(&s, gjson.ParseBytes(body))
 }
 
-// initial returns the parameters of a watch that begins with the state.
+// initial returns the query of a watch that begins with the state.
 func initial() url.Values {
 	return url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}}
 }
 
-// watch reads the state that a watch begins with, and leaves.
+// watch reads the initial state of a watch and then leaves.
 func (r *reader) watch(of selection) (sight, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), cluster.Limit)
 	defer cancel()
@@ -198,11 +198,11 @@ func (r *reader) watch(of selection) (sight, error) {
 	return s, err
 }
 
-// follow reads a state like an informer and follows its events until ctx ends. It calls show with
+// follow reads a state like an informer and follows its events until ctx ends. It calls show for
 // each state.
 func (r *reader) follow(ctx context.Context, of selection, show func(sight)) error {
 	s, query := r.sight(of), initial()
-	if r.random.IntN(2) == 0 { // as informers did before there was such a thing
+	if r.random.IntN(2) == 0 { // like older informers, without sendInitialEvents
 		var err error
 		if s, err = r.list(of); err != nil {
 			return err
@@ -222,11 +222,11 @@ func (r *reader) follow(ctx context.Context, of selection, show func(sight)) err
 	return err
 }
 
-// stream watches, and applies each event to the sight, until more returns false.
+// stream opens a watch and applies each event to the sight until more returns false.
 func (r *reader) stream(ctx context.Context, s *sight, query url.Values, more func(conformance.Event) bool) error {
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
-	query.Set("timeoutSeconds", "3600") // so that it is no stream that a relay delays, should it be forwarded
+	query.Set("timeoutSeconds", "3600") // a relay delays streams without a timeout, but must not delay this one if it is forwarded
 	target := r.target(s.of, query)
 	resp, err := r.proxy.Watch(ctx, cluster.Get(target))
 	if err != nil {

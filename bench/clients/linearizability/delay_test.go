@@ -21,11 +21,11 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// delay is the longest time by which a relay delays the apiserver's answers.
+// delay bounds the times by which a relay delays the apiserver's answers.
 type delay struct {
-	streams time.Duration // each line of the watches that fill the proxy's caches: those without timeoutSeconds
-	answers time.Duration // some of the answers to other reads; the others pass at once, and so does all that is no read
-	only    string        // the one resource whose streams are late; empty for all
+	streams time.Duration // lines of the watches that fill the proxy's caches, which have no timeoutSeconds
+	answers time.Duration // some of the answers to other reads; it delays nothing else
+	only    string        // the only resource whose streams are delayed; empty for all
 }
 
 // startDelay starts a relay to the apiserver and returns the path of a kubeconfig for the relay.
@@ -35,7 +35,7 @@ func startDelay(t *testing.T, api *cluster.APIServer, d delay, seed uint64) (pat
 	if err != nil {
 		t.Fatal(err)
 	}
-	const idle = 100 // connections kept, so that forwarded reads do not make one each
+	const idle = 100 // number of kept connections, so that each forwarded read does not need a new one
 	transport := &http.Transport{
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: idle,
@@ -46,7 +46,7 @@ func startDelay(t *testing.T, api *cluster.APIServer, d delay, seed uint64) (pat
 	front := httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
-			r.Out.Header.Set("Authorization", "Bearer "+api.Token) // client-go sends none without TLS
+			r.Out.Header.Set("Authorization", "Bearer "+api.Token) // client-go sends no token without TLS
 		},
 		Transport:     transport,
 		FlushInterval: -1,
@@ -58,7 +58,7 @@ func startDelay(t *testing.T, api *cluster.APIServer, d delay, seed uint64) (pat
 			most := d.streams
 			switch query := resp.Request.URL.Query(); {
 			case query.Get("watch") != "true" || query.Has("timeoutSeconds"):
-				const late = 4 // one answer in as many
+				const late = 4 // one in four answers is delayed
 				if most = d.answers; random.IntN(late) > 0 {
 					return nil
 				}
@@ -73,14 +73,15 @@ func startDelay(t *testing.T, api *cluster.APIServer, d delay, seed uint64) (pat
 	return cluster.KubeconfigT(t, front.URL, nil, "")
 }
 
-// lateBody is a body that delays each line and keeps their order. Its end is delayed like a line.
+// lateBody is a response body whose lines are delayed and stay in order. The end is delayed like a
+// line.
 type lateBody struct {
 	body    io.ReadCloser
 	cancel  context.CancelFunc
-	ctx     context.Context // ends with the reader's interest, so that it need not wait for a line
+	ctx     context.Context // ends when the reader closes the body, so that nothing waits for late lines
 	lines   chan lateLine
-	err     error  // how the body ended; read it when lines is closed
-	rest    []byte // of the line that is being read
+	err     error  // how the body ended; read it after lines is closed
+	rest    []byte // unread part of the current line
 	running sync.WaitGroup
 }
 
@@ -89,7 +90,8 @@ type lateLine struct {
 	due  time.Time
 }
 
-// lateMax is how many lines may be delayed at a time. Beyond that the apiserver has to wait.
+// lateMax is the maximum number of lines that can be delayed together. Beyond that, the apiserver
+// has to wait.
 const lateMax = 1 << 16
 
 func newLateBody(ctx context.Context, body io.ReadCloser, most time.Duration, random *rand.Rand) *lateBody {
@@ -99,9 +101,9 @@ func newLateBody(ctx context.Context, body io.ReadCloser, most time.Duration, ra
 	return b
 }
 
-// fetch reads ahead and sets the time at which each line is due. One delay applies to several
-// lines. Lines cannot overtake each other, so with a new delay for each line the longest delay
-// would apply to all.
+// fetch reads ahead and sets the time at which each line is due. Several lines in a row share a
+// delay. Lines cannot overtake each other, so with a new delay for each line, the longest delay
+// would determine all.
 func (b *lateBody) fetch(most time.Duration, random *rand.Rand) {
 	defer close(b.lines)
 	var delay time.Duration
@@ -158,8 +160,8 @@ func (b *lateBody) Close() error {
 	return err
 }
 
-// Lines come late, but not too late, and in order, and so does the end. A reader that leaves does
-// not wait for lines.
+// Lines are delayed, but not beyond the limit. They stay in order, and so does the end. A reader
+// that closes the body does not wait for lines.
 func TestLateBody(t *testing.T) {
 	const most, every, lines = 5 * time.Second, 50 * time.Millisecond, 400
 	synctest.Test(t, func(t *testing.T) {

@@ -8,45 +8,46 @@ import (
 	"testing"
 )
 
-// write is the n-th write to an object, counted from 1. Write 0 means no write, and so no object.
+// write is the n-th write to an object, counted from 1. Write 0 means that the object has not been
+// written yet.
 type write struct {
 	n      uint32
-	gone   bool // it deleted the object
-	colour int  // that the object has since, by its place among colours
+	gone   bool // the write deleted the object
+	colour int  // index in colours of the object's colour after the write
 }
 
-// anything is every namespace, colour or object.
+// anything stands for every namespace, colour or object.
 const anything = -1
 
-// in tells whether a list by a colour shows the object after the write.
+// in tells whether a list by a colour shows the object after this write.
 func (w write) in(colour int) bool {
 	return w.n > 0 && !w.gone && (colour == anything || colour == w.colour)
 }
 
-// selection is what a read asks for, as indexes into a ledger: objects of a namespace, of a colour,
-// or a single object.
+// selection is what a read selects: the objects in a namespace, the objects with a colour, or a
+// single object. The fields are indexes into a ledger.
 type selection struct{ namespace, colour, object int }
 
 // ledger records the writes to a fixed set of objects. So it knows what a consistent read must
 // show.
 //
-// Each object has one writer. The writer makes one write after the other, counts them, and puts the
-// number into the object. So the numbers tell which of two states of an object is older.
+// Each object has one writer. The writer makes one write after another, counts them, and stores the
+// number in the object. So the numbers show which of two states of an object is older.
 //
-// A write is settled after its acknowledgement, or after a read has shown it. No later read may
-// take it back. A read that starts now must show, for each object, the write that is settled now or
-// a later one.
+// A write is settled when it is acknowledged or when a read has shown it. No later read may show an
+// older state. For each object, a read that starts now must show the last settled write or a later
+// one.
 type ledger struct {
 	namespaces []string
 	objects    []entry
-	places     map[string]int // of objects, by namespace/name
+	places     map[string]int // index of each object, by namespace/name
 
 	mu struct {
 		sync.Mutex
-		settled []write         // of each object the last one
-		begun   []begun         // of each object
-		version uint64          // the highest resourceVersion that is settled
-		writes  int             // acknowledged
+		settled []write         // for each object the last settled write
+		begun   []begun         // for each object
+		version uint64          // the highest settled resourceVersion
+		writes  int             // number of acknowledged writes
 		next    chan<- struct{} // closed by the next acknowledgement
 		waiting <-chan struct{} // the same
 	}
@@ -58,15 +59,15 @@ type entry struct {
 	name      string
 }
 
-// begun has the writes that may have happened to an object.
+// begun describes the writes that may have been applied to an object.
 type begun struct {
 	last write
-	// out has the last write after which the object was not in the collection (at 0), or not of a
-	// colour (1 and up).
+	// out[0] is the number of the last write after which the object was not in the collection.
+	// out[1+i] is that of the last write after which it did not have the colour i.
 	out [1 + 2]uint32
 }
 
-// newLedger makes a ledger of a number of objects, by turns in each of the namespaces.
+// newLedger creates a ledger with a number of objects, which are spread evenly over the namespaces.
 func newLedger(objects int, namespaces ...string) *ledger {
 	l := &ledger{namespaces: namespaces, places: map[string]int{}}
 	for i := range objects {
@@ -79,25 +80,25 @@ func newLedger(objects int, namespaces ...string) *ledger {
 	return l
 }
 
-// renew makes the channel of the next acknowledgement.
+// renew makes the channel for the next acknowledgement.
 func (l *ledger) renew() {
 	next := make(chan struct{})
 	l.mu.next, l.mu.waiting = next, next
 }
 
-// covers tells whether a selection can contain an object, independent of its colour.
+// covers tells whether a selection can contain an object, regardless of its colour.
 func (l *ledger) covers(s selection, object int) bool {
 	return (s.namespace == anything || s.namespace == l.objects[object].namespace) && (s.object == anything || s.object == object)
 }
 
-// last returns the last write to an object, for its writer.
+// last returns the last write to an object. Only the object's writer calls it.
 func (l *ledger) last(object int) write {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.begun[object].last
 }
 
-// begin notes a write before it is sent.
+// begin records a write before it is sent.
 func (l *ledger) begin(object int, gone bool, colour int) write {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,8 +112,8 @@ func (l *ledger) begin(object int, gone bool, colour int) write {
 	return b.last
 }
 
-// acknowledge notes that the last write to an object is acknowledged, with its resourceVersion, or
-// 0 if the resourceVersion is unknown.
+// acknowledge records that the last write to an object was acknowledged with a resourceVersion, or
+// with 0 if the resourceVersion is unknown.
 func (l *ledger) acknowledge(object int, version uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,7 +138,7 @@ func (l *ledger) writes() int {
 	return l.mu.writes
 }
 
-// floor has the settled writes at one time.
+// floor holds the writes that were settled at one time.
 type floor struct {
 	settled []write
 	version uint64
@@ -149,11 +150,11 @@ func (l *ledger) floor() floor {
 	return floor{slices.Clone(l.mu.settled), l.mu.version}
 }
 
-// sight is the state that a read has shown.
+// sight is the state that a read showed.
 type sight struct {
 	of      selection
 	version uint64   // the resourceVersion of the state, 0 for a single object
-	shown   []uint32 // by object the number of the write, 0 if the object was not there
+	shown   []uint32 // for each object the number of the write, 0 if the object was missing
 }
 
 var (
@@ -161,7 +162,7 @@ var (
 	errImpossible = errors.New("read of what never was")
 )
 
-// check compares a read's sight with the writes that were settled before the read.
+// check compares a read's sight with the writes that were settled before the read started.
 func (l *ledger) check(before floor, s sight) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,12 +189,12 @@ func (l *ledger) check(before floor, s sight) error {
 	return nil
 }
 
-// settle notes the writes that a consistent read has shown.
+// settle records the writes that a consistent read has shown as settled.
 func (l *ledger) settle(s sight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, shown := range s.shown {
-		// Only the last write can be shown before its acknowledgement.
+		// Only an object's last write can be shown before it is acknowledged.
 		if last := l.mu.begun[i].last; shown > l.mu.settled[i].n && shown == last.n {
 			l.mu.settled[i] = last
 		}
@@ -201,15 +202,15 @@ func (l *ledger) settle(s sight) {
 	l.mu.version = max(l.mu.version, s.version)
 }
 
-// The check finds a stale read by the objects in it, by missing objects, and by its
-// resourceVersion. It accepts all other reads.
+// The check detects a stale read by its objects, by missing objects, and by its resourceVersion. It
+// accepts all other reads.
 func TestLedger(t *testing.T) {
 	const red, green = 0, 1
 	all, single := selection{anything, anything, anything}, selection{anything, anything, 0}
 	reds, greens := selection{anything, red, anything}, selection{anything, green, anything}
 	elsewhere := selection{1, anything, anything}
-	// Object 0 was created red, then turned green and red again. Object 1, in the other namespace,
-	// was created and deleted.
+	// Object 0 was created red and then turned green and red again. Object 1, in the other
+	// namespace, was created and deleted.
 	fill := func() *ledger {
 		l := newLedger(2, "a", "b")
 		for i, colour := range []int{red, green, red} {
@@ -260,7 +261,7 @@ func TestLedger(t *testing.T) {
 	}
 	t.Run("what one read showed the next one must", func(t *testing.T) {
 		l := fill()
-		l.begin(0, false, red) // not acknowledged
+		l.begin(0, false, red) // this write is not acknowledged
 		l.settle(sight{all, 30, []uint32{4, 0}})
 		for _, stale := range []sight{{all, 30, []uint32{3, 0}}, {all, 29, []uint32{4, 0}}} {
 			if err := l.check(l.floor(), stale); !errors.Is(err, errStaleRead) {

@@ -14,11 +14,11 @@ import (
 
 var linearize = flag.Duration("linearize", 4*time.Second, "how long TestLinearizable writes and reads in each of its settings")
 
-// readsInAMinute is the required number of reads after a minute of each setting.
+// readsInAMinute is the number of reads that a minute of each setting must reach.
 const readsInAMinute = 100_000
 
-// raceDetector tells whether the race detector is in this program, and so in the proxies that are
-// built for it.
+// raceDetector tells whether this program, and therefore the proxies that it builds, have the race
+// detector.
 func raceDetector() bool {
 	build, _ := debug.ReadBuildInfo()
 	return slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
@@ -28,22 +28,22 @@ func raceDetector() bool {
 type linearizability struct {
 	name    string
 	objects int
-	pace    time.Duration // between the writes of a scribe, in the mean
-	noise   time.Duration // between writes to another resource, of which the stream says nothing
-	delay   delay         // between the proxy and upstream
-	outcome string        // of freshness runs, which must occur; or leftToUpstream
-	leases  bool          // the other resource is one that the proxy may watch
+	pace    time.Duration // mean time between two writes of a scribe
+	noise   time.Duration // time between writes to another resource, which the stream does not show
+	delay   delay         // between upstream and the proxy
+	outcome string        // an outcome of freshness runs that must occur, or leftToUpstream
+	leases  bool          // the other resource is one that the proxy may watch: leases
 }
 
-// leftToUpstream is the outcome of reads that upstream answers sooner than the cache.
+// leftToUpstream stands for reads that upstream answers because it is faster than the cache.
 const leftToUpstream = "direct"
 
 var late = delay{streams: 5 * time.Second, answers: 200 * time.Millisecond}
 
-// linearizabilities are the settings. The proof of freshness depends on the collection. For a tiny
-// collection it is a list. For others it is the stream. If the stream is late or quiet, the proof
-// is a list, or, for a large collection, a list of metadata and another watch. During writes to
-// another resource, the ledger is the proof.
+// linearizabilities are the settings. Together they use every proof of freshness. For a tiny
+// collection the proof is a list, for others normally the stream. If the stream is late or quiet,
+// the proof is a list or, for a large collection, a metadata list or another watch. During writes
+// to another resource, the ledger is the proof.
 var linearizabilities = []linearizability{
 	{"tiny", 60, 20 * time.Millisecond, 100 * time.Millisecond, delay{}, "list", false},
 	{"small", 300, 20 * time.Millisecond, 100 * time.Millisecond, delay{}, "current", false},
@@ -57,8 +57,8 @@ var linearizabilities = []linearizability{
 }
 
 // A consistent read shows all writes that were acknowledged before it, or later ones. No later read
-// takes back what one read has shown. Each read shows a state that upstream had. All this holds for
-// any delay of the proxy's own watch.
+// shows an older state. Each read shows a state that upstream had. All this holds however late the
+// proxy's own watch is.
 func TestLinearizable(t *testing.T) {
 	api := cluster.APIServerT(t, cluster.Options{})
 	total := 0
@@ -76,11 +76,11 @@ func TestLinearizable(t *testing.T) {
 }
 
 const (
-	readsMin  = 5 // of each kind; too few of any sort, and nothing is proved
+	readsMin  = 5 // of each kind; with fewer of any kind, the test proves nothing
 	writesMin = 5
 )
 
-// awaitEnough waits until there are enough reads for a verdict.
+// awaitEnough waits until there are enough reads to judge.
 func (o *trial) awaitEnough(t *testing.T) {
 	t.Helper()
 	missing := ""
@@ -120,7 +120,7 @@ func (o *trial) missing(outcomes float64) string {
 }
 
 // outcomes returns how often the proxy has used the setting's proof. For leftToUpstream it returns
-// upstream's seconds.
+// the seconds that upstream has spent on reads.
 func (o *trial) outcomes(t *testing.T) float64 {
 	t.Helper()
 	found := o.Proxy.MetricsT(t)
@@ -130,7 +130,7 @@ func (o *trial) outcomes(t *testing.T) float64 {
 	return found.Sum("watchproxy_freshness_runs_total", cluster.Label("outcome", o.outcome))
 }
 
-// report fails the test with all errors, or with the first few.
+// report fails the test with the first few errors.
 func report(t *testing.T, wrong []string) {
 	t.Helper()
 	const shown = 10
@@ -142,7 +142,7 @@ func report(t *testing.T, wrong []string) {
 	}
 }
 
-// judge compares the reads with the history. It returns the number of consistent reads.
+// judge compares the reads with the history and returns the number of consistent reads.
 func (o *trial) judge(t *testing.T) (reads int) {
 	t.Helper()
 	report(t, o.mu.wrong)

@@ -1,6 +1,6 @@
-// Package linearizability checks consistent reads against acknowledged writes, with watches that
-// reach the proxy late. The tests count reads, so the proxy has the race detector only if they have
-// it. `make linearizability` runs them for longer.
+// Package linearizability checks consistent reads against acknowledged writes while the proxy's
+// watches are delayed. The tests need many reads, so the proxy is built with the race detector only
+// if the tests are. `make linearizability` runs them for longer.
 package linearizability
 
 import (

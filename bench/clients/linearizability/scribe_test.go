@@ -15,14 +15,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// scribe writes a ledger's objects directly at the apiserver.
+// scribe writes a ledger's objects directly to the apiserver.
 type scribe struct {
 	ledger *ledger
 	admin  *kubernetes.Clientset
 	random *rand.Rand
 }
 
-// write changes an object: it deletes it, or else it creates or updates it.
+// write deletes an object if gone is true; otherwise it creates or updates it.
 func (o *scribe) write(ctx context.Context, object int, gone bool, colour int) error {
 	ctx, cancel := context.WithTimeout(ctx, cluster.Limit)
 	defer cancel()
@@ -46,7 +46,7 @@ func (o *scribe) write(ctx context.Context, object int, gone bool, colour int) e
 	if err != nil {
 		return fmt.Errorf("write %d of %s: %w", w.n, e.name, err)
 	}
-	version := uint64(0) // a deletion does not tell
+	version := uint64(0) // not every deletion returns one
 	if !gone {
 		if version, err = strconv.ParseUint(config.ResourceVersion, 10, 64); err != nil {
 			return fmt.Errorf("write %d of %s: resourceVersion: %w", w.n, e.name, err)
@@ -56,7 +56,7 @@ func (o *scribe) write(ctx context.Context, object int, gone bool, colour int) e
 	return nil
 }
 
-// fill creates every share-th object from the first on.
+// fill creates every share-th object, beginning with the object first.
 func (o *scribe) fill(ctx context.Context, first, share int) error {
 	for object := first; object < len(o.ledger.objects); object += share {
 		if err := o.write(ctx, object, false, o.random.IntN(len(colours))); err != nil {
@@ -66,12 +66,13 @@ func (o *scribe) fill(ctx context.Context, first, share int) error {
 	return nil
 }
 
-// scribble changes every share-th object from the first on, which is the hot one, until ctx ends.
+// scribble changes every share-th object, beginning with the object first, until ctx ends. It
+// changes that first object most often.
 func (o *scribe) scribble(ctx context.Context, first, share int, pace time.Duration) error {
 	timer := time.NewTimer(pace)
 	defer timer.Stop()
 	for {
-		timer.Reset(time.Duration(o.random.Int64N(2 * int64(pace)))) // so that scribes do not keep in step
+		timer.Reset(time.Duration(o.random.Int64N(2 * int64(pace)))) // random, so that scribes do not run in step
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -81,9 +82,9 @@ func (o *scribe) scribble(ctx context.Context, first, share int, pace time.Durat
 		if o.random.IntN(2) == 0 {
 			object += share * o.random.IntN(len(o.ledger.objects)/share)
 		}
-		const deletions = 5 // one write in as many
+		const deletions = 5 // one in five writes
 		gone := o.ledger.last(object).in(anything) && o.random.IntN(deletions) == 0
-		// The end of ctx must not leave a write with an unknown outcome.
+		// If ctx ends, the write must still finish, because its outcome must be known.
 		if err := o.write(context.WithoutCancel(ctx), object, gone, o.random.IntN(len(colours))); err != nil {
 			return err
 		}
@@ -91,7 +92,7 @@ func (o *scribe) scribble(ctx context.Context, first, share int, pace time.Durat
 }
 
 // writeElsewhere writes to another resource, so that upstream's revision is ahead of the stream. It
-// writes secrets, which the proxy does not watch, or leases.
+// writes secrets, which the proxy does not watch, or leases, which it may watch.
 func (o *scribe) writeElsewhere(ctx context.Context, pace time.Duration, leases bool) error {
 	write := func(ctx context.Context, meta metav1.ObjectMeta) error {
 		_, err := o.admin.CoreV1().Secrets(meta.Namespace).Create(ctx, &corev1.Secret{ObjectMeta: meta}, metav1.CreateOptions{})

@@ -15,26 +15,26 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// trial is a run of one setting.
+// trial is one run of one setting.
 type trial struct {
 	linearizability
 	*clients.World
 	ledger  *ledger
-	witness *clients.Watch // of all that happens, straight at the apiserver
-	began   time.Time      // reading
-	took    time.Duration  // reading
+	witness *clients.Watch // sees all events directly at the apiserver
+	began   time.Time      // start of the reads
+	took    time.Duration  // duration of the reads
 
 	mu struct {
 		sync.Mutex
 		accounts []account
 		kinds    map[string]*effort
-		stale    int // reads of any state that the ledger found stale
-		followed int // states that watches came to
+		stale    int // reads of any state that were stale according to the ledger
+		followed int // states that watches reached
 		wrong    []string
 	}
 }
 
-// effort is the number and time of the reads of one kind.
+// effort is the number and the total time of the reads of one kind.
 type effort struct {
 	reads          int
 	total, longest time.Duration
@@ -45,10 +45,10 @@ const (
 	readers         = 96
 	followers       = 4
 	trialNamespaces = 3
-	// promptReaders of the readers read immediately after the acknowledgement of a write.
+	// promptReaders is the number of readers that read right after the acknowledgement of a write.
 	promptReaders = 4
-	// For a share of the time only one reader reads, and not often, because the proxy makes only a
-	// crowd wait.
+	// For the first sixth of the time, a single reader reads, once per aloneEvery, because only
+	// concurrent reads have to wait for each other.
 	aloneShare = 6
 	aloneEvery = 40 * time.Millisecond
 )
@@ -65,7 +65,7 @@ func newTrial(t *testing.T, api *cluster.APIServer, setting linearizability) *tr
 	if o.delay != (delay{}) {
 		upstream = startDelay(t, api, o.delay, cluster.Seed())
 	}
-	sooner := setting.outcome != "metadata" && setting.delay == (delay{}) // or else hardly anything would be the cache's
+	sooner := setting.outcome != "metadata" && setting.delay == (delay{}) // otherwise the cache would answer hardly any read
 	settings := fmt.Sprintf("cache: {consistentReads: {forwardIfSooner: %t}}\n", sooner)
 	o.Proxy = cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: upstream, Settings: settings, TLS: true})
 
@@ -76,7 +76,7 @@ func newTrial(t *testing.T, api *cluster.APIServer, setting linearizability) *tr
 	o.ledger = newLedger(o.objects, namespaces...)
 	straight := o.Endpoints(t)[0]
 	o.witness = clients.WatchAt(t, straight, "/api/v1/configmaps?watch=1&resourceVersion="+clients.ListVersion(t, straight.GetT(t, "/api/v1/configmaps?limit=1", nil)))
-	t.Cleanup(func() { // so that the next collection is as large as it should be
+	t.Cleanup(func() { // so that the next trial starts with an empty collection
 		for _, namespace := range namespaces {
 			err := o.Admin.CoreV1().ConfigMaps(namespace).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{})
 			if err != nil {
@@ -104,8 +104,8 @@ func (o *trial) scribe(i int) *scribe {
 	return &scribe{o.ledger, o.Admin, rand.New(rand.NewPCG(cluster.Seed(), uint64(i)))}
 }
 
-// run writes and reads for the time in the flag. On a busy machine it goes on until there are
-// enough reads.
+// run writes and reads for the time given by the flag. On a busy machine it continues until there
+// are enough reads.
 func (o *trial) run(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -144,7 +144,7 @@ func (o *trial) run(t *testing.T) {
 	o.awaitEnough(t)
 }
 
-// readAll makes one consistent read after the other and checks each, until ctx ends or one is
+// readAll makes one consistent read after another and checks each, until ctx ends or a read is
 // wrong.
 func (o *trial) readAll(ctx context.Context, r *reader, number int) error {
 	for o.turn(ctx, number) {
@@ -166,7 +166,7 @@ func (o *trial) readAll(ctx context.Context, r *reader, number int) error {
 	return nil
 }
 
-// turn waits until it is a reader's turn, and tells whether it has one.
+// turn waits until it is a reader's turn. It returns false if ctx has ended.
 func (o *trial) turn(ctx context.Context, number int) bool {
 	pause := *linearize/aloneShare - time.Since(o.began)
 	if number == 0 {
@@ -189,7 +189,7 @@ func (o *trial) turn(ctx context.Context, number int) bool {
 	return ctx.Err() == nil
 }
 
-// followAll opens one watch after the other. The watches may be late, but each of their states must
+// followAll opens one watch after another. The watches may be late, but each of their states must
 // be one that upstream had.
 func (o *trial) followAll(ctx context.Context, r *reader) error {
 	for ctx.Err() == nil {
@@ -209,11 +209,11 @@ func (o *trial) followAll(ctx context.Context, r *reader) error {
 	return nil
 }
 
-// lax names reads that may show an old state.
+// lax is the name of reads that may show an old state.
 const lax = "list of any state"
 
-// readAny lists any state. The check must find some of these lists stale; otherwise the check would
-// be useless.
+// readAny lists states that may be old. The check must find some of these lists stale; otherwise it
+// proves nothing about the other reads.
 func (o *trial) readAny(ctx context.Context, r *reader) error {
 	for {
 		select {
@@ -239,7 +239,7 @@ func (o *trial) readAny(ctx context.Context, r *reader) error {
 	}
 }
 
-// note keeps the time and the sight of a read.
+// note records the duration and the sight of a read.
 func (o *trial) note(kind string, took time.Duration, seen sight) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// crowd has watches of configmaps with different selections and starts. The first watch sees all
-// objects.
+// crowd is a set of watches of configmaps with different selectors and starts. The first watch sees
+// all objects.
 type crowd []*clients.Watch
 
 // crowded is the namespace that the crowd watches.
@@ -24,7 +24,8 @@ const crowded = "crowded"
 
 const crowdSize = 120
 
-// newCrowd opens the watches on a namespace with one object, the witness, which never changes.
+// newCrowd opens the watches of a namespace that contains one object, the witness, which never
+// changes.
 func newCrowd(t *testing.T, w *clients.World) crowd {
 	t.Helper()
 	w.API.NamespaceT(t, crowded)
@@ -59,7 +60,7 @@ func newCrowd(t *testing.T, w *clients.World) crowd {
 	return c
 }
 
-// stay fails if a watch has ended.
+// stay fails the test if a watch has ended.
 func (c crowd) stay(t *testing.T) {
 	t.Helper()
 	for _, o := range c {
@@ -69,8 +70,8 @@ func (c crowd) stay(t *testing.T) {
 	}
 }
 
-// toldExpired tells whether a watch by labels has ended with 410, as it may after a relist: its
-// objects may have left the selection and come back (watchcache.Cache.Replace).
+// toldExpired tells whether a watch with a label selector has ended with 410. This may happen after
+// a relist, because objects may have left the selection and come back (watchcache.Cache.Replace).
 func toldExpired(o *clients.Watch) bool {
 	events := o.Events()
 	if selectorOf(o) == "" || len(events) == 0 {
@@ -80,7 +81,7 @@ func toldExpired(o *clients.Watch) bool {
 	return last.Type == "ERROR" && bytes.Contains(last.Line, []byte(`"code":410`))
 }
 
-// check compares the events of each watch with the writes and with the present state.
+// check compares each watch's events with the writes and with upstream's present state.
 func (c crowd) check(t *testing.T, w *clients.World, o *writer) {
 	t.Helper()
 	created, deleted := o.history()
@@ -99,7 +100,7 @@ func (c crowd) check(t *testing.T, w *clients.World, o *writer) {
 				continue
 			}
 			fromN := !strings.Contains(seen.Name, "resourceVersion=0")
-			if fromN { // begins after the witness
+			if fromN { // this watch starts after the creation of the witness
 				delete(want, crowded+"/witness")
 			} else if selector != "colour=green" {
 				want[crowded+"/witness"] = witnessVersion(t, c)
@@ -140,13 +141,13 @@ func witnessVersion(t *testing.T, c crowd) string {
 	return ""
 }
 
-// replay builds the final state of a watch. It reports events out of order, objects that are added
-// twice, and changes of objects that do not exist.
+// replay returns the final state of a watch. It also reports events out of order, objects that are
+// added twice, and changes of objects that do not exist.
 func replay(events []conformance.Event) (state map[string]string, wrong []string) {
 	state = map[string]string{}
 	var last uint64
 	for _, e := range events {
-		if e.RV < last || e.RV == last && e.Type != "BOOKMARK" && e.Type != "DELETED" { // a relist shows deletions at the last before it
+		if e.RV < last || e.RV == last && e.Type != "BOOKMARK" && e.Type != "DELETED" { // a relist shows deletions at the last resourceVersion before it
 			wrong = append(wrong, fmt.Sprintf("%v came after %d", e, last))
 		}
 		last = e.RV
@@ -175,7 +176,7 @@ func replay(events []conformance.Event) (state map[string]string, wrong []string
 	return state, wrong
 }
 
-// once reports creations and deletions that the watch has not seen exactly once.
+// once reports creations and deletions that a watch has not seen exactly once.
 func once(events []conformance.Event, created, deleted map[string]bool) (wrong []string) {
 	added, gone := map[string]int{}, map[string]int{}
 	for _, e := range events {

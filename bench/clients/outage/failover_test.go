@@ -14,9 +14,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// Two apiservers of one cluster fail in turn, each in its own way, under load. The proxy goes on
-// with the other server from the same resourceVersions: no state is read again, no watch ends, and
-// each watch sees every change once. Reads that need upstream are answered again at once.
+// Two apiservers of one cluster fail in turn under load, each in different ways. The proxy
+// continues at the other server from the same resourceVersions: it reads no state again, no watch
+// ends, and each watch sees every change once. Reads that need upstream work again immediately.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
@@ -26,14 +26,14 @@ func TestFailover(t *testing.T) {
 		servers = append(servers, cluster.APIServerT(t, cluster.Options{Etcd: w.API.Etcd, Users: admin}))
 	}
 	const settings = "upstream: {contexts: [first, second]}\n"
-	// The world's own proxy stays as it is. The proxy under test has two servers.
+	// Restore the world's own proxy at the end. The proxy under test has two servers.
 	defer func(before *cluster.Proxy) { w.Proxy = before }(w.Proxy)
 	kubeconfig := contexts(t, map[string]*cluster.APIServer{"first": servers[0], "second": servers[1]})
 	front := func(more ...string) *cluster.Proxy {
 		return cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: kubeconfig, Settings: settings, TLS: true, Args: more})
 	}
 	w.Proxy = front()
-	strict := front("--authentication", "delegated") // asks upstream who its clients are
+	strict := front("--authentication", "delegated") // asks upstream to authenticate its clients
 	guarded := cluster.EndpointT(t, "guarded", strict.URL, w.API.Token, strict.CA)
 	crowd := newCrowd(t, w)
 	writer := startWriter(t, w, crowd[0])
@@ -53,7 +53,7 @@ func TestFailover(t *testing.T) {
 	usable := func(s *cluster.APIServer) bool {
 		return w.Proxy.MetricsT(t).Sum("watchproxy_upstream_server_usable", cluster.Label("server", s.Address())) == 1
 	}
-	// leaves makes one server fail. The proxy must then use the other server.
+	// leaves makes one server fail and checks that the proxy then uses the other server.
 	leaves := func(how string, from *cluster.APIServer, fail, mend func()) {
 		t.Helper()
 		before := w.Proxy.MetricsT(t).Sum("watchproxy_upstream_failovers_total")
@@ -93,7 +93,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// The proxy never uses a server of another cluster. The remaining server is enough.
+// The proxy never uses a server of another cluster. One usable server suffices.
 func TestFailoverToAnotherCluster(t *testing.T) {
 	t.Parallel()
 	w, other := clients.NewWorld(t), cluster.APIServerT(t, cluster.Options{})

@@ -14,9 +14,9 @@ import (
 )
 
 // Upstream is lost in two ways: connections break, or they stay open and silent. Reads of any state
-// go on with a warning that gives the staleness, or fail if the configuration says so. Reads of the
-// most recent state fail soon, with a Status. When upstream is back, everything works again, and
-// the proxy does not read the state again.
+// continue with a warning that says how stale they may be, or fail if the configuration says so.
+// Reads of the most recent state fail soon, with a Status. When upstream is back, everything works
+// again, without another read of the state.
 func TestUpstreamLost(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
@@ -59,7 +59,7 @@ func TestUpstreamLost(t *testing.T) {
 				}
 			}()
 			for _, e := range both {
-				refused(t, e, recent) // which shows the proxy that nobody answers
+				refused(t, e, recent) // this read shows the proxy that upstream does not answer
 			}
 			cluster.Eventually(t, "a warning", func() bool {
 				got := serving.GetT(t, old, nil)
@@ -85,7 +85,7 @@ func TestUpstreamLost(t *testing.T) {
 	}
 }
 
-// refused checks that a read fails soon, with a Status that gives the reason.
+// refused checks that a read soon fails, with a Status that gives the reason.
 func refused(t *testing.T, e *cluster.Endpoint, target string) {
 	t.Helper()
 	began := time.Now()

@@ -1,5 +1,5 @@
-// Package outage takes the apiserver away under many watches and informers, and takes proxies away
-// in front of them. Each client must see every change.
+// Package outage stops apiservers under many watches and informers, and stops proxies in front of
+// them. Each client must still see every change.
 package outage
 
 import (

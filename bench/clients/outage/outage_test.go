@@ -13,12 +13,12 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// outage is how long the apiserver stays away.
+// outage is the time for which the apiserver is down.
 const outage = 10 * time.Second
 
-// The apiserver is killed under load and comes back after a while, then restarts in an orderly way,
-// and again. During all of this, watches stay connected, reads of any state are answered, and other
-// reads fail at once. At the end each watch has seen every change exactly once.
+// The apiserver is killed under load and comes back after a while. Then it is restarted in an
+// orderly way, twice. Meanwhile watches stay connected, reads of any state are answered, and other
+// reads fail immediately. In the end, each watch has seen every change exactly once.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
@@ -53,8 +53,8 @@ func TestOutage(t *testing.T) {
 	crowd.check(t, w, writer)
 }
 
-// restart starts the apiserver. The next forwarded requests must succeed at once: the proxy must
-// not use a dead connection.
+// restart starts the apiserver. The next forwarded requests must succeed immediately, so the proxy
+// must not use a dead connection.
 func restart(t *testing.T, w *clients.World) {
 	t.Helper()
 	start(t, w.API)
@@ -68,7 +68,7 @@ func restart(t *testing.T, w *clients.World) {
 	}
 }
 
-// whileAway sends requests that the cache can answer, and requests that only the apiserver can
+// whileAway sends requests that the cache can answer, and requests that only the apiserver could
 // answer.
 func whileAway(t *testing.T, w *clients.World) {
 	t.Helper()
@@ -92,7 +92,7 @@ func whileAway(t *testing.T, w *clients.World) {
 		"/api/v1/configmaps",
 		"/api/v1/configmaps?watch=1",
 		"/api/v1/namespaces/" + crowded + "/configmaps/witness",
-		"/apis/apps/v1/deployments?resourceVersion=0", // nobody asked for them before
+		"/apis/apps/v1/deployments?resourceVersion=0", // no client has requested these before
 		"/api/v1/secrets?resourceVersion=0",
 	} {
 		began := time.Now()

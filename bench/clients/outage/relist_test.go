@@ -13,9 +13,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// After a cut of the connection to upstream, the proxy goes on from the same resourceVersion. If
-// the apiserver has restarted meanwhile, its history begins later. The proxy then reads the state
-// again, and its watches see the difference as events.
+// If the connection to upstream breaks, the proxy resumes from the same resourceVersion. If the
+// apiserver has also restarted, its history begins later. The proxy then reads the state again, and
+// its watches see the difference as events.
 func TestRelist(t *testing.T) {
 	t.Parallel()
 	w := clients.NewWorld(t)
@@ -68,7 +68,7 @@ func TestRelist(t *testing.T) {
 			}
 		}
 	}
-	const state = 4 // objects that the watches begin with
+	const state = 4 // number of objects in the watches' initial state
 	all := []string{"ADDED changed", "ADDED kept", "ADDED removed", "ADDED replaced"}
 	expect("at first", all, nil)
 
@@ -107,14 +107,14 @@ func TestRelist(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	change("new", "1") // and on it goes
+	change("new", "1") // normal events follow
 	for _, o := range watches {
 		cluster.Eventually(t, "a change after that", func() bool { return o.Last().Key == ns+"/new" })
 	}
 }
 
-// ascending checks that resourceVersions ascend. The deletions of a relist share the last
-// resourceVersion before the relist.
+// ascending checks that resourceVersions ascend. Only the deletions that a relist found share one,
+// the last before the relist.
 func ascending(events []conformance.Event) error {
 	for i := 1; i < len(events); i++ {
 		if events[i].RV < events[i-1].RV || events[i].RV == events[i-1].RV && events[i].Type != "DELETED" {

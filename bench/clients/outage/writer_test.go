@@ -19,11 +19,11 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// writer creates, changes and deletes objects of distinct names, directly at the apiserver. It goes
-// on through outages: it tries each step until the apiserver acknowledges it.
+// writer creates, changes and deletes objects with unique names, directly at the apiserver. During
+// an outage, it repeats each step until the apiserver acknowledges it.
 //
-// It deletes only objects that a witness has seen. A relist cannot show an object that was created
-// and deleted during an outage.
+// It deletes only objects that a witness has seen, because a relist cannot show an object that was
+// both created and deleted during an outage.
 type writer struct {
 	configs  typedcorev1.ConfigMapInterface
 	witness  *clients.Watch
@@ -72,17 +72,18 @@ func startWriter(t *testing.T, w *clients.World, witness *clients.Watch) *writer
 	return o
 }
 
-// stop waits for the step in progress, because an attempt may have succeeded.
+// stop ends the writer and waits for the step in progress, because an attempt may already have
+// succeeded.
 func (o *writer) stop() {
 	o.stopping()
 	o.running.Wait()
 }
 
-// proceed waits for some more steps of the writer.
+// proceed waits until the writer has made a number of further steps.
 func (o *writer) proceed(t *testing.T, steps int) {
 	t.Helper()
 	begin, _, _ := o.progress()
-	const bound = 2 * time.Minute // the apiserver may have to start first
+	const bound = 2 * time.Minute // the apiserver may still be starting
 	cluster.Within(t, bound, "the writer proceeds", func() bool {
 		now, _, err := o.progress()
 		if err != nil {
@@ -105,12 +106,12 @@ func (o *writer) step(ctx context.Context) {
 	live := o.seen()
 	switch pick := o.random.IntN(10); {
 	case pick < 5 || len(live) == 0:
-		name = fmt.Sprintf("object-%06d", len(o.mu.created)) // only this goroutine writes it
+		name = fmt.Sprintf("object-%06d", len(o.mu.created)) // only this goroutine changes the map
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"colour": colours[o.random.IntN(2)]}}}
 		act = func(ctx context.Context) error {
 			_, err := o.configs.Create(ctx, object, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
-				return nil // an attempt that was not acknowledged
+				return nil // an earlier attempt succeeded without an acknowledgement
 			}
 			return err
 		}
@@ -139,7 +140,7 @@ func (o *writer) step(ctx context.Context) {
 	o.insist(ctx, name, act)
 }
 
-// seen returns the names of the objects that the witness has seen and that still exist.
+// seen returns the names of the objects that the witness has seen and that have not been deleted.
 func (o *writer) seen() (names []string) {
 	for _, e := range o.witness.Events() {
 		if name := e.Key[min(len(crowded)+1, len(e.Key)):]; e.Type == "ADDED" && o.mu.created[e.Key] && !o.mu.deleted[e.Key] {
@@ -149,7 +150,7 @@ func (o *writer) seen() (names []string) {
 	return names
 }
 
-// insist tries until the call succeeds.
+// insist repeats a call until it succeeds.
 func (o *writer) insist(ctx context.Context, name string, act func(context.Context) error) {
 	const patience, pause = 2 * time.Minute, 50 * time.Millisecond
 	for end := time.Now().Add(patience); ctx.Err() == nil; cluster.Pause(ctx, pause) {
@@ -178,7 +179,7 @@ func (o *writer) note(in map[string]bool, name string) {
 	in[crowded+"/"+name] = true
 }
 
-// history returns the keys of the created objects and of the deleted ones among them.
+// history returns the keys of all created objects, and of those that were deleted.
 func (o *writer) history() (created, deleted map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

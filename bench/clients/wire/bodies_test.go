@@ -18,7 +18,7 @@ func configMap(name string, size int) string {
 	return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"key":%q}}`, name, strings.Repeat("x", size))
 }
 
-// message returns an answer's error message, or the size of the stored data.
+// message returns the error message in an answer, or the size of the stored data.
 func message(a cluster.Answer) string {
 	var got struct {
 		Message string
@@ -30,8 +30,8 @@ func message(a cluster.Answer) string {
 	return fmt.Sprintf("%d: %s %d", a.Status, got.Message, len(got.Data["key"]))
 }
 
-// Bodies of any size, with a known length or in chunks, have the same outcome through the proxy.
-// The next request on the connection has the same outcome too.
+// Requests with bodies of any size, with a known length or in chunks, have the same result through
+// the proxy. So does the next request on the same connection.
 func TestRequestBodies(t *testing.T) {
 	w := sharedWorld(t)
 	outside, through := w.Namespace(t, "bodies-o"), w.Namespace(t, "bodies-t")
@@ -60,13 +60,13 @@ func TestRequestBodies(t *testing.T) {
 	}
 }
 
-// creating returns the request that creates a configmap.
+// creating returns a request that creates a configmap.
 func creating(ns, body string, chunked bool) cluster.Request {
 	r := cluster.Request{Method: http.MethodPost, Target: "/api/v1/namespaces/" + ns + "/configmaps", Body: body, Chunked: chunked}
 	return r.With("Content-Type", "application/json")
 }
 
-// A broken body is the client's error, and not a loss of upstream.
+// A broken request body is the client's error. It must not count as a loss of upstream.
 func TestBrokenBody(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "broken")
@@ -81,7 +81,7 @@ func TestBrokenBody(t *testing.T) {
 	}
 }
 
-// Long request lines and many headers pass.
+// The proxy accepts long request lines and many headers.
 func TestLongRequests(t *testing.T) {
 	w := sharedWorld(t)
 	ns := w.Namespace(t, "long-requests")

@@ -10,7 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// A proxy without requests does not use up the drain time, with or without idle connections.
+// If there are no requests, a draining proxy ends early, with or without idle connections.
 func TestDrainOfIdleConnections(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.FreshProxy(t, "drain: 20s\n")
@@ -27,7 +27,7 @@ func TestDrainOfIdleConnections(t *testing.T) {
 	}
 }
 
-// A second signal ends a proxy that is draining at once.
+// A second signal ends a draining proxy immediately.
 func TestSecondSignal(t *testing.T) {
 	w := sharedWorld(t)
 	p, err := cluster.StartProxy(t.Context(), cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, Settings: "drain: 10m\n"})

@@ -12,8 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// installed skips the test if there is no such program: `make test` needs only Go, git, gcc and
-// make. H2spec and the differential test of proxy/h2 cover the protocol in any case.
+// installed skips the test if a program is not installed, because `make test` needs only Go, git,
+// gcc and make. H2spec and the differential test of proxy/h2 cover the protocol in any case.
 func installed(t *testing.T, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
@@ -23,8 +23,8 @@ func installed(t *testing.T, program string) string {
 	return path
 }
 
-// Curl, with nghttp2, lists, uploads, asks for the head and watches over HTTP/2, and sees what Go's
-// client sees.
+// Curl, which uses nghttp2, lists, uploads, sends HEAD and watches over HTTP/2. It gets the same
+// answers as Go's client.
 func TestCurl(t *testing.T) {
 	curl := installed(t, "curl")
 	if out, err := exec.CommandContext(t.Context(), curl, "--version").Output(); err != nil || !strings.Contains(string(out), "HTTP2") {
@@ -48,7 +48,7 @@ func TestCurl(t *testing.T) {
 		}
 		return body
 	}
-	const size = 700_000 // more than a window
+	const size = 700_000 // larger than a flow-control window
 	upload := filepath.Join(t.TempDir(), "upload.json")
 	if err := os.WriteFile(upload, []byte(configMap("large", size)), 0o600); err != nil {
 		t.Fatal(err)
@@ -74,8 +74,8 @@ func TestCurl(t *testing.T) {
 	}
 }
 
-// nodeClient opens a watch and asks many things at once, on one connection of Node's http2. It
-// prints what it has seen as JSON. Its window is Node's own: 64 KiB.
+// nodeClient opens a watch and sends many concurrent requests, on one connection of Node's http2.
+// It prints the results as JSON. Its window is Node's default, 64 KiB.
 const nodeClient = `
 const http2 = require('http2'), fs = require('fs')
 const [url, ca, path] = process.argv.slice(2)
@@ -118,7 +118,7 @@ async function main() {
 main().catch(e => { console.error(e); process.exit(1) })
 `
 
-// Node's http2 has 50 lists at once, an upload and a watch that it cancels, on one connection.
+// On one connection, Node's http2 sends 50 concurrent lists, an upload and a watch that it cancels.
 func TestNode(t *testing.T) {
 	node := installed(t, "node")
 	w := sharedWorld(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// http2Client speaks HTTP/2 with a proxy and counts its connections.
+// http2Client uses HTTP/2 with a proxy and counts its connections.
 type http2Client struct {
 	*http.Client
 	url   string
@@ -53,7 +53,7 @@ func newHTTP2Client(t *testing.T, p *cluster.Proxy) *http2Client {
 	return c
 }
 
-// open sends a request; its answer must be 200 over HTTP/2.
+// open sends a request. The answer must be 200 over HTTP/2.
 func (c *http2Client) open(t *testing.T, ctx context.Context, target string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+target, nil)
@@ -71,11 +71,11 @@ func (c *http2Client) open(t *testing.T, ctx context.Context, target string) *ht
 	return resp
 }
 
-// Hundreds of watches share one connection. A client can end each watch alone. After the connection
-// breaks, the proxy keeps nothing of the watches.
+// Hundreds of watches share one connection. A client can end each watch separately. When the
+// connection breaks, the proxy keeps nothing of the watches.
 func TestManyWatchesOnOneConnection(t *testing.T) {
 	w := sharedWorld(t)
-	p := w.FreshProxy(t, "cache: {consistentReads: {ledger: false}}\n") // whose watches stay for a minute
+	p := w.FreshProxy(t, "cache: {consistentReads: {ledger: false}}\n") // the ledger's watches would stay open for a minute
 	c := newHTTP2Client(t, p)
 	ns := w.Namespace(t, "multiplexed")
 	c.open(t, t.Context(), "/api/v1/namespaces/"+ns+"/pods?resourceVersion=0").Body.Close()
@@ -90,7 +90,7 @@ func TestManyWatchesOnOneConnection(t *testing.T) {
 	t.Cleanup(leave)
 	for i := range watches {
 		own := ctx
-		if i%3 == 0 { // they leave by themselves
+		if i%3 == 0 { // these watches stay open until the connection breaks
 			own = t.Context()
 		}
 		resp := c.open(t, own, "/api/v1/namespaces/"+ns+"/pods?watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan")
@@ -124,19 +124,19 @@ func TestManyWatchesOnOneConnection(t *testing.T) {
 	cluster.Eventually(t, "the client knows", func() bool { return ended.Load() == watches })
 }
 
-// A watch over HTTP/2 may be quiet for longer than a client may leave data unread.
+// A quiet watch over HTTP/2 stays open for longer than a client may leave data unread.
 func TestQuietWatchOverHTTP2(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.FreshProxy(t, "cache: {log: {maxAge: 1s}}\n")
 	c := newHTTP2Client(t, p)
 	ns := w.Namespace(t, "quiet")
 	w.CreatePod(t, ns, cluster.NewPod("first"))
-	for _, query := range []string{"", "&unknown=1"} { // forwarded, too
+	for _, query := range []string{"", "&unknown=1"} { // the second one is forwarded
 		lines := bufio.NewReader(c.open(t, t.Context(), "/api/v1/namespaces/"+ns+"/pods?watch=true&resourceVersion=0"+query).Body)
 		if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, ns) {
 			t.Fatalf("%.80q, %v", line, err)
 		}
-		time.Sleep(2500 * time.Millisecond) // that much of real silence
+		time.Sleep(2500 * time.Millisecond) // really silent for this time
 		name := fmt.Sprint("after-", len(query))
 		w.CreatePod(t, ns, cluster.NewPod(name))
 		for {
@@ -151,7 +151,8 @@ func TestQuietWatchOverHTTP2(t *testing.T) {
 	}
 }
 
-// With a small chance, clients open other connections. Requests in flight are not affected.
+// With a small probability, a request makes the client open another connection. Requests in flight
+// are not affected.
 func TestGoawayChance(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.FreshProxy(t, "", "--goaway-chance", "0.02")
@@ -183,8 +184,8 @@ func TestGoawayChance(t *testing.T) {
 	}
 }
 
-// In a drain over HTTP/2, the client gets a GOAWAY, watches end cleanly, and the process ends in
-// time.
+// When a proxy drains, its HTTP/2 clients get a GOAWAY, watches end cleanly, and the process ends
+// in time.
 func TestDrainOfHTTP2(t *testing.T) {
 	w := sharedWorld(t)
 	const drain = 3 * time.Second
@@ -223,7 +224,7 @@ func TestDrainOfHTTP2(t *testing.T) {
 	}
 }
 
-// The proxy does not pass on an answer that upstream breaks off as complete, with or without a
+// If upstream breaks off an answer, the proxy does not pass it on as complete, with or without a
 // Content-Length.
 func TestBrokenAnswerOverHTTP2(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -247,7 +248,7 @@ func TestBrokenAnswerOverHTTP2(t *testing.T) {
 	}
 }
 
-// Forwarded requests over HTTP/2 carry bodies both ways.
+// Over HTTP/2, forwarded requests and their answers carry bodies.
 func TestForwardOverHTTP2(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.FreshProxy(t, "")
@@ -287,7 +288,7 @@ func TestForwardOverHTTP2(t *testing.T) {
 	})
 }
 
-// stuck is a body that never continues.
+// stuck is a request body that blocks until its context ends.
 type stuck struct{ context.Context }
 
 func (s *stuck) Read([]byte) (int, error) {

@@ -7,8 +7,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/clients"
 )
 
-// A client with its own identity gets the apiserver's answer for that identity, even if the cache
-// could answer.
+// If a client sends credentials, it gets the apiserver's answer for its identity, even if the cache
+// has an answer.
 func TestIdentityOfTheClient(t *testing.T) {
 	w := sharedWorld(t)
 	w.AllowBob(t)
@@ -48,7 +48,7 @@ func TestIdentityOfTheClient(t *testing.T) {
 			}
 			header := test.header.Clone()
 			if header.Get("Authorization") == "" {
-				header.Set("Authorization", "Bearer "+endpoints[0].Token) // the proxy's own
+				header.Set("Authorization", "Bearer "+endpoints[0].Token) // the proxy's own token
 			}
 			want := endpoints[0].GetT(t, test.target, header)
 			if got.Status != want.Status || got.Status != http.StatusOK && string(got.Body) != string(want.Body) {
@@ -60,7 +60,8 @@ func TestIdentityOfTheClient(t *testing.T) {
 
 func bearer(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
 
-// A web page could make a browser send requests to loopback. Their Host is the page's own name.
+// A web page could make a browser send requests to loopback. Such requests have the page's own name
+// as Host.
 func TestHostProtection(t *testing.T) {
 	w := sharedWorld(t)
 	proxy := w.Proxy.EndpointT(t)

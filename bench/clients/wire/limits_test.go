@@ -26,7 +26,7 @@ func dial(t *testing.T, e *cluster.Endpoint) net.Conn {
 	return conn
 }
 
-// ask writes a request as it is and reads the head of the answer.
+// ask writes a request verbatim and reads the head of the answer.
 func ask(t *testing.T, conn net.Conn, request string) *http.Response {
 	t.Helper()
 	if _, err := io.WriteString(conn, request); err != nil {
@@ -41,7 +41,7 @@ func ask(t *testing.T, conn net.Conn, request string) *http.Response {
 
 const versionRequest = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-// A client beyond a limit gets an error and does not affect other clients.
+// A client that exceeds a limit gets an error. Other clients are not affected.
 func TestLimits(t *testing.T) {
 	w := sharedWorld(t)
 	proxy := w.FreshProxy(t, "limits: {maxHeaderBytes: 8Ki, maxURIBytes: 4Ki, maxRequestBodyBytes: 100Ki, maxWatchesPerIdentity: 2, maxConnections: 4}\n").EndpointT(t)
@@ -61,7 +61,7 @@ func TestLimits(t *testing.T) {
 			var writing sync.WaitGroup
 			defer writing.Wait()
 			defer conn.Close()
-			writing.Go(func() { io.WriteString(conn, test.request) }) // fails if the proxy has hung up already
+			writing.Go(func() { io.WriteString(conn, test.request) }) // fails if the proxy has already closed the connection
 			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil {
 				t.Fatal(err)
@@ -106,8 +106,8 @@ func refuse(t *testing.T, resp *http.Response, what string) {
 	}
 }
 
-// The proxy cuts a client that sends slowly: before its request, within the headers, or within the
-// body. It does not cut a client that waits for an answer, for any time.
+// The proxy disconnects a client that sends too slowly: before its request, within the headers, or
+// within the body. It does not disconnect a client that waits for an answer, however long.
 func TestSlowClientsAreCut(t *testing.T) {
 	w := sharedWorld(t)
 	proxy := w.FreshProxy(t, "limits: {readTimeout: 1s}\n").EndpointT(t)
@@ -145,8 +145,8 @@ func TestSlowClientsAreCut(t *testing.T) {
 	}
 }
 
-// A Unix socket serves only its user, with any Host. A new proxy can use it after a crash of the
-// old one.
+// Only its user can use a Unix socket, with any Host. A new proxy can reuse the socket after the
+// old proxy crashed.
 func TestUnixSocket(t *testing.T) {
 	w := sharedWorld(t)
 	socket := filepath.Join(t.TempDir(), "proxy.sock")
@@ -177,8 +177,8 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// New connections get a new certificate, and old connections go on. A pair that does not match
-// changes nothing.
+// After the files change, new connections get the new certificate, and old connections go on. If
+// certificate and key do not match, nothing changes.
 func TestCertificateReload(t *testing.T) {
 	proxy := sharedWorld(t).FreshProxy(t, "")
 	replace := func(what func([]byte) error, by []byte) {

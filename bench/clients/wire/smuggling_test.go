@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// If the proxy answers a request before it has read the body, the connection ends. Data in the body
-// is then never parsed as a request. Otherwise a web page could hide any request in the body of a
-// refused request.
+// If the proxy answers a request before it has read the whole body, it closes the connection. So
+// data in the body is never parsed as a request. Otherwise a web page could hide any request in the
+// body of a refused request.
 func TestUnreadBodyIsNoRequest(t *testing.T) {
 	w := sharedWorld(t)
 	e := w.Endpoints(t)[1]
@@ -43,7 +43,7 @@ func TestUnreadBodyIsNoRequest(t *testing.T) {
 				conn, answers := e.DialT(t)
 				got := converse(conn, answers, request+content+last)
 				if len(got) == 0 && body == "not a chunk" {
-					return // garbage may break off upstream's answer, which it overtook
+					return // the invalid body may end the forwarded request before upstream's answer arrives
 				}
 				if n := len(got); n == 0 || n > 2 || n == 2 && !strings.Contains(got[1], "200 OK {\n  \"major\"") {
 					t.Errorf("got %d answers: %q", n, got)
@@ -57,8 +57,8 @@ func TestUnreadBodyIsNoRequest(t *testing.T) {
 	}
 }
 
-// converse writes as much as it can, because the proxy may already have hung up, and reads the
-// answers.
+// converse writes the text, ignores errors because the proxy may already have closed the
+// connection, and reads the answers.
 func converse(conn net.Conn, answers *bufio.Reader, text string) []string {
 	var writing sync.WaitGroup
 	defer writing.Wait()
@@ -67,7 +67,7 @@ func converse(conn net.Conn, answers *bufio.Reader, text string) []string {
 	return readAnswers(answers)
 }
 
-// readAnswers reads answers until the server hangs up.
+// readAnswers reads answers until the server closes the connection.
 func readAnswers(from *bufio.Reader) (bodies []string) {
 	for {
 		resp, err := http.ReadResponse(from, nil)
