@@ -24,7 +24,7 @@ func compare(want, got answer) error {
 }
 
 // settled returns the answer without the resourceVersions of bookmarks. The two servers answer at
-// slightly different times, between which the apiserver may store other objects.
+// slightly different times, and the apiserver may store other objects in between.
 func (a answer) settled() cluster.Answer {
 	header, body := a.header.Clone(), a.body
 	header.Del("Audit-Id")
@@ -34,8 +34,8 @@ func (a answer) settled() cluster.Answer {
 	return cluster.Answer{Status: a.status, Header: header, Body: body}
 }
 
-// someList is the rule for lists. A cache may be at another resourceVersion than etcd, and writes a
-// slash before the key in its continue tokens.
+// someList is the rule for lists. A cache may have another resourceVersion than etcd. In continue
+// tokens, caches write a slash before the key and etcd does not.
 func someList(body []byte) ([]byte, error) {
 	if !gjson.GetBytes(body, "items").Exists() {
 		return body, nil
@@ -44,7 +44,7 @@ func someList(body []byte) ([]byte, error) {
 	return bytes.Replace(body, []byte(`"start":"/`), []byte(`"start":"`), 1), err
 }
 
-// decode reads an answer of 200 in JSON.
+// decode decodes a JSON answer, whose status must be 200.
 func decode(tb testing.TB, a answer, into any) {
 	tb.Helper()
 	if err := json.Unmarshal(a.body, into); err != nil || a.status/100 != 2 {

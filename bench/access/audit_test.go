@@ -11,14 +11,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// identity returns the parts of a user that are the same for two requests, including the id of a
-// token or a certificate.
+// identity returns the parts of a user that are the same in all requests with the same credentials.
+// They include the id of a token or a certificate.
 func identity(of cluster.AuditUser) string {
 	groups := slices.Sorted(slices.Values(of.Groups))
 	return fmt.Sprintf("%s uid=%s groups=%v extra=%v", of.Username, of.UID, groups, of.Extra)
 }
 
-// named gives a request its own id in the audit log.
+// named returns the request with a unique id for the audit log.
 func (r request) named() (request, string) {
 	id := uuid.NewString()
 	h := r.header.Clone()

@@ -12,7 +12,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// These are users and groups from certificates, and other names with more than one use.
+// These are users and groups of certificates, and other names that are used several times.
 const (
 	certified     = "certified"
 	impersonators = "impersonators"
@@ -25,18 +25,19 @@ type caller struct {
 	name   string
 	token  string
 	cert   *tls.Certificate
-	header http.Header // further ones
-	// answers are the apiserver's possible decisions about the matrix's questions. Each must occur.
+	header http.Header // further headers
+	// answers are the apiserver's possible decisions for this caller in the matrix. Each of them
+	// must occur.
 	answers []int
-	// uncached is for callers whose answers do not come from the cache.
+	// uncached is for callers whose requests the cache never answers.
 	uncached bool
-	// part makes the matrix ask only one in part of its questions, for callers that always get the
-	// same answer.
+	// part makes the matrix ask only one in part of its questions. It is for callers that always
+	// get the same answer.
 	part  int
-	probe string // a read that is allowed once the caller has its rights
+	probe string // a read that the apiserver allows once it knows the caller's rights
 }
 
-// as returns the caller with the impersonation headers.
+// as returns the caller with further headers, for impersonation.
 func (c caller) as(header http.Header) *caller {
 	c.header = header
 	return &c
@@ -57,7 +58,7 @@ const (
 	unknown   = http.StatusUnauthorized
 )
 
-// newCallers makes every kind of caller.
+// newCallers returns one caller of each kind.
 func (w *world) newCallers(tb testing.TB) map[string]*caller {
 	tb.Helper()
 	const day = 24 * time.Hour
@@ -86,7 +87,7 @@ func (w *world) newCallers(tb testing.TB) map[string]*caller {
 		{name: "no token", header: http.Header{"Authorization": {"Bearer "}}, answers: some, part: half},
 		{name: "expired", token: w.robotToken(tb, w.saKey, -time.Hour), answers: refused, part: few},
 		{name: "forged", token: w.robotToken(tb, cluster.NewKeyT(tb), day), answers: refused, part: few},
-		{name: "signed here", token: w.robotToken(tb, w.saKey, day), answers: some, part: half}, // shows what is wrong with the two above
+		{name: "signed here", token: w.robotToken(tb, w.saKey, day), answers: some, part: half}, // shows that the signing is right, so that the two above fail only for the intended reason
 		{name: "for others", token: w.requestToken(tb, teamA, "robot", "others"), answers: refused, part: few},
 		{name: "robot", token: w.requestToken(tb, teamA, "robot"), answers: some, probe: podsA, part: half},
 		{name: "mate", token: w.requestToken(tb, teamB, "robot"), answers: some, probe: configB, part: half},
@@ -120,7 +121,7 @@ func (w *world) newCallers(tb testing.TB) map[string]*caller {
 	return callers
 }
 
-// requestToken asks for a token of a service account.
+// requestToken requests a token of a service account from the apiserver.
 func (w *world) requestToken(tb testing.TB, namespace, name string, audiences ...string) string {
 	tb.Helper()
 	r, err := w.admin.CoreV1().ServiceAccounts(namespace).CreateToken(tb.Context(), name, &authenticationv1.TokenRequest{

@@ -16,9 +16,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// The proxy's own client authority replaces the cluster's. The apiserver authorizes users from this
-// authority, and forwarded requests carry the same user. Users from the cluster's authority are
-// unknown here.
+// A client CA of the proxy's own replaces the cluster's CA. The apiserver authorizes users with
+// certificates from this CA, and forwarded requests act as the same users. Users with certificates
+// from the cluster's CA are unknown to this proxy.
 func TestClientCAFile(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
@@ -61,8 +61,8 @@ func TestClientCAFile(t *testing.T) {
 // listVersion matches a list's resourceVersion, which may differ between two caches.
 var listVersion = regexp.MustCompile(`"metadata":\{"resourceVersion":"\d+"\},`)
 
-// Through the proxy, an administrator with a certificate can do with kubectl --as what the
-// apiserver allows: cached reads, forwarded reads and writes.
+// Through the proxy, an administrator with a certificate can use kubectl --as like at the
+// apiserver, for cached reads, forwarded reads and writes.
 func TestKubectlAs(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, "")
@@ -75,7 +75,7 @@ func TestKubectlAs(t *testing.T) {
 		}
 		cmd := exec.CommandContext(t.Context(), cluster.KubectlT(t), append([]string{"--namespace", teamA, "--kubeconfig", filepath.Join(home, "config")}, args...)...)
 		cmd.Env = []string{"HOME=" + home}
-		out, err := cmd.CombinedOutput() // a refusal is an answer
+		out, err := cmd.CombinedOutput() // kubectl's error for a refusal is part of the outcome
 		return fmt.Sprintf("%s%v", listVersion.ReplaceAll(out, nil), err)
 	}
 	for _, args := range []string{
@@ -102,7 +102,7 @@ func TestKubectlAs(t *testing.T) {
 	}
 }
 
-// ca is the authority that signed the server's certificate.
+// ca returns the CA that signed the server's certificate.
 func (f *front) ca(w *world) []byte {
 	if f.proxy == nil {
 		return w.api.CA

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// robotToken returns a token of robot, signed like the apiserver's issuer signs tokens, but with
+// robotToken returns a token for robot, signed like those of the apiserver's issuer, but with
 // claims that the issuer would not sign.
 func (w *world) robotToken(tb testing.TB, key *ecdsa.PrivateKey, lasts time.Duration) string {
 	tb.Helper()
@@ -44,12 +44,12 @@ func (w *world) robotToken(tb testing.TB, key *ecdsa.PrivateKey, lasts time.Dura
 	if err != nil {
 		tb.Fatal(err)
 	}
-	const half = 32 // bytes of each number of a P-256 signature
+	const half = 32 // size in bytes of each of the two numbers in a P-256 signature
 	signature := make([]byte, 2*half)
 	r.FillBytes(signature[:half])
 	s.FillBytes(signature[half:])
 	return signed + "." + encode(signature)
 }
 
-// issuer is kubeapi's issuer.
+// issuer is the issuer that kubeapi configures.
 const issuer = "https://kubernetes.default.svc"

@@ -14,8 +14,8 @@ import (
 
 const oneConfigMap = "/api/v1/namespaces/" + teamA + "/configmaps/one?resourceVersion=0"
 
-// outlasts lets a crowd send its requests, some at a time. The proxy's memory must not grow by more
-// than a bound, in bytes. Afterwards the proxy must serve the admin.
+// outlasts sends n requests, atATime of them concurrently. The proxy's memory must not grow by more
+// than growth bytes. Afterwards the proxy must still serve the admin.
 func (f *front) outlasts(t *testing.T, w *world, n, atATime int, growth int64, ask func(ctx context.Context, i int) error) {
 	t.Helper()
 	before, _ := f.proxy.MemoryT(t)
@@ -32,7 +32,7 @@ func (f *front) outlasts(t *testing.T, w *world, n, atATime int, growth int64, a
 	}
 }
 
-// expect asks for something and fails if the answer has another status.
+// expect sends a request and fails if the answer has another status.
 func (f *front) expect(ctx context.Context, c *caller, r request, status int) error {
 	got, err := f.ask(ctx, c, r)
 	if err == nil && got.status != status {
@@ -41,14 +41,14 @@ func (f *front) expect(ctx context.Context, c *caller, r request, status int) er
 	return err
 }
 
-// Many callers, half of them unknown, do not fill the proxy's memory. The proxy serves other
-// callers afterwards.
+// Many callers, half of them unknown, do not fill the proxy's memory. Afterwards the proxy still
+// serves other callers.
 func TestCrowd(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
 	f := w.lean(t)
 	f.warm(t, w.callers["admin"], collections())
-	const askers, growth = 32, 64 << 20 // bytes: some 6 KiB for each
+	const askers, growth = 32, 64 << 20 // in bytes: some 6 KiB for each caller
 	f.outlasts(t, w, crowdSize, askers, growth, func(ctx context.Context, i int) error {
 		for token, want := range map[string]int{tokenOf(crowdUser(i)): ok, fmt.Sprintf("garbage-%d", i): unknown} {
 			if err := f.expect(ctx, &caller{name: token, token: token}, request{target: oneConfigMap, protocol: cluster.DrawProtocol(token)}, want); err != nil {
@@ -59,9 +59,9 @@ func TestCrowd(t *testing.T) {
 	})
 }
 
-// A caller without rights asks for list after list. Each list has another large selector, or is of
-// another resource that does not exist. The proxy keeps almost nothing of these requests, sends few
-// requests upstream, and serves other callers meanwhile.
+// A caller without rights sends many requests for lists. Each list has another large selector, or
+// is of another resource that does not exist. The proxy keeps almost nothing of these requests,
+// sends few requests upstream, and serves other callers meanwhile.
 func TestFloodOfQuestions(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
@@ -69,8 +69,8 @@ func TestFloodOfQuestions(t *testing.T) {
 	f.warm(t, w.callers["admin"], collections())
 	const (
 		lists, askers = 600, 8
-		selector      = 40 << 10 // bytes
-		growth        = 96 << 20 // bytes; one kept as it was took 800 KiB
+		selector      = 40 << 10 // in bytes
+		growth        = 96 << 20 // in bytes; one selector that was kept unchanged took 800 KiB
 	)
 	large := url.QueryEscape(strings.Repeat(",!a", selector/len(url.QueryEscape(",!a"))))
 	began := time.Now()
@@ -98,8 +98,8 @@ func TestFloodOfQuestions(t *testing.T) {
 	if kept > 2*lists*each {
 		t.Errorf("%v bytes of decisions are kept", kept)
 	}
-	// Discovery costs the list of groups and a document of the core group once in two seconds, and
-	// the requests that began before.
+	// Every two seconds, discovery costs the list of groups and a document of the core group.
+	// Requests that began earlier come on top.
 	if most := 100 + 3*took.Seconds(); discovered > most {
 		t.Errorf("upstream was asked for %v documents of discovery, at most %.0f in %v", discovered, most, took)
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A proxy that may not read a resource forwards the requests for it, logs this once, and caches the
-// other resources.
+// If the proxy may not read a resource, it forwards requests for this resource and logs that once.
+// It still caches the other resources.
 func TestMissingRight(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
@@ -19,7 +19,7 @@ func TestMissingRight(t *testing.T) {
 			c := &collection{path: path, name: "one", selectors: []string{""}}
 			for _, r := range c.reads("0") {
 				if strings.Contains(r.target, "continue=") || strings.Contains(r.target, "Exact") {
-					continue // there is no such resourceVersion
+					continue // the resource has no such resourceVersion here
 				}
 				for _, name := range names {
 					cells = append(cells, cell{w.callers[name], r}, cell{w.callers[name], r.in(forms[0])})

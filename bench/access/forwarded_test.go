@@ -12,7 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// impersonations are headers by which a caller with an impersonator's rights names another user.
+// impersonations are headers with which a caller that has an impersonator's rights acts as another
+// user.
 var impersonations = map[string]http.Header{
 	"a group": impersonating("target", targetGroup),
 	"all of it": {
@@ -32,14 +33,15 @@ var impersonations = map[string]http.Header{
 	"credential id": {"Impersonate-User": {"reader"}, "Impersonate-Extra-Authentication.kubernetes.io%2fcredential-Id": {"X509SHA256=00"}},
 }
 
-// tricks are headers without a meaning to an apiserver. A proxy in front of it could give them a
-// meaning.
+// tricks are headers that mean nothing to an apiserver, but could mean something to a proxy in
+// front of it.
 var tricks = map[string]http.Header{
 	"a front proxy's": {"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}},
 	"another proxy's": {"X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-User": {"admin"}, "Forwarded": {"for=127.0.0.1"}},
 }
 
-// A forwarded request arrives as the caller, or as a user that the caller may impersonate.
+// A forwarded request arrives with the identity of the caller, or of a user that the caller may
+// impersonate.
 func TestForwardedIdentity(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, withAnonymous)
@@ -60,8 +62,8 @@ func TestForwardedIdentity(t *testing.T) {
 	}
 }
 
-// A client can declare its credentials to be hop-by-hop. The proxy refuses such a request, or uses
-// the credentials all the same. The client never acts as another user, and never as the proxy.
+// A client can declare its credentials to be hop-by-hop. The proxy either refuses such a request or
+// still uses the credentials. In no case does the client act as another user or as the proxy.
 func TestHopByHop(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, withAnonymous)
@@ -89,8 +91,7 @@ func TestHopByHop(t *testing.T) {
 	}
 }
 
-// checkIdentity sends every kind of request that is forwarded, to the apiserver and through the
-// proxy.
+// checkIdentity sends every kind of forwarded request to the apiserver and through the proxy.
 func (w *world) checkIdentity(t *testing.T, f *front, c *caller, pod string) {
 	t.Helper()
 	const (
@@ -120,12 +121,12 @@ func (w *world) checkIdentity(t *testing.T, f *front, c *caller, pod string) {
 			t.Errorf("%s %s: %d %.300q instead of %d %.300q", r.method, r.target, gotStatus, got, wantStatus, want)
 			continue
 		}
-		if wantStatus < http.StatusBadRequest { // else the proxy may have said so itself, and nothing was done by anybody
+		if wantStatus < http.StatusBadRequest { // otherwise the proxy may have answered itself, and no user has done anything
 			w.sameIdentity(t, f, c, r, direct, forwarded)
 		}
 	}
 	if got := w.server.must(t, c, request{target: pods + "/" + pod + "?resourceVersion=0"}); got.status != ok {
-		return // nor may it do more
+		return // the caller must not be able to do more
 	}
 	for _, target := range []string{pods + "/" + pod + "/exec?command=x&stdin=1", pods + "/" + pod + "/portforward"} {
 		w.audit.SkipT(t)
@@ -137,14 +138,14 @@ func (w *world) checkIdentity(t *testing.T, f *front, c *caller, pod string) {
 	}
 }
 
-// making returns the request with an object's name filled in.
+// making returns the request with a name for the object inserted.
 func (r request) making(name string) request {
 	r.target, r.body = strings.ReplaceAll(r.target, "MADE", name), strings.ReplaceAll(r.body, "MADE", name)
 	return r
 }
 
-// begin returns an answer's status, and its body if it is an error. It does not read other bodies,
-// because a watch goes on for too long.
+// begin returns the status of an answer and, if it is an error, the body. It does not read other
+// bodies, because a watch would take too long.
 func (s *server) begin(t *testing.T, c *caller, r request) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -164,8 +165,8 @@ func (s *server) begin(t *testing.T, c *caller, r request) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// sameIdentity sends a request to the apiserver and through the proxy, and compares the two entries
-// in the audit log.
+// sameIdentity sends a request to the apiserver and through the proxy, and compares the users in
+// the two audit records.
 func (w *world) sameIdentity(t *testing.T, f *front, c *caller, r request, direct, forwarded string) {
 	t.Helper()
 	want, got := w.recorded(t, direct), w.recorded(t, forwarded)
@@ -183,8 +184,8 @@ func (w *world) sameIdentity(t *testing.T, f *front, c *caller, r request, direc
 	}
 }
 
-// If one caller repeats a request, the repetitions share one upstream request. Requests of several
-// callers do not share one.
+// Concurrent identical requests of one caller share one upstream request. Those of different
+// callers do not.
 func TestTogether(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, withAnonymous)
@@ -218,8 +219,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// Without anonymous access, a request without credentials gets the same answer as one with an
-// unknown token.
+// If anonymous access is disabled, a request without credentials gets the same answer as a request
+// with an unknown token.
 func TestAnonymousDisabled(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)

@@ -6,13 +6,13 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// front is a proxy that authenticates its clients, or with -self the apiserver in its place.
+// front is a proxy that authenticates its clients. With -self it is the apiserver.
 type front struct {
 	*server
 	proxy *cluster.Proxy // nil with -self
 }
 
-// front starts a proxy as a user with the given settings. It ends with the test.
+// front starts a proxy with the given user's credentials and settings. It ends with the test.
 func (w *world) front(t *testing.T, user, settings string) *front {
 	t.Helper()
 	return w.startFront(t, w.api.URL, user, settings, false).warmed(t, w)
@@ -24,7 +24,7 @@ func (w *world) lean(t *testing.T) *front {
 	return w.startFront(t, w.api.URL, proxyUser, "", true).warmed(t, w)
 }
 
-// startFront starts a proxy that reaches the apiserver at a URL.
+// startFront starts a proxy that reaches the apiserver at the URL upstream.
 func (w *world) startFront(t *testing.T, upstream, user, settings string, noRace bool) *front {
 	t.Helper()
 	if *self {
@@ -37,8 +37,8 @@ func (w *world) startFront(t *testing.T, upstream, user, settings string, noRace
 	return &front{server: newServer(t, "proxy", proxy.URL, proxy.CA), proxy: proxy}
 }
 
-// warmed makes one successful impersonation. Without one, the proxy refuses impersonation in other
-// words.
+// warmed performs one successful impersonation, because until then the proxy refuses impersonation
+// with other words.
 func (f *front) warmed(t *testing.T, w *world) *front {
 	t.Helper()
 	if got := f.must(t, w.callers["certificate as reader"], request{target: "/version"}); got.status != ok {
@@ -56,7 +56,7 @@ authorization: {webhook: {cacheAuthorizedTTL: 1s, cacheUnauthorizedTTL: 1s}, wat
 `
 )
 
-// fromCache counts the requests that the proxy has answered from its cache.
+// fromCache returns the number of requests that the proxy has answered from its cache.
 func (f *front) fromCache(t *testing.T) int {
 	t.Helper()
 	if f.proxy == nil {

@@ -17,8 +17,8 @@ var (
 	everywhere = []string{"nodes", "namespaces"}
 )
 
-// grant gives the users of the world their rights. The proxies get the rights of config/rbac.yaml;
-// one proxy gets fewer.
+// grant gives the users of the world their rights. The proxies get the rights in config/rbac.yaml,
+// except for one proxy, which gets fewer.
 func (w *world) grant(ctx context.Context) error {
 	g, err := readGrants()
 	if err != nil {
@@ -39,7 +39,7 @@ func (w *world) grant(ctx context.Context) error {
 		rules           []rbacv1.PolicyRule
 	}{
 		{"", "proxies", cluster.Users(proxyUser, poorProxy), []rbacv1.PolicyRule{
-			rule(reading, []string{"widgets"}), // what the file cannot know
+			rule(reading, []string{"widgets"}), // the file cannot know this resource
 			{APIGroups: []string{"authentication.k8s.io"}, Verbs: []string{impersonate}, Resources: []string{"userextras/scopes"}},
 		}},
 		{teamA, "reader", append(cluster.Users("reader", robotUser), cluster.Groups(targetGroup)...), append(writing, rule(reading, namespaced))},
@@ -67,7 +67,7 @@ func (w *world) grant(ctx context.Context) error {
 	} {
 		errs = append(errs, w.api.Allow(ctx, a.namespace, a.name, a.to, a.rules...))
 	}
-	// The apiserver's refusal names the missing role.
+	// The binding refers to a role that does not exist. The apiserver's refusal names it.
 	_, err = w.admin.RbacV1().RoleBindings(teamA).Create(ctx, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "dangling"}, Subjects: cluster.Users("dangling"),
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "no-such-role"},
@@ -75,8 +75,8 @@ func (w *world) grant(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// without returns the rights without the right to read a resource. A right to read everything
-// becomes the right to read the other resources.
+// without returns the rights without the right to read a resource. If a rule allows reads of all
+// resources, it allows reads of the resources others instead.
 func (g grants) without(resource string, others ...string) grants {
 	less := g
 	less.clusterRoles = nil
@@ -95,8 +95,8 @@ func (g grants) without(resource string, others ...string) grants {
 	return less
 }
 
-// rule allows verbs on resources of the groups that the tests read. If there are names, it allows
-// only objects with these names.
+// rule allows verbs on resources in the groups that the tests read. With names, it allows only
+// objects with these names.
 func rule(verbs, resources []string, names ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{"", widgets.Group}, Verbs: verbs, Resources: resources, ResourceNames: names}
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// startKubelet makes a node whose kubelet agrees to every upgrade and sends back what it reads, and
-// a pod on it. It ends with the test.
+// startKubelet creates a node and a pod on it. The node's kubelet accepts every upgrade and echoes
+// the data. All end with the test.
 func startKubelet(t *testing.T, w *world, name string) {
 	t.Helper()
 	w.api.KubeletT(t, name, teamA, name, http.HandlerFunc(echo))
@@ -26,8 +26,8 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	io.Copy(conn, stream)
 }
 
-// upgrade asks for SPDY unless the request says what for. The apiserver passes the upgrade on to
-// the kubelet unchanged. The kubelet echoes the data.
+// upgrade sends an upgrade request, by default for SPDY. The apiserver passes the upgrade on to the
+// kubelet unchanged, and the kubelet echoes the data.
 func (s *server) upgrade(t *testing.T, c *caller, r request) {
 	t.Helper()
 	if r.header.Get("Upgrade") == "" {
@@ -47,7 +47,7 @@ func (s *server) upgrade(t *testing.T, c *caller, r request) {
 	}
 }
 
-// handshake sends a request for an upgrade over a connection of its own, which ends with the test.
+// handshake sends an upgrade request on a connection of its own, which ends with the test.
 func (s *server) handshake(t *testing.T, c *caller, r request) (net.Conn, *bufio.Reader, *http.Response) {
 	t.Helper()
 	conn, from := s.endpoint(c).DialT(t)

@@ -11,7 +11,7 @@ var self = flag.Bool("self", false, "compare the apiserver with itself: no proxy
 
 func TestMain(m *testing.M) { cluster.Main(m) }
 
-// notWithSelf skips a test of what the apiserver does not do.
+// notWithSelf skips a test of something that the apiserver does not do.
 func notWithSelf(t *testing.T) {
 	t.Helper()
 	if *self {

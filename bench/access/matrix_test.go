@@ -16,9 +16,9 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// These are the numbers of cells that are asked at a time. A watch takes a second of waiting and
-// almost no work. A cold proxy forwards at most 32 watches at a time whose resourceVersion is from
-// before its cache.
+// These are the numbers of cells that are asked concurrently. A watch waits for a second and does
+// almost no work. If watches start before the cache's history, a proxy with empty caches forwards
+// at most 32 of them at a time.
 const (
 	askers       = 8
 	watchers     = 96
@@ -35,7 +35,7 @@ func (c cell) String() string {
 	return fmt.Sprintf("%s: %s: %s", c.caller.name, c.read.name, c.read.target)
 }
 
-// tally counts cells.
+// tally counts cells by their results.
 type tally struct {
 	cells, cacheable atomic.Int64
 	mu               struct {
@@ -45,7 +45,7 @@ type tally struct {
 	}
 }
 
-// Every caller gets the apiserver's own answer, with full caches and with empty ones.
+// Every caller gets the same answer as from the apiserver, with full and with empty caches.
 func TestMatrix(t *testing.T) {
 	w := sharedWorld(t)
 	hot := w.front(t, proxyUser, withAnonymous)
@@ -85,7 +85,7 @@ func TestMatrix(t *testing.T) {
 		}
 		for c, statuses := range count.mu.statuses {
 			for _, status := range []int{missing, http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusNotAcceptable} {
-				delete(statuses, status) // these come after the decision
+				delete(statuses, status) // these statuses come after the decision
 			}
 			if got := slices.Sorted(maps.Keys(statuses)); !slices.Equal(got, c.answers) {
 				t.Errorf("%s: the apiserver answers %v, which is not what the test means", c.name, statuses)
@@ -104,7 +104,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// warm fills the caches of all collections, in both encodings.
+// warm fills the caches of the given collections, in both encodings.
 func (f *front) warm(t *testing.T, as *caller, all []*collection) {
 	t.Helper()
 	for _, c := range all {
@@ -116,10 +116,10 @@ func (f *front) warm(t *testing.T, as *caller, all []*collection) {
 	}
 }
 
-// cells returns a caller's questions, with protocols and forms that are drawn. With all, each read
-// is asked in JSON, and a third of the reads also in another form. Otherwise each read is asked in
-// one form. By default every second question is asked, and fewer for callers that always get the
-// same answer.
+// cells returns a caller's questions, with random protocols and forms. With all, each read is asked
+// in JSON, and a third of the reads also in another form. Otherwise each read is asked in one form.
+// Without -everything, only every second question is asked, and fewer for callers that always get
+// the same answer.
 func (c *caller) cells(reads []read, all bool) (cells []cell) {
 	for i, r := range reads {
 		draw := func(n int, of string) int { return cluster.Draw(n, c.name, r.name, r.target, of) }
@@ -137,7 +137,7 @@ func (c *caller) cells(reads []read, all bool) (cells []cell) {
 	return cells
 }
 
-// check asks for all cells.
+// check asks the questions of all cells.
 func (w *world) check(t *testing.T, f *front, cells []cell, watching int, count *tally) {
 	t.Helper()
 	count.mu.statuses, count.mu.broken = map[*caller]map[int]int{}, map[*caller]int{}
@@ -174,9 +174,10 @@ func (w *world) check(t *testing.T, f *front, cells []cell, watching int, count 
 	}
 }
 
-// settle asks for a cell. On a busy machine the events within a second may differ, and a list may
-// fall between two renewals of an object. So a difference between two allowed answers must show
-// again. A difference in the decision itself need not show again.
+// settle asks the question of one cell. On a busy machine, the two servers may show different
+// events within a second, and an object may be renewed between the two lists. So a difference
+// between two allowed answers counts only if it repeats. A difference in the decision itself counts
+// immediately.
 func (w *world) settle(t *testing.T, f *front, c cell, count *tally) {
 	const attempts, shown = 3, 3
 	var want, got answer
@@ -186,7 +187,7 @@ func (w *world) settle(t *testing.T, f *front, c cell, count *tally) {
 		want, got, unknown, err = w.askBoth(t.Context(), f, c)
 		if unknown != nil {
 			err = unknown
-			continue // without the apiserver's answer there is nothing to compare with
+			continue // without the apiserver's answer there is nothing to compare
 		}
 		if err == nil {
 			err = compare(want, got)
@@ -217,7 +218,7 @@ func (w *world) settle(t *testing.T, f *front, c cell, count *tally) {
 	}
 }
 
-// askBoth fails in two ways: the apiserver does not answer, or the proxy does not.
+// askBoth asks both servers. It returns separate errors for the apiserver and the proxy.
 func (w *world) askBoth(ctx context.Context, f *front, c cell) (want, got answer, wantErr, gotErr error) {
 	var both sync.WaitGroup
 	both.Go(func() { want, wantErr = w.server.ask(ctx, c.caller, c.read.request) })

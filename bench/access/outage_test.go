@@ -10,8 +10,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// While upstream is away, a caller without an earlier review gets nothing from the cache. A caller
-// with one goes on for as long as its reviews are cached.
+// While upstream is down, the cache answers only callers whose reviews are cached, and only for as
+// long as they are cached.
 func TestReviewsUnavailable(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
@@ -50,7 +50,8 @@ func TestReviewsUnavailable(t *testing.T) {
 	}
 }
 
-// A connection that no known user has used ends with the refusal, because it counts for no user.
+// If no known user has used a connection, the proxy closes it after a refusal, because no user's
+// limit covers it.
 func TestRefusalEndsConnection(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// grants are the objects of config/rbac.yaml that give the proxy its rights.
+// grants are the objects in config/rbac.yaml that give the proxy its rights.
 type grants struct {
 	clusterRoles []rbacv1.ClusterRole
 	roles        []rbacv1.Role
@@ -70,8 +70,8 @@ func appendStrictly[T any](to *[]T, document []byte) error {
 	return nil
 }
 
-// give grants the rights to a user instead of the file's subject. The names of the roles and
-// bindings begin with the user's name.
+// give grants the rights to a user instead of the file's subject. The user's name is a prefix of
+// the names of the roles and bindings.
 func (g grants) give(ctx context.Context, client kubernetes.Interface, user string) error {
 	own := func(meta *metav1.ObjectMeta) { meta.Name = user + ":" + meta.Name }
 	ref := func(r *rbacv1.RoleRef, namespace string) {

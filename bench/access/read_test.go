@@ -8,15 +8,15 @@ import (
 
 var everything = flag.Bool("everything", false, "ask for all of it, instead of a part that is drawn")
 
-// read is a request that the cache can answer.
+// read is a request that the cache can answer, or one that is very similar.
 type read struct {
 	name string
 	request
 	list     bool
-	uncached bool // or cannot, by a hair
+	uncached bool // the cache cannot answer it
 }
 
-// form is a way to ask for an answer.
+// form is an encoding of an answer.
 type form struct{ name, object, list string }
 
 const partial = ";v=v1;g=meta.k8s.io;as=PartialObjectMetadata"
@@ -27,7 +27,7 @@ var forms = []form{
 	{"metadata in protobuf", protobuf + partial + ",application/json", protobuf + partial + "List,application/json"},
 }
 
-// in is the read in another form.
+// in returns the read in another form.
 func (r read) in(f form) read {
 	r.name += ", " + f.name
 	if r.accept = f.object; r.list && !r.watches {
@@ -36,10 +36,10 @@ func (r read) in(f form) read {
 	return r
 }
 
-// collection is all objects of a resource, or all of its objects in a namespace.
+// collection is all objects of a resource, or all its objects in a namespace.
 type collection struct {
 	path      string
-	name      string // of an object in it
+	name      string // the name of an object in the collection
 	selectors []string
 	// token continues a list after its first object.
 	token string

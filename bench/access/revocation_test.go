@@ -9,12 +9,12 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// A decision may outlive its cause by the sum of three times: the second for which shortLived keeps
-// it, the second between two reviews of an open watch, and some time on a busy machine.
+// A decision may outlive its cause by the sum of three times: the second for which shortLived
+// caches it, the second between two reviews of an open watch, and slack for a busy machine.
 const (
 	lifetime = time.Second
 	slack    = 8 * time.Second
-	soon     = 8 * time.Second // what ends by itself does
+	soon     = 8 * time.Second // the time after which credentials end by themselves
 )
 
 const (
@@ -23,13 +23,13 @@ const (
 	leaversWatch = leaversPath + "?watch=1&resourceVersion=0"
 )
 
-// leaver is a caller that loses its access.
+// leaver is a caller that loses its access, with an open watch.
 type leaver struct {
 	*caller
 	watch *stream
 }
 
-// joins opens a watch that is answered from the cache, when the apiserver allows it.
+// joins waits until the apiserver allows the caller, and opens a watch that the cache answers.
 func (f *front) joins(t *testing.T, w *world, c *caller) leaver {
 	t.Helper()
 	cluster.Eventually(t, c.name+" has its right", func() bool { return w.server.must(t, c, request{target: leaversList}).status == ok })
@@ -46,7 +46,7 @@ func (f *front) joins(t *testing.T, w *world, c *caller) leaver {
 }
 
 // leaves waits until the apiserver refuses the caller. Soon after that, the proxy must refuse the
-// caller too and end its watch.
+// caller, too, and end its watch.
 func (l leaver) leaves(t *testing.T, w *world, f *front, status int) {
 	t.Helper()
 	refused := func(s *server) func() bool {
@@ -66,7 +66,7 @@ func (l leaver) leaves(t *testing.T, w *world, f *front, status int) {
 	t.Logf("the watch of %s ended %v after", l.name, time.Since(gone).Round(time.Millisecond))
 }
 
-// The loss of a right ends cached reads and open watches. Other callers are not affected.
+// When a right is removed, cached reads and open watches end. Other callers are not affected.
 func TestRevocation(t *testing.T) {
 	notWithSelf(t)
 	w := sharedWorld(t)
@@ -77,7 +77,7 @@ func TestRevocation(t *testing.T) {
 			return w.admin.RbacV1().RoleBindings(teamA).Delete(t.Context(), name, metav1.DeleteOptions{})
 		}
 	}
-	nothing := func() error { return nil } // but to wait
+	nothing := func() error { return nil } // the access ends by itself
 	account := w.requestToken(t, teamB, "leaver")
 	leavers := []struct {
 		name   string
@@ -90,7 +90,7 @@ func TestRevocation(t *testing.T) {
 		{"service account", func(*testing.T) caller { return caller{token: account} }, func() error {
 			return w.admin.CoreV1().ServiceAccounts(teamB).Delete(t.Context(), "leaver", metav1.DeleteOptions{})
 		}, unknown},
-		// The apiserver accepts an expired token for another minute.
+		// The apiserver accepts a token for one minute after it has expired.
 		{"end of a token", func(t *testing.T) caller { return caller{token: w.robotToken(t, w.saKey, soon-time.Minute)} }, nothing, unknown},
 		{"end of a certificate", func(t *testing.T) caller { return caller{cert: w.ca.SignT(t, soon, "carla", certified)} }, nothing, unknown},
 	}

@@ -27,7 +27,7 @@ var (
 )
 
 // seed creates the objects that the callers read: in both namespaces the objects one, two and three
-// of each resource, on nodes n1 and n2.
+// of each resource, with pods on the nodes n1 and n2.
 func (w *world) seed(ctx context.Context) error {
 	for _, name := range []string{"n1", "n2"} {
 		if err := w.create(ctx, nodes, "", object("v1", "Node", name, "web", nil)); err != nil {
@@ -55,8 +55,8 @@ func (w *world) seed(ctx context.Context) error {
 	return nil
 }
 
-// createOfEach makes an object of each resource. The pod refers to the configmap, so the kubelet of
-// the pod's node may read the configmap.
+// createOfEach creates an object of each resource. The pod refers to the configmap, so the kubelet
+// of the pod's node may read the configmap.
 func (w *world) createOfEach(ctx context.Context, namespace, name string, i int) error {
 	app, node := "web", "n1"
 	if i%2 == 1 {
@@ -79,7 +79,7 @@ func (w *world) createOfEach(ctx context.Context, namespace, name string, i int)
 	return nil
 }
 
-// churn makes events: in each collection it changes objects, creates one and deletes one.
+// churn causes events: in each collection it changes objects, creates one and deletes one.
 func (w *world) churn(ctx context.Context) error {
 	patch := []byte(`{"metadata":{"labels":{"changed":"yes"}}}`)
 	change := func(gvr schema.GroupVersionResource, namespace, name string) error {
@@ -128,13 +128,13 @@ func object(apiVersion, kind, name, app string, rest map[string]any) *unstructur
 	return &unstructured.Unstructured{Object: o}
 }
 
-// define creates the custom resource's definition and waits until the apiserver serves it.
+// define creates the definition of the custom resource and waits until the apiserver serves it.
 func (w *world) define(ctx context.Context) error {
 	anything := map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
 	return w.api.Define(ctx, widgets, "Widget", map[string]any{"spec": anything}, nil)
 }
 
-// newest is the resourceVersion that the world has reached.
+// newest returns the latest resourceVersion.
 func (w *world) newest(ctx context.Context) (string, error) {
 	list, err := w.admin.CoreV1().ConfigMaps(corev1.NamespaceDefault).List(ctx, metav1.ListOptions{})
 	if err != nil {

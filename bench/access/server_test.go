@@ -17,10 +17,10 @@ import (
 )
 
 // server is the apiserver or a proxy, as callers reach it. Callers with tokens share connections,
-// as they do behind a load balancer; those with a certificate have their own. A caller that gets
-// 401 uses one connection per request over HTTP/2, because the 401 ends the connection for all of
-// its requests. Go's client then sends a request again. If that connection ends too, the client
-// waits, for up to a minute in all.
+// as they do behind a load balancer. Callers with certificates have connections of their own. A
+// caller that gets 401 uses a new connection for each request: over HTTP/2, the 401 closes the
+// connection for all of its requests. Go's client would then send the other requests again. If that
+// connection were closed, too, it would wait, for up to a minute in all.
 type server struct {
 	name string
 	url  string
@@ -32,10 +32,10 @@ type server struct {
 	}
 }
 
-// client tells clients of a server apart.
+// client identifies a client of a server.
 type client struct {
 	cert *tls.Certificate
-	once bool // a connection carries a single request
+	once bool // each connection carries a single request
 }
 
 func newServer(tb testing.TB, name, url string, ca []byte) *server {
@@ -50,8 +50,8 @@ func newServer(tb testing.TB, name, url string, ca []byte) *server {
 	return s
 }
 
-// endpoint is the server as a caller reaches it. The caller presents its certificate even if the
-// server does not name the certificate's authority.
+// endpoint returns the server as a caller reaches it. The caller presents its certificate even if
+// the server does not name the certificate's CA as acceptable.
 func (s *server) endpoint(c *caller) *cluster.Endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,26 +70,26 @@ func (s *server) endpoint(c *caller) *cluster.Endpoint {
 	return s.mu.clients[id]
 }
 
-// request is what a caller asks for.
+// request is a request of a caller.
 type request struct {
 	method   string // empty: GET
-	target   string // path and query, sent as it stands
+	target   string // path and query, sent unchanged
 	accept   string // empty: JSON
 	header   http.Header
 	body     string           // in JSON
-	protocol cluster.Protocol // drawn by default
-	watches  bool             // until it ends, or its initial state has
+	protocol cluster.Protocol // random by default
+	watches  bool             // a watch; it is read until it ends or its initial state is complete
 }
 
-// answer is what came back.
+// answer is the answer to a request.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
-	events []conformance.Event // of a watch, instead of the body
+	events []conformance.Event // the events of a watch, instead of the body
 }
 
-// send sends a request and returns when the answer's header is there.
+// send sends a request and returns as soon as the answer's header arrives.
 func (s *server) send(ctx context.Context, c *caller, r request) (*http.Response, error) {
 	resp, err := s.endpoint(c).Open(ctx, cluster.Request{Method: r.method, Target: r.target, Header: s.header(c, r), Body: r.body, Protocol: r.protocol})
 	if err != nil {
@@ -98,10 +98,10 @@ func (s *server) send(ctx context.Context, c *caller, r request) (*http.Response
 	return resp, nil
 }
 
-// userAgent is what callers call themselves.
+// userAgent is the User-Agent of callers.
 const userAgent = "access/1"
 
-// header is that of a caller's request.
+// header returns the header of a caller's request.
 func (s *server) header(c *caller, r request) http.Header {
 	h := http.Header{"User-Agent": {userAgent}, "Accept": {"application/json"}}
 	if r.accept != "" {
@@ -118,11 +118,11 @@ func (s *server) header(c *caller, r request) http.Header {
 	return h
 }
 
-// limit bounds a request.
+// limit bounds the time of a request.
 const limit = time.Minute
 
-// ask sends a request and reads the whole answer. It reads a watch until the watch ends or its
-// initial state is complete.
+// ask sends a request and reads the whole answer. If the request is a watch, ask reads until the
+// watch ends or its initial state is complete.
 func (s *server) ask(ctx context.Context, c *caller, r request) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -150,7 +150,7 @@ func (s *server) ask(ctx context.Context, c *caller, r request) (answer, error) 
 	return a, nil
 }
 
-// must is ask for requests that have to succeed.
+// must is ask for requests that must succeed.
 func (s *server) must(tb testing.TB, c *caller, r request) answer {
 	tb.Helper()
 	a, err := s.ask(tb.Context(), c, r)
@@ -166,7 +166,7 @@ type stream struct {
 	cancel context.CancelFunc
 }
 
-// watch opens a watch that ends with the test.
+// watch opens a watch that is closed at the end of the test.
 func (s *server) watch(t *testing.T, c *caller, target string) *stream {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -191,7 +191,7 @@ func (s *server) watch(t *testing.T, c *caller, target string) *stream {
 	return &stream{ended: ended, cancel: cancel}
 }
 
-// endsWithin tells whether a watch ends by itself in time.
+// endsWithin tells whether a watch ends by itself within a time.
 func (s *stream) endsWithin(bound time.Duration) bool {
 	timer := time.NewTimer(bound)
 	defer timer.Stop()

@@ -16,17 +16,18 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// This is TestSmuggling over HTTP/2, with frames that no library would send.
+// TestSmugglingHTTP2 does the same as TestSmuggling over HTTP/2, with frames that no library would
+// send.
 func TestSmugglingHTTP2(t *testing.T) {
 	w := newSmugglers(t)
 	w.try(t, w.smuggleAllFrames)
 }
 
-// smuggleFields are header fields in their order.
+// smuggleFields are header fields in the order in which they are sent.
 type smuggleFields [][2]string
 
-// smuggleFieldTable holds header fields that are added to, or replace, the fields of an honest
-// request for forbidden objects.
+// smuggleFieldTable contains header fields that replace fields of an honest request for forbidden
+// objects, or are added to them.
 var smuggleFieldTable = []smuggleFields{
 	{{"impersonate-user", "admin"}, {"impersonate-group", "system:masters"}},
 	{{"Impersonate-User", "admin"}},
@@ -75,7 +76,7 @@ var smuggleFieldTable = []smuggleFields{
 	{{"cookie", "a=b"}, {"cookie", "c=d"}},
 }
 
-// smuggleAllFrames makes every attempt as every caller, for cached and for uncached objects.
+// smuggleAllFrames makes every attempt as every caller, for objects in the cache and others.
 func (w *smugglers) smuggleAllFrames(t *testing.T, to *server) (all []*smuggled) {
 	t.Helper()
 	for _, target := range []string{smuggleHot, smuggleCold} {
@@ -124,8 +125,8 @@ func (s *smuggled) smuggleFrames(ctx context.Context, to *server, fields smuggle
 	return s.readFrames(framer)
 }
 
-// smuggleHonest returns the fields of an honest request, some of them replaced. Pseudo fields come
-// first, as HTTP/2 requires.
+// smuggleHonest returns the fields of an honest request, with some of them replaced. Pseudo fields
+// come first, as HTTP/2 requires.
 func smuggleHonest(caller *caller, fields smuggleFields, target string) (all smuggleFields) {
 	replaced := map[string]bool{}
 	for _, field := range fields {
@@ -152,7 +153,7 @@ func smuggleHonest(caller *caller, fields smuggleFields, target string) (all smu
 	return all
 }
 
-// readFrames reads until the stream, or the connection, has ended.
+// readFrames reads until the stream or the connection has ended.
 func (s *smuggled) readFrames(framer *http2.Framer) error {
 	for {
 		frame, err := framer.ReadFrame()

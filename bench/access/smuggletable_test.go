@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// These are forbidden objects: some are in the caches, the others only at the apiserver.
+// These paths lead to forbidden objects. Some of the objects are in the caches, the others only at
+// the apiserver.
 const (
 	smuggleHot  = "/api/v1/namespaces/kube-system/pods?resourceVersion=0"
 	smuggleCold = "/api/v1/namespaces/default/secrets"
 )
 
-// smuggleLines ends lines as HTTP wants it.
+// smuggleLines replaces newlines by HTTP's line ends.
 func smuggleLines(s string) string { return strings.ReplaceAll(s, "\n", "\r\n") }
 
-// smuggleAttempts is the table.
+// smuggleAttempts returns all attempts over HTTP/1.1.
 func smuggleAttempts() (all []smuggleAttempt) {
 	for _, target := range []string{smuggleHot, smuggleCold} {
 		for _, header := range smuggleHeaders {
@@ -42,13 +43,14 @@ func smuggleAttempts() (all []smuggleAttempt) {
 	return append(all, smuggleBytes()...)
 }
 
-// smuggleHidden returns requests that a server must ignore or attribute to the caller.
+// smuggleHidden returns requests that a server must either ignore or treat as requests of the
+// caller.
 func smuggleHidden() string {
 	return "DELETE /api/v1/namespaces/kube-system/configmaps/precious HTTP/1.1\nHost: localhost\nUser-Agent: " + smuggleAgent +
 		"hidden\n\nGET " + smuggleHot + " HTTP/1.1\nHost: localhost\nUser-Agent: " + smuggleAgent + "hidden\nConnection: close\n\n"
 }
 
-// smuggleHeaders ask to act as another user.
+// smuggleHeaders are headers that try to act as another user.
 var smuggleHeaders = []string{
 	"Impersonate-User: admin\nImpersonate-Group: system:masters",
 	"impersonate-user: admin\nIMPERSONATE-GROUP: system:masters",
@@ -192,7 +194,7 @@ var smuggleRequestLines = []string{
 	"DELETE http://localhost/api/v1/namespaces/default/configmaps HTTP/1.1",
 }
 
-// smuggleFramings stand between the headers of a request and hidden ones.
+// smuggleFramings are put between the headers of a request and hidden requests.
 var smuggleFramings = []string{
 	"Content-Length: 0\n\n",
 	"Content-Length: 4\n\n{}\n\n",
@@ -233,7 +235,7 @@ var smuggleFramings = []string{
 	"Connection: Upgrade\nUpgrade: websocket\nContent-Length: 0\n\n",
 }
 
-// smuggleBytes are attempts whose lines do not end as they should.
+// smuggleBytes are attempts whose lines have wrong ends.
 func smuggleBytes() []smuggleAttempt {
 	hidden := smuggleLines(smuggleHidden())
 	return []smuggleAttempt{
@@ -250,7 +252,8 @@ func smuggleBytes() []smuggleAttempt {
 		{name: "a hundred options", raw: "GET " + smuggleHot + " HTTP/1.1\r\n&\r\nConnection: " + strings.Repeat("authorization,", 100) + "\r\n\r\n"},
 		{name: "another caller behind", raw: "GET " + smuggleCached + " HTTP/1.1\r\n&\r\n\r\n" + hidden},
 		{name: "another caller before", raw: "GET " + smuggleCached + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer garbage\r\n\r\nGET " + smuggleHot + " HTTP/1.1\r\n&\r\n\r\n"},
-		// A server may skip empty lines (RFC 9112, 2.2): the proxy does, the apiserver does not.
+		// A server may skip empty lines (RFC 9112, 2.2). The proxy does, and the apiserver does
+		// not.
 		{name: "empty lines before", raw: "\r\n\r\nGET " + smuggleCached + " HTTP/1.1\r\n&\r\n\r\n", lenient: true},
 		{name: "empty lines between", raw: "GET " + smuggleCached + " HTTP/1.1\r\n&\r\n\r\n\r\n\r\n" + hidden},
 	}

@@ -26,15 +26,15 @@ const (
 	smuggleMarker = "nobody-may-read-this"
 	smugglePublic = "all-may-read-this"
 	smuggleAgent  = "smuggle-attempt-"
-	smuggleCached = "/api/v1/namespaces/default/configmaps?resourceVersion=0" // what bob and carol may have
+	smuggleCached = "/api/v1/namespaces/default/configmaps?resourceVersion=0" // what bob and carol may read
 )
 
-// smugglers are clients with few rights, or none, in front of a proxy to which nothing is refused.
+// smugglers are clients with few or no rights. The proxy in front of the apiserver has all rights.
 type smugglers struct {
 	*world
 	front   *front
 	callers []*caller
-	uids    map[string]string // of what must not go, by namespace
+	uids    map[string]string // uids of protected objects, by namespace
 }
 
 func newSmugglers(t *testing.T) *smugglers {
@@ -57,8 +57,8 @@ func newSmugglers(t *testing.T) *smugglers {
 	return s
 }
 
-// precious maps the namespaces with protected configmaps to the text in them. bob and carol may
-// list only the configmaps of namespace default.
+// precious maps each namespace that has protected configmaps to the text in them. bob and carol may
+// only list the configmaps of namespace default.
 var precious = map[string]string{"default": smugglePublic, "kube-system": smuggleMarker}
 
 func (w *world) createPrecious(ctx context.Context) error {
@@ -78,7 +78,7 @@ func (w *world) createPrecious(ctx context.Context) error {
 }
 
 // try makes every attempt at the proxy and then at the apiserver. No attempt may act as another
-// user, change an object, or get more from the proxy than from the apiserver.
+// user, change an object, or read more from the proxy than from the apiserver.
 func (w *smugglers) try(t *testing.T, all func(*testing.T, *server) []*smuggled) {
 	t.Helper()
 	w.prove(t)
@@ -86,7 +86,7 @@ func (w *smugglers) try(t *testing.T, all func(*testing.T, *server) []*smuggled)
 	proxied := all(t, w.front.server)
 	w.checkIdentities(t)
 	w.checkStanding(t)
-	w.prove(t) // it still answers
+	w.prove(t) // the proxy still answers
 	for i, want := range all(t, w.server) {
 		got := proxied[i]
 		if got.data() > want.data() && !got.attempt.lenient {
@@ -99,8 +99,8 @@ func (w *smugglers) try(t *testing.T, all func(*testing.T, *server) []*smuggled)
 	}
 }
 
-// A client with few rights, or none, can send any bytes. The proxy must not act as another user at
-// the apiserver, show more than the apiserver, or change an object.
+// A client with few or no rights can send any bytes. The proxy must not act as another user at the
+// apiserver, must not show more than the apiserver, and must not change an object.
 func TestSmuggling(t *testing.T) {
 	w := newSmugglers(t)
 	attempts := smuggleAttempts()
@@ -110,16 +110,16 @@ func TestSmuggling(t *testing.T) {
 	w.try(t, func(t *testing.T, s *server) []*smuggled { return w.smuggleAll(t, s, attempts) })
 }
 
-// smuggleAttempt is what is written to a connection. The first & stands for the headers that every
-// honest request has.
+// smuggleAttempt is data to send over a connection. The first & stands for the headers of every
+// honest request.
 type smuggleAttempt struct {
 	name string
 	raw  string
-	// lenient tells that the proxy may answer what the apiserver does not: the comment says why.
+	// lenient is true if the proxy may answer although the apiserver does not. A comment says why.
 	lenient bool
 }
 
-// smuggled is the outcome of an attempt.
+// smuggled is the result of an attempt.
 type smuggled struct {
 	attempt smuggleAttempt
 	caller  *caller
@@ -129,7 +129,7 @@ type smuggled struct {
 
 func (s *smuggled) String() string { return s.caller.name + ": " + s.attempt.name }
 
-// data counts the answers that contain data.
+// data returns the number of answers that contain data.
 func (s *smuggled) data() (n int) {
 	for _, code := range s.codes {
 		if code/100 == 2 {
@@ -139,8 +139,8 @@ func (s *smuggled) data() (n int) {
 	return n
 }
 
-// smuggleAll makes every attempt as every caller, some at a time. The outcomes are in the order of
-// the attempts.
+// smuggleAll makes every attempt as every caller, several concurrently. The results are in the
+// order of the attempts.
 func (w *smugglers) smuggleAll(t *testing.T, to *server, attempts []smuggleAttempt) (all []*smuggled) {
 	t.Helper()
 	for _, attempt := range attempts {
@@ -157,8 +157,8 @@ func (w *smugglers) smuggleAll(t *testing.T, to *server, attempts []smuggleAttem
 	return all
 }
 
-// smuggle writes an attempt and reads what comes back, until the server hangs up or has been silent
-// for a while.
+// smuggle sends an attempt and reads until the server closes the connection or has been silent for
+// a while.
 func (s *smuggled) smuggle(ctx context.Context, to *server, agent string) error {
 	conn, err := to.connect(ctx, s.caller, "http/1.1")
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *smuggled) smuggle(ctx context.Context, to *server, agent string) error 
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		io.WriteString(conn, strings.ReplaceAll(s.attempt.raw, "&", honest)) // fails if the server has hung up already
+		io.WriteString(conn, strings.ReplaceAll(s.attempt.raw, "&", honest)) // fails if the server has already closed the connection
 	}()
 	s.answers = smuggleRead(conn)
 	s.codes = smuggleCodes(s.answers)
@@ -181,7 +181,7 @@ func (s *smuggled) smuggle(ctx context.Context, to *server, agent string) error 
 	return nil
 }
 
-// connect opens a bare connection on which TLS has agreed on a protocol.
+// connect opens a connection, with TLS negotiating the given protocol.
 func (s *server) connect(ctx context.Context, c *caller, protocol string) (net.Conn, error) {
 	config := s.endpoint(c).TLS.Clone()
 	config.NextProtos = []string{protocol}
@@ -202,12 +202,12 @@ func smuggleRead(conn net.Conn) (answers []byte) {
 		n, err := conn.Read(buffer)
 		answers = append(answers, buffer[:n]...)
 		if err != nil || time.Now().After(end) {
-			return answers // an attempt may be left without an answer
+			return answers // an attempt may get no answer
 		}
 	}
 }
 
-// smuggleCodes are the status codes of all answers, broken ones included.
+// smuggleCodes returns the status codes of all answers, including broken ones.
 func smuggleCodes(answers []byte) (codes []int) {
 	from := bufio.NewReader(bytes.NewReader(answers))
 	for {
@@ -264,7 +264,7 @@ func (w *smugglers) checkStanding(t *testing.T) {
 	}
 }
 
-// checkIdentities compares the users in the audit log with the expected ones.
+// checkIdentities checks that all users in the audit log are expected.
 func (w *smugglers) checkIdentities(t *testing.T) {
 	t.Helper()
 	seen := map[string]int{}
@@ -282,12 +282,12 @@ func (w *smugglers) checkIdentities(t *testing.T) {
 	}
 }
 
-// explained tells whether the user of a request in the audit log is an expected one.
+// explained tells whether the user of a request in the audit log is expected.
 func explained(r cluster.AuditRecord) bool {
 	switch user := r.Effective().Username; user {
 	case "bob", "carol":
 		return true
-	case "": // no user: refused, or broken off before authentication
+	case "": // no user: the request was refused or broken off before authentication
 		return r.ResponseStatus.Code == unknown
 	case "admin":
 		return r.UserAgent == userAgent

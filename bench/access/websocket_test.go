@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// webSocket is the header of a browser's handshake, which can bring a token only as the name of a
-// subprotocol.
+// webSocket returns the header of a browser's handshake. A browser can send a token only as the
+// name of a subprotocol.
 func webSocket(token string, subprotocols ...string) http.Header {
 	if token != "" {
 		bearer := "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(token))
@@ -20,7 +20,7 @@ func webSocket(token string, subprotocols ...string) http.Header {
 	}
 }
 
-// A WebSocket acts with the token in its handshake, both for exec to the kubelet and for a watch.
+// A WebSocket uses the token in its handshake, both for exec at the kubelet and for a watch.
 func TestWebSocketTokens(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, withAnonymous)
@@ -35,7 +35,7 @@ func TestWebSocketTokens(t *testing.T) {
 		caller  *caller
 		token   string
 		want    int
-		ignored bool // the token
+		ignored bool // the token is ignored
 	}{
 		"token":                    {&caller{}, tokenOf("reader"), http.StatusSwitchingProtocols, false},
 		"service account":          {&caller{}, w.callers["robot"].token, http.StatusSwitchingProtocols, false},
@@ -66,7 +66,7 @@ func TestWebSocketTokens(t *testing.T) {
 				_, _, got := f.handshake(t, &c, second)
 				expected := test.want
 				if target == watch && test.ignored {
-					expected = http.StatusBadRequest // a watch knows no such subprotocol
+					expected = http.StatusBadRequest // watches do not support this subprotocol
 				}
 				if want.StatusCode != expected {
 					t.Errorf("the apiserver says %s, not %d", want.Status, expected)
@@ -85,8 +85,8 @@ func TestWebSocketTokens(t *testing.T) {
 	}
 }
 
-// A browser adds its certificate to the WebSockets of any page, and all of its pages share its
-// place in the network. So pages of other origins need a token.
+// A browser uses its certificate for WebSockets of any page, and pages of any site use its place in
+// the network. So pages of other origins need a token.
 func TestWebSocketOrigins(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, withAnonymous)

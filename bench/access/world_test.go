@@ -15,16 +15,16 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// world is an apiserver with users, some objects and rights. All tests share it; each starts
+// world is an apiserver with users, objects and rights. All tests share it. Each test starts
 // proxies of its own.
 type world struct {
 	api     *cluster.APIServer
-	server  *server // the same, as callers reach it
+	server  *server // the same apiserver, as callers reach it
 	admin   *kubernetes.Clientset
 	dynamic *dynamic.DynamicClient
 	audit   *cluster.AuditLog
 	ca      *cluster.Authority
-	foreign *cluster.Authority // that nobody trusts
+	foreign *cluster.Authority // trusted by no server
 	saKey   *ecdsa.PrivateKey
 	callers map[string]*caller
 }
@@ -57,18 +57,18 @@ func newWorld(tb testing.TB) *world {
 	return w
 }
 
-// These are the users of the token file. A user's token is its name with a suffix.
+// These are the users in the token file. A user's token is the name with a suffix.
 const (
 	proxyUser   = "watchproxy"
-	poorProxy   = "watchproxy-poor"   // has lost a right
-	masterProxy = "watchproxy-master" // may do anything
+	poorProxy   = "watchproxy-poor"   // lacks one right
+	masterProxy = "watchproxy-master" // has all rights
 	nodeUser    = "system:node:n1"
 	crowdSize   = 5000
 )
 
 func tokenOf(user string) string { return user + "-token" }
 
-// tokenFile lists all users with tokens.
+// tokenFile returns a file with the tokens of all users.
 func tokenFile() string {
 	var b strings.Builder
 	for _, user := range []string{proxyUser, poorProxy, "reader", "one", "verbs", "dangling", "nobody", "impersonator", "leaver", "bob"} {
