@@ -14,30 +14,30 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// apiServerLimit is how long an apiserver may take to be ready. It takes 3 s on an idle machine
-// with two cores, and a multiple of 3 s while other tests compile.
+// apiServerLimit bounds the start of an apiserver. On an idle machine with two cores it takes 3 s,
+// and several times as long while other tests compile.
 const apiServerLimit = 2 * time.Minute
 
 // Options configure an APIServer. The zero value is fine.
 type Options struct {
-	Dir      string   // its state, kept by Close; empty: a temporary directory, removed by Close
+	Dir      string   // directory for its state, kept by Close; empty: a temporary directory that Close removes
 	Users    string   // further users, one per line: token,user,uid,"group1,group2"
-	AuditLog string   // file for one JSON line per request
-	Etcd     string   // another server's, which must outlive this one; empty: one of its own
+	AuditLog string   // file that gets one JSON line per request
+	Etcd     string   // URL of another server's etcd, which must run for longer than this server; empty: its own etcd
 	Flags    []string // further flags for kube-apiserver
-	// Grace is how long requests may go on after the server is told to stop; 0 is kubeapi's
-	// default, which is short.
+	// Grace is the time for which requests may continue after the server is told to stop; 0 is
+	// kubeapi's default, which is short.
 	Grace time.Duration
 }
 
-// APIServer is a kube-apiserver with etcd in a process of its own. It can be stopped or killed and
-// started again with the same data at the same address. Its methods must not be called
-// concurrently; its fields do not change.
+// APIServer is a kube-apiserver with etcd in one child process. It can be stopped or killed, and
+// then started again with the same data at the same address. Its methods must not be called
+// concurrently. Its fields do not change.
 type APIServer struct {
 	URL        string // https://127.0.0.1:PORT
-	Dir        string // the doc of command kubeapi lists what is in it
+	Dir        string // its files are listed in the documentation of command kubeapi
 	Kubeconfig string // path; the user is in system:masters
-	Token      string // that user's
+	Token      string // the same user's token
 	CA         []byte // PEM; ca.key in Dir belongs to it
 	Etcd       string // URL
 
@@ -46,8 +46,8 @@ type APIServer struct {
 	process   *process
 }
 
-// StartAPIServer starts bin/kubeapi on a free port of loopback. ctx bounds the start, not the life,
-// of the server.
+// StartAPIServer starts bin/kubeapi on a free port of the loopback address. ctx bounds the start,
+// but not the server's life.
 func StartAPIServer(ctx context.Context, opts Options) (*APIServer, error) {
 	s := &APIServer{opts: opts, Dir: opts.Dir}
 	if s.Dir == "" {
@@ -58,7 +58,7 @@ func StartAPIServer(ctx context.Context, opts Options) (*APIServer, error) {
 		s.Dir, s.temporary = dir, true
 	}
 	if err := s.firstStart(ctx); err != nil {
-		s.Close() //nolint:errcheck // err is the one that tells
+		s.Close() //nolint:errcheck // err is more useful
 		return nil, err
 	}
 	return s, nil
@@ -135,7 +135,8 @@ func (s *APIServer) start(ctx context.Context, listen string) error {
 }
 
 // Stop ends the server in an orderly way: it cuts the watches and keeps the data. It returns an
-// error if the server has failed or has to be killed. It does nothing if the server does not run.
+// error if the server has failed or had to be killed. If the server does not run, Stop does
+// nothing.
 func (s *APIServer) Stop() error {
 	if s.process == nil {
 		return nil
@@ -145,7 +146,7 @@ func (s *APIServer) Stop() error {
 	return p.stop()
 }
 
-// Kill ends the server as a crash would.
+// Kill ends the server like a crash.
 func (s *APIServer) Kill() {
 	if s.process != nil {
 		s.process.kill()
@@ -153,16 +154,16 @@ func (s *APIServer) Kill() {
 	}
 }
 
-// Close stops the server, and removes its directory if that is a temporary one.
+// Close stops the server and removes its directory if it is temporary.
 func (s *APIServer) Close() error {
 	err := s.Stop()
 	if s.temporary {
-		os.RemoveAll(s.Dir) //nolint:errcheck // nothing to be done about it
+		os.RemoveAll(s.Dir) //nolint:errcheck // nothing can be done about an error
 	}
 	return err
 }
 
-// PID returns the process id, for the server's cost in /proc.
+// PID returns the process id, for measurements in /proc.
 func (s *APIServer) PID() int { return s.process.child.Pid }
 
 // RESTConfig returns a client configuration for the admin, without client-side rate limits.
@@ -175,12 +176,12 @@ func (s *APIServer) RESTConfig() *rest.Config {
 	return config
 }
 
-// Client returns a client of the admin's.
+// Client returns a client with the admin's rights.
 func (s *APIServer) Client() *kubernetes.Clientset {
 	return kubernetes.NewForConfigOrDie(s.RESTConfig())
 }
 
-// Dynamic returns a client of the admin's for resources of all kinds.
+// Dynamic returns a client for all kinds of resources, with the admin's rights.
 func (s *APIServer) Dynamic() *dynamic.DynamicClient {
 	return dynamic.NewForConfigOrDie(s.RESTConfig())
 }
@@ -188,10 +189,10 @@ func (s *APIServer) Dynamic() *dynamic.DynamicClient {
 // Signal sends the server a signal.
 func (s *APIServer) Signal(signal syscall.Signal) error { return s.process.child.Signal(signal) }
 
-// Address is where the server listens, without the scheme.
+// Address returns the address of the server without the scheme.
 func (s *APIServer) Address() string { return address(s.URL) }
 
-// Log returns everything that the server has printed, over all its starts.
+// Log returns everything that the server has printed since its first start.
 func (s *APIServer) Log() string { return contentOf(s.logFile()) }
 
 func (s *APIServer) logFile() string { return filepath.Join(s.Dir, "kubeapi.log") }

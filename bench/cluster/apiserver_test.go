@@ -8,8 +8,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A pod is accepted without a service account, and outlives an orderly stop and a crash. The
-// address stays.
+// The apiserver accepts a pod without a service account. The pod survives an orderly stop and a
+// crash, and the server's address stays the same.
 func TestAPIServerRestarts(t *testing.T) {
 	s := APIServerT(t, Options{})
 	client, err := kubernetes.NewForConfig(s.RESTConfig())

@@ -40,7 +40,7 @@ func (r AuditRecord) Effective() AuditUser {
 	return r.User
 }
 
-// AuditLog reads an audit log while the apiserver writes it, from the first record on.
+// AuditLog reads an audit log while the apiserver writes it, beginning with the first record.
 type AuditLog struct {
 	Path string
 	at   int64
@@ -63,7 +63,7 @@ func (l *AuditLog) NextT(tb testing.TB) (all []AuditRecord) {
 	return all
 }
 
-// PeekT returns the same records as NextT, and keeps them for the next call.
+// PeekT returns the same records as NextT, but the next call returns them again.
 func (l *AuditLog) PeekT(tb testing.TB) (all []AuditRecord) {
 	tb.Helper()
 	all, _ = l.read(tb)
@@ -89,7 +89,7 @@ func (l *AuditLog) read(tb testing.TB) (all []AuditRecord, end int64) {
 		}
 		end += int64(len(line))
 		var r AuditRecord
-		if err := json.Unmarshal(line, &r); err == nil { // else a kill, or SkipT, has cut it
+		if err := json.Unmarshal(line, &r); err == nil { // otherwise a kill or SkipT has cut the record
 			all = append(all, r)
 		}
 	}

@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// Authority signs certificates of clients.
+// Authority is a CA that signs client certificates.
 type Authority struct {
 	Certificate *x509.Certificate
 	key         crypto.Signer
 }
 
-// AuthorityT returns the authority that the apiserver trusts.
+// AuthorityT returns the CA that the apiserver trusts.
 func (s *APIServer) AuthorityT(tb testing.TB) *Authority {
 	tb.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(s.Dir, "ca.crt"), filepath.Join(s.Dir, "ca.key"))
@@ -32,7 +32,7 @@ func (s *APIServer) AuthorityT(tb testing.TB) *Authority {
 	return &Authority{pair.Leaf, pair.PrivateKey.(crypto.Signer)}
 }
 
-// ImpostorT returns an authority with the same name that no server trusts.
+// ImpostorT returns a CA with the same name, which no server trusts.
 func (a *Authority) ImpostorT(tb testing.TB) *Authority {
 	tb.Helper()
 	key := NewKeyT(tb)
@@ -49,7 +49,7 @@ func (a *Authority) ImpostorT(tb testing.TB) *Authority {
 	return &Authority{certificate, key}
 }
 
-// SignT makes a user's certificate with a validity. With a negative validity the certificate has
+// SignT creates a user's certificate that expires after lasts. With a negative value it has already
 // expired.
 func (a *Authority) SignT(tb testing.TB, lasts time.Duration, user string, groups ...string) *tls.Certificate {
 	tb.Helper()
@@ -73,7 +73,7 @@ func (a *Authority) SignT(tb testing.TB, lasts time.Duration, user string, group
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// NewKeyT makes a private key.
+// NewKeyT creates a private key.
 func NewKeyT(tb testing.TB) *ecdsa.PrivateKey {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -83,7 +83,7 @@ func NewKeyT(tb testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// PEM returns a certificate and its key in the format of files.
+// PEM returns a certificate and its key in PEM.
 func PEM(of *tls.Certificate) (certificate, key []byte) {
 	der, err := x509.MarshalPKCS8PrivateKey(of.PrivateKey)
 	if err != nil {

@@ -15,7 +15,7 @@ var builds [2]struct {
 	err error
 }
 
-// BuildProxy builds cmd/watchproxy, with the race detector or without, and returns the binary's
+// BuildProxy builds cmd/watchproxy, with or without the race detector, and returns the binary's
 // path. A process builds each variant at most once. Processes that build the same variant take
 // turns.
 func BuildProxy(ctx context.Context, race bool) (path string, err error) {
@@ -36,7 +36,7 @@ func buildProxy(ctx context.Context, race bool, path string) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() //nolint:errcheck // only its lock matters
+	defer lock.Close() //nolint:errcheck // only the lock matters
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return fmt.Errorf("cannot lock %s: %w", lock.Name(), err)
 	}

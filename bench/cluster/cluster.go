@@ -1,23 +1,24 @@
-// Package cluster runs the cluster for tests and commands of the bench: a real kube-apiserver with
-// etcd (bin/kubeapi, see bench/kubeapi) and watchproxy itself. It also has their shared fixtures:
-// endpoints and relays, waiting, certificates, kubeconfigs, users and their rights, audit logs,
-// custom resources, a kubelet.
+// Package cluster runs the cluster for the tests and commands of the bench: a real kube-apiserver
+// with etcd (bin/kubeapi, see bench/kubeapi) and watchproxy itself. It also has their shared
+// fixtures: endpoints and relays, waiting, certificates, kubeconfigs, users and their rights, audit
+// logs, custom resources, a kubelet.
 //
 // [Main] is the TestMain of all packages. It defines -seed, ends the fixtures that tests share
-// ([Shared]), and fails the package if a goroutine is left. A function whose name ends in T fails
-// the test instead of returning an error. Whatever it starts ends with the test. An [Endpoint] draws
-// the protocol of each request, HTTP/2 for three of four.
+// ([Shared]), and fails the package if a goroutine is left. Functions whose names end in T fail the
+// test instead of returning an error, and what they start ends with the test. An [Endpoint] chooses
+// the protocol of each request at random: HTTP/2 for three of four.
 //
-// Each server is a child process in its own process group. So a Ctrl-C in the terminal reaches only
-// the parent, which then stops its children in order. If the parent dies before that, the kernel
-// kills the children. A test that panics, times out or is killed leaves nothing behind.
+// Each server is a child process in a process group of its own. So a Ctrl-C in the terminal reaches
+// only the parent, which then stops its children in order. If the parent dies before that, the
+// kernel kills the children. So even a test that panics, times out or is killed leaves no process
+// behind.
 //
-// A process announces in a line on standard output that it is ready. Its output goes to a file. If
-// something fails, the end of this file is part of the error.
+// A process announces that it is ready in a line on standard output. Its output goes to a file. If
+// something fails, the error contains the end of this file.
 //
-// The cost of a process comes from /proc, its counters from its metrics.
+// The cost of a process is read from /proc, and its counters from its metrics.
 //
-// Linux only.
+// The package works on Linux only.
 package cluster
 
 import (

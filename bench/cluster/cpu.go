@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// CPU returns the processor time that the server has taken since its last start, etcd's included,
-// to a hundredth of a second. Unlike a read of the metrics, this costs the server nothing.
+// CPU returns the processor time that the server, including etcd, has used since its last start, to
+// a hundredth of a second. Unlike a read of the metrics, this costs the server nothing.
 func (s *APIServer) CPU() (time.Duration, error) {
 	if s.process == nil {
 		return 0, fmt.Errorf("the apiserver at %s is not running", s.URL)
@@ -17,16 +17,17 @@ func (s *APIServer) CPU() (time.Duration, error) {
 	return s.process.cpu()
 }
 
-// CPU returns the processor time that the proxy has taken, to a hundredth of a second.
+// CPU returns the processor time that the proxy has used since its last start, to a hundredth of a
+// second.
 func (p *Proxy) CPU() (time.Duration, error) { return p.process.cpu() }
 
 func (p *process) cpu() (time.Duration, error) { return CPUOf(p.child.Pid) }
 
-// CPUOf returns the processor time that a process has taken, to a hundredth of a second.
+// CPUOf returns the processor time that a process has used, to a hundredth of a second.
 func CPUOf(pid int) (time.Duration, error) { return statOf(pid, utime, stime) }
 
-// KernelCPUOf returns the part of a process's processor time that the kernel takes on its behalf.
-// The kernel samples this split.
+// KernelCPUOf returns the part of a process's processor time that was spent in the kernel. The
+// kernel determines this part by sampling.
 func KernelCPUOf(pid int) (time.Duration, error) { return statOf(pid, stime) }
 
 func statOf(pid int, fields ...int) (time.Duration, error) {
@@ -37,14 +38,14 @@ func statOf(pid int, fields ...int) (time.Duration, error) {
 	return parseStat(string(stat), fields...)
 }
 
-// tick is the unit of times in /proc/PID/stat (proc_pid_stat(5)): USER_HZ is 100 wherever Go runs
-// Linux.
+// tick is the unit of times in /proc/PID/stat (proc_pid_stat(5)). USER_HZ is 100 on every Linux
+// that Go supports.
 const tick = 10 * time.Millisecond
 
-// The fields of /proc/PID/stat after the command's name, from 0.
+// These are indexes of fields after the command's name in /proc/PID/stat, counted from 0.
 const utime, stime = 11, 12
 
-// parseStat adds up fields behind the command's name. The name is in parentheses and may hold any
+// parseStat adds up fields after the command's name. The name is in parentheses and may contain any
 // character.
 func parseStat(stat string, wanted ...int) (time.Duration, error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])

@@ -18,7 +18,7 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// It reads the processor time of this test's own process, which is above zero.
+// The processor time of this test's own process is above zero.
 func TestCPU(t *testing.T) {
 	child, err := os.FindProcess(os.Getpid())
 	if err != nil {

@@ -13,12 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Definitions are the definitions of custom resources.
+// Definitions is the resource of CustomResourceDefinitions.
 var Definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// Define creates a namespaced custom resource, unless it exists, and waits until the apiserver
-// serves it. The objects have the given properties in addition to metadata. More holds further
-// fields of the version.
+// Define creates a namespaced custom resource unless it exists, and waits until the apiserver
+// serves it. properties is the objects' schema beyond metadata. more holds further fields of the
+// version.
 func (s *APIServer) Define(ctx context.Context, of schema.GroupVersionResource, kind string, properties, more map[string]any) error {
 	version := map[string]any{
 		"name": of.Version, "served": true, "storage": true,

@@ -19,12 +19,12 @@ type Protocol int
 
 // The protocols. Plain connections carry HTTP/1.1 only.
 const (
-	Drawn Protocol = iota // as DrawProtocol does, by the request
+	Drawn Protocol = iota // DrawProtocol chooses by the request
 	HTTP1
 	HTTP2
 )
 
-// DrawProtocol draws HTTP/2 three times of four.
+// DrawProtocol chooses HTTP/2 for three of four combinations of names and seed.
 func DrawProtocol(names ...string) Protocol {
 	if Draw(4, append(names, "protocol")...) == 0 {
 		return HTTP1
@@ -32,8 +32,8 @@ func DrawProtocol(names ...string) Protocol {
 	return HTTP2
 }
 
-// drawn returns the protocol of a request. Upgrades and the headers of one connection are
-// HTTP/1.1's.
+// drawn returns the protocol of a request. Upgrades and requests with headers for the connection
+// need HTTP/1.1.
 func (e *Endpoint) drawn(r Request) Protocol {
 	switch {
 	case r.Protocol != Drawn:

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Three of four requests come over HTTP/2. A repeated request uses the same protocol, and one with a
-// header of its connection uses HTTP/1.1.
+// Three of four requests use HTTP/2. A repeated request uses the same protocol. A request with a
+// header for the connection uses HTTP/1.1.
 func TestProtocols(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Major", strconv.Itoa(r.ProtoMajor))

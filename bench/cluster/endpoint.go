@@ -16,13 +16,14 @@ import (
 	"time"
 )
 
-// Endpoint is a client of a server without a client library, which would clean up the requests.
+// Endpoint sends requests to a server without a client library, because a library would change
+// unusual requests.
 type Endpoint struct {
 	Name  string
 	URL   string
-	Token string       // sent with requests that bring no credentials; empty: none
+	Token string       // sent with requests that have no credentials; empty: none
 	TLS   *tls.Config  // nil for plain HTTP
-	Sent  atomic.Int64 // requests and connections
+	Sent  atomic.Int64 // number of requests and of connections by DialT
 
 	http1, http2 *http.Client
 }
@@ -30,10 +31,10 @@ type Endpoint struct {
 // Request is an HTTP request.
 type Request struct {
 	Method   string // empty: GET
-	Target   string // path and query, sent as it stands
+	Target   string // path and query, sent unchanged
 	Header   http.Header
 	Body     string
-	Chunked  bool // the body's length is not told
+	Chunked  bool // send the body in chunks, without its length
 	Protocol Protocol
 }
 
@@ -57,7 +58,7 @@ type Answer struct {
 	Body   []byte
 }
 
-// EndpointT returns the endpoint of a URL. Its connections end with the test.
+// EndpointT returns the endpoint of a URL. Its connections are closed at the end of the test.
 func EndpointT(tb testing.TB, name, url, token string, ca []byte) *Endpoint {
 	tb.Helper()
 	e := NewEndpoint(name, url, token, Trust(ca))
@@ -65,8 +66,8 @@ func EndpointT(tb testing.TB, name, url, token string, ca []byte) *Endpoint {
 	return e
 }
 
-// Trust returns the TLS configuration of a client that trusts an authority, in PEM. Without one,
-// there is no TLS.
+// Trust returns the TLS configuration of a client that trusts a CA, given in PEM. Without a CA it
+// returns nil, for plain HTTP.
 func Trust(ca []byte) *tls.Config {
 	if ca == nil {
 		return nil
@@ -81,7 +82,8 @@ func NewEndpoint(name, url, token string, config *tls.Config) *Endpoint {
 	return &Endpoint{Name: name, URL: url, Token: token, TLS: config, http1: client(config, false), http2: client(config, config != nil)}
 }
 
-// EndpointT is the apiserver as its admin, over HTTP/1.1: its answers show no difference.
+// EndpointT returns the apiserver with the admin's token, over HTTP/1.1, because its answers are
+// the same over HTTP/2.
 func (s *APIServer) EndpointT(tb testing.TB) *Endpoint {
 	tb.Helper()
 	e := EndpointT(tb, "apiserver", s.URL, s.Token, s.CA)
@@ -89,7 +91,7 @@ func (s *APIServer) EndpointT(tb testing.TB) *Endpoint {
 	return e
 }
 
-// EndpointT is the proxy without credentials.
+// EndpointT returns the proxy without credentials.
 func (p *Proxy) EndpointT(tb testing.TB) *Endpoint {
 	tb.Helper()
 	return EndpointT(tb, "proxy", p.URL, "", p.CA)
@@ -118,14 +120,14 @@ func (e *Endpoint) CloseIdle() {
 	e.http2.CloseIdleConnections()
 }
 
-// Once makes each request use its own connection.
+// Once makes each request use a connection of its own.
 func (e *Endpoint) Once() {
 	for _, c := range []*http.Client{e.http1, e.http2} {
 		c.Transport.(*http.Transport).DisableKeepAlives = true
 	}
 }
 
-// Open sends a request and returns as soon as the header of the answer is there.
+// Open sends a request and returns as soon as the header of the answer arrives.
 func (e *Endpoint) Open(ctx context.Context, r Request) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, r.Method, e.URL, strings.NewReader(r.Body))
 	if err != nil {
@@ -158,7 +160,7 @@ func (e *Endpoint) Open(ctx context.Context, r Request) (*http.Response, error) 
 	return resp, nil
 }
 
-// Headers returns the request's headers and the defaults for the missing ones.
+// Headers returns the request's headers, with defaults for missing ones.
 func (e *Endpoint) Headers(r Request) http.Header {
 	h := http.Header{"Accept-Encoding": {"identity"}}
 	if e.Token != "" {
@@ -168,8 +170,7 @@ func (e *Endpoint) Headers(r Request) http.Header {
 	return h
 }
 
-// Ask sends a request and reads the whole answer, within Limit unless ctx has a deadline of its
-// own.
+// Ask sends a request and reads the whole answer. Unless ctx has a deadline, Limit bounds the time.
 func (e *Endpoint) Ask(ctx context.Context, r Request) (a Answer, err error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -188,13 +189,13 @@ func (e *Endpoint) Ask(ctx context.Context, r Request) (a Answer, err error) {
 	return a, nil
 }
 
-// GetT gets a target, with additional headers.
+// GetT sends a GET for a target, with additional headers.
 func (e *Endpoint) GetT(tb testing.TB, target string, header http.Header) Answer {
 	tb.Helper()
 	return e.AskT(tb, Request{Target: target, Header: header})
 }
 
-// AskT is Ask for a test, which ends if there is no answer.
+// AskT is Ask, but fails the test if there is no answer.
 func (e *Endpoint) AskT(tb testing.TB, r Request) Answer {
 	tb.Helper()
 	a, err := e.Ask(tb.Context(), r)
@@ -215,7 +216,7 @@ func (e *Endpoint) Watch(ctx context.Context, r Request) (*http.Response, error)
 	return nil, fmt.Errorf("%s: %.300s: %s %s", e.Name, r.Target, resp.Status, body)
 }
 
-// DialT opens a bare connection for HTTP/1.1, which ends with the test.
+// DialT opens a connection for raw HTTP/1.1, which is closed at the end of the test.
 func (e *Endpoint) DialT(tb testing.TB) (net.Conn, *bufio.Reader) {
 	tb.Helper()
 	e.Sent.Add(1)
@@ -241,5 +242,5 @@ func (e *Endpoint) DialT(tb testing.TB) (net.Conn, *bufio.Reader) {
 // HTTP1Only makes all requests use HTTP/1.1.
 func (e *Endpoint) HTTP1Only() { e.http2 = e.http1 }
 
-// Address is where the server listens, without the scheme.
+// Address returns the address of the server without the scheme.
 func (e *Endpoint) Address() string { return address(e.URL) }

@@ -22,20 +22,20 @@ func WriteKubeconfig(path, url string, ca []byte, user clientcmdapi.AuthInfo) er
 	return nil
 }
 
-// WriteKubeconfig writes a kubeconfig that points at the apiserver, for the user of a token.
+// WriteKubeconfig writes a kubeconfig for the apiserver, with a user's token.
 func (s *APIServer) WriteKubeconfig(path, token string) error {
 	return WriteKubeconfig(path, s.URL, s.CA, clientcmdapi.AuthInfo{Token: token})
 }
 
-// KubeconfigT writes a kubeconfig for the user of a token, with a URL of the apiserver, and returns
-// its path. The file ends with the test.
+// KubeconfigT writes a kubeconfig with a user's token and a URL for the apiserver, and returns its
+// path. The file is removed at the end of the test.
 func (s *APIServer) KubeconfigT(tb testing.TB, url, token string) (path string) {
 	tb.Helper()
 	return KubeconfigT(tb, url, s.CA, token)
 }
 
-// KubeconfigT writes a kubeconfig for the user of a token and returns its path. The file ends with
-// the test.
+// KubeconfigT writes a kubeconfig with a user's token and returns its path. The file is removed at
+// the end of the test.
 func KubeconfigT(tb testing.TB, url string, ca []byte, token string) (path string) {
 	tb.Helper()
 	path = filepath.Join(tb.TempDir(), "kubeconfig")

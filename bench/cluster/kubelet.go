@@ -21,12 +21,12 @@ func NewPod(name string) *corev1.Pod {
 	}
 }
 
-// KubeletT makes a node whose kubelet is a handler, and a running pod on it. They end with the
-// test.
+// KubeletT creates a node whose kubelet is an HTTP handler, and a running pod on it. They end with
+// the test.
 func (s *APIServer) KubeletT(tb testing.TB, node, namespace, pod string, serve http.Handler) {
 	tb.Helper()
 	kubelet := httptest.NewUnstartedServer(serve)
-	kubelet.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that tests cut
+	kubelet.Config.ErrorLog = log.New(io.Discard, "", 0) // tests cut connections, which would be logged
 	kubelet.StartTLS()
 	tb.Cleanup(kubelet.Close)
 	nodes, pods := s.Client().CoreV1().Nodes(), s.Client().CoreV1().Pods(namespace)

@@ -18,7 +18,7 @@ var seed uint64
 // run.
 func Seed() uint64 { return seed }
 
-// Main is a package's TestMain. Fixtures of setUp, and fixtures that tests share, end after the
+// Main is a package's TestMain. The fixtures of setUp, and those that tests share, end after the
 // tests. A leaked goroutine fails the package.
 func Main(m *testing.M, setUp ...func(testing.TB)) {
 	flag.Uint64Var(&seed, "seed", rand.Uint64(), "what tests draw from")
@@ -37,7 +37,7 @@ func Main(m *testing.M, setUp ...func(testing.TB)) {
 		code = 1
 	}
 	if code == 0 {
-		// klog, which client-go brings along, flushes for as long as the process lives.
+		// klog, which client-go uses, has a goroutine that never ends.
 		if err := goleak.Find(goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1")); err != nil {
 			fmt.Fprintln(os.Stderr, errors.Join(errors.New("goroutines were left"), err))
 			code = 1

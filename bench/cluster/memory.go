@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// MemoryOf returns the resident memory of a process and its peak so far, in bytes.
+// MemoryOf returns the resident memory of a process and its peak, in bytes.
 func MemoryOf(pid int) (resident, peak int64, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -24,7 +24,8 @@ func MemoryOf(pid int) (resident, peak int64, err error) {
 	return resident, peak, nil
 }
 
-// ProgramOf returns the part of a process's resident memory that maps the program's file, in bytes.
+// ProgramOf returns the resident memory of a process that is mapped from the program's file, in
+// bytes.
 func ProgramOf(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -33,8 +34,8 @@ func ProgramOf(pid int) (int64, error) {
 	return parseStatus(string(status), "RssFile:")
 }
 
-// parseStatus finds a size in /proc/PID/status (proc_pid_status(5)): in kB, which are units of
-// 1,024 bytes.
+// parseStatus finds a size in /proc/PID/status (proc_pid_status(5)). The unit there is kB, which
+// means 1,024 bytes.
 func parseStatus(status, line string) (int64, error) {
 	const kB = 1 << 10
 	_, rest, _ := strings.Cut(status, line)

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Metrics are metrics in Prometheus' text format. A scan finds only the wanted ones. The
-// apiserver's metrics have many thousand lines, and parsing all of them once a second would distort
-// the measurements.
+// Metrics are metrics in Prometheus' text format. Sum scans the text for the wanted samples. The
+// apiserver's metrics have many thousands of lines, and parsing all of them once a second would
+// distort measurements.
 type Metrics string
 
 // Metrics returns the proxy's metrics.
@@ -20,7 +20,7 @@ func (p *Proxy) Metrics(ctx context.Context) (Metrics, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
 	}
-	req.Close = true // then no connection is left to close
+	req.Close = true // so that no idle connection stays open
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return "", fmt.Errorf("cannot read watchproxy's metrics: %w", err)
@@ -36,7 +36,7 @@ func (p *Proxy) Metrics(ctx context.Context) (Metrics, error) {
 	return Metrics(b), nil
 }
 
-// Sum adds up the metric's samples that have all of the labels, each given as name="value".
+// Sum adds up the metric's samples that have all the labels. Each label is given as name="value".
 func (m Metrics) Sum(metric string, labels ...string) float64 {
 	var total float64
 	for rest := string(m); ; {
@@ -50,8 +50,8 @@ func (m Metrics) Sum(metric string, labels ...string) float64 {
 	}
 }
 
-// sample returns the value of a line without the metric's name. It returns 0 if the metric's name
-// is longer, or if a label differs.
+// sample returns the value in a line from which the metric's name has been removed. It returns 0 if
+// the line belongs to a metric with a longer name, or if a label differs.
 func sample(line string, labels []string) float64 {
 	has, value, ok := strings.Cut(line, " ")
 	if end := strings.LastIndex(line, "} "); end >= 0 {
@@ -72,5 +72,5 @@ func sample(line string, labels []string) float64 {
 	return v
 }
 
-// Label is a label of a sample, for Sum.
+// Label formats a label of a sample, for Sum.
 func Label(name, value string) string { return name + "=" + strconv.Quote(value) }

@@ -2,5 +2,5 @@
 
 package cluster
 
-// raceEnabled tells whether this program was built with the race detector.
+// raceEnabled says whether this program was built with the race detector.
 const raceEnabled = false

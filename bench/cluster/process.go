@@ -13,50 +13,50 @@ import (
 	"time"
 )
 
-// stopLimit is how long a process may take to end after SIGTERM, before it is killed.
+// stopLimit is the time that a process gets to end after SIGTERM, before it is killed.
 const stopLimit = 20 * time.Second
 
-// command is a program to start, and the sign that it is ready.
+// command is a program to start, and the line that announces that it is ready.
 type command struct {
 	path  string
 	args  []string
-	ready string        // what the line that announces readiness begins with
-	limit time.Duration // how long that may take
-	log   string        // file that everything printed is appended to
+	ready string        // prefix of the line that announces readiness
+	limit time.Duration // maximum time until then
+	log   string        // file to which all output is appended
 }
 
-// process is a child that has announced that it is ready. Its goroutine ends with it.
+// process is a child that has announced that it is ready. Its goroutine ends when the child ends.
 type process struct {
 	name   string
 	log    string
 	child  *os.Process
 	exited chan struct{}
-	err    error // how it ended; read it after exited is closed
-	killed bool  // by kill
+	err    error // how the process ended; read it after exited is closed
+	killed bool  // killed by kill
 }
 
-// start returns when the command is ready, with the rest of the line that announces it. If ctx
-// ends, the limit passes or the command exits before that, start returns an error. The command then
-// no longer runs.
+// start returns when the command is ready, together with the rest of the line that announces this.
+// If ctx ends, the limit passes or the command exits before that, start ends the command and
+// returns an error.
 func start(ctx context.Context, c command) (*process, string, error) {
 	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, "", err
 	}
-	defer log.Close() //nolint:errcheck // the child has its own
+	defer log.Close() //nolint:errcheck // the child has a descriptor of its own
 
 	announced := make(chan string, 1)
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Stdout = &announcement{prefix: []byte(c.ready), log: log, announced: announced}
 	cmd.Stderr = log
-	cmd.WaitDelay = time.Second // in case a grandchild holds the pipe
+	cmd.WaitDelay = time.Second // a grandchild may keep the pipe open
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 
 	p := &process{name: c.path, log: c.log, exited: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// Pdeathsig follows the thread that forked, not the process. So that thread waits here for
-		// the child.
+		// Pdeathsig applies to the thread that forked, not to the process. So that thread waits
+		// here until the child ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -87,13 +87,13 @@ func start(ctx context.Context, c command) (*process, string, error) {
 	return nil, "", p.withOutput(err)
 }
 
-// stop ends the process with SIGTERM, or with SIGKILL if it takes too long. It returns an error
-// unless the process ends by itself with code 0, or kill has ended it before.
+// stop ends the process with SIGTERM, or with SIGKILL if that takes too long. It returns an error
+// unless the process ends with code 0 or was already ended by kill.
 func (p *process) stop() error {
 	if p.killed {
 		return nil
 	}
-	p.child.Signal(syscall.SIGTERM) //nolint:errcheck // it fails if the process has ended, which exited tells
+	p.child.Signal(syscall.SIGTERM) //nolint:errcheck // fails if the process has already ended, and then exited is closed
 	limit := time.NewTimer(stopLimit)
 	defer limit.Stop()
 	select {
@@ -108,7 +108,7 @@ func (p *process) stop() error {
 	}
 }
 
-// kill ends the process by SIGKILL and waits until it is gone.
+// kill ends the process with SIGKILL and waits for its end.
 func (p *process) kill() {
 	p.killed = true
 	p.child.Kill() //nolint:errcheck // as in stop
@@ -125,7 +125,7 @@ func (p *process) exit() error {
 
 func (p *process) output() string { return contentOf(p.log) }
 
-// contentOf is what is in a log, or why it cannot be read.
+// contentOf returns the content of a log, or the reason why it cannot be read.
 func contentOf(log string) string {
 	b, err := os.ReadFile(log)
 	if err != nil {
@@ -138,20 +138,20 @@ func (p *process) withOutput(err error) error {
 	return fmt.Errorf("%w\n--- end of %s\n%s", err, p.log, tail(p.output()))
 }
 
-// tail returns the last lines of a log that are worth showing.
+// tail returns the last lines of a log, for an error message.
 func tail(log string) string {
 	const lines = 30
 	all := strings.Split(strings.TrimRight(log, "\n"), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// announcement is a child's standard output. It passes everything on to the log and looks for the
-// line that announces that the child is ready.
+// announcement receives a child's standard output. It writes everything to the log and looks for
+// the line that announces that the child is ready.
 type announcement struct {
 	prefix    []byte
 	log       *os.File
-	announced chan<- string // takes one; nil once it has
-	line      []byte        // not yet ended by a newline
+	announced chan<- string // receives one line; nil after that
+	line      []byte        // the current line, which has no newline yet
 }
 
 // Write implements io.Writer.
@@ -172,6 +172,6 @@ func (a *announcement) Write(b []byte) (int, error) {
 			}
 		}
 	}
-	a.log.Write(b) //nolint:errcheck // it is there for people to read
+	a.log.Write(b) //nolint:errcheck // the log is only for people to read
 	return len(b), nil
 }

@@ -27,7 +27,7 @@ func shell(t *testing.T, script string) command {
 
 // obedient returns a script that runs the given commands and exits with the given code on SIGTERM.
 func obedient(commands string, code int) string {
-	// A trap interrupts only a wait, not a command in the foreground.
+	// A trap runs during a wait, but not while a command runs in the foreground.
 	return fmt.Sprintf("trap 'kill -9 $!; exit %d' TERM\nsleep 60 >/dev/null 2>&1 &\n%s\nwait\n", code, commands)
 }
 
@@ -95,8 +95,8 @@ func TestProcessStop(t *testing.T) {
 	}
 }
 
-// orphanLog names an environment variable that holds the path of a child's log. With this variable
-// the test binary starts the child and waits to be killed.
+// orphanLog is the name of an environment variable with the path of a child's log. If it is set,
+// the test binary starts the child and then waits to be killed.
 const orphanLog = "CLUSTER_TEST_ORPHAN_LOG"
 
 func orphan(fifo string) {
@@ -108,8 +108,8 @@ func orphan(fifo string) {
 	select {}
 }
 
-// The log is a pipe here. Its end comes when no process can write to it any more, neither the
-// parent nor the child.
+// Here the log is a pipe. Its end comes when no process has it open for writing any more, neither
+// the parent nor the child.
 func TestNothingOutlivesItsParent(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {

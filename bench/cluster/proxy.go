@@ -17,45 +17,45 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// With raceVariable in the environment, tests without the race detector build proxies with it. It
-// is meant to check the proxy, and tests without it are much faster.
+// If the environment variable raceVariable is set, tests that run without the race detector still
+// build proxies with it. So the proxy is checked for races, and the tests themselves are much
+// faster.
 const raceVariable = "WATCHPROXY_RACE"
 
-// proxyLimit is how long a proxy may take to be ready.
+// proxyLimit bounds the start of a proxy.
 const proxyLimit = time.Minute
 
 // ProxyOptions configure a Proxy.
 type ProxyOptions struct {
-	Kubeconfig string   // the upstream; empty: none is named, Args tell
+	Kubeconfig string   // the upstream; empty: the proxy gets no --kubeconfig unless Args has one
 	Settings   string   // YAML of its configuration file, after apiVersion and kind; empty: no file
-	Binary     string   // empty: BuildProxy's, with the race detector if this program has it, or WATCHPROXY_RACE is set
-	NoRace     bool     // without the race detector, whose memory and time are not the proxy's
+	Binary     string   // empty: built by BuildProxy, with the race detector if this program has it or WATCHPROXY_RACE is set
+	NoRace     bool     // build without the race detector, because it takes memory and time
 	Listen     string   // empty: a free port of 127.0.0.1
 	Args       []string // further arguments of watchproxy serve
-	TLS        bool     // with a certificate of its own making
+	TLS        bool     // with a certificate that prepare creates
 }
 
-// Proxy is a watchproxy in a process of its own. Its methods must not be called concurrently; its
-// fields do not change.
+// Proxy is a watchproxy in a child process. Its methods must not be called concurrently. Its fields
+// do not change.
 type Proxy struct {
 	URL      string // http://127.0.0.1:PORT, or https
 	CA       []byte // PEM, nil without TLS
-	key      []byte // of the same certificate
+	key      []byte // the certificate's key
 	AdminURL string // http://127.0.0.1:PORT
 
-	dir     string // its log, certificate and configuration; it rereads the latter two when they change
+	dir     string // its log, certificate and configuration; the proxy rereads the latter two when they change
 	binary  string
-	args    []string // of watchproxy serve, beside its addresses
+	args    []string // of watchproxy serve, except its addresses
 	listen  string
 	admin   string
 	process *process // nil before the first start
-	logged  int      // bytes in the log before the last start
+	logged  int      // length of the log before the last start
 }
 
 var proxyAddresses = regexp.MustCompile(`^((?:https?|unix)://\S+) \(admin (https?://\S+)\)$`)
 
-// StartProxy starts watchproxy serve. ctx bounds the start, the build included, but not the life of
-// the proxy.
+// StartProxy starts watchproxy serve. ctx bounds the build and the start, but not the proxy's life.
 func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {
 	if opts.Binary == "" {
 		var err error
@@ -72,13 +72,13 @@ func StartProxy(ctx context.Context, opts ProxyOptions) (*Proxy, error) {
 		err = p.Start(ctx)
 	}
 	if err != nil {
-		os.RemoveAll(dir) //nolint:errcheck // nothing to be done about it
+		os.RemoveAll(dir) //nolint:errcheck // nothing can be done about an error
 		return nil, err
 	}
 	return p, nil
 }
 
-// prepare writes the proxy's files and puts its arguments together.
+// prepare writes the proxy's files and collects its arguments.
 func (p *Proxy) prepare(opts ProxyOptions) (err error) {
 	if p.listen == "" {
 		p.listen = "127.0.0.1:0"
@@ -106,7 +106,7 @@ func (p *Proxy) Configure(settings string) error {
 	return replaceFile(p.file("config.yaml"), []byte(head+settings))
 }
 
-// replaceFile replaces a file atomically, as the kubelet does for a ConfigMap.
+// replaceFile replaces a file atomically, like the kubelet in a ConfigMap's volume.
 func replaceFile(path string, content []byte) error {
 	return errors.Join(os.WriteFile(path+".new", content, 0o600), os.Rename(path+".new", path))
 }
@@ -139,7 +139,7 @@ func (p *Proxy) Start(ctx context.Context) (err error) {
 	return nil
 }
 
-// writeCertificate makes a certificate for loopback.
+// writeCertificate creates a certificate for loopback.
 func (p *Proxy) writeCertificate() (err error) {
 	if p.CA, p.key, err = cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil); err != nil {
 		return fmt.Errorf("certificate of the proxy: %w", err)
@@ -147,15 +147,15 @@ func (p *Proxy) writeCertificate() (err error) {
 	return errors.Join(p.ReplaceCertificate(p.CA), p.ReplaceKey(p.key))
 }
 
-// ReplaceCertificate replaces the file of the certificate. The proxy serves the new certificate
-// when the new key is there too.
+// ReplaceCertificate replaces the certificate's file. The proxy serves the new certificate once its
+// key has been replaced, too.
 func (p *Proxy) ReplaceCertificate(pem []byte) error { return replaceFile(p.file("tls.crt"), pem) }
 
 // ReplaceKey replaces the file of the certificate's key.
 func (p *Proxy) ReplaceKey(pem []byte) error { return replaceFile(p.file("tls.key"), pem) }
 
 // Stop ends the proxy in an orderly way. It returns an error unless the exit code is 0 and the log
-// holds neither a data race nor a panic. A proxy that recovers from a panic has failed too.
+// contains neither a data race nor a panic. A panic from which the proxy recovers is an error, too.
 func (p *Proxy) Stop() error {
 	if p.process == nil {
 		return nil
@@ -172,19 +172,19 @@ func (p *Proxy) Stop() error {
 	return nil
 }
 
-// Kill ends the proxy as a crash would.
+// Kill ends the proxy like a crash.
 func (p *Proxy) Kill() { p.process.kill() }
 
 // Signal sends the proxy a signal.
 func (p *Proxy) Signal(signal syscall.Signal) error { return p.process.child.Signal(signal) }
 
-// Close stops the proxy as Stop does and removes its files.
+// Close stops the proxy like Stop and removes its files.
 func (p *Proxy) Close() error { return errors.Join(p.Stop(), os.RemoveAll(p.dir)) }
 
-// PID returns the process id, for the proxy's cost in /proc.
+// PID returns the process id, for measurements in /proc.
 func (p *Proxy) PID() int { return p.process.child.Pid }
 
-// Address is where the proxy listens, without the scheme.
+// Address returns the address of the proxy without the scheme.
 func (p *Proxy) Address() string { return address(p.URL) }
 
 func address(url string) string {
@@ -192,18 +192,19 @@ func address(url string) string {
 	return rest
 }
 
-// RESTConfig returns a client configuration without credentials and client-side rate limits.
+// RESTConfig returns a client configuration without credentials and without client-side rate
+// limits.
 func (p *Proxy) RESTConfig() *rest.Config {
 	return &rest.Config{Host: p.URL, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: p.CA}}
 }
 
-// WriteKubeconfig writes a kubeconfig that points at the proxy. A proxy with this kubeconfig is
-// another tier.
+// WriteKubeconfig writes a kubeconfig for the proxy. Another proxy can use it to form a second
+// tier.
 func (p *Proxy) WriteKubeconfig(path string) error {
 	var user clientcmdapi.AuthInfo
 	if p.CA != nil {
-		// kubectl asks for a password unless it has credentials for TLS. The proxy does not ask for
-		// them.
+		// kubectl asks for a password unless it has credentials for TLS. The proxy ignores this
+		// certificate.
 		user = clientcmdapi.AuthInfo{ClientCertificateData: p.CA, ClientKeyData: p.key}
 	}
 	return WriteKubeconfig(path, p.URL, p.CA, user)

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// Relay passes connections on to a server, and can cut, reset, freeze, slow down, truncate and
-// corrupt them. The published relay for this purpose cannot corrupt data or leave a connection
-// half-open, and is a separate server.
+// Relay passes connections on to a server. It can cut, reset, freeze, slow down, truncate and
+// corrupt them. The well-known relay for such tests cannot corrupt data or leave a connection
+// half-open, and it is a separate server.
 type Relay struct {
 	listener net.Listener
 	to       func() string
 	running  sync.WaitGroup
-	frozen   sync.RWMutex // held while nothing passes
+	frozen   sync.RWMutex // held for writing while nothing passes
 
 	mu struct {
 		sync.Mutex
 		cut     bool
 		pairs   map[*pair]struct{}
 		latency time.Duration
-		pace    int         // bytes/s, 0 for as fast as it goes
-		refused []time.Time // connections that the server did not take
+		pace    int         // bytes/s, 0 means no limit
+		refused []time.Time // times of connections that the server did not accept
 	}
 }
 
-// Damage is a change to the server's next data, once on each connection.
+// Damage is a change to the next data that the server sends, once on each connection.
 type Damage int
 
 // The kinds of damage.
@@ -38,14 +38,14 @@ const (
 	Corrupted
 )
 
-// pair is a client's connection and its connection to the server.
+// pair is a client's connection and the relay's connection to the server.
 type pair struct {
 	near, far net.Conn
 	damage    Damage // guarded by Relay.mu
 }
 
-// RelayT starts a relay that ends with the test. For each connection it calls to for the
-// destination; "" refuses the connection.
+// RelayT starts a relay that ends with the test. For each connection it calls to, which returns the
+// destination, or "" to refuse the connection.
 func RelayT(tb testing.TB, to func() string) *Relay {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,7 +63,7 @@ func RelayT(tb testing.TB, to func() string) *Relay {
 	return r
 }
 
-// Address is where the relay listens.
+// Address returns the address of the relay.
 func (r *Relay) Address() string { return r.listener.Addr().String() }
 
 func (r *Relay) accept() {
@@ -77,7 +77,7 @@ func (r *Relay) accept() {
 }
 
 func (r *Relay) join(near net.Conn) {
-	defer near.Close() //nolint:errcheck // as below: whoever is at the other end knows best
+	defer near.Close() //nolint:errcheck // the client notices errors itself
 	to := r.to()
 	if to == "" {
 		return
@@ -89,7 +89,7 @@ func (r *Relay) join(near net.Conn) {
 		r.mu.refused = append(r.mu.refused, time.Now())
 		return
 	}
-	defer far.Close() //nolint:errcheck // as above
+	defer far.Close() //nolint:errcheck // the server notices errors itself
 	p := &pair{near: near, far: far}
 	if !r.keep(p) {
 		return
@@ -103,7 +103,7 @@ func (r *Relay) join(near net.Conn) {
 	delete(r.mu.pairs, p)
 }
 
-// keep remembers a pair, unless the relay is cut.
+// keep adds a pair to the open connections. It returns false if the relay is cut.
 func (r *Relay) keep(p *pair) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,8 +113,8 @@ func (r *Relay) keep(p *pair) bool {
 	return !r.mu.cut
 }
 
-// pass copies data in one direction. It passes on the end of the data; an error ends both
-// connections. A server that takes no more data may still send some.
+// pass copies data in one direction. At the end of the data, it closes that direction; an error
+// ends both connections. A server that no longer accepts data may still send some.
 func (r *Relay) pass(p *pair, to, from net.Conn, answers bool) {
 	buf := make([]byte, 16<<10)
 	for {
@@ -133,7 +133,7 @@ func (r *Relay) pass(p *pair, to, from net.Conn, answers bool) {
 	}
 }
 
-// write passes data on after the delay, and tells whether more data may follow.
+// write passes data on after the delay. It returns false if no more data may follow.
 func (r *Relay) write(p *pair, to net.Conn, b []byte, answers bool) bool {
 	r.mu.Lock()
 	damage, delay := Undamaged, r.mu.latency
@@ -166,7 +166,7 @@ func (r *Relay) Refused() []time.Time {
 	return slices.Clone(r.mu.refused)
 }
 
-// Cut cuts all connections and accepts no new ones, until Mend.
+// Cut cuts all connections and accepts no new ones until Mend.
 func (r *Relay) Cut() {
 	r.mu.Lock()
 	r.mu.cut = true
@@ -181,10 +181,10 @@ func (r *Relay) Mend() {
 	r.mu.cut = false
 }
 
-// Freeze lets nothing pass until Thaw. A frozen relay cannot end.
+// Freeze stops all data until Thaw. A frozen relay cannot end.
 func (r *Relay) Freeze() { r.frozen.Lock() }
 
-// Thaw ends what Freeze began.
+// Thaw lets data pass again after Freeze.
 func (r *Relay) Thaw() { r.frozen.Unlock() }
 
 func (r *Relay) each(do func(*pair)) {
@@ -195,7 +195,7 @@ func (r *Relay) each(do func(*pair)) {
 	}
 }
 
-// End ends all connections, by a reset or in an orderly way.
+// End ends all connections, either by a reset or in an orderly way.
 func (r *Relay) End(reset bool) {
 	r.each(func(p *pair) {
 		for _, c := range []net.Conn{p.near, p.far} {
@@ -207,7 +207,7 @@ func (r *Relay) End(reset bool) {
 	})
 }
 
-// HalfClose ends the client's direction of all connections.
+// HalfClose closes all connections in the direction from the client to the server.
 func (r *Relay) HalfClose() {
 	r.each(func(p *pair) { _ = p.far.(*net.TCPConn).CloseWrite() })
 }
@@ -215,7 +215,7 @@ func (r *Relay) HalfClose() {
 // Damage damages the server's next data on each open connection.
 func (r *Relay) Damage(how Damage) { r.each(func(p *pair) { p.damage = how }) }
 
-// Slow delays all data by a latency and by a pace in bytes/s. Pace 0 is no limit.
+// Slow delays all data by a latency and limits them to a pace in bytes/s. Pace 0 means no limit.
 func (r *Relay) Slow(latency time.Duration, pace int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Users are subjects of a role.
+// Users returns subjects for a role binding.
 func Users(names ...string) []rbacv1.Subject { return subjects(rbacv1.UserKind, names) }
 
-// Groups are subjects of a role.
+// Groups returns subjects for a role binding.
 func Groups(names ...string) []rbacv1.Subject { return subjects(rbacv1.GroupKind, names) }
 
 func subjects(kind string, names []string) (all []rbacv1.Subject) {
@@ -23,8 +23,8 @@ func subjects(kind string, names []string) (all []rbacv1.Subject) {
 	return all
 }
 
-// Allow grants rules to subjects, in a namespace, or everywhere if the namespace is empty. The role
-// and its binding have the same name.
+// Allow grants rules to subjects in a namespace, or everywhere if namespace is empty. The role and
+// its binding have the given name.
 func (s *APIServer) Allow(ctx context.Context, namespace, name string, to []rbacv1.Subject, rules ...rbacv1.PolicyRule) error {
 	meta := metav1.ObjectMeta{Name: name, Namespace: namespace}
 	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
@@ -41,8 +41,8 @@ func (s *APIServer) Allow(ctx context.Context, namespace, name string, to []rbac
 	return errors.Join(roleErr, bindingErr)
 }
 
-// AwaitRights waits until the apiserver knows the rights. It learns each kind of object in the
-// order of creation.
+// AwaitRights waits until the apiserver knows the rights. Within each kind of object, it learns
+// objects in the order in which they were created.
 func (s *APIServer) AwaitRights(ctx context.Context, user string, rights ...authorizationv1.ResourceAttributes) error {
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Shared returns a function that starts a fixture at its first call and then returns the same one.
-// The fixture lasts until Main ends it.
+// Shared returns a function that starts a fixture at its first call and returns the same fixture at
+// later calls. Main ends the fixture.
 func Shared[T any](start func(tb testing.TB) *T) func(tb testing.TB) *T {
 	var once sync.Once
 	var made *T
@@ -24,22 +24,22 @@ func Shared[T any](start func(tb testing.TB) *T) func(tb testing.TB) *T {
 	}
 }
 
-// atEnd is what Main does after the tests.
+// atEnd holds the cleanups that Main runs after the tests.
 var atEnd struct {
 	sync.Mutex
 	cleanups []func()
 	failed   bool
 }
 
-// endShared runs the cleanups, the last first.
+// endShared runs the cleanups in reverse order.
 func endShared() {
 	for _, end := range slices.Backward(atEnd.cleanups) {
 		end()
 	}
 }
 
-// lasting is a test whose cleanups wait until all tests are over. An error in a cleanup fails the
-// package. Without a test, lasting belongs to the setup of the package.
+// lasting is a test whose cleanups run after all tests. An error in a cleanup fails the package.
+// Without a test, lasting is for the setup of the package.
 type lasting struct{ testing.TB }
 
 func (l lasting) Helper() {

@@ -48,7 +48,8 @@ func ProxyT(tb testing.TB, opts ProxyOptions) *Proxy {
 	return p
 }
 
-// NamespaceT creates a namespace. The namespace stays, because no controller could empty it.
+// NamespaceT creates a namespace. It never removes the namespace, because no controller runs that
+// could empty it.
 func (s *APIServer) NamespaceT(tb testing.TB, name string) string {
 	tb.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -58,7 +59,7 @@ func (s *APIServer) NamespaceT(tb testing.TB, name string) string {
 	return name
 }
 
-// UniqueName adds a unique suffix to a name, so that a test can run again.
+// UniqueName adds a unique suffix to a name, so that a test can be repeated.
 func UniqueName(name string) string { return name + "-" + strings.ToLower(rand.Text()[:6]) }
 
 // KubectlT returns the path of bin/kubectl.
@@ -91,7 +92,7 @@ func (s *APIServer) MetricsT(tb testing.TB) Metrics {
 	return Metrics(text)
 }
 
-// MemoryT returns the proxy's memory and its peak, in bytes.
+// MemoryT returns the proxy's resident memory and its peak, in bytes.
 func (p *Proxy) MemoryT(tb testing.TB) (resident, peak int64) {
 	tb.Helper()
 	resident, peak, err := MemoryOf(p.PID())
@@ -101,13 +102,13 @@ func (p *Proxy) MemoryT(tb testing.TB) (resident, peak int64) {
 	return resident, peak
 }
 
-// CachedT tells whether the proxy has all of a resource in a cache.
+// CachedT tells whether the proxy has a filled cache of a resource.
 func (p *Proxy) CachedT(tb testing.TB, resource string) bool {
 	tb.Helper()
 	return p.MetricsT(tb).Sum("watchproxy_feed_synced", Label("resource", resource)) > 0
 }
 
-// Client returns a client of the proxy, with a token unless the token is empty.
+// Client returns a client of the proxy. It sends the token unless that is empty.
 func (p *Proxy) Client(token string) *kubernetes.Clientset {
 	config := p.RESTConfig()
 	config.BearerToken = token

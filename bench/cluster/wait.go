@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Limit bounds every wait for an event that should happen soon, even on a busy machine.
+// Limit bounds each wait for something that happens soon, even on a busy machine.
 const Limit = 30 * time.Second
 
 // Eventually waits until a condition is true.
@@ -15,7 +15,7 @@ func Eventually(tb testing.TB, what string, holds func() bool) {
 	Within(tb, Limit, what, holds)
 }
 
-// Within is Eventually with a bound of its own.
+// Within is Eventually with another time limit.
 func Within(tb testing.TB, bound time.Duration, what string, holds func() bool) {
 	tb.Helper()
 	const pause = 20 * time.Millisecond
@@ -37,7 +37,7 @@ func Receive[T any](tb testing.TB, what string, from <-chan T) (v T) {
 	return v
 }
 
-// Pause waits, until ctx ends at the latest.
+// Pause waits for d or until ctx ends.
 func Pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
