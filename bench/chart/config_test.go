@@ -15,8 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// In every field, Helm refuses exactly the durations, quantities and numbers that the proxy would
-// refuse.
+// For every field, Helm refuses the same durations, quantities and numbers as the proxy.
 func TestBoundsAreTheProxys(t *testing.T) {
 	candidates := map[reflect.Type][]any{
 		reflect.TypeFor[metav1.Duration](): {"0", "10ms", "0.5s", "999ms", "1s", "1500ms", "0.5m", "1h0m0s", "999999h", "9999999h"},
@@ -33,7 +32,7 @@ func TestBoundsAreTheProxys(t *testing.T) {
 			refused := refusal(t, c)
 			r, err := template(loadChart(t), map[string]any{"tls": map[string]any{"mode": "certManager"}, "config": c})
 			if of.Kind() == reflect.Int && value == 1<<40 {
-				refused = err // so many connections cannot be: the chart may well say so
+				refused = err // so many connections are impossible, so the chart may refuse them
 			}
 			if (err == nil) != (refused == nil) {
 				t.Errorf("%s: %v: helm says %v, and the proxy %v", path, value, err, refused)
@@ -100,7 +99,7 @@ func TestWhatRendersIsTaken(t *testing.T) {
 	}
 }
 
-// leaves returns the fields of a configuration that are no structs, by path.
+// leaves returns the fields of a configuration that are not structs, by path.
 func leaves(path string, of reflect.Type) map[string]reflect.Type {
 	for of.Kind() == reflect.Pointer {
 		of = of.Elem()
@@ -118,7 +117,7 @@ func leaves(path string, of reflect.Type) map[string]reflect.Type {
 	return all
 }
 
-// nested returns an object with a value at a path.
+// nested returns an object that has a value at a path.
 func nested(path string, value any) map[string]any {
 	name, rest, more := strings.Cut(path, ".")
 	if more {

@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// A forwarded request of a client with a certificate arrives as that client if the proxy may
-// impersonate the client. Otherwise it does not arrive.
+// If the proxy may impersonate a client with a certificate, the client's forwarded requests arrive
+// as requests of that client. Otherwise they do not arrive.
 func TestImpersonation(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.proxyWithRights(t, `{persistence: {type: none}, cachedResources: [pods],
@@ -49,7 +49,7 @@ func TestImpersonation(t *testing.T) {
 	t.Error("it did not arrive")
 }
 
-// certified is a client with a certificate of the cluster's authority.
+// certified returns a client with a certificate from the cluster's CA.
 func (w *world) certified(t *testing.T, p *cluster.Proxy, user string, groups ...string) *kubernetes.Clientset {
 	t.Helper()
 	config := p.RESTConfig()

@@ -18,8 +18,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
-// The apiserver accepts all objects of each combination of values, and the pods of its templates in
-// a restricted namespace.
+// The apiserver accepts all objects of each combination of values. In a restricted namespace it
+// also accepts the pods of their templates.
 func TestObjectsAreAccepted(t *testing.T) {
 	w := sharedWorld(t)
 	for name, values := range combinations(t) {
@@ -49,7 +49,7 @@ func (w *world) accepts(t *testing.T, all objects) {
 	}
 }
 
-// An application's chart embeds the sidecar, with the values of the chart's example.
+// An application's chart embeds the sidecar, with the values from the chart's example.
 func TestSidecar(t *testing.T) {
 	w := sharedWorld(t)
 	all := embedded(t, combinations(t)["values-sidecar"])
@@ -79,8 +79,8 @@ func TestSidecar(t *testing.T) {
 	}
 }
 
-// Helm itself installs, upgrades and uninstalls. A generated certificate is kept until its names
-// change.
+// The chart is installed, upgraded and uninstalled by Helm itself. A generated certificate is kept
+// until its names change.
 func TestHelmInstalls(t *testing.T) {
 	w := sharedWorld(t)
 	cache, ns := t.TempDir(), "installed"
@@ -158,7 +158,8 @@ func (w *world) authority(t *testing.T, ns string) *x509.CertPool {
 	return pool
 }
 
-// hasNothingOf fails if any object of the release is left, of all kinds that it could have.
+// hasNothingOf fails if any object of the release is left. It looks for all kinds of objects that
+// the chart can create.
 func (w *world) hasNothingOf(t *testing.T, ns string) {
 	t.Helper()
 	kinds := map[string]*unstructured.Unstructured{}

@@ -30,7 +30,7 @@ func TestMetrics(t *testing.T) {
 	t.Run("asked for", func(t *testing.T) { testQueries(t, known) })
 }
 
-// Every metric's name, type and help follow Prometheus' rules.
+// The name, type and help text of every metric follow Prometheus' rules.
 func testNames(t *testing.T, known map[string]*dto.MetricFamily) {
 	var ours []*dto.MetricFamily
 	for name, family := range known {
@@ -47,7 +47,8 @@ func testNames(t *testing.T, known map[string]*dto.MetricFamily) {
 	}
 }
 
-// Alerts and dashboard use only metrics that the proxy serves, and labels that these metrics have.
+// The alerts and the dashboard use only metrics that the proxy serves, and labels that these
+// metrics have.
 func testQueries(t *testing.T, known map[string]*dto.MetricFamily) {
 	queries := dashboardQueries(t)
 	for _, r := range alerts(t) {
@@ -98,10 +99,10 @@ func checkQuery(t *testing.T, where string, expr parser.Expr, known map[string]*
 	})
 }
 
-// labelsOf returns the labels of a series, including the scrape's labels.
+// labelsOf returns the labels of a series, including those that a scrape adds.
 func labelsOf(series string, known map[string]*dto.MetricFamily) (labels []string, ok bool) {
 	labels = []string{model.JobLabel, model.InstanceLabel}
-	if series == "up" { // Prometheus' own
+	if series == "up" { // created by Prometheus itself
 		return labels, true
 	}
 	family, ok := known[series]
@@ -125,7 +126,7 @@ func labelsOf(series string, known map[string]*dto.MetricFamily) (labels []strin
 	return slices.Compact(labels), ok
 }
 
-// dashboardQueries are the dashboard's, by the title of their panel.
+// dashboardQueries returns the dashboard's queries, by the title of their panel.
 func dashboardQueries(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(chartDir(), "dashboards", "watchproxy.json"))
@@ -183,8 +184,8 @@ func dashboardQueries(t *testing.T) map[string]string {
 	return queries
 }
 
-// metrics returns all metrics that the proxy can serve, by name, including metrics without a count
-// yet.
+// metrics returns all metrics that the proxy can serve, by name. They include metrics that have not
+// counted anything yet.
 func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	registry := &touching{Registry: prometheus.NewRegistry()}
@@ -215,7 +216,7 @@ func metrics(t *testing.T) map[string]*dto.MetricFamily {
 	return all
 }
 
-// touching remembers the registered collectors.
+// touching records the collectors that are registered.
 type touching struct {
 	*prometheus.Registry
 	collectors []prometheus.Collector
@@ -226,10 +227,10 @@ func (r *touching) MustRegister(all ...prometheus.Collector) {
 	r.Registry.MustRegister(all...)
 }
 
-// touch makes a metric with labels visible: such a metric appears after its first count.
+// touch makes a metric with labels visible, because it appears only after its first count.
 func touch(t *testing.T, c prometheus.Collector) {
 	t.Helper()
-	const most = 10 // labels
+	const most = 10 // maximum number of labels
 	var labels []string
 	for range most {
 		labels = append(labels, "x")

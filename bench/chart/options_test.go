@@ -34,7 +34,7 @@ func TestRollOnConfigChange(t *testing.T) {
 	}
 }
 
-// The network policy allows egress to all servers of the configuration.
+// The network policy allows egress to all servers in the configuration.
 func TestEgress(t *testing.T) {
 	const (
 		apiserver = "TCP 443, TCP 6443"
@@ -82,7 +82,7 @@ func TestCertificateNames(t *testing.T) {
 	}
 }
 
-// Labels that are set in two places are merged, and a value that is not set is no error.
+// Labels that are set in two places are merged. It is no error if a value is not set.
 func TestMerges(t *testing.T) {
 	const labels = `labels: {team: a, app.kubernetes.io/version: "9"}`
 	for _, values := range []string{
@@ -90,7 +90,7 @@ func TestMerges(t *testing.T) {
 			prometheusRule: {enabled: true, ` + labels + `}, dashboard: {enabled: true, ` + labels + `}}}`,
 		`{commonLabels: {team: b, app.kubernetes.io/component: c}, monitoring: {serviceMonitor: {enabled: true, ` + labels + `}}}`,
 	} {
-		all := render(t, parseValues(t, values)) // a key that is there twice ends the test
+		all := render(t, parseValues(t, values)) // a duplicate key fails the test
 		for _, o := range all.of("PodMonitor", "ServiceMonitor", "PrometheusRule") {
 			if got := o.GetLabels(); got["team"] != "a" || got["app.kubernetes.io/version"] != "9" || got["app.kubernetes.io/instance"] != releaseName {
 				t.Errorf("%s: labels %v", o.GetKind(), got)
@@ -108,7 +108,7 @@ func TestMerges(t *testing.T) {
 	}
 }
 
-// The image of a release has the name that the chart of that version uses.
+// The image in a release has the name that the chart of that version uses.
 func TestImageOfARelease(t *testing.T) {
 	version := loadChart(t).AppVersion()
 	cmd := exec.CommandContext(t.Context(), "make", "--dry-run", "--no-print-directory", "image", "VERSION=v"+version)
@@ -123,8 +123,8 @@ func TestImageOfARelease(t *testing.T) {
 	}
 }
 
-// The install commands of the documents render. With a proxy on each node, clients use the proxy of
-// their node.
+// The install commands in the documents render. If there is a proxy on each node, clients use the
+// proxy on their own node.
 func TestDocumentedInstallations(t *testing.T) {
 	installs := regexp.MustCompile(`(?m)^    helm install watchproxy charts/watchproxy (.*)$`)
 	sets := regexp.MustCompile(`--set '?([^ ']+)`)

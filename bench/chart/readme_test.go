@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write the table of values into the chart's README")
 
-// The README's table of values matches values.yaml, and every value there has a description.
+// The README's table of values matches values.yaml, and every value in it has a description.
 func TestReadmeHasAllValues(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir(), "values.yaml"))
 	if err != nil {
@@ -43,14 +43,14 @@ func TestReadmeHasAllValues(t *testing.T) {
 	}
 }
 
-// description begins the comment above a value that is a row, as in helm-docs. A mapping without a
-// description is split into its values.
+// description is how the comment above a documented value begins, as in helm-docs. A mapping
+// without a description is split into its values.
 const description = "# -- "
 
-// typeNames are the table's names of YAML's types.
+// typeNames are the names of YAML's types in the table.
 var typeNames = map[string]string{"!!str": "string", "!!int": "integer", "!!bool": "boolean", "!!seq": "list", "!!map": "object"}
 
-// rows returns the table's rows of a mapping.
+// rows returns the table's rows for a mapping.
 func rows(t *testing.T, path string, mapping *yaml.Node) (all []string) {
 	t.Helper()
 	for i := 0; i < len(mapping.Content); i += 2 {
@@ -69,7 +69,7 @@ func rows(t *testing.T, path string, mapping *yaml.Node) (all []string) {
 	return all
 }
 
-// inline returns a value as a line of JSON that is short enough for a table.
+// inline returns a value as a line of JSON that is short enough for the table.
 func inline(t *testing.T, value *yaml.Node) string {
 	t.Helper()
 	var decoded any

@@ -28,7 +28,8 @@ const (
 
 func chartDir() string { return filepath.Join(cluster.Root(), "charts", "watchproxy") }
 
-// loadChart reads the chart again, because Helm changes the chart that it renders.
+// loadChart reads the chart from its files each time, because Helm changes the chart that it
+// renders.
 func loadChart(t *testing.T) *chartv2.Chart {
 	t.Helper()
 	c, err := loader.Load(chartDir())
@@ -48,7 +49,7 @@ func parseValues(t *testing.T, text string) map[string]any {
 	return values
 }
 
-// combinations are the values in testdata/values and in the chart's further files, by name.
+// combinations returns the values in testdata/values and in the chart's further files, by name.
 func combinations(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob("testdata/values/*.yaml")
@@ -66,7 +67,7 @@ func combinations(t *testing.T) map[string]map[string]any {
 	return all
 }
 
-// template is `helm template`.
+// template does the same as `helm template`.
 func template(c *chartv2.Chart, values map[string]any) (*releasev1.Release, error) {
 	install := action.NewInstall(action.NewConfiguration())
 	install.DryRunStrategy = action.DryRunClient
@@ -79,7 +80,7 @@ func template(c *chartv2.Chart, values map[string]any) (*releasev1.Release, erro
 	return r.(*releasev1.Release), nil
 }
 
-// render renders the chart, or ends the test.
+// render renders the chart, or fails the test.
 func render(t *testing.T, values map[string]any) objects {
 	t.Helper()
 	r, err := template(loadChart(t), values)
@@ -89,7 +90,7 @@ func render(t *testing.T, values map[string]any) objects {
 	return parseObjects(t, r.Manifest)
 }
 
-// objects are the objects of a manifest.
+// objects are the objects in a manifest.
 type objects []*unstructured.Unstructured
 
 func parseObjects(tb testing.TB, manifest string) (all objects) {
@@ -114,7 +115,7 @@ func parseObjects(tb testing.TB, manifest string) (all objects) {
 	}
 }
 
-// one returns the only object of a kind, and ends the test if there is none.
+// one returns the only object of a kind, and fails the test if there is none.
 func (all objects) one(t *testing.T, kind string) *unstructured.Unstructured {
 	t.Helper()
 	found := all.of(kind)

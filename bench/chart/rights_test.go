@@ -33,17 +33,18 @@ const (
 const limit = time.Minute
 
 // With exactly the rights that the chart renders, the proxy serves from its cache, and the
-// apiserver denies none of its own requests. The proxy uses all rights to learn about its upstream.
+// apiserver denies none of the proxy's own requests. These include the requests by which the proxy
+// finds out about its upstream.
 func TestRightsSuffice(t *testing.T) {
 	w := sharedWorld(t)
-	w.audit.SkipT(t) // other tests are denied things on purpose
+	w.audit.SkipT(t) // other tests cause denials on purpose
 	caches := t.TempDir()
 	p := w.proxyWithRights(t, fmt.Sprintf(`
 cachedResources: [pods, events, deployments.apps, widgets.example.com]
 persistence: {type: none}
 config: {cache: {persistence: {directory: %s}}}`, caches))
 	w.readThrough(t, p)
-	if err := p.Stop(); err != nil { // which saves
+	if err := p.Stop(); err != nil { // Stop makes the proxy save its caches
 		t.Fatal(err)
 	}
 	if saved, _ := filepath.Glob(filepath.Join(caches, "*.cache")); len(saved) == 0 {
@@ -70,7 +71,8 @@ config: {cache: {persistence: {directory: %s}}}`, caches))
 	}
 }
 
-// The proxy does not cache other resources, and forwards requests for them as their client.
+// The proxy does not cache other resources. It forwards requests for them with the client's
+// identity.
 func TestRightsAreNoMore(t *testing.T) {
 	w := sharedWorld(t)
 	p := w.proxyWithRights(t, `{cachedResources: [pods], persistence: {type: none}}`)
@@ -84,8 +86,8 @@ func TestRightsAreNoMore(t *testing.T) {
 	}
 }
 
-// proxyWithRights applies the objects that give the proxy its rights. It starts a proxy with the
-// service account's token and the rendered configuration, except for addresses and certificate.
+// proxyWithRights applies the objects that give the proxy its rights. Then it starts a proxy with
+// the service account's token and the rendered configuration, except for addresses and certificate.
 func (w *world) proxyWithRights(t *testing.T, values string) *cluster.Proxy {
 	t.Helper()
 	all := render(t, parseValues(t, values))
@@ -94,7 +96,7 @@ func (w *world) proxyWithRights(t *testing.T, values string) *cluster.Proxy {
 			t.Fatal(err)
 		}
 	}
-	// These are the rights that the proxy needs to start, from all kinds of bindings.
+	// The proxy needs these rights to start. They come from all kinds of bindings.
 	w.awaitRights(t, proxyIdentity,
 		authorizationv1.ResourceAttributes{Verb: "create", Group: "authentication.k8s.io", Resource: "tokenreviews"},
 		authorizationv1.ResourceAttributes{Verb: "watch", Resource: "pods"},
@@ -115,7 +117,7 @@ func (w *world) proxyWithRights(t *testing.T, values string) *cluster.Proxy {
 	})
 }
 
-// awaitRights waits until the apiserver knows of rights.
+// awaitRights waits until the apiserver knows a user's rights.
 func (w *world) awaitRights(t *testing.T, user string, rights ...authorizationv1.ResourceAttributes) {
 	t.Helper()
 	if err := w.api.AwaitRights(t.Context(), user, rights...); err != nil {
@@ -123,7 +125,7 @@ func (w *world) awaitRights(t *testing.T, user string, rights ...authorizationv1
 	}
 }
 
-// token is one of a service account, as the kubelet gets it.
+// token returns a token of a service account, like the one that the kubelet gets.
 func (w *world) token(t *testing.T, name string) string {
 	t.Helper()
 	request, err := w.admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -133,7 +135,8 @@ func (w *world) token(t *testing.T, name string) string {
 	return request.Status.Token
 }
 
-// clientConfig returns the configuration of a client with its own rights and token, for the proxy.
+// clientConfig returns the configuration of a client of the proxy. The client has a token and
+// rights of its own.
 func (w *world) clientConfig(t *testing.T, p *cluster.Proxy) *rest.Config {
 	t.Helper()
 	for _, o := range parseObjects(t, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: reader, namespace: proxies}}`) {
@@ -152,8 +155,7 @@ func (w *world) clientConfig(t *testing.T, p *cluster.Proxy) *rest.Config {
 	return c
 }
 
-// client returns a client with the right to read. The apiserver learns about the right after a
-// moment.
+// client returns a client that may read. The apiserver learns of this right after a moment.
 func (w *world) client(t *testing.T, p *cluster.Proxy) *kubernetes.Clientset {
 	t.Helper()
 	config := w.clientConfig(t, p)

@@ -9,8 +9,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// A name in one list bounds the right to impersonate: an empty list beside it grants nothing.
-// Without any name, the right has no bound.
+// If any list contains a name, the right to impersonate is limited to the names, and an empty list
+// grants nothing. If no list contains a name, the right is unlimited.
 func TestImpersonationIsBounded(t *testing.T) {
 	for lists, want := range map[string]map[string][]string{
 		``:                                       {"users": nil, "groups": nil, "serviceaccounts": nil},

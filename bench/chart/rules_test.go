@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// alerts returns the rules of the chart's file. Prometheus can load this file as it is.
+// alerts returns the rules in the chart's file. Prometheus can load this file directly.
 func alerts(t *testing.T) []rulefmt.Rule {
 	t.Helper()
 	path := filepath.Join(chartDir(), "alerts", "watchproxy.yaml")
@@ -32,16 +32,16 @@ func alerts(t *testing.T) []rulefmt.Rule {
 	return all
 }
 
-// course has some series, with a sample a minute, and the time at which an alert first fires. A
-// series uses the notation of Prometheus' own tests: 1x5 is six samples of 1, and 0+2x3 is 0, 2, 4,
-// 6.
+// course is a set of series, with a sample a minute, and the time at which an alert first fires.
+// The series use the notation of Prometheus' own tests: 1x5 is six samples of 1, and 0+2x3 is 0, 2,
+// 4, 6.
 type course struct {
 	series string
 	fires  time.Duration
-	of     string // a label of what fires
+	of     string // a label of the firing alert
 }
 
-// feed has the labels of a cache's series.
+// feed is the labels of a cache's series.
 const feed = `job="watchproxy",instance="a",group="",version="v1",resource="pods"`
 
 var courses = map[string]course{
@@ -138,8 +138,8 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// This is a proxy at work for two hours, with some relists, some errors, and a changing number of
-// watches.
+// No alert fires for a proxy that works for two hours with some relists, some errors, and a
+// changing number of watches.
 func TestAlertsAreQuiet(t *testing.T) {
 	prometheus := newPrometheus(t, `
 		up{job="watchproxy",instance="a"} 1x120
@@ -174,7 +174,7 @@ func TestAlertsAreQuiet(t *testing.T) {
 	}
 }
 
-// engine is Prometheus' own, with some series.
+// engine is Prometheus' own rules engine, with some series.
 type engine struct {
 	query rules.QueryFunc
 	rules map[string]*rules.AlertingRule
@@ -193,7 +193,8 @@ func newPrometheus(t *testing.T, series string) *engine {
 	return &engine{rules.EngineQueryFunc(e, storage), map[string]*rules.AlertingRule{}}
 }
 
-// eval evaluates a rule and returns the firing alerts. The time must increase from call to call.
+// eval evaluates a rule and returns the firing alerts. The time must increase from one call to the
+// next.
 func (e *engine) eval(t *testing.T, r rulefmt.Rule, at time.Duration) (firing []*rules.Alert) {
 	t.Helper()
 	rule, ok := e.rules[r.Alert]

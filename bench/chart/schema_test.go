@@ -15,7 +15,7 @@ import (
 	"github.com/watchproxy/watchproxy/config"
 )
 
-// The chart refuses an impossible value with a message that names the field and its correct values.
+// The chart refuses an invalid value with a message that names the field and the valid values.
 func TestBadValues(t *testing.T) {
 	for values, want := range map[string]string{
 		`{replica: 3}`:                                       `additional properties 'replica' not allowed`,
@@ -110,8 +110,8 @@ func sidecarWith(more string) string {
 	return `{kind: Sidecar, service: {enabled: false}, serviceAccount: {create: false, name: a}, ` + more + `}`
 }
 
-// The schema of config has all fields of ProxyConfiguration, except the fields that the chart
-// itself sets.
+// The schema of config has all fields of ProxyConfiguration except those that the chart itself
+// sets.
 func TestSchemaHasAllOfTheConfiguration(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(chartDir(), "values.schema.json"))
 	if err != nil {
@@ -132,7 +132,7 @@ type schemaNode struct {
 	Additional any                   `json:"additionalProperties"`
 }
 
-// compareFields compares a schema with its type.
+// compareFields compares a schema with its Go type.
 func compareFields(t *testing.T, path string, is schemaNode, of reflect.Type, without ...string) {
 	t.Helper()
 	for of.Kind() == reflect.Pointer {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// embedded renders an application's chart that depends on this one.
+// embedded renders the chart of an application that depends on this chart.
 func embedded(t *testing.T, values map[string]any) objects {
 	t.Helper()
 	application, err := loader.Load("testdata/application")
@@ -18,7 +18,7 @@ func embedded(t *testing.T, values map[string]any) objects {
 		t.Fatal(err)
 	}
 	application.AddDependency(loadChart(t))
-	values["enabled"] = true // the dependency's condition
+	values["enabled"] = true // the condition of the dependency
 	r, err := template(application, map[string]any{"watchproxy": values})
 	if err != nil {
 		t.Fatal(err)
@@ -26,8 +26,8 @@ func embedded(t *testing.T, values map[string]any) objects {
 	return parseObjects(t, r.Manifest)
 }
 
-// For every address of the sidecar, all mounts of its pod exist. Its container fits a restricted
-// namespace, independent of the application's own settings.
+// For every address of the sidecar, all mounts exist in its pod. The container is allowed in a
+// restricted namespace, whatever the application's own settings are.
 func TestSidecarPods(t *testing.T) {
 	for _, name := range []string{"values-sidecar", "sidecarsilent", "sidecarmonitored"} {
 		t.Run(name, func(t *testing.T) {

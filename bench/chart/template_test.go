@@ -27,7 +27,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// The proxy accepts the configuration of each combination, and the configuration fits the pod.
+// The proxy accepts the configuration of each combination, and the pod matches the configuration.
 func TestConfigurations(t *testing.T) {
 	for name, values := range combinations(t) {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func checkPod(t *testing.T, pod corev1.PodSpec, c *config.ProxyConfiguration) {
 	if container.Lifecycle != nil {
 		pause = container.Lifecycle.PreStop.Sleep.Seconds
 	}
-	const grace = 2 // seconds in which connections may finish after the drain
+	const grace = 2 // time in seconds for connections to finish after the drain
 	least := pause + int64(math.Ceil(c.Drain.Seconds())) + grace
 	if got := *pod.TerminationGracePeriodSeconds; got < least {
 		t.Errorf("the pod is killed after %d s, but may take %d to drain", got, least)
@@ -85,7 +85,7 @@ func checkPod(t *testing.T, pod corev1.PodSpec, c *config.ProxyConfiguration) {
 	}
 }
 
-// The checksum of the pods changes with the configuration only.
+// The checksum in the pods' template changes only if the configuration does.
 func TestChecksumRollsPods(t *testing.T) {
 	const annotation = "checksum/config"
 	checksum := func(values string) string {
@@ -129,7 +129,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// An alert can be omitted. The other alerts get the labels and the job of the monitor.
+// An alert can be left out. The other alerts get the labels and the job of the monitor.
 func TestPrometheusRule(t *testing.T) {
 	rule := render(t, combinations(t)["monitored"]).one(t, "PrometheusRule")
 	text, err := yaml.Marshal(rule.Object)

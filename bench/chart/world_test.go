@@ -38,7 +38,8 @@ func newWorld(tb testing.TB) *world {
 	w.admin, w.dynamic = w.api.Client(), w.api.Dynamic()
 	ctx, cancel := context.WithTimeout(tb.Context(), limit)
 	defer cancel()
-	// In this namespace the apiserver refuses pods that violate Kubernetes' strictest standard.
+	// In this namespace the apiserver refuses pods that violate Kubernetes' strictest security
+	// standard.
 	restricted := map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: restricted}}
 	if _, err := w.admin.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
@@ -51,7 +52,7 @@ func newWorld(tb testing.TB) *world {
 	return w
 }
 
-// define makes the custom resources and waits until they are served.
+// define creates the custom resources and waits until the apiserver serves them.
 func (w *world) define(ctx context.Context, tb testing.TB) error {
 	tb.Helper()
 	files, err := filepath.Glob("testdata/crds/*.yaml")
@@ -91,7 +92,7 @@ func established(crd *unstructured.Unstructured) bool {
 	return false
 }
 
-// apply applies an object, strictly, or pretends to.
+// apply applies an object with strict validation, or only simulates it.
 func (w *world) apply(ctx context.Context, o *unstructured.Unstructured, dryRun ...string) error {
 	gvk := o.GroupVersionKind()
 	mapping, err := w.mapping.RESTMapping(gvk.GroupKind(), gvk.Version)
