@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 	"time"
-	_ "time/tzdata" // CronJob.spec.timeZone is validated against it
+	_ "time/tzdata" // to validate CronJob.spec.timeZone
 
 	"github.com/spf13/pflag"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -27,8 +27,8 @@ import (
 // connections are cut. Watches never finish by themselves.
 const shutdownGrace = 300 * time.Millisecond
 
-// With auditPolicy the audit log has each request and its outcome, but no bodies. A watch gives one
-// line at its start and one at its end; any other request gives one line.
+// auditPolicy makes the audit log contain each request and its outcome, but no bodies. A watch
+// causes one line at its start and one at its end; any other request causes one line.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -36,8 +36,8 @@ rules:
 - level: Metadata
 `
 
-// runAPIServer serves until ctx ends. It does what the kube-apiserver command does. Unlike the
-// command, it takes a listener, a context and a destination for the log.
+// runAPIServer serves until ctx ends. It does the same as the command kube-apiserver, but takes a
+// listener, a context and a destination for the log.
 func runAPIServer(ctx context.Context, dir *stateDir, ln *listener, etcdEndpoint string, opts options) error {
 	flags, err := apiServerFlags(dir, ln, etcdEndpoint, opts)
 	if err != nil {
@@ -59,7 +59,7 @@ func runAPIServer(ctx context.Context, dir *stateDir, ln *listener, etcdEndpoint
 	defer logs.FlushLogs()
 	klog.OsExit = func(int) {
 		if ctx.Err() != nil {
-			select {} // an interrupted start hook reports a fatal error; the orderly stop goes on
+			select {} // an interrupted start hook reports a fatal error; block here, so that the orderly stop goes on
 		}
 		os.Exit(1)
 	}
@@ -84,9 +84,9 @@ func runAPIServer(ctx context.Context, dir *stateDir, ln *listener, etcdEndpoint
 	return app.Run(ctx, completed)
 }
 
-// cutUntil cuts the server's connections after a grace, until it has stopped. One cut is not
-// enough: before it stops listening, the server opens connections to itself, and then waits a
-// minute until the last connection is idle.
+// cutUntil waits for the grace period and then cuts the server's connections repeatedly until it
+// has stopped. One cut is not enough: before the server stops listening, it opens connections to
+// itself, and then waits for up to a minute until the last connection is idle.
 func cutUntil(stopped <-chan struct{}, ln *listener, grace time.Duration) {
 	select {
 	case <-time.After(grace):
@@ -122,13 +122,13 @@ func apiServerFlags(dir *stateDir, ln *listener, etcdEndpoint string, opts optio
 		"--disable-admission-plugins=ServiceAccount",
 		"--allow-privileged=true",
 
-		// The default is an address of this machine that other machines can reach.
+		// The default is an address of this machine that is reachable from other machines.
 		"--bind-address=" + ln.ip().String(),
 		"--advertise-address=127.0.0.1",
 		"--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=10.0.0.0/24",
 
-		// The default prefers a node's Hostname, which no resolver of this machine knows.
+		// The default prefers a node's Hostname, which this machine cannot resolve.
 		"--kubelet-preferred-address-types=InternalIP",
 	}
 	if opts.auditLog != "" {
@@ -139,7 +139,7 @@ func apiServerFlags(dir *stateDir, ln *listener, etcdEndpoint string, opts optio
 			"--audit-log-path="+opts.auditLog,
 			"--audit-policy-file="+dir.file("audit-policy.yaml"),
 			"--audit-log-mode=blocking",
-			"--audit-log-maxsize=1024") // MB, then it is rotated away from its reader
+			"--audit-log-maxsize=1024") // in MB; a larger log would be rotated while tests read it
 	}
 	return append(flags, opts.extra...), nil
 }
@@ -160,8 +160,8 @@ func parseAPIServerFlags(o *apiserveroptions.ServerRunOptions, args []string) er
 	return nil
 }
 
-// startLog sends the log to standard error: errors only, unless -v asks for more. At the usual
-// level, every start writes a hundred lines about removed versions and about gRPC connections.
+// startLog sends the log to standard error. Only errors are logged unless -v asks for more. At the
+// usual level, every start logs a hundred lines about removed versions and gRPC connections.
 func startLog(o *logsapi.LoggingConfiguration, gate featuregate.FeatureGate) error {
 	var out io.Writer = os.Stderr
 	if o.Verbosity == 0 {
@@ -170,8 +170,8 @@ func startLog(o *logsapi.LoggingConfiguration, gate featuregate.FeatureGate) err
 	return logsapi.ValidateAndApplyWithOptions(o, &logsapi.LoggingOptions{ErrorStream: out, InfoStream: out}, gate)
 }
 
-// errorsOnly drops klog's info messages and warnings. A message in klog's text format is written in
-// one piece and begins with its severity's letter.
+// errorsOnly drops klog's info messages and warnings. klog's text format begins each message with
+// the letter of its severity, and klog writes each message in one call.
 type errorsOnly struct{ io.Writer }
 
 func (w errorsOnly) Write(message []byte) (int, error) {

@@ -9,14 +9,14 @@ import (
 	"os"
 )
 
-// credentials is what an admin client needs besides the address.
+// credentials is what an admin client needs in addition to the address.
 type credentials struct {
 	caPEM []byte
 	token string
 }
 
-// loadCredentials leaves in dir every key, certificate and token that the apiserver is started
-// with.
+// loadCredentials makes sure that dir contains all keys, certificates and tokens with which the
+// apiserver is started.
 func loadCredentials(dir *stateDir, listenIP net.IP, tokenFile string) (credentials, error) {
 	ca, err := loadAuthority(dir)
 	if err != nil {
@@ -47,8 +47,8 @@ func loadAdminToken(dir *stateDir) (string, error) {
 	return token, dir.write("admin.token", []byte(token), 0o600)
 }
 
-// writeTokens merges admin and the users of tokenFile into the one token file that the apiserver
-// takes.
+// writeTokens writes a token file with the admin and the users of tokenFile, because the apiserver
+// accepts only one.
 func writeTokens(dir *stateDir, adminToken, tokenFile string) error {
 	records := [][]string{{adminToken, "admin", "admin", "system:masters"}}
 	if tokenFile != "" {

@@ -8,17 +8,19 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// etcdQuota is the size, in bytes, at which etcd refuses writes: the largest that etcd recommends.
+// etcdQuota is the size, in bytes, above which etcd refuses writes. It is the largest size that
+// etcd recommends.
 const etcdQuota = 8 << 30
 
-// etcd is a cluster of one member, reachable on loopback only. Its zero value is none at all.
+// etcd is a cluster of one member, reachable on loopback only. The zero value means that there is
+// none.
 type etcd struct{ *embed.Etcd }
 
-// startEtcd returns when the member answers clients.
+// startEtcd returns when the member is ready to answer clients.
 func startEtcd(ctx context.Context, dir *stateDir) (etcd, error) {
 	client := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
-	// A cluster of one member has no peers. It needs a peer address, but no process dials or serves
-	// this address.
+	// A cluster of one member has no peers. It needs a peer address, but nothing listens on this
+	// address or connects to it.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}
 
 	cfg := embed.NewConfig()
@@ -29,12 +31,12 @@ func startEtcd(ctx context.Context, dir *stateDir) (etcd, error) {
 	cfg.AdvertisePeerUrls = []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.QuotaBackendBytes = etcdQuota
-	// The kernel holds the written data, so the data outlives even a killed process. It need not
-	// outlive the machine: this is a test upstream. fsync would only slow down writes, and their
-	// timing would depend on the disk.
+	// Even if the process is killed, the kernel still writes the data. They need not survive a
+	// crash of the machine, because this is only for tests. fsync would slow down writes and make
+	// their timing depend on the disk.
 	cfg.UnsafeNoFsync = true
 	cfg.LogOutputs = []string{embed.StdErrLogOutput}
-	cfg.LogLevel = "panic" // an orderly stop logs errors; an error that matters comes out of Err or the apiserver
+	cfg.LogLevel = "panic" // an orderly stop logs errors; real errors show in Err or in the apiserver
 	cfg.EnableGRPCGateway = false
 
 	server, err := embed.StartEtcd(cfg)
@@ -53,7 +55,7 @@ func startEtcd(ctx context.Context, dir *stateDir) (etcd, error) {
 	}
 }
 
-// failed delivers why etcd stopped by itself.
+// failed returns a channel with the reason why etcd stopped by itself.
 func (e etcd) failed() <-chan error {
 	if e.Etcd == nil {
 		return nil

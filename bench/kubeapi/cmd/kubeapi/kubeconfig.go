@@ -5,8 +5,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// writeKubeconfig writes admin.kubeconfig, which stands on its own: it holds the CA and the token,
-// not their paths.
+// writeKubeconfig writes admin.kubeconfig. The file contains the CA and the token themselves, not
+// their paths.
 func writeKubeconfig(dir *stateDir, server string, creds credentials) error {
 	const name = "kubeapi"
 	content, err := clientcmd.Write(clientcmdapi.Config{

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// listener is the apiserver's listening socket. It remembers the connections that it accepts. So a
-// shutdown can cut the connections of watches; the apiserver itself would wait a minute for them.
+// listener is the apiserver's listening socket. It keeps track of its connections, so that a
+// shutdown can cut the connections of watches. The apiserver itself would wait a minute for them.
 type listener struct {
 	*net.TCPListener
 
@@ -58,9 +58,9 @@ func listenPort(ip netip.Addr, port uint16) (*net.TCPListener, error) {
 	return net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, port)))
 }
 
-// listenFreePort chooses a port below those that Linux hands out to outgoing connections (32768 and
-// up). So no other process takes the port by accident while the server is down, and a restart on
-// the same port succeeds.
+// listenFreePort chooses a port below those that Linux uses for outgoing connections (32768 and
+// above). So other processes do not take the port by accident while the server is down, and a
+// restart on the same port succeeds.
 func listenFreePort(ip netip.Addr) (*net.TCPListener, error) {
 	const first, end, tries = 20000, 32768, 100
 	for range tries {
@@ -89,7 +89,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// cut closes every accepted connection that is still open.
+// cut closes all open connections.
 func (l *listener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +98,7 @@ func (l *listener) cut() {
 	}
 }
 
-// conn is a connection that its listener forgets when it is closed.
+// conn is an accepted connection. When it is closed, it is removed from its listener.
 type conn struct {
 	*net.TCPConn
 	listener *listener

@@ -4,39 +4,39 @@
 //	kubeapi --dir DIR [--listen 127.0.0.1:6443] [--token-file FILE] [--audit-log FILE] [--etcd URL]
 //	    [--shutdown-grace 300ms] [-- kube-apiserver flags]
 //
-// When the server is ready, it prints one line on standard output, and no other output follows:
+// When the server is ready, it prints one line on standard output, and nothing else afterwards:
 //
 //	kubeapi ready: https://127.0.0.1:6443
 //
 // "Ready" means that /readyz is ok and the namespace "default" exists. etcd and the apiserver log
-// to standard error. They log errors only, unless a flag such as "-- -v=2" asks for more.
+// to standard error. They log only errors, unless a flag such as "-- -v=2" asks for more.
 //
 // # The directory
 //
-// All state lives in DIR. After an orderly stop or a SIGKILL, a second start on the same DIR finds
-// the same objects, certificates and tokens. A second process on the same DIR is refused.
+// All state is in DIR. After an orderly stop or a SIGKILL, another start with the same DIR finds
+// the same objects, certificates and tokens. While a process uses DIR, a second process is refused.
 //
 //	admin.kubeconfig  for kubectl and client-go; the user admin of group system:masters
 //	admin.token       that user's bearer token
-//	ca.crt, ca.key    signs the server's certificate and is the CA for client certificates: sign one with the user as
-//	                  common name and the groups as organizations, and the server knows its bearer
+//	ca.crt, ca.key    the CA for the server's certificate and for client certificates. The common name of a
+//	                  client certificate is the user, its organizations are the groups.
 //	etcd/             etcd's data
-//	etcd.url          where etcd listens, for --etcd of further apiservers; not with --etcd itself
+//	etcd.url          etcd's address, for --etcd of further apiservers; missing if --etcd is set here
 //	apiserver.crt, apiserver.key, sa.key, tokens.csv, audit-policy.yaml, lock   used by the server itself
 //
 // # What differs from a production apiserver
 //
-// RBAC is on. Admission is the default one, except that the plugin ServiceAccount is off: no
-// controller creates service accounts here, so with that plugin a pod could not be created. The
+// RBAC is on. Admission is the default one, except that the plugin ServiceAccount is off. With that
+// plugin, pods could not be created, because no controller creates service accounts here. The
 // endpoints of the service "kubernetes" are not reconciled, because they could only be loopback
-// addresses. etcd does not fsync. A SIGTERM or SIGINT cuts the open watches after a short grace
-// (--shutdown-grace) instead of draining them for a minute. All other settings, including the watch
-// cache's timings, are as shipped. Flags after "--" go to the apiserver and take precedence over
-// the flags set here.
+// addresses. etcd does not fsync. After a SIGTERM or SIGINT, open watches are cut after a short
+// grace period (--shutdown-grace) instead of being drained for a minute. All other settings,
+// including the timings of the watch cache, are the defaults. Flags after "--" go to the apiserver
+// and override the flags that kubeapi sets.
 //
-// A Node's status can hold an InternalIP and a daemonEndpoints.kubeletEndpoint.port. The apiserver
-// then uses this address over HTTPS for logs, exec, attach and port-forward. It does not verify the
-// kubelet's certificate, so any test server can act as a kubelet.
+// A Node's status can contain an InternalIP and a daemonEndpoints.kubeletEndpoint.port. The
+// apiserver uses this address over HTTPS for logs, exec, attach and port-forward. It does not
+// verify the kubelet's certificate, so any test server can act as a kubelet.
 package main
 
 import (
@@ -59,7 +59,7 @@ func main() {
 	}
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-		// From here on a second signal ends the process at once.
+		// From now on, a second signal ends the process immediately.
 		context.AfterFunc(ctx, stop)
 		err = run(ctx, opts)
 	}
@@ -69,8 +69,8 @@ func main() {
 	}
 }
 
-// run starts etcd, then the apiserver, and stops them in the opposite order when ctx ends. It
-// returns nil only after an orderly stop that ctx asked for.
+// run starts etcd and then the apiserver, and stops them in reverse order when ctx ends. It returns
+// nil only after an orderly stop that was caused by the end of ctx.
 func run(ctx context.Context, opts options) error {
 	dir, err := openStateDir(opts.dir)
 	if err != nil {
@@ -117,18 +117,18 @@ func run(ctx context.Context, opts options) error {
 	case <-stopped:
 		own.close()
 	case <-time.After(opts.grace + shutdownLimit):
-		// An apiserver that is interrupted during its start can wait for its own hooks without end.
-		// etcd would in turn wait for the apiserver to hang up. etcd's data are as safe now as at
-		// any other moment.
+		// If an apiserver is interrupted during its start, it may wait forever for its own hooks.
+		// Then etcd would wait forever for the apiserver to disconnect. So exit now: etcd's data
+		// are as safe as at any other time.
 	}
 	return stoppedOr(ctx, err)
 }
 
-// shutdownLimit is how long the apiserver may take to stop once its connections are cut.
+// shutdownLimit is the time that the apiserver gets to stop after its connections are cut.
 const shutdownLimit = 3 * time.Second
 
 // watchOver calls announce when ready delivers nil. It returns when ctx ends, or with the first
-// error of any channel. It puts a value that it received from stopped back.
+// error from any channel. If it receives a value from stopped, it puts the value back.
 func watchOver(ctx context.Context, ready, etcdFailed <-chan error, stopped chan error, announce func()) error {
 	for {
 		select {
@@ -152,7 +152,7 @@ func watchOver(ctx context.Context, ready, etcdFailed <-chan error, stopped chan
 	}
 }
 
-// stoppedOr returns nil if ctx has ended, because the end of ctx causes any failure after it.
+// stoppedOr returns nil if ctx has ended, because failures after that are consequences of it.
 // Otherwise it returns err.
 func stoppedOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

@@ -20,13 +20,13 @@ Runs a real kube-apiserver and etcd in one process, on loopback, for tests.
   --shutdown-grace D  how long requests may go on after a signal before they are cut (default 300ms)
 `
 
-// options is the command line.
+// options holds the flags and arguments.
 type options struct {
 	dir       string
 	listen    string
-	tokenFile string // empty: no users besides admin
+	tokenFile string // empty: no users except admin
 	auditLog  string // empty: no audit log
-	etcd      string // empty: one of its own
+	etcd      string // URL; empty: its own etcd
 	grace     time.Duration
 	extra     []string
 }

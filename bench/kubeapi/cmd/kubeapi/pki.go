@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// validity is the validity of every certificate made here, into the past and into the future: a
-// test may change its clock.
+// validity is the time for which every certificate is valid, counted both back and forward from its
+// creation, because tests may change their clock.
 const validity = 10 * 365 * 24 * time.Hour
 
-// authority is the CA that both sides of the apiserver trust: it signs the server's own certificate
-// and vouches for client certificates.
+// authority is the CA that the apiserver and its clients trust. It signs the server's certificate
+// and client certificates.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	pem  []byte // cert
+	pem  []byte // cert in PEM
 }
 
-// loadAuthority reads the CA from dir, or makes it on the first start.
+// loadAuthority reads the CA from dir, or creates it at the first start.
 func loadAuthority(dir *stateDir) (*authority, error) {
 	certPEM, err := dir.read("ca.crt")
 	if err != nil {
@@ -80,8 +80,8 @@ func newAuthority(dir *stateDir) (*authority, error) {
 	return a, dir.write("ca.crt", a.pem, 0o644)
 }
 
-// writeServingPair signs a certificate for every name a client on this machine may use and writes
-// it and its key as apiserver.crt and apiserver.key.
+// writeServingPair creates a certificate for every name that a client on this machine may use. It
+// writes the certificate and its key as apiserver.crt and apiserver.key.
 func (a *authority) writeServingPair(dir *stateDir, listenIP net.IP) error {
 	template, err := newTemplate("kube-apiserver")
 	if err != nil {
@@ -105,8 +105,8 @@ func (a *authority) writeServingPair(dir *stateDir, listenIP net.IP) error {
 	return dir.write("apiserver.crt", encodeCertificate(der), 0o644)
 }
 
-// keepServiceAccountKey makes the key that signs service account tokens, unless an earlier start
-// has made it.
+// keepServiceAccountKey creates the key that signs service account tokens, unless it exists from an
+// earlier start.
 func keepServiceAccountKey(dir *stateDir) error {
 	if kept, err := dir.read("sa.key"); err != nil || kept != nil {
 		return err

@@ -15,8 +15,8 @@ const (
 	readinessLimit = 3 * time.Minute
 )
 
-// waitReady returns nil when the server at url is ready and pods can be created: /readyz alone does
-// not tell whether the namespace "default" has been made yet.
+// waitReady returns nil when the server at url is ready and pods can be created. /readyz is not
+// enough, because it does not show whether the namespace "default" exists yet.
 func waitReady(ctx context.Context, url string, creds credentials) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(creds.caPEM)

@@ -9,9 +9,8 @@ import (
 	"syscall"
 )
 
-// stateDir is the directory that holds everything that outlives the process. It is locked while a
-// process uses it: otherwise etcd would wait without end for another process's lock on its
-// database.
+// stateDir is the directory for everything that survives the process. A process locks it. Otherwise
+// etcd would wait forever for the lock that another process has on its database.
 type stateDir struct {
 	path string // absolute
 	lock *os.File
@@ -39,13 +38,13 @@ func openStateDir(path string) (*stateDir, error) {
 	return &stateDir{path: path, lock: lock}, nil
 }
 
-// close lets another process use the directory. The kernel does the same for a process that was
-// killed.
+// close unlocks the directory for other processes. If a process is killed, the kernel does the
+// same.
 func (d *stateDir) close() { d.lock.Close() }
 
 func (d *stateDir) file(name string) string { return filepath.Join(d.path, name) }
 
-// read returns the named file's content, and nil if it does not exist.
+// read returns the named file's content, or nil if the file does not exist.
 func (d *stateDir) read(name string) ([]byte, error) {
 	b, err := os.ReadFile(d.file(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,14 +53,14 @@ func (d *stateDir) read(name string) ([]byte, error) {
 	return b, err
 }
 
-// write replaces the named file at once or not at all, so that a start after a SIGKILL never reads
-// half a file.
+// write replaces the named file atomically, so that a start after a SIGKILL never reads a partial
+// file.
 func (d *stateDir) write(name string, content []byte, mode fs.FileMode) error {
 	tmp, err := os.CreateTemp(d.path, name+".*")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // fails after the rename, which is fine
+	defer os.Remove(tmp.Name()) // fails after the rename, as it should
 	_, err = tmp.Write(content)
 	if err = errors.Join(err, tmp.Chmod(mode), tmp.Close()); err != nil {
 		return err

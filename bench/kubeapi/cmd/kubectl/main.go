@@ -1,10 +1,10 @@
-// Command kubectl is kubectl as its own project builds it, from the same module as the apiserver.
+// Command kubectl is the standard kubectl, built from the same module as the apiserver.
 package main
 
 import (
 	"os"
 
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // the auth plugins that a kubeconfig may name
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // auth plugins that a kubeconfig may name
 	"k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
 	"k8s.io/kubectl/pkg/cmd"
@@ -12,8 +12,8 @@ import (
 )
 
 func main() {
-	// The verbosity counts while the command is still being built, when plugins and .kuberc are
-	// read.
+	// Set the verbosity first, because plugins and .kuberc are read while the command is being
+	// built.
 	_, err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
 	util.CheckErr(err)
 	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
