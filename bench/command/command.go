@@ -15,8 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// New returns a command that takes flags and no arguments. Its help shows the flags in their order.
-// The command runs if the flags are valid.
+// New returns a command that has flags but no arguments. Its help shows the flags in the order of
+// their definition. The command runs if valid returns nil.
 func New(use, short, long string, valid func() error, run func(context.Context) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long,
@@ -34,8 +34,8 @@ func ProxyFlag(cmd *cobra.Command, path *string) {
 	cmd.Flags().StringVar(path, "watchproxy", filepath.Join(cluster.Root(), "bin", "watchproxy"), "`FILE` to run as the proxy")
 }
 
-// Run is the main of a command. On the first signal the command cleans up. A second signal ends it
-// at once, unless the signal is a soft one.
+// Run is the main function of a command. After the first signal the command cleans up and ends. A
+// second signal ends it immediately, unless the signal is one of soft.
 func Run(cmd *cobra.Command, soft ...os.Signal) {
 	ctx, stop := signal.NotifyContext(context.Background(), append(soft, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)...)
 	context.AfterFunc(ctx, func() {

@@ -24,15 +24,15 @@ import (
 //go:embed attacks.js
 var attacks string
 
-// rebound is a name that first leads to a hostile page. After the page is loaded, the owner's name
-// server makes the name point to loopback.
+// rebound is a host name that first leads to a hostile page. After the page is loaded, its owner's
+// name server makes the name point to loopback.
 const rebound = "rebound.example"
 
 // siege is a cluster with one object to steal and one to change.
 type siege struct {
 	client kubernetes.Interface
-	marker string // only the cluster knows it
-	victim string // the resourceVersion of what is to be spoilt
+	marker string // a secret text that exists only in the cluster
+	victim string // the resourceVersion of the object to change
 }
 
 func besiege(t *testing.T, api *cluster.APIServer) *siege {
@@ -71,7 +71,7 @@ func (s *siege) written(t *testing.T) (names []string) {
 	return names
 }
 
-// attack makes a page of one origin try all attacks on another origin.
+// attack loads a page from one origin, which tries all attacks on another origin.
 func attack(ctx context.Context, t *testing.T, page, target, tag string) map[string]string {
 	t.Helper()
 	run(ctx, t, "open "+page, chromedp.Navigate(page))
@@ -79,7 +79,7 @@ func attack(ctx context.Context, t *testing.T, page, target, tag string) map[str
 	return run(ctx, t, "attack "+target, chromedp.Evaluate[map[string]string](script, chromedp.EvalAwaitPromise))
 }
 
-// hostile serves an empty page to every client under any host name.
+// hostile serves an empty page under every host name.
 func hostile(t *testing.T) (port string) {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -94,7 +94,7 @@ func hostile(t *testing.T) (port string) {
 func trusting(t *testing.T, api *cluster.APIServer) (address string) {
 	t.Helper()
 	config := api.RESTConfig()
-	config.NextProtos = []string{"http/1.1"} // HTTP/2 has no WebSockets
+	config.NextProtos = []string{"http/1.1"} // WebSockets need HTTP/1.1
 	transport, err := rest.TransportFor(config)
 	if err != nil {
 		t.Fatal(err)
@@ -113,8 +113,8 @@ func hostileBrowser(t *testing.T) context.Context {
 	return browser(t, chromedp.Flag("host-resolver-rules", "MAP *.example 127.0.0.1"))
 }
 
-// Pages of other origins can neither read from the cluster nor write to it, with any attack and
-// under any name.
+// Pages of other origins can neither read from the cluster nor write to it, by any of the attacks
+// and under any host name.
 func TestHostilePages(t *testing.T) {
 	api := cluster.APIServerT(t, cluster.Options{})
 	proxy := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: api.Kubeconfig, Settings: "profiling: true\n"})
@@ -134,7 +134,7 @@ func TestHostilePages(t *testing.T) {
 			}
 		}
 	}
-	// The same-origin policy lets this page read, but it reads only refusals.
+	// The same-origin policy lets this page read the answers, but they are only refusals.
 	for i, target := range []string{proxy.URL, proxy.AdminURL} {
 		there := strings.Replace(target, "127.0.0.1", rebound, 1)
 		for name, learned := range attack(ctx, t, there, there, fmt.Sprint("rebound-", i)) {
@@ -143,7 +143,7 @@ func TestHostilePages(t *testing.T) {
 			}
 		}
 	}
-	// The browser sends beacons at any time.
+	// The browser may delay beacons.
 	for _, target := range []struct{ listener, reason string }{{"clients", "site"}, {"clients", "origin"}, {"clients", "host"}, {"admin", "site"}, {"admin", "host"}} {
 		cluster.Eventually(t, fmt.Sprint("refusals by ", target), func() bool {
 			return proxy.MetricsT(t).Sum("watchproxy_browser_refusals_total", `listener="`+target.listener+`"`, `reason="`+target.reason+`"`) > 0
@@ -156,7 +156,8 @@ func TestHostilePages(t *testing.T) {
 		t.Errorf("%v requests of pages were answered", now-before)
 	}
 
-	// A link from another site is refused with an explanation. A typed address is not refused.
+	// If a user follows a link from another site, the proxy refuses with an explanation. It does
+	// not refuse a typed address.
 	run(ctx, t, "open a page", chromedp.Navigate("http://evil.example"+port))
 	run(ctx, t, "follow a link", chromedp.Evaluate[chromedp.Void](fmt.Sprintf("location.href = %q", proxy.URL+"/version")))
 	until(ctx, t, `document.body?.innerText.includes("type the address into the browser")`)
@@ -164,7 +165,7 @@ func TestHostilePages(t *testing.T) {
 	until(ctx, t, `document.body.innerText.includes("gitVersion")`)
 }
 
-// The attacks are real: they succeed against a proxy without checks.
+// The attacks work: against a proxy without checks they succeed.
 func TestHostilePagesBite(t *testing.T) {
 	api := cluster.APIServerT(t, cluster.Options{})
 	s := besiege(t, api)

@@ -12,7 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// colours puts the page before a reader who prefers dark or light.
+// colours makes the browser prefer a dark or a light colour scheme.
 func colours(scheme string) chromedp.Action[cdp.Empty] {
 	return func(ctx context.Context, target *chromedp.Target) (cdp.Empty, error) {
 		preference := &emulation.MediaFeature{Name: "prefers-color-scheme", Value: scheme}
@@ -20,12 +20,12 @@ func colours(scheme string) chromedp.Action[cdp.Empty] {
 	}
 }
 
-// tree returns what assistive technology sees.
+// tree returns the accessibility tree, which assistive technology sees.
 func tree(ctx context.Context, target *chromedp.Target) (accessibility.GetFullAXTreeResult, error) {
 	return cdp.Call(ctx, target, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
 }
 
-// looks checks the page's colours and widths.
+// looks checks the page's colours and its layout at several widths.
 func looks(ctx context.Context, t *testing.T) {
 	grounds := map[string]string{}
 	for _, scheme := range []string{"light", "dark"} {
@@ -45,17 +45,17 @@ func looks(ctx context.Context, t *testing.T) {
 		if got := evaluate[int64](ctx, t, `document.documentElement.scrollWidth`); got > width {
 			t.Errorf("%d pixels wide, it is scrolled over %d", width, got)
 		}
-		// The page hides nothing to become narrow.
+		// The page does not hide any content to become narrow.
 		if got := evaluate[int](ctx, t, `[...document.querySelectorAll("tbody th, tbody td")].filter(e => e.getClientRects().length === 0).length`); got != 0 {
 			t.Errorf("%d pixels wide, %d cells are not shown", width, got)
 		}
 	}
 }
 
-// enough is the contrast of text that WCAG 2.2 requires (1.4.3, level AA).
+// enough is the minimum contrast of text according to WCAG 2.2 (1.4.3, level AA).
 const enough = 4.5
 
-// contrast is the ratio between the colours of an element's text and its background.
+// contrast computes the contrast between an element's text and its background.
 const contrast = `(() => {
 	const element = document.querySelector(%q);
 	const channels = (colour) => colour.match(/[\d.]+/g).map(Number);
@@ -67,8 +67,8 @@ const contrast = `(() => {
 	return (both[0] + 0.05) / (both[1] + 0.05);
 })()`
 
-// accessible checks the page's content for a screen reader: a table with headers of rows and
-// columns, at any width of the page.
+// accessible checks the page's content for a screen reader: at any width, it is a table with
+// headers for rows and columns.
 func accessible(ctx context.Context, t *testing.T) {
 	for _, width := range []int64{390, 1280} {
 		run(ctx, t, "resize", chromedp.EmulateViewport(width, 844))
@@ -96,5 +96,5 @@ func accessible(ctx context.Context, t *testing.T) {
 	}
 }
 
-// columns is the number of columns of the table of feeds.
+// columns is the number of columns in the table of feeds.
 const columns = 10

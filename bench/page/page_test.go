@@ -15,7 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// browser starts one with an empty profile. What its pages complain of fails the test.
+// browser starts a browser with an empty profile. Exceptions and console messages of its pages fail
+// the test.
 func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context {
 	t.Helper()
 	path := filepath.Join(cluster.Root(), "bin", "chromium")
@@ -24,7 +25,7 @@ func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path),
-		chromedp.NoSandbox, // which root may not use; the page is our own
+		chromedp.NoSandbox, // root may not use the sandbox, and the page is our own
 		chromedp.UserDataDir(t.TempDir()),
 		chromedp.WSURLReadTimeout(cluster.Limit),
 		chromedp.Flag("disable-dev-shm-usage", true),
@@ -33,7 +34,8 @@ func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context
 	t.Cleanup(release)
 	ctx, cancel := chromedp.NewContext(allocated)
 	t.Cleanup(cancel)
-	// The browser lives as long as the context of what is done first.
+	// The browser lives as long as the context of its first action, so that must not be a short
+	// one.
 	if err := chromedp.Listen(ctx, func(event any) { complain(t, event) }); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +53,7 @@ func complain(t *testing.T, event any) {
 	}
 }
 
-// run does something in the browser, in a bounded time.
+// run performs an action in the browser, with a time limit.
 func run[T any](ctx context.Context, t *testing.T, what string, action chromedp.Action[T]) T {
 	t.Helper()
 	bounded, cancel := context.WithTimeout(ctx, cluster.Limit)
@@ -68,7 +70,7 @@ func evaluate[T any](ctx context.Context, t *testing.T, expression string) T {
 	return run(ctx, t, expression, chromedp.Evaluate[T](expression))
 }
 
-// until waits for a JavaScript expression to be true.
+// until waits until a JavaScript expression is true.
 func until(ctx context.Context, t *testing.T, expression string) {
 	t.Helper()
 	const pause = 50 * time.Millisecond
@@ -79,7 +81,7 @@ func until(ctx context.Context, t *testing.T, expression string) {
 	}
 }
 
-// cell is the text of a feed's cell, by the resource and the column.
+// cell returns an expression for the text of a feed's cell, by resource and column.
 func cell(resource, column string) string {
 	return fmt.Sprintf(`[...document.querySelectorAll("#feeds tr")].find(r => r.firstChild.firstChild.textContent === %q)?.querySelector("[data-label='%s']").textContent`, resource, column)
 }
@@ -97,7 +99,7 @@ func TestPage(t *testing.T) {
 		t.Error("without feeds it does not say so")
 	}
 
-	// A feed appears, and follows what happens.
+	// A feed appears, and its figures follow the changes.
 	create(t, client, 3)
 	list(t, client)
 	until(ctx, t, cell("limitranges", "Objects")+` === "3"`)
@@ -119,7 +121,7 @@ func TestPage(t *testing.T) {
 		if got := evaluate[[]string](ctx, t, `performance.getEntriesByType("resource").map(e => new URL(e.name).host).filter(h => h !== location.host)`); len(got) != 0 {
 			t.Errorf("it loads from %v", got)
 		}
-		// Its policy lets no other script run.
+		// The page's content security policy prevents other scripts.
 		if evaluate[bool](ctx, t, `(() => { const s = document.createElement("script"); s.textContent = "window.intruder = true"; document.head.append(s); return "intruder" in window })()`) {
 			t.Error("a script that is not its own runs")
 		}

@@ -21,8 +21,8 @@ import (
 
 var picture = flag.String("picture", "", "PNG `FILE` to write a picture of the page to")
 
-// TestPicture is not a test: `make screenshot` uses it to take the README's picture. It runs 60
-// watches, some lists and writes for half a minute.
+// TestPicture is not a test. `make screenshot` uses it to make the picture in the README. It runs
+// 60 watches, some lists and some writes for half a minute.
 func TestPicture(t *testing.T) {
 	if *picture == "" {
 		t.Skip("only with -picture: make screenshot")
@@ -79,7 +79,7 @@ func TestPicture(t *testing.T) {
 	}
 }
 
-// writePod creates a pod, or changes it if it is there.
+// writePod creates a pod, or changes it if it exists.
 func writePod(t *testing.T, client kubernetes.Interface, i int) {
 	t.Helper()
 	pods := client.CoreV1().Pods(metav1.NamespaceDefault)

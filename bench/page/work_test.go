@@ -8,8 +8,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// create creates objects of a resource, and returns the last one's resourceVersion. A new apiserver
-// has no objects of this resource.
+// create creates n objects and returns the last one's resourceVersion. The resource is one of which
+// a new apiserver has no objects.
 func create(t *testing.T, client kubernetes.Interface, n int) (resourceVersion string) {
 	t.Helper()
 	for range n {
@@ -23,7 +23,7 @@ func create(t *testing.T, client kubernetes.Interface, n int) (resourceVersion s
 	return resourceVersion
 }
 
-// list starts their feed.
+// list lists the objects, which starts their feed.
 func list(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	if _, err := client.CoreV1().LimitRanges("").List(t.Context(), metav1.ListOptions{}); err != nil {
@@ -31,7 +31,7 @@ func list(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// watch watches them until the test ends.
+// watch watches the objects until the end of the test.
 func watch(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	w, err := client.CoreV1().LimitRanges("").Watch(t.Context(), metav1.ListOptions{})

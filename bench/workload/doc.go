@@ -1,3 +1,3 @@
-// Package workload fills an apiserver for the bench: with realistic pods, and with writes at a
-// rate.
+// Package workload creates load on an apiserver for the bench: realistic pods, and writes at a
+// given rate.
 package workload

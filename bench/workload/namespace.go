@@ -15,7 +15,7 @@ var Namespaces = []string{
 	"mail", "media", "orders", "payments", "pricing", "ranking", "reviews", "search", "shipping", "support",
 }
 
-// CreateNamespaces makes all of them.
+// CreateNamespaces creates all of Namespaces.
 func CreateNamespaces(ctx context.Context, client kubernetes.Interface) error {
 	for _, name := range Namespaces {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Parallel calls do for 0 to n-1, limit of them at a time. It returns when no call runs any more.
-// After the first error it makes no more calls and returns this error.
+// Parallel calls do for 0 to n-1, at most limit calls at a time, and waits for all calls. After the
+// first error it starts no more calls and returns this error.
 func Parallel(ctx context.Context, n, limit int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

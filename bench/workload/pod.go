@@ -18,11 +18,12 @@ const nodes = 50
 
 var components = []string{"api", "web", "worker", "indexer", "scheduler", "gateway", "cache", "exporter"}
 
-// NodeName returns the name of one of 50 nodes, none of which exists.
+// NodeName returns one of 50 names of nodes. The nodes do not exist.
 func NodeName(i int) string { return fmt.Sprintf("worker-%02d", i%nodes) }
 
-// NewPod returns the i-th pod, as a Deployment's controller creates it and a kubelet runs it. It
-// has 4.5 KB of JSON, including the fields that the server adds. The same i gives the same pod.
+// NewPod returns the i-th pod as it looks after a Deployment's controller has created it and a
+// kubelet runs it. It has 4.5 KB of JSON, including the fields that the server adds. The same i
+// always gives the same pod.
 func NewPod(i int) *corev1.Pod {
 	random := rand.New(rand.NewPCG(uint64(i), 1))
 	namespace, component := Namespaces[i%len(Namespaces)], components[i/len(Namespaces)%len(components)]
@@ -49,8 +50,8 @@ func NewPod(i int) *corev1.Pod {
 	}
 }
 
-// CreatePod writes a pod in two steps, because the server refuses to create a running pod. The
-// managers have the same names as for real pods.
+// CreatePod creates a pod and then writes its status, because the server refuses to create a
+// running pod. The field managers have the same names as for real pods.
 func CreatePod(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) error {
 	pods := client.CoreV1().Pods(pod.Namespace)
 	created, err := pods.Create(ctx, pod, metav1.CreateOptions{FieldManager: "kube-controller-manager"})
@@ -67,7 +68,7 @@ func CreatePod(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod
 func podSpec(app, image, node string) corev1.PodSpec {
 	return corev1.PodSpec{
 		NodeName: node,
-		// No kubelet here could end a deleted pod, so the deletion is immediate.
+		// Delete pods immediately, because there is no kubelet that could end them.
 		TerminationGracePeriodSeconds: new(int64(0)),
 		Containers: []corev1.Container{{
 			Name:  "app",

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// During makes rate writes per second while do runs. At most limit writes are in flight; beyond
-// that it skips writes, and the server sets the rate. If a write fails, do's context ends with that
-// error. No write is in flight when During returns.
+// During makes rate writes per second while do runs. At most limit writes are in flight. If the
+// server is too slow for that, During skips writes. If a write fails, do's context ends with that
+// error. When During returns, no write is in flight.
 func During(ctx context.Context, rate, limit int, write func(ctx context.Context, i int) error, do func(ctx context.Context) error) error {
 	doing, cancel := context.WithCancelCause(ctx)
 	stop := make(chan struct{})
@@ -18,8 +18,8 @@ func During(ctx context.Context, rate, limit int, write func(ctx context.Context
 	for range limit {
 		workers.Go(func() {
 			for i := range ticks {
-				// This uses ctx instead of doing: if do's end cut a write short, its outcome would
-				// be unknown.
+				// Don't use doing here: if the end of do interrupted a write, the write's outcome
+				// would be unknown.
 				if err := write(ctx, i); err != nil {
 					cancel(err)
 				}
@@ -33,7 +33,8 @@ func During(ctx context.Context, rate, limit int, write func(ctx context.Context
 	return err
 }
 
-// tick sends a number to a free receiver, rate times a second, and closes ticks when it is stopped.
+// tick sends successive numbers, rate times a second, and skips a time at which no receiver is
+// ready. It closes ticks when it is stopped.
 func tick(stop <-chan struct{}, rate int, ticks chan<- int) {
 	defer close(ticks)
 	ticker := time.NewTicker(time.Second / time.Duration(rate))

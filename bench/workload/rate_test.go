@@ -12,7 +12,7 @@ import (
 func TestDuring(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		takes  time.Duration // a write
+		takes  time.Duration // the time that a write takes
 		writes int64
 	}{
 		{"as asked", 10 * time.Millisecond, 100},

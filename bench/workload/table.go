@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Table is aligned text: the first columns to the left, the others, which are numbers, to the
-// right.
+// Table is aligned text. The first Left columns are left-aligned; the others, which are numbers,
+// are right-aligned.
 type Table struct {
-	Left int // columns
+	Left int // number of left-aligned columns
 	Rows [][]string
 }
 
