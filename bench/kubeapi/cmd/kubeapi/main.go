@@ -18,10 +18,10 @@
 //
 //	admin.kubeconfig  for kubectl and client-go; the user admin of group system:masters
 //	admin.token       that user's bearer token
-//	ca.crt, ca.key    the CA for the server's certificate and for client certificates. The common name of a
-//	                  client certificate is the user, its organizations are the groups.
+//	ca.crt, ca.key    the CA for the server's certificate and for client certificates. A client
+//	                  certificate has the user as common name and the groups as organizations.
 //	etcd/             etcd's data
-//	etcd.url          etcd's address, for --etcd of further apiservers; missing if --etcd is set here
+//	etcd.url          etcd's address, for --etcd of further apiservers; not with --etcd itself
 //	apiserver.crt, apiserver.key, sa.key, tokens.csv, audit-policy.yaml, lock   used by the server itself
 //
 // # What differs from a production apiserver
