@@ -137,7 +137,7 @@ func (e *TooOldError) Is(target error) bool { return target == ErrTooOld }
 // Ready receives when a poll may return something, including the final error.
 func (c *Cursor) Ready() <-chan struct{} { return c.signal }
 
-// Notify makes the cursor call f in future, instead of sending to Ready. The writer's goroutine
+// Notify makes the cursor call f from now on, instead of sending to Ready. The writer's goroutine
 // calls f, so f must not block. The caller must poll once after Notify, for signals that came
 // before.
 func (c *Cursor) Notify(f func()) { c.notify.Store(&f) }
@@ -195,7 +195,7 @@ const pollLooks = 1024
 // its event. The real framing is smaller.
 const EventOverhead = 256
 
-// bounds are those of a poll.
+// bounds are the limits of a poll.
 type bounds struct{ deltas, bytes, looks int }
 
 func (c *Cursor) poll(into []Delta, most bounds) (deltas []Delta, position uint64, err error) {

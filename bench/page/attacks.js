@@ -1,5 +1,5 @@
-// What a page can do to another origin, by name: each resolves to what the page has learned, or to nothing.
-// target is the origin, marker what only the cluster knows; tag is part of the names of what is written.
+// Attacks of a page on another origin, by name. Each resolves to the text that the page could read, or to "".
+// target is the other origin. tag is part of the names of the objects that the page tries to create.
 ((target, tag) => {
 	const configMaps = target + "/api/v1/namespaces/default/configmaps";
 	const secrets = target + "/api/v1/namespaces/default/secrets";
@@ -36,7 +36,7 @@
 		return frame.contentDocument?.body.innerText ?? "";
 	};
 	const framed = async (attributes) => (await element("iframe", attributes)).contentDocument?.body.innerText ?? "";
-	// A page without an origin of its own does what it can and tells.
+	// A sandboxed frame has no origin. It tries two attacks and sends the result to the page.
 	const sandboxed = () => new Promise((resolve) => {
 		window.addEventListener("message", (m) => resolve(m.data), { once: true });
 		element("iframe", { sandbox: "allow-scripts", srcdoc: `<script>
@@ -84,7 +84,7 @@
 			e.onerror = () => { e.close(); resolve(""); };
 		}),
 	};
-	if (target !== location.origin) // or its text would be an error
+	if (target !== location.origin) // in a page of the same origin, the text would be run and cause an error
 		attacks.script = async () => { await element("script", { src: secrets }); return ""; };
 	for (const mode of ["cors", "no-cors", "same-origin", "navigate"])
 		for (const path of ["/api/v1/namespaces/default/secrets", "/status", "/metrics", "/debug/pprof/cmdline", "/api/v1/namespaces/default/services/s/proxy/"])
@@ -103,7 +103,7 @@
 		try {
 			return await Promise.race([attack(), late]);
 		} catch {
-			return ""; // the browser forbids it
+			return ""; // the browser forbids the attack
 		}
 	};
 	return Promise.all(Object.entries(attacks).map(async ([name, attack]) => [name, await run(attack)])).then(Object.fromEntries);

@@ -123,7 +123,7 @@ func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 //
 // The caller passes a scope if upstream could answer the read instead. If such a read still waits
 // long after upstream has answered the probe, Fresh fails with [ErrEarly], and the read goes to
-// upstream. A rate limit bounds these reads. All errors of Fresh wrap [ErrNotFresh].
+// upstream. A rate limit bounds these reads. After any error, upstream has to answer the read.
 func (f *Feed) Fresh(ctx context.Context, scope *watchcache.Scope) (watchcache.Snapshot, error) {
 	began := time.Now()
 	f.fresh.read.Store(watchcache.Moment(began))
