@@ -267,12 +267,12 @@ func (c *Cursor) look(v *view, into []Delta, most bounds) ([]Delta, error) {
 	return into, nil
 }
 
-// passes tells whether the cursor may go through the gap that event e enters. The gap's sets are
-// shown at their own resourceVersions, and the client may resume from any of these at another
-// cache. There, an object that the client holds may have left the selection, and the other cache's
-// relist would not show that. This can happen to every object that is selected both before and
-// after the gap: it may have left the selection and come back in between. So only the first set of
-// the gap may be of such an object.
+// passes tells whether the cursor may go through the gap that event e enters. The gap's sets (added
+// and changed objects) are shown at their own resourceVersions, and the client may resume from any
+// of these at another cache. There, an object that the client holds may have left the selection,
+// and the other cache's relist would not show that. This can happen to every object that is
+// selected both before and after the gap: it may have left the selection and come back in between.
+// So only the first set of the gap may be of such an object.
 func (c *Cursor) passes(v *view, e *Event) bool {
 	g, ok := v.crossing(e.RV)
 	if !ok || c.passed == g.before {

@@ -25,8 +25,9 @@ import (
 // client sees. The client holds no object that upstream did not have then, and it holds all objects
 // that have not changed since. A relist does not tell when objects were deleted or left a
 // selection. So these removals come first, at the last resourceVersion before the gap: a client
-// that resumes there gets all of the gap's changes again. The sets follow in order. A watch ends if
-// its objects may have been out of its selection for a part of the gap (see Cursor.passes).
+// that resumes there gets all of the gap's changes again. The sets (added and changed objects)
+// follow in order. A watch ends if its objects may have been out of its selection for a part of the
+// gap (see Cursor.passes).
 //
 // Replace fails with [ErrDiverged] and changes nothing if the relist cannot be a later state of the
 // cache: rv or an object went back in time, a custom object has other bytes at the same

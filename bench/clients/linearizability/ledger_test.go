@@ -49,7 +49,7 @@ type ledger struct {
 		version uint64          // the highest settled resourceVersion
 		writes  int             // number of acknowledged writes
 		next    chan<- struct{} // closed by the next acknowledgement
-		waiting <-chan struct{} // the same
+		waiting <-chan struct{} // the same channel
 	}
 }
 
