@@ -14,8 +14,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
-	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/fresh"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
 // Clients that resume from before a feed's beginning get all later events, once each and in order,
@@ -32,7 +32,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, uint64(round)))
 			f := newFake()
 			f.takes = time.Millisecond // long enough for all of the clients below to arrive
-			for range random.IntN(2) * 3 * feed.LittleMore {
+			for range random.IntN(2) * 3 * store.LittleMore {
 				f.elsewhere()
 			}
 			for range 10 + random.IntN(30) {
@@ -66,7 +66,7 @@ func TestFeedBeginsWhereClientsGoOn(t *testing.T) {
 				err  error
 			}
 			opened := make(chan opening)
-			clients, wishes := make([]uint64, 1+random.IntN(3)), feed.ResumePoints{}
+			clients, wishes := make([]uint64, 1+random.IntN(3)), store.ResumePoints{}
 			for i := range clients {
 				clients[i] = 95 + random.Uint64N(rev-95+1)
 				if random.IntN(8) == 0 {

@@ -62,8 +62,8 @@ type Feed struct {
 
 	signs
 	tasks
-	past  ResumePoints // where the feed could begin
-	saved standing     // used by Save alone
+	past  past     // where the feed could begin
+	saved standing // used by Save alone
 
 	writing struct {
 		sync.Mutex // held during each write to the cache

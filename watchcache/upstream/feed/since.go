@@ -3,9 +3,7 @@ package feed
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,19 +13,16 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
 )
 
-// ResumePoints are the resourceVersions that clients resume from, if they are older than upstream's
-// present one. Such clients come from another proxy that has ended, all within seconds. A feed that
-// begins at the present has no history for them. They would have to relist, or stay connected to
-// upstream.
+// past is where the feed begins if its clients resume from revisions before upstream's present one.
 //
-// So the feed begins in the past: it lists a past state (Exact) and opens a watch from there.
-// Clients come back in any order, and later ones may resume from earlier resourceVersions. So the
-// feed goes back twice as far as the earliest one known, and a little more. If upstream no longer
-// has that history, the feed begins at the earliest one itself. If upstream does not have that
-// either, perhaps because a single client was away for long, the feed tries the latest one in the
-// same way.
+// The feed lists a past state (Exact) and opens a watch from there. Clients come back in any order,
+// and later ones may resume from earlier resourceVersions. So the feed goes back twice as far as
+// the earliest one known, and a little more. If upstream no longer has that history, the feed
+// begins at the earliest one itself. If upstream does not have that either, perhaps because a
+// single client was away for long, the feed tries the latest one in the same way.
 //
 // Upstream can sometimes list a past state but not watch from there, because its watch cache is
 // younger than etcd's history. So the cache answers no client until upstream has accepted the watch
@@ -37,49 +32,11 @@ import (
 //
 // Without this, when the proxies of two hundred informers were replaced one after another, 23
 // informers had to relist, and 18 watches stayed connected to upstream.
-type ResumePoints struct {
-	mu struct {
-		sync.Mutex
-		earliest, latest uint64 // resourceVersions that clients resume from; 0 if there are none
-	}
+type past struct {
+	store.ResumePoints
 	opened atomic.Int64 // when the followed watch was opened, as a moment; 0 if there is none
 	begun  bool         // the feed began in the past; used by Run alone
 	left   []uint64     // beginnings not tried yet; used by Run alone
-}
-
-// Note records a resourceVersion that a client resumes from. It has no effect after the feed has
-// begun.
-func (p *ResumePoints) Note(since uint64) {
-	if since == 0 {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mu.latest = max(p.mu.latest, since)
-	if p.mu.earliest == 0 || since < p.mu.earliest {
-		p.mu.earliest = since
-	}
-}
-
-// LittleMore is the number of revisions that are added to twice the distance.
-const LittleMore = 100
-
-// Beginnings returns the resourceVersions at which a feed can begin, the best first. at is
-// upstream's present resourceVersion.
-func (p *ResumePoints) Beginnings(at uint64) (all []uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, since := range []uint64{p.mu.earliest, p.mu.latest} {
-		if since == 0 || since > at {
-			continue
-		}
-		for _, rv := range []uint64{since - min(at-since+LittleMore, since-1), since} {
-			if !slices.Contains(all, rv) {
-				all = append(all, rv)
-			}
-		}
-	}
-	return all
 }
 
 // beginInThePast starts a feed where its clients resume, if upstream has that history. The feed

@@ -1,4 +1,5 @@
-// Package store keeps caches and their logs in a directory, one file each.
+// Package store holds what a feed can begin from: caches and their logs, kept in a directory with one
+// file each, and the resourceVersions that clients resume from.
 package store
 
 import (
