@@ -15,10 +15,10 @@ import (
 
 // Authentication says how clients are authenticated. Its fields are named like the kubelet's.
 type Authentication struct {
-	// Mode is delegated or none. With delegated, the apiserver reviews bearer tokens, and client
-	// certificates of the cluster's authority are accepted. With none, requests act as the proxy's
-	// own identity. None is allowed on loopback addresses and Unix sockets only, and is the default
-	// there; elsewhere the default is delegated.
+	// Mode is delegated or none. With delegated, the apiserver reviews bearer tokens, and the proxy
+	// accepts client certificates of the cluster's CA. With none, requests act as the proxy's own
+	// identity. none is allowed only on loopback addresses and Unix sockets, and is the default
+	// there. Elsewhere the default is delegated.
 	Mode AuthenticationMode `json:"mode,omitempty"`
 	// Anonymous says whether clients without credentials are served, as system:anonymous.
 	Anonymous Anonymous `json:"anonymous,omitzero"`
@@ -28,7 +28,7 @@ type Authentication struct {
 	Webhook AuthenticationWebhook `json:"webhook,omitzero"`
 }
 
-// AuthenticationMode is how clients are authenticated.
+// AuthenticationMode says how clients are authenticated.
 type AuthenticationMode string
 
 // The values of [AuthenticationMode].
@@ -39,85 +39,89 @@ const (
 
 // Anonymous configures clients without credentials.
 type Anonymous struct {
-	// Enabled serves them what system:anonymous may read.
+	// Enabled serves clients without credentials with the rights of system:anonymous. Otherwise
+	// they get 401.
 	Enabled bool `json:"enabled,omitempty"`
 }
 
 // X509 configures client certificates.
 type X509 struct {
-	// ClientCAFile is the path of a PEM file with the authorities of accepted client certificates.
-	// It is read again when it changes. The default is the apiserver's own authorities, from the
-	// ConfigMap extension-apiserver-authentication in kube-system.
+	// ClientCAFile is the path of a PEM file with the CAs of accepted client certificates. It is
+	// read again when it changes. The default is the apiserver's own client CAs, from the ConfigMap
+	// extension-apiserver-authentication in kube-system.
 	ClientCAFile string `json:"clientCAFile,omitempty"`
 }
 
 // AuthenticationWebhook configures reviews of bearer tokens.
 type AuthenticationWebhook struct {
-	// CacheTTL is how long the result of a review is trusted, good or bad.
+	// CacheTTL is the time for which the result of a TokenReview is trusted. A refused token is
+	// reviewed again after at most 10s.
 	CacheTTL *metav1.Duration `json:"cacheTTL,omitempty"`
 }
 
 // Authorization says how long the apiserver's decisions about access are trusted.
 type Authorization struct {
-	// Webhook configures the reviews of access.
+	// Webhook configures SubjectAccessReviews.
 	Webhook AuthorizationWebhook `json:"webhook,omitzero"`
-	// WatchRecheckInterval is how often an open watch is authenticated and authorized again. The
-	// watch ends if the client has lost access. 0 leaves it open, as kube-apiserver does; otherwise
-	// at least 1s.
+	// WatchRecheckInterval is the time after which an open watch is authenticated and authorized
+	// again. The watch ends if the client has lost access. 0 disables this check, which
+	// kube-apiserver does not have; other values must be at least 1s.
 	WatchRecheckInterval *metav1.Duration `json:"watchRecheckInterval,omitempty"`
 }
 
-// AuthorizationWebhook configures reviews of access.
+// AuthorizationWebhook configures SubjectAccessReviews.
 type AuthorizationWebhook struct {
-	// CacheAuthorizedTTL is how long an allowed decision is trusted.
+	// CacheAuthorizedTTL is the time for which granted access is trusted.
 	CacheAuthorizedTTL *metav1.Duration `json:"cacheAuthorizedTTL,omitempty"`
-	// CacheUnauthorizedTTL is how long a denied decision is trusted.
+	// CacheUnauthorizedTTL is the time for which denied access is trusted.
 	CacheUnauthorizedTTL *metav1.Duration `json:"cacheUnauthorizedTTL,omitempty"`
 }
 
 // Limits bound what clients can use. A request beyond a limit gets a Status, with 429 and
 // Retry-After if a retry helps. Other clients are not affected.
 type Limits struct {
-	// MaxHeaderBytes bounds the request line and headers of a request: 431. From 4Ki to 1Mi.
+	// MaxHeaderBytes bounds the request line and headers of a request. A larger request gets 431.
+	// From 4Ki to 1Mi.
 	MaxHeaderBytes *resource.Quantity `json:"maxHeaderBytes,omitempty"`
-	// MaxURIBytes bounds the path and query: 414. kubectl exec sends the whole command in them.
-	// From 1Ki to 1Mi.
+	// MaxURIBytes bounds the path and query. A longer URI gets 414. kubectl exec sends the whole
+	// command in the query. From 1Ki to 1Mi.
 	MaxURIBytes *resource.Quantity `json:"maxURIBytes,omitempty"`
 	// MaxRequestBodyBytes bounds the body of a forwarded request, except through the proxy
-	// subresource: 413. The default is kube-apiserver's own limit. From 1Ki to 1Gi.
+	// subresource. A larger body gets 413. The default is kube-apiserver's own limit. From 1Ki to
+	// 1Gi.
 	MaxRequestBodyBytes *resource.Quantity `json:"maxRequestBodyBytes,omitempty"`
-	// ReadTimeout is how long a client may take to send the headers of a request, and may pause
-	// within its body. Then the connection is closed. At least 1s.
+	// ReadTimeout is the time in which a client must send the headers of a request, and the longest
+	// pause within its body. After that the connection is closed. At least 1s.
 	ReadTimeout *metav1.Duration `json:"readTimeout,omitempty"`
-	// WriteTimeout is how long a client may leave a part of an answer unread, unless the answer is
-	// a stream. Then the connection is closed. At least 1s.
+	// WriteTimeout is the time for which a client may leave a part of an answer unread, unless the
+	// answer is a stream. After that the connection is closed. At least 1s.
 	WriteTimeout *metav1.Duration `json:"writeTimeout,omitempty"`
-	// IdleTimeout is how long a connection is kept between requests. At least 1s.
+	// IdleTimeout is the time for which a connection is kept open between requests. At least 1s.
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 	// MaxConnections bounds the connections of all clients.
 	MaxConnections *int `json:"maxConnections,omitempty"`
 	// MaxConnectionsPerIdentity bounds the connections of one user. Without authentication, all
-	// clients count as one.
+	// clients count as one user.
 	MaxConnectionsPerIdentity *int `json:"maxConnectionsPerIdentity,omitempty"`
-	// MaxWatchesPerIdentity bounds the long-running requests of one user, likewise: watches, and
-	// forwarded logs, exec, attach and port-forward.
+	// MaxWatchesPerIdentity bounds the long-running requests of one user: watches, and forwarded
+	// logs, exec, attach and port-forward. Without authentication, all clients count as one user.
 	MaxWatchesPerIdentity *int `json:"maxWatchesPerIdentity,omitempty"`
 	// MaxForwardsInFlight bounds the forwarded requests in flight upstream. With authentication,
-	// one user has at most half of them. Further requests wait for their user's turn, as long as
-	// their client does, at most a minute. They get 429 only if the memory for waiting requests is
-	// full. Watches, logs, exec and the like do not count.
+	// one user has at most half of them. Further requests wait for their user's turn until their
+	// client gives up, for at most a minute. They get 429 only if the memory for waiting requests
+	// is full. Watches, logs, exec and the like do not count.
 	MaxForwardsInFlight *int `json:"maxForwardsInFlight,omitempty"`
 }
 
-// unixScheme begins the address of a Unix socket.
+// unixScheme is the prefix of a Unix socket's address.
 const unixScheme = "unix://"
 
-// UnixSocket returns the path of the socket that an address names, if it names one.
+// UnixSocket returns the path of the Unix socket if the address names one.
 func UnixSocket(address string) (path string, ok bool) {
 	return strings.CutPrefix(address, unixScheme)
 }
 
-// private tells whether an address is out of reach for other machines.
+// private reports whether other machines cannot reach an address.
 func private(address string) bool {
 	if _, ok := UnixSocket(address); ok {
 		return true
@@ -143,10 +147,10 @@ func validateListen(path *field.Path, address string) field.ErrorList {
 	return nil
 }
 
-// socketPathMax is how long the path of a Unix socket can be on Linux, in bytes.
+// socketPathMax is the maximum length of a Unix socket's path on Linux, in bytes.
 const socketPathMax = 107
 
-// validateAccess holds the address, TLS and authentication against each other.
+// validateAccess checks that the address, TLS and authentication fit together.
 func (c *ProxyConfiguration) validateAccess() (errs field.ErrorList) {
 	path := field.NewPath("authentication")
 	a := &c.Authentication

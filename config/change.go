@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Fixed names the fields in which two configurations differ that cannot change while a proxy runs, by their
-// paths.
+// Fixed returns the paths of the fields that differ between two configurations and cannot change
+// while a proxy runs.
 func Fixed(running, wanted *ProxyConfiguration) []string {
 	masked := *wanted
 	masked.LogLevel, masked.Drain, masked.GoawayChance = running.LogLevel, running.Drain, running.GoawayChance
@@ -24,7 +24,7 @@ func Fixed(running, wanted *ProxyConfiguration) []string {
 	return differences("", fields(running), fields(&masked))
 }
 
-// fields are those of a configuration as they stand in a file.
+// fields returns the fields of a configuration by their names in a file.
 func fields(c *ProxyConfiguration) map[string]any {
 	text, err := json.Marshal(c)
 	if err != nil {

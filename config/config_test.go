@@ -48,14 +48,14 @@ func TestResourcesKeepWhatTheySay(t *testing.T) {
 		{"leases.coordination.k8s.io", Forward, metav1.Duration{}, false},
 		{"pods", FromCache, metav1.Duration{Duration: 2 * time.Second}, true},
 		{"events", Forward, metav1.Duration{}, false},
-		{"events.events.k8s.io", Forward, metav1.Duration{}, false}, // whatever else is set
+		{"events.events.k8s.io", Forward, metav1.Duration{}, false}, // the defaults for events stay
 	}
 	if !slices.Equal(c.Cache.Resources, want) {
 		t.Errorf("%+v, want %+v", c.Cache.Resources, want)
 	}
 }
 
-// Everything that is wrong is told at once, each with the path of its field.
+// Validate reports all errors at once, each with the path of its field.
 func TestErrorsNameTheField(t *testing.T) {
 	_, err := load(t, head+`listen: nowhere
 authentication: {mode: none}
@@ -95,8 +95,8 @@ upstream:
 	}
 }
 
-// Where clients are not told apart, the listener is out of reach; and credentials are
-// not sent in the clear.
+// Without authentication, other machines must not reach the listener. Credentials are not sent in
+// the clear.
 func TestListenAndAuthentication(t *testing.T) {
 	const pair = "tls: {certFile: a, privateKeyFile: b}\n"
 	for text, want := range map[string]string{
@@ -126,7 +126,7 @@ func TestListenAndAuthentication(t *testing.T) {
 	}
 }
 
-// Secrets are cached only where they are named.
+// Secrets are cached only if the configuration names them.
 func TestSecretsAreNamed(t *testing.T) {
 	for text, want := range map[string][]string{
 		"":                                      {"secrets"},
@@ -164,7 +164,7 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 	}
 }
 
-// All that is wrong is told at once, whatever kind of wrong it is.
+// Errors of all kinds are reported together.
 func TestAllIsToldAtOnce(t *testing.T) {
 	_, err := load(t, "apiVersion: x\nkind: ProxyConfiguration\nfoo: 1\ncache: {bar: 2, exclude: [Pods]}\ndrain: 5s\ndrain: 6s\n")
 	if err == nil {
@@ -180,7 +180,7 @@ func TestAllIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// What would be understood as something else is refused.
+// Values that the user probably meant differently are refused.
 func TestNamesOfResources(t *testing.T) {
 	for name, valid := range map[string]bool{
 		"pods": true, "deployments.apps": true, "leases.coordination.k8s.io": true, "c-1.example.org": true, "versions.vault.example.org": true,
@@ -195,7 +195,7 @@ func TestNamesOfResources(t *testing.T) {
 	}
 }
 
-// Intervals are long enough not to keep a processor busy, and sizes are whole bytes and large enough.
+// Intervals are long enough not to keep a processor busy. Sizes are whole bytes and large enough.
 func TestLeastValues(t *testing.T) {
 	for text, want := range map[string]string{
 		"cache: {idleTimeout: 1ns}":                 "cache.idleTimeout: ",

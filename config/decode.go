@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// decoder sets the fields of a configuration from a YAML document. YAML's own way to decode stops at the first value of
-// another type, and knows no paths. Here what does not fit is noted with its path and left out, so that the rest can be looked
-// at all the same.
+// decoder sets the fields of a configuration from a YAML document. The YAML package's own decoder
+// knows no paths of fields. This one records each value that does not fit, with its path, skips it
+// and goes on, so that all errors are reported.
 type decoder struct{ errs field.ErrorList }
 
 const (
@@ -27,7 +27,7 @@ func (d *decoder) object(node *yaml.Node, c *ProxyConfiguration) {
 	d.value(node, reflect.ValueOf(c).Elem(), nil)
 }
 
-// value sets a field, or an element of a list, unless it is null: that is as good as nothing.
+// value sets a field, or an element of a list. A null counts as missing.
 func (d *decoder) value(node *yaml.Node, to reflect.Value, path *field.Path) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
@@ -97,12 +97,13 @@ func isLeaf(of reflect.Type) bool {
 	return of.Kind() != reflect.Struct && of.Kind() != reflect.Slice
 }
 
-// leaf sets a single value by way of JSON: the types know how they are written there.
+// leaf sets a single value by way of JSON, because durations and quantities can parse themselves
+// from JSON.
 func (d *decoder) leaf(node *yaml.Node, to reflect.Value, path *field.Path) {
 	if node.Kind == yaml.ScalarNode {
 		var value any = node.Value
 		var err error
-		if node.ShortTag() != timestamp { // what looks like a date is text
+		if node.ShortTag() != timestamp { // keep text that looks like a date
 			err = node.Decode(&value)
 		}
 		if text, encoded := json.Marshal(value); err == nil && encoded == nil && json.Unmarshal(text, to.Addr().Interface()) == nil {
@@ -120,7 +121,7 @@ func misfit(node *yaml.Node, wanted reflect.Type, path *field.Path) *field.Error
 	return field.Invalid(path, node.Value, detail)
 }
 
-// form tells how values of a type are written.
+// form says how values of a type are written.
 func form(of reflect.Type) string {
 	switch of {
 	case reflect.TypeFor[metav1.Duration]():

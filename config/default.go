@@ -10,14 +10,14 @@ import (
 
 const secrets = "secrets"
 
-// Default returns the configuration that an empty file means.
+// Default returns the configuration of an empty file.
 func Default() *ProxyConfiguration {
 	c := &ProxyConfiguration{APIVersion: APIVersion, Kind: Kind}
 	c.SetDefaults()
 	return c
 }
 
-// SetDefaults fills in what was left out. This is the only place with defaults.
+// SetDefaults sets the fields that were left out. All defaults are set here.
 func (c *ProxyConfiguration) SetDefaults() {
 	set(&c.Listen, "127.0.0.1:8001")
 	set(&c.AdminListen, "127.0.0.1:8002")
@@ -25,7 +25,7 @@ func (c *ProxyConfiguration) SetDefaults() {
 	set(&c.LogLevel, "info")
 	set(&c.LogFormat, JSON)
 	c.setAccessDefaults()
-	// Nobody caches secrets by writing about something else.
+	// Settings for other resources must not cause secrets to be cached.
 	if !slices.ContainsFunc(c.Cache.Resources, func(r Resource) bool { return r.Name == secrets }) && !slices.Contains(c.Cache.Exclude, secrets) {
 		c.Cache.Exclude = append(c.Cache.Exclude, secrets)
 	}
@@ -59,7 +59,7 @@ func set[T ~string](field *T, value T) {
 	}
 }
 
-// setAccessDefaults fills in authentication, authorization and limits.
+// setAccessDefaults sets the defaults of authentication, authorization and limits.
 func (c *ProxyConfiguration) setAccessDefaults() {
 	mode := Delegated
 	if private(c.Listen) {

@@ -1,5 +1,5 @@
-// Package config is watchproxy's configuration: its types, defaults, strict
-// loading and validation.
+// Package config defines watchproxy's configuration: its types, defaults, strict loading and
+// validation.
 //
 // Loading is strict: an unknown or repeated field, a value of the wrong type or a
 // second document is an error. All errors are reported at once, each with the path

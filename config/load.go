@@ -13,9 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Load reads a configuration file, strictly, without defaults or validation, so that
-// flags can be laid over it first. An error tells everything that is wrong with the file, each with
-// the path of its field (a [field.Error]): also what Validate would say of the rest.
+// Load reads a configuration file strictly. It does not set defaults or validate the result, so
+// that flags can override fields first. But if it finds errors in the file, it also validates the
+// rest, so that its error covers the whole file. Errors about a field are of type [field.Error] and
+// have its path.
 func Load(path string) (*ProxyConfiguration, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -45,7 +46,7 @@ func parse(data []byte) (*ProxyConfiguration, error) {
 		return &c, nil
 	}
 	if d.explains("listen") {
-		c.Listen = "127.0.0.1:0" // unlike adminListen, whatever that is
+		c.Listen = "127.0.0.1:0" // differs from adminListen, whatever adminListen is
 	}
 	c.SetDefaults()
 	for _, err := range c.validate() {
@@ -56,7 +57,8 @@ func parse(data []byte) (*ProxyConfiguration, error) {
 	return nil, utilerrors.NewAggregate(errs)
 }
 
-// documents returns what the first document of a file holds, nil for nothing. There must be no other.
+// documents returns the content of the first document of a file, or nil if it is empty. Each
+// further document is an error unless it is empty.
 func documents(data []byte) (root *yaml.Node, errs []error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	for n := 1; ; n++ {
@@ -65,7 +67,7 @@ func documents(data []byte) (root *yaml.Node, errs []error) {
 		if errors.Is(err, io.EOF) {
 			return root, errs
 		}
-		if err != nil { // what comes before it is no document either
+		if err != nil { // the documents before the error are not used either
 			return nil, append(errs, err)
 		}
 		content := document.Content[0]
@@ -81,11 +83,12 @@ func documents(data []byte) (root *yaml.Node, errs []error) {
 	}
 }
 
-// explains tells whether an error of validation is about a field that could not be read, or only follows from its having
-// the default instead.
+// explains reports whether a validation error at path is only a consequence of an error in d.
+// Either the field could not be read, or another field that it must fit could not be read and has
+// its default instead.
 func (d *decoder) explains(path string) bool {
 	for _, err := range d.errs {
-		if err.Type == field.ErrorTypeForbidden { // left out, as it is no field
+		if err.Type == field.ErrorTypeForbidden { // an unknown or repeated field, which was skipped
 			continue
 		}
 		for _, at := range append([]string{err.Field}, follows[err.Field]...) {
@@ -98,7 +101,7 @@ func (d *decoder) explains(path string) bool {
 	return false
 }
 
-// follows are the fields of which validation says, by another field, whether they fit.
+// follows gives, for a field, the fields whose validation depends on it.
 var follows = map[string][]string{
 	"listen":              {"tls", "authentication.mode", "authentication.anonymous", "authentication.x509"},
 	"authentication":      {"tls"},

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// paths are those that an error of Load names.
+// paths returns the paths that an error of Load names.
 func paths(t *testing.T, err error) (named []string) {
 	t.Helper()
 	var all utilerrors.Aggregate
@@ -32,7 +32,8 @@ func paths(t *testing.T, err error) (named []string) {
 	return named
 }
 
-// What is wrong with a file is told at once, by path and with what would be right, of whatever kind it is.
+// All errors in a file are reported at once. Each says which field is wrong and what would be
+// right.
 func TestWrongFiles(t *testing.T) {
 	for text, want := range map[string][]string{
 		"drain: 5x": {`drain: Invalid value: "5x": must be a duration with its unit, such as 30s`},
@@ -56,7 +57,7 @@ func TestWrongFiles(t *testing.T) {
 		"cache: {log: {maxAge: 1s, maxAge: 2s}, log: {}}": {
 			"cache.log.maxAge: Forbidden: is given twice, in lines 3 and 3", "cache.log: Forbidden: is given twice",
 		},
-		// What only follows from another error is not told.
+		// An error that only follows from another one is not reported.
 		"listen: 5\ntls: {certFile: a, privateKeyFile: b}\nauthentication: {anonymous: {enabled: true}}": {"listen: "},
 		"adminListen: 127.0.0.1:8001\nlisten: 5":                                                         {"listen: "},
 		"adminListen: nowhere\nlisten: 5":                                                                {"adminListen: ", "listen: "},
@@ -78,7 +79,7 @@ func TestWrongFiles(t *testing.T) {
 	}
 }
 
-// A file is one object, and what cannot be parsed has a line.
+// A file is one object. Parse errors name the line.
 func TestDocuments(t *testing.T) {
 	for text, want := range map[string]string{
 		head + "---\n# nothing\n":                "",
@@ -108,7 +109,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// everyField is a valid configuration with all fields that go together.
+// everyField is a valid configuration with as many fields as can be combined.
 const everyField = head + `listen: 0.0.0.0:8001
 tls: {certFile: a, privateKeyFile: b}
 authentication: {anonymous: {enabled: true}, x509: {clientCAFile: c}}
@@ -146,7 +147,7 @@ func leaves(path string, value any, replace func(any)) (all []leaf) {
 	return []leaf{{path, value, replace}}
 }
 
-// FuzzBrokenLeaves breaks some values of a valid configuration, each in some way: it is those that are told, and no others.
+// FuzzBrokenLeaves breaks some values of a valid configuration. Load must report exactly these.
 func FuzzBrokenLeaves(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed, uint8(seed%25))

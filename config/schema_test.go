@@ -96,8 +96,8 @@ func newGenerator(t *testing.T) *generator {
 	return g
 }
 
-// constraints are what Validate says of single values and a schema can say too, by Type.Field. Of a list it is about the
-// elements. Sizes have them only for numbers, as in text they have units.
+// constraints are the checks of Validate that a schema can express, by Type.Field. Those of a list
+// apply to its elements. Those of a size apply only to numbers, because a size in text has a unit.
 var constraints = map[string]map[string]any{
 	"Cache.Exclude":                    {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
 	"Resource.Name":                    {"pattern": resourcePattern, "not": map[string]any{"pattern": versionedPattern}},
@@ -173,7 +173,7 @@ func (g *generator) schema(of reflect.Type, defaults any) map[string]any {
 	return s
 }
 
-// The schema's bounds are those that Validate holds.
+// The schema and Validate have the same bounds.
 func TestSchemaBounds(t *testing.T) {
 	var schema map[string]any
 	if err := json.Unmarshal(Schema(), &schema); err != nil {
@@ -221,7 +221,7 @@ func writeReference(to *strings.Builder, path string, object map[string]any) {
 		of := properties[name].(map[string]any)
 		value := ""
 		if d, ok := of["default"]; ok {
-			text, _ := json.Marshal(d) // it was read from JSON
+			text, _ := json.Marshal(d) // cannot fail: the value was read from JSON
 			value = "`" + string(text) + "`"
 		}
 		fmt.Fprintf(to, "| `%s` | %s | %s |\n", path+name, value, of["description"])

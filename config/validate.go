@@ -17,8 +17,7 @@ import (
 
 var logLevels = []string{"debug", "info", "warn", "error"}
 
-// Validate reports everything that is wrong with a configuration, after its
-// defaults were set; nil if nothing is.
+// Validate reports all errors of a configuration whose defaults are set.
 func (c *ProxyConfiguration) Validate() error { return c.validate().ToAggregate() }
 
 func (c *ProxyConfiguration) validate() (errs field.ErrorList) {
@@ -56,14 +55,15 @@ func (c *ProxyConfiguration) validate() (errs field.ErrorList) {
 	return append(errs, c.Cache.validate(field.NewPath("cache"))...)
 }
 
-// goawayMax is kube-apiserver's: with more, clients do little but connect.
+// goawayMax is kube-apiserver's own bound. With a larger chance, clients would reconnect all the
+// time.
 const goawayMax = 0.02
 
 const (
-	// leastMemory is what the process needs without any cache, and some.
+	// leastMemory is a little more than the process needs without any cache.
 	leastMemory = 64 << 20
-	// leastBytes holds one of the larger objects, or a page of small ones. A smaller value keeps
-	// nothing long enough. Most likely its unit was forgotten.
+	// leastBytes is enough for one large object, or for a page of small ones. A smaller value is
+	// useless. Most likely its unit was forgotten.
 	leastBytes = 1 << 20
 )
 
@@ -148,9 +148,10 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 }
 
 const (
-	// resourcePattern is of a resource as definitions may name it, and of its group.
+	// resourcePattern matches a resource, optionally followed by a dot and its group.
 	resourcePattern = `^[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
-	// versionedPattern is of what kubectl takes too, resource.version.group, and would be another group here.
+	// versionedPattern matches kubectl's resource.version.group. Here the version would be taken
+	// for a part of the group.
 	versionedPattern = `^[^.]+\.v[0-9]+((alpha|beta)[0-9]+)?(\.|$)`
 )
 
@@ -170,7 +171,7 @@ func validateResource(path *field.Path, name string) field.ErrorList {
 	return nil
 }
 
-// validateInterval is about what is done from time to time, or never.
+// validateInterval checks the interval of a repeated action. 0 disables the action.
 func validateInterval(path *field.Path, d *metav1.Duration) field.ErrorList {
 	if d.Duration != 0 && d.Duration < time.Second {
 		return field.ErrorList{field.Invalid(path, d.Duration.String(), "must be 0 or at least 1s")}
@@ -178,7 +179,7 @@ func validateInterval(path *field.Path, d *metav1.Duration) field.ErrorList {
 	return nil
 }
 
-// validateSize holds a number of bytes against bounds, which are inclusive.
+// validateSize checks a number of bytes against inclusive bounds.
 func validateSize(path *field.Path, q *resource.Quantity, atLeast, atMost int64) field.ErrorList {
 	whole := q.Cmp(*resource.NewQuantity(q.Value(), resource.BinarySI)) == 0 // Value rounds up
 	if v := q.Value(); whole && v >= atLeast && v <= atMost {
