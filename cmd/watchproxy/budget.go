@@ -15,9 +15,11 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// Shares of the budget in use. The budget also has to hold garbage, a quarter of what is in use
-// (gcPercent). Between the first two, derived bytes shrink to nothing; they can be made again. Then
-// logs shrink, so that late watches have to list again. At feedsShut no cache begins.
+// These are shares of the budget in use. The rest of the budget is for garbage, which may be a
+// quarter of the bytes in use (gcPercent). Between derivedFrom and derivedTo, the limit of derived
+// bytes falls to zero; they can be derived again. Between logsFrom and logsTo the event logs
+// shrink, so that late watches have to list again. From feedsShut on no new cache starts, until use
+// falls below feedsOpen.
 const (
 	derivedFrom, derivedTo = 0.60, 0.70
 	logsFrom, logsTo       = 0.65, 0.78
@@ -25,7 +27,8 @@ const (
 	leastLogs              = 1.0 / 16
 )
 
-// budget keeps the process's memory within bounds: it gives up what the proxy can do without.
+// budget keeps the process's memory within bounds by dropping cached data that the proxy can do
+// without.
 type budget struct {
 	limit      int64 // bytes; 0 for none
 	derivedMax atomic.Int64
@@ -35,8 +38,8 @@ type budget struct {
 
 	shut    atomic.Bool // no new feeds
 	logs    float64
-	percent int  // what the garbage collector was told last
-	fixedGC bool // by the environment
+	percent int  // last value given to the garbage collector
+	fixedGC bool // GOGC is set
 }
 
 // workspace bounds answers that are made for one request each, in bytes; 0 means the default.
@@ -48,7 +51,7 @@ func (b *budget) workspace() int64 {
 	return min(b.limit/share, usual)
 }
 
-// run looks at memory once per lookEvery until ctx ends.
+// run checks memory every lookEvery until ctx ends.
 func (b *budget) run(ctx context.Context) {
 	b.logs = 1
 	for tick := time.NewTicker(lookEvery); ; {
@@ -66,7 +69,7 @@ func (b *budget) run(ctx context.Context) {
 	}
 }
 
-// tune lets the garbage collector wait for as much garbage as there may be.
+// tune sets the garbage collector's percentage for the bytes in use.
 func (b *budget) tune(inUse int64) {
 	const change = 1.0 / 8 // each stops the world for a moment
 	percent := percentFor(inUse)
@@ -77,10 +80,10 @@ func (b *budget) tune(inUse int64) {
 	b.percent = percent
 }
 
-// look draws the conclusions from what is in use.
+// look adjusts the limits of derived bytes, logs and feeds to the bytes in use.
 func (b *budget) look(inUse int64, collected time.Time) {
 	if part(inUse, b.limit) >= derivedFrom && time.Since(collected) > collectEvery {
-		runtime.GC() // released memory counts until then
+		runtime.GC() // bytes in use include released memory until the next collection
 		inUse, _ = memoryInUse()
 	}
 	used := part(inUse, b.limit)
@@ -99,8 +102,8 @@ func (b *budget) look(inUse int64, collected time.Time) {
 	b.feeds.SetMemoryPressure(upstream.MemoryPressure{Logs: logs, NoNewFeeds: shut})
 }
 
-// lookEvery is the interval between looks at memory. Between two of them, the logs' share of their
-// bounds grows by logsRecovery at most.
+// lookEvery is the interval between checks of memory. From one check to the next, the logs' share
+// of their bounds grows by at most logsRecovery.
 const (
 	lookEvery    = 250 * time.Millisecond
 	logsRecovery = 0.0025
@@ -111,11 +114,11 @@ const collectEvery = 5 * time.Second
 
 func part(of, all int64) float64 { return float64(of) / float64(all) }
 
-// between is how far v has come from one value to another, from 0 to 1.
+// between returns the position of v between two values, from 0 to 1.
 func between(v, from, to float64) float64 { return min(1, max(0, (v-from)/(to-from))) }
 
-// memoryInUse returns the bytes in use as of the last garbage collection, and its time: live
-// objects and what Go needs beside the heap.
+// memoryInUse returns the bytes in use as of the last garbage collection, and the time of that
+// collection. The bytes are those of live objects and of the Go runtime outside the heap.
 func memoryInUse() (bytes int64, collected time.Time) {
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"},
@@ -135,7 +138,7 @@ func memoryInUse() (bytes int64, collected time.Time) {
 	return bytes, stats.LastGC
 }
 
-// register shows how the budget stands.
+// register registers the metrics of the budget.
 func (b *budget) register(r prometheus.Registerer) {
 	gauge := func(name, help string, value func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))

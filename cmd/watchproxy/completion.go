@@ -44,7 +44,7 @@ func completeFlags(cmd *cobra.Command) {
 	}
 }
 
-// contextNames are those in the kubeconfig that the command line names.
+// contextNames returns the contexts of the kubeconfig that the command line names.
 func contextNames(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath, _ = cmd.Flags().GetString("kubeconfig")

@@ -32,7 +32,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// Shells that are there accept the scripts.
+// The installed shells accept the completion scripts.
 func TestCompletionScripts(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		script, err := execute("completion", shell)

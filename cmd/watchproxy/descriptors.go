@@ -9,27 +9,27 @@ import (
 )
 
 const (
-	// An eighth of the file descriptors, and at least this number, is kept from clients'
-	// connections. These descriptors are for connections to upstream, saved caches, logs and the
-	// admin address. An exec or a port-forward takes one more, to upstream.
+	// An eighth of the file descriptors, and at least descriptorsKept, are reserved for connections
+	// to upstream, saved caches, logs and the admin address. Clients' connections cannot use them.
+	// An exec or a port-forward takes one of them for its connection to upstream.
 	descriptorsKept      = 64
 	descriptorsKeptShare = 8
-	// adminConnections is how many connections the admin address has at a time; further ones wait.
-	// These connections use the kept descriptors.
+	// adminConnections bounds the open connections of the admin address; further ones wait. They
+	// use the reserved descriptors.
 	adminConnections = 32
-	// adminIdle is how long one of them may be idle.
+	// adminIdle bounds the idle time of such a connection.
 	adminIdle = time.Minute
 )
 
-// clientDescriptors returns how many file descriptors there are for clients' connections. Go has
-// raised the limit to the hard one at start.
+// clientDescriptors returns the number of file descriptors for clients' connections. At start, Go
+// raises the soft limit of open files to the hard limit.
 func clientDescriptors() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return 0 // unknown: accept fails when there are no more
+		return 0 // unknown, so that only a failing accept shows the limit
 	}
 	const most = 1 << 30
-	return forClients(int(min(limit.Cur, most))) //nolint:gosec // it is small
+	return forClients(int(min(limit.Cur, most))) //nolint:gosec // at most 1<<30
 }
 
 func forClients(descriptors int) int {

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Some descriptors are always kept from clients' connections.
+// Clients' connections never get all descriptors.
 func TestForClients(t *testing.T) {
 	for descriptors, want := range map[int]int{10: 5, 100: 50, 256: 192, 1024: 896, 1 << 20: 1<<20 - 1<<17} {
 		if got := forClients(descriptors); got != want {
@@ -32,11 +32,11 @@ type flooded struct {
 	t          *testing.T
 	url, admin string
 	log        *os.File
-	events     chan string // upstream's of a watch
+	events     chan string // that upstream sends to the watch
 }
 
 // A flood of connections to a proxy with few file descriptors ends neither the proxy nor its
-// watches. Its operators still get an answer. After the flood, all clients do.
+// watches. The admin address still answers. After the flood, the proxy answers all clients.
 func TestFlood(t *testing.T) {
 	f := startFlooded(t)
 	watch := f.get(f.url + "/api/v1/configmaps?watch=1")
@@ -44,7 +44,7 @@ func TestFlood(t *testing.T) {
 	events := bufio.NewReader(watch.Body)
 	f.next(events, "before")
 
-	const attempts, atATime = 20_000, 400 // more than it has descriptors for
+	const attempts, atATime = 20_000, 400 // more than the proxy has descriptors for
 	var held sync.WaitGroup
 	places := make(chan struct{}, atATime)
 	for i := range attempts {
@@ -56,7 +56,7 @@ func TestFlood(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			// It stays until the proxy closes it, or for a while.
+			// The connection stays open for 20 ms, unless the proxy closes it before.
 			_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 			_, _ = c.Read(make([]byte, 1))
 		})
@@ -117,7 +117,7 @@ func (f *flooded) get(url string) *http.Response {
 	return resp
 }
 
-// metric is how many connections the proxy says that it has refused.
+// metric returns the proxy's count of refused connections.
 func (f *flooded) metric() (n float64) {
 	f.t.Helper()
 	resp := f.get(f.admin + "/metrics")

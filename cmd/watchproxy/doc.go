@@ -3,10 +3,10 @@
 // # Bounds
 //
 // These tables list everything in memory that clients, upstream or operators can fill: caches,
-// maps, queues, pools and metrics. Each row names the key, the party that fills it, the bound, and
-// what happens beyond the bound. The workspace is an eighth of the memory budget, at most 128 MiB.
-// A client is known once its credentials were accepted. bench/hostile fills all of them through the
-// front door.
+// maps, queues, pools and metrics. The last column says what happens beyond the bound. The
+// workspace is memory for answers that are made for one request: an eighth of the memory budget, at
+// most 128 MiB. A client is known once its credentials were accepted. bench/hostile fills
+// everything listed here by requests to a running proxy.
 //
 // Connections and requests:
 //
@@ -55,8 +55,8 @@
 //	                                                              the workspace to compress
 //	garbage of one-off bodies     process        readers          half of the workspace                   collected
 //	derived bytes, selections     page, form     readers          cache.derived.maxBytes                  least often read
-//	their frequencies             hash           readers          1 % of that                             halved
-//	their admissions (library)    hash           readers          100,000 times                           any
+//	frequencies of these reads    hash           readers          1 % of that                             halved
+//	times of admission (library)  hash           readers          100,000                                 any one is dropped
 //	parsed selector               read, watch    readers          1,000 terms                             forwarded
 //	open watches                  user           clients          limits.maxWatchesPerIdentity            429
 //	unread events of a watch      watch          slow clients     64 KiB or one event; Stall              nothing is polled
@@ -86,6 +86,6 @@
 //	upstream servers              configuration  operators        the configuration                       none
 //
 // Pools (chunkBuffers, copyBuffers, scratches, listWriters, deflaters, gzips, buffers, pieces) keep
-// the objects that were used at the same time, until the garbage collector runs. A compressor takes
-// some 1.2 MB, every other object at most 128 KiB.
+// as many objects as were in use at the same time, until the garbage collector runs. A compressor
+// takes some 1.2 MB, every other object at most 128 KiB.
 package main

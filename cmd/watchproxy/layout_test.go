@@ -27,13 +27,13 @@ var layers = []string{
 	"cmd/watchproxy/kubeconfig", "cmd/watchproxy/status", "cmd/watchproxy",
 }
 
-// packageLines is how long a package may be, in lines without tests.
+// packageLines bounds the lines of a package, without tests.
 const packageLines = 1600
 
 // large are the packages that are still longer. They must not grow.
 var large = map[string]int{}
 
-// TestLayout shows who imports whom (with -v), and how long each package is.
+// TestLayout prints the imports and the length of each package (with -v).
 func TestLayout(t *testing.T) {
 	root := filepath.Join("..", "..")
 	seen := map[string]bool{}

@@ -29,8 +29,7 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	return lc.Listen(ctx, "unix", path)
 }
 
-// removeStale removes a socket that a process left behind because it did not end in an orderly way.
-// It touches nothing else.
+// removeStale removes a socket that a killed process left behind. It removes no other kind of file.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	switch {

@@ -16,14 +16,14 @@ import (
 
 func main() {
 	if err := newCommand().ExecuteContext(untilSignal()); err != nil {
-		// The YAML parser spreads what is wrong over lines.
+		// Join the lines of the YAML parser's errors.
 		fmt.Fprintln(os.Stderr, "watchproxy:", strings.Join(strings.Fields(err.Error()), " "))
 		os.Exit(1)
 	}
 }
 
-// untilSignal returns a context that ends with the first signal, which drains. A second signal ends
-// the process at once, so the goroutine lives as long as the process.
+// untilSignal returns a context that ends with the first signal. The proxy then drains. A second
+// signal ends the process immediately, so the goroutine lives as long as the process.
 func untilSignal() context.Context {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -55,6 +55,6 @@ from the apiserver. All other requests are forwarded unchanged.`,
 	return root
 }
 
-// help is for commands that only have subcommands. Without it, cobra accepts any argument and
-// prints the help.
+// help runs commands that only have subcommands. Without it, cobra would not reject unknown
+// arguments.
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }

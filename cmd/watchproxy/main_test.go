@@ -18,8 +18,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The test's binary is watchproxy if the environment has asProgram, with withFiles open files at
-// most.
+// If the environment has asProgram, the test's binary runs as watchproxy, with at most withFiles
+// open files.
 const (
 	asProgram = "WATCHPROXY_TEST_AS_PROGRAM"
 	withFiles = "WATCHPROXY_TEST_FILES"
@@ -62,7 +62,7 @@ clusters: [{name: c, cluster: {server: %q}}]}`, server)
 	return path
 }
 
-// program is serve in a process of its own.
+// program runs serve in a process of its own.
 type program struct {
 	*exec.Cmd
 	stdout *bufio.Reader
@@ -84,10 +84,10 @@ func start(t *testing.T, upstream string, stderr io.Writer, env ...string) *prog
 	}
 	t.Cleanup(func() {
 		defer cancel()
-		if p.ProcessState != nil { // the test has waited for its end
+		if p.ProcessState != nil { // the test has already waited for the process
 			return
 		}
-		_ = p.Process.Signal(syscall.SIGTERM) // if it has ended, Wait tells
+		_ = p.Process.Signal(syscall.SIGTERM) // if the process has ended, Wait says so
 		if err := p.Wait(); err != nil {
 			t.Errorf("it ended with %v", err)
 		}

@@ -11,40 +11,40 @@ import (
 )
 
 const (
-	// gcPercent is how much garbage there may be beside what is in use. Most of what is in use is
-	// the cache: bytes without pointers. They cost little to mark, and reads make little garbage
-	// from them. A quarter of the usual amount costs next to no time.
+	// gcPercent is the garbage allowed before a collection, in percent of the bytes in use. Go's
+	// default is 100. Most bytes in use are the cache, which has few pointers. So marking is cheap,
+	// and reads make little garbage. The lower percentage costs next to no time.
 	gcPercent = 25
-	// leastGarbage is how much garbage there may be at least, in bytes. Many readers make a quarter
-	// of a small cache within milliseconds. Without this minimum, the collector ran a hundred times
-	// a second, and the 99th percentile of a get beside these readers was 7.7 ms. With the minimum
-	// it is 4.6 ms.
+	// leastGarbage is the garbage that is always allowed, in bytes. With a small cache, many
+	// readers make gcPercent of garbage within milliseconds. Without this minimum, the collector
+	// ran a hundred times a second then, and the 99th percentile of another client's get was 7.7
+	// ms. With the minimum it is 4.6 ms.
 	leastGarbage = 16 << 20
-	// mostPercent applies when next to nothing is in use.
+	// mostPercent is the maximum percentage. It applies when very little is in use.
 	mostPercent = 400
-	// slackShare and leastSlack are the part of the budget above the garbage collector's limit; the
-	// larger of the two applies. The limit is a soft one: rather than take more than half of the
-	// processor time, the collector lets the heap exceed the limit for a moment. On a busy machine
-	// a tenth of a budget of 160 MiB was not enough for that, so there is a minimum. The part is
-	// never more than half of the budget.
+	// The garbage collector's limit is below the budget by the larger of slackShare of the budget
+	// and leastSlack bytes, but at most by mostSlack of the budget. This slack is needed because
+	// the limit is soft: the collector never takes more than half of the processor time, and rather
+	// lets the heap exceed the limit for a moment. On a busy machine a tenth of a budget of 160 MiB
+	// was not enough for that, so there is a minimum.
 	slackShare = 0.1
 	leastSlack = 32 << 20
 	mostSlack  = 0.5
 )
 
-// collectorLimit is the garbage collector's limit for a budget; both in bytes.
+// collectorLimit returns the garbage collector's limit for a budget, both in bytes.
 func collectorLimit(budget int64) int64 {
 	slack := max(slackShare*float64(budget), leastSlack)
 	return budget - int64(min(slack, mostSlack*float64(budget)))
 }
 
-// percentFor is how much garbage there may be beside what is in use, in bytes, in percent of it.
+// percentFor returns the allowed garbage in percent of inUse, which is in bytes.
 func percentFor(inUse int64) int {
 	return int(min(max(gcPercent, 100*leastGarbage/max(inUse, 1)), mostPercent))
 }
 
-// tuneMemory sets the garbage collector up for a budget in bytes, by default the container's limit
-// or GOMEMLIMIT. It returns the collector's limit, 0 for none.
+// tuneMemory sets the garbage collector's limit for a budget in bytes. The default budget is the
+// container's limit or GOMEMLIMIT. It returns the collector's limit, 0 for none.
 func tuneMemory(budget *resource.Quantity, log *zap.Logger) int64 {
 	if budget != nil {
 		if budget.IsZero() {
@@ -68,7 +68,7 @@ func tuneMemory(budget *resource.Quantity, log *zap.Logger) int64 {
 	return 0
 }
 
-// containerLimit is the collector's limit in the container that the process runs in.
+// containerLimit returns the collector's limit for the memory limit of the process's container.
 func containerLimit() (uint64, error) {
 	limit, err := memlimit.FromCgroup()
 	if err != nil || limit > math.MaxInt64 {

@@ -2,7 +2,8 @@ package main
 
 import "testing"
 
-// The collector's limit leaves a tenth of the budget, at least 32 MiB, at most half.
+// The collector's limit is below the budget by a tenth of it, at least by 32 MiB, at most by half
+// of it.
 func TestCollectorLimit(t *testing.T) {
 	const mib = 1 << 20
 	for budget, want := range map[int64]int64{
@@ -18,7 +19,7 @@ func TestCollectorLimit(t *testing.T) {
 	}
 }
 
-// Beside a large cache there may be a quarter of it as garbage, beside a small one at least 16 MiB.
+// Garbage may grow to a quarter of a large cache. With a small cache it may grow to 16 MiB.
 func TestPercentFor(t *testing.T) {
 	const mib = 1 << 20
 	for inUse, want := range map[int64]int{0: 400, mib: 400, 4 * mib: 400, 16 * mib: 100, 32 * mib: 50, 64 * mib: 25, 1024 * mib: 25} {

@@ -33,7 +33,7 @@ func persist(
 		}
 	}
 	saved, err := store.Open(ctx, p.Directory, client, log)
-	if err != nil { // a start without is better than none
+	if err != nil { // start without saved caches rather than not at all
 		log.Error("caches are neither restored nor saved", zap.String("directory", p.Directory), zap.Error(err))
 		write = metrics.SaveFailed
 	} else if err := feeds.Restore(saved); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// An unusable directory counts one failed save an interval. The counter begins at 0, because an
-// alert needs it to rise.
+// With an unusable directory, one failed save is counted per interval. The counter starts at 0,
+// because the alert needs an increase.
 func TestRefusedDirectoryIsCounted(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o770); err != nil { //nolint:gosec // that is what must be refused

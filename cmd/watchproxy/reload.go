@@ -20,7 +20,7 @@ import (
 // file if the file has an error, or a change that needs a restart.
 type reloader struct {
 	file    string // empty for none
-	known   []byte // the file's content at the last read, or earlier
+	known   []byte // the file's content when it was last loaded, or shortly before
 	read    func() (*config.ProxyConfiguration, error)
 	hangups <-chan os.Signal
 	running *config.ProxyConfiguration
@@ -53,8 +53,8 @@ func newReloadMetrics(r prometheus.Registerer) *reloadMetrics {
 // update a ConfigMap.
 const lookForChanges = 5 * time.Second
 
-// hangups takes SIGHUP for as long as the process lives, so that the signal never ends the process.
-// It keeps a signal that comes at the start.
+// hangups catches SIGHUP as long as the process lives, so that the signal never ends the process.
+// The channel keeps a signal that arrives before anyone reads it.
 func hangups() <-chan os.Signal {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
@@ -86,7 +86,7 @@ func (r *reloader) run(ctx context.Context) {
 		if !asked && (err != nil || bytes.Equal(now, r.known)) {
 			continue
 		}
-		if !asked && !bytes.Equal(now, pending) { // it may be half written
+		if !asked && !bytes.Equal(now, pending) { // it may be half written: load it when it has not changed since the last read
 			pending = now
 			continue
 		}

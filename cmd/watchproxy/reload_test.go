@@ -15,7 +15,7 @@ import (
 func TestHangups(t *testing.T) {
 	asked, answer := make(chan string, 4), make(chan struct{})
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/readyz" { // asked when the feeds begin
+		if r.URL.Path == "/readyz" { // requested when the feeds start
 			return
 		}
 		asked <- r.URL.Path

@@ -19,12 +19,12 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// secureLimit bounds what has to be asked of upstream before clients can be
+// secureLimit bounds the time of the requests to upstream that must succeed before clients can be
 // authenticated.
 const secureLimit = 30 * time.Second
 
-// secure sets the options by which clients are told apart and the listener speaks TLS. Their
-// sources are followed until stop is called; wait waits until that has ended.
+// secure sets the options for authentication and TLS. It reloads certificates and CAs when they
+// change, until stop is called. wait waits for the goroutines that do so.
 func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver, options *proxy.Options,
 	registry prometheus.Registerer, log *zap.Logger,
 ) (wait, stop func(), err error) {
@@ -68,7 +68,7 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver
 		running.Go(func() { certificates.Run(following) })
 		options.TLS = certificates.Config()
 	}
-	if ca != nil { // its listeners are registered by now
+	if ca != nil { // after the certificates have registered as its listeners
 		running.Go(func() { ca.Run(following) })
 		ctx, cancel := context.WithTimeout(ctx, secureLimit)
 		defer cancel()
@@ -79,8 +79,8 @@ func secure(ctx context.Context, c *config.ProxyConfiguration, behind *apiserver
 	return running.Wait, cease, nil
 }
 
-// seldom thins out the library's log. The library logs each request that it cannot review; seldom
-// lets one line of each message pass in 10 s.
+// seldom lets one line of each message pass in 10 s, because the library logs each request that it
+// cannot review.
 func seldom(core zapcore.Core) zapcore.Core {
 	const while, first, thereafter = 10 * time.Second, 1, 0
 	return zapcore.NewSamplerWithOptions(core, while, first, thereafter)

@@ -31,7 +31,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// serveFlags are the flags of serve; what is set takes precedence over the file.
+// serveFlags are the flags of serve. A flag that is set takes precedence over the file.
 type serveFlags struct {
 	config, kubeconfig, context, listen, adminListen, logLevel string
 	certFile, privateKeyFile, clientCAFile, authentication     string
@@ -47,7 +47,7 @@ func newServe() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			asked := hangups()
-			known, _ := os.ReadFile(f.config) // read before the configuration is loaded, so that no later change is missed
+			known, _ := os.ReadFile(f.config) // before the configuration is loaded, so that no later change is missed
 			c, err := f.configuration()
 			if err != nil {
 				return err
@@ -70,7 +70,7 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-// configuration is the file, if any, with the flags over it and defaults under it.
+// configuration merges the flags, the file, if any, and the defaults, in this order of precedence.
 func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
 	c := &config.ProxyConfiguration{APIVersion: config.APIVersion, Kind: config.Kind}
 	if f.config != "" {
@@ -110,7 +110,7 @@ func (f *serveFlags) configuration() (*config.ProxyConfiguration, error) {
 	return c, nil
 }
 
-// serve serves until ctx ends. What can change while it runs is changed by reloads.
+// serve serves until ctx ends. reloads applies changes of the configuration meanwhile.
 func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader) error {
 	log, level, err := newLogger(c.LogLevel, c.LogFormat)
 	if err != nil {
@@ -176,7 +176,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	return run(ctx, c, server, admin, log)
 }
 
-// run listens, says so, and serves until ctx ends and everything has drained.
+// run listens, prints the addresses, and serves until ctx ends and everything has drained.
 func run(ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, admin *admin.Admin, log *zap.Logger) error {
 	var lc net.ListenConfig
 	clients, err := listen(ctx, c.Listen)
@@ -260,8 +260,8 @@ func feedOptions(c config.Cache) feed.Options {
 	return o
 }
 
-// inBackground runs do until the returned function is called, which waits for its end. A signal
-// does not end it, because the proxy drains first.
+// inBackground runs do until stop is called. stop waits until do has returned. A signal does not
+// end do, because the proxy drains first.
 func inBackground(ctx context.Context, do func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
@@ -287,7 +287,7 @@ func newLogger(level string, format config.LogFormat) (*zap.Logger, zap.AtomicLe
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), l)), l, nil
 }
 
-// opener shows the feeds to the server.
+// opener adapts Feeds to the server's interface.
 type opener struct{ *upstream.Feeds }
 
 // Open implements proxy.Feeds.

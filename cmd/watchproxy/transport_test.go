@@ -11,9 +11,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Upstream is told how much of an answer it may send ahead, however the transport is wrapped.
+// The proxy tells upstream how much of an answer it may send ahead, however the transport is
+// wrapped.
 func TestStreamWindow(t *testing.T) {
-	// It lends its certificate.
+	// Its certificate is used below.
 	lender := httptest.NewTLSServer(http.NotFoundHandler())
 	defer lender.Close()
 	for name, change := range map[string]func(*rest.Config){
@@ -56,7 +57,7 @@ func TestStreamWindow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if resp, err := transport.RoundTrip(req); err == nil { // the server only listens to the settings
+			if resp, err := transport.RoundTrip(req); err == nil { // the server reads only the settings and never answers
 				resp.Body.Close()
 			}
 			listener.Close()

@@ -30,7 +30,8 @@ type apiserver struct {
 	window  int // of HTTP/2 streams, see streamWindow
 }
 
-// connect finds upstream and asks it, so that the start fails on a wrong address or credential.
+// connect finds upstream and sends it a request, so that the start fails if an address or a
+// credential is wrong.
 func connect(ctx context.Context, u config.Upstream, listen string, window int, metrics *upstream.Metrics, log *zap.Logger) (*apiserver, error) {
 	configs, err := restConfigs(u, listen)
 	if err != nil {
@@ -65,7 +66,7 @@ func connect(ctx context.Context, u config.Upstream, listen string, window int, 
 	return a, nil
 }
 
-// transport is the way to whichever server is asked at the time.
+// transport returns a transport that sends each request to the server in use at the time.
 func (a *apiserver) transport(adapt forward.Adaptation) (http.RoundTripper, error) {
 	ways := make([]http.RoundTripper, len(a.configs))
 	for i, rc := range a.configs {
@@ -77,7 +78,7 @@ func (a *apiserver) transport(adapt forward.Adaptation) (http.RoundTripper, erro
 	return a.servers.Transport(ways), nil
 }
 
-// config is the configuration of client-go's clients, with the proxy's credentials.
+// config returns the configuration of client-go's clients, with the proxy's credentials.
 func (a *apiserver) config() (*rest.Config, error) {
 	if len(a.configs) == 1 {
 		return a.configs[0], nil
@@ -86,8 +87,8 @@ func (a *apiserver) config() (*rest.Config, error) {
 	return &rest.Config{Host: a.bases[0].String(), Transport: transport}, err
 }
 
-// forwarding is for forwarded requests: the address, and the identity that any of the
-// configurations impersonates.
+// forwarding returns the configuration of forwarded requests: the address, and the identity that
+// the configurations impersonate, if any does.
 func (a *apiserver) forwarding() *rest.Config {
 	for _, rc := range a.configs {
 		if rc.Impersonate.UserName != "" {
@@ -99,13 +100,13 @@ func (a *apiserver) forwarding() *rest.Config {
 	return a.configs[0]
 }
 
-// client is the client of the feeds, with the proxy's credentials.
+// client returns the client of the feeds, with the proxy's credentials.
 func (a *apiserver) client(metrics *upstream.Metrics) (*client.Client, error) {
 	transport, err := a.transport(rest.CopyConfig)
 	return a.servers.Client(transport, metrics.Client), err
 }
 
-// host is the address of the server that is asked.
+// host returns the address of the server in use.
 func (a *apiserver) host() string {
 	if len(a.configs) == 1 {
 		return a.configs[0].Host
@@ -167,7 +168,7 @@ func restConfig(file, name, listen string) (*rest.Config, error) {
 	return rc, nil
 }
 
-// isSelf tells whether a server's URL leads to the address that the proxy is about to listen on.
+// isSelf reports whether a server's URL leads to the address that the proxy is about to listen on.
 func isSelf(server, listen string) bool {
 	u, err := url.Parse(server)
 	if err != nil {
@@ -184,7 +185,7 @@ func isSelf(server, listen string) bool {
 	return own != nil && own.Equal(of)
 }
 
-// address is nil for other names than localhost.
+// address returns an IP address, or nil for a name other than localhost.
 func address(host string) net.IP {
 	if host == "localhost" {
 		return net.IPv4(127, 0, 0, 1)

@@ -14,7 +14,7 @@ import (
 // version and commit are set at link time. Without them, Go's build information is used.
 var version, commit string
 
-// build is what is known of this binary.
+// build describes this binary.
 type build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit"` // empty if unknown
@@ -27,7 +27,8 @@ var buildOf = sync.OnceValue(func() build {
 	return describe(version, commit, info)
 })
 
-// describe prefers stamps to Go's build info: the module's version, if any, and the commit.
+// describe uses the version and the commit set at link time, or else those of Go's build
+// information.
 func describe(version, commit string, info *debug.BuildInfo) build {
 	b := build{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info != nil && b.Version == "" && info.Main.Version != "(devel)" {
@@ -53,7 +54,8 @@ func describe(version, commit string, info *debug.BuildInfo) build {
 	return b
 }
 
-// metric is always 1 and tells the build by its labels, as other components do.
+// metric returns a gauge that is always 1 and has the build in its labels, as Kubernetes components
+// do.
 func (b build) metric() prometheus.Collector {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "watchproxy_build_info",

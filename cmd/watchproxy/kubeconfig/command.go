@@ -2,10 +2,10 @@
 //
 // clientcmd loads, merges and encodes kubeconfigs. This package replaces the files itself, because
 // clientcmd.ModifyConfig truncates a file and then writes it: a crash in between loses credentials.
-// clientcmd does not keep comments either; a copy of the file brings them back.
+// clientcmd does not keep comments either; --undo restores them from a copy of the file.
 //
-// serve uses the original server if its kubeconfig points at the proxy itself. That takes ten lines
-// here. Without them, no proxy starts after kubeconfig --in-place.
+// If the kubeconfig of serve points at the proxy itself, serve uses the original server. Otherwise
+// no proxy could start after kubeconfig --in-place.
 package kubeconfig
 
 import (
@@ -117,7 +117,8 @@ func (f *flags) run(stdout, stderr io.Writer) error {
 	return nil
 }
 
-// loading is how client-go finds a kubeconfig: the named file, else the usual ones, merged.
+// loading returns client-go's rules for finding a kubeconfig: the named file, or else the usual
+// files, merged.
 func loading(file string) *clientcmd.ClientConfigLoadingRules {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = file
@@ -155,7 +156,7 @@ func (f *flags) load() (all *clientcmdapi.Config, files []string, err error) {
 	return all, files, nil
 }
 
-// endpoint is where the flags point to.
+// endpoint returns the endpoint that the flags describe.
 func (f *flags) endpoint() (endpoint, error) {
 	to := endpoint{Server: f.server, TLSServerName: f.tlsServerName}
 	secure, err := speaksTLS(f.server)
@@ -177,7 +178,7 @@ func (f *flags) endpoint() (endpoint, error) {
 	return to, nil
 }
 
-// redirect is --in-place.
+// redirect implements --in-place.
 func (f *flags) redirect(all *clientcmdapi.Config, name string, to endpoint, stdout, stderr io.Writer) error {
 	path := all.Clusters[name].LocationOfOrigin
 	var warnings, others []string
@@ -212,7 +213,7 @@ func (f *flags) redirect(all *clientcmdapi.Config, name string, to endpoint, std
 	return nil
 }
 
-// revert is --undo.
+// revert implements --undo.
 func (f *flags) revert(all *clientcmdapi.Config, name string, stdout io.Writer) error {
 	path := all.Clusters[name].LocationOfOrigin
 	var server, how string

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// newCertificate makes a certificate in PEM, its own authority.
+// newCertificate makes a self-signed certificate in PEM.
 func newCertificate() []byte {
 	pem, _, err := cert.GenerateSelfSignedCertKey("proxy.example", nil, nil)
 	if err != nil {
@@ -24,7 +24,7 @@ func newCertificate() []byte {
 	return pem
 }
 
-// clusterCertificate is the one of the clusters.
+// clusterCertificate is the certificate of the clusters.
 var clusterCertificate = sync.OnceValue(newCertificate)
 
 // configuration has several clusters and every kind of user. %CA% is a certificate.
@@ -81,7 +81,7 @@ func writeConfiguration(t *testing.T) string {
 	return writeFile(t, filepath.Join(dir, "config"), strings.ReplaceAll(configuration, "%CA%", data))
 }
 
-// execute runs the command as the root command has it.
+// execute runs the command with the root command's settings.
 func execute(args ...string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
 	cmd := Command()
@@ -192,7 +192,7 @@ func TestOverTLS(t *testing.T) {
 			if !strings.Contains(stderr, test.says) || test.says == "" && stderr != "" {
 				t.Errorf("it says %q", stderr)
 			}
-			// client-go takes it.
+			// client-go accepts the result.
 			if _, err := clientcmd.NewDefaultClientConfig(*c, &clientcmd.ConfigOverrides{}).ClientConfig(); err != nil {
 				t.Error(err)
 			}
@@ -200,7 +200,7 @@ func TestOverTLS(t *testing.T) {
 	}
 }
 
-// The files of a $KUBECONFIG list are merged: the first value holds.
+// The files of a $KUBECONFIG list are merged. The first file's value takes precedence.
 func TestList(t *testing.T) {
 	first, second := writeConfiguration(t), writeConfiguration(t)
 	writeFile(t, first, `{apiVersion: v1, kind: Config, current-context: two, contexts: [{name: mine, context: {cluster: two, user: token}}]}`)

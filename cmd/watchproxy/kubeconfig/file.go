@@ -14,20 +14,21 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// backupSuffix names the copy of a file from before a cluster in it was redirected. The copy has
-// what clientcmd drops: comments, order, unknown fields. Further copies have a number after the
-// suffix.
+// backupSuffix is the suffix of the copy that is made of a file before a cluster in it is
+// redirected. The copy keeps comments, order and unknown fields, which clientcmd drops. Further
+// copies have a number after the suffix.
 const backupSuffix = ".watchproxy-backup"
 
-// kubefile is one file of a kubeconfig. Paths in it stay as they are.
+// kubefile is one file of a kubeconfig. Relative paths in it stay relative.
 type kubefile struct {
-	path   string // symbolic links resolved, so that they stay
+	path   string // with symbolic links resolved, so that replacing the file keeps the links
 	info   fs.FileInfo
 	before []byte
 	config *clientcmdapi.Config
 }
 
-// edit changes a cluster in a file under the lock that client-go takes. change writes the file.
+// edit changes a cluster in a file while it holds client-go's lock of the file. change must write
+// the file.
 func edit(name, cluster string, change func(*kubefile, *clientcmdapi.Cluster) error) (err error) {
 	path, err := filepath.EvalSymlinks(name)
 	if err != nil {
@@ -61,8 +62,8 @@ func read(path string) (f *kubefile, err error) {
 	return f, err
 }
 
-// lock keeps kubectl config and other users of client-go from changing the file. It is clientcmd's
-// lock, which only ModifyConfig can take.
+// lock keeps kubectl config and other users of client-go from changing the file. It creates the
+// same lock file as clientcmd, whose own function is not exported.
 func lock(path string) (unlock func() error, err error) {
 	name := path + ".lock"
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL, 0)
@@ -90,7 +91,7 @@ func (f *kubefile) replace(content []byte) error {
 	return nil
 }
 
-// redirected tells whether some cluster in the file leads to a proxy.
+// redirected reports whether any cluster in the file leads to a proxy.
 func (f *kubefile) redirected() bool { return len(redirected(f.config)) > 0 }
 
 // copies returns the copies of the file, oldest first, and the name of the next one.
@@ -109,9 +110,9 @@ func (f *kubefile) copies() (names []string, contents [][]byte, next string, err
 	}
 }
 
-// backUp copies the file before it is changed. It makes no copy if there is one of the same
-// content. If a cluster is redirected already, the latest copy has the content from before that,
-// and backUp keeps it. Other copies stay.
+// backUp copies the file before it is changed. It makes no new copy if one with the same content
+// exists, or if a cluster is redirected already: then the latest copy is from before that
+// redirection. It never deletes a copy.
 func (f *kubefile) backUp(repeated bool) (name string, others []string, err error) {
 	names, contents, next, err := f.copies()
 	if err != nil {
@@ -129,7 +130,8 @@ func (f *kubefile) backUp(repeated bool) (name string, others []string, err erro
 }
 
 // restore writes a file whose cluster was reverted. If no other cluster is redirected and a copy
-// means the same, the copy replaces the file, comments and all. Copies that differ stay.
+// has the same configuration, the copy replaces the file, including its comments. Copies that
+// differ stay.
 func (f *kubefile) restore() (how string, err error) {
 	now, err := clientcmd.Write(*f.config)
 	if err != nil {
@@ -147,7 +149,7 @@ func (f *kubefile) restore() (how string, err error) {
 		if err != nil {
 			continue // an unreadable copy does not prevent --undo
 		}
-		// clientcmd encoded both, so that empty and missing fields are equal.
+		// Compare both as clientcmd encodes them, so that empty and missing fields are equal.
 		if before, err := clientcmd.Write(*was); err == nil && bytes.Equal(before, now) {
 			if err := f.replace(contents[i]); err != nil {
 				return "", err
@@ -161,8 +163,8 @@ func (f *kubefile) restore() (how string, err error) {
 	return how, f.replace(now)
 }
 
-// writeTo is --to. It replaces a file, unless the kubeconfig was read from that file: the file may
-// hold more.
+// writeTo implements --to. It does not replace a file from which the kubeconfig was read, because
+// that file may hold more.
 func writeTo(name string, content []byte, sources []string) error {
 	there, err := os.Stat(name)
 	switch {
@@ -187,8 +189,7 @@ func writeTo(name string, content []byte, sources []string) error {
 // private is the mode of files with credentials.
 const private = 0o600
 
-// replaceFile writes a file that appears whole or not at all, with the owner of like unless that is
-// nil.
+// replaceFile writes a file atomically. The file gets the owner of like, unless like is nil.
 func replaceFile(path string, content []byte, mode fs.FileMode, like fs.FileInfo) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
 	if err != nil {
@@ -196,7 +197,7 @@ func replaceFile(path string, content []byte, mode fs.FileMode, like fs.FileInfo
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(f.Name()) // it may be gone
+			_ = os.Remove(f.Name()) // it may not exist any more
 		}
 	}()
 	_, err = f.Write(content)

@@ -40,7 +40,7 @@ func missing(t *testing.T, path string) {
 	}
 }
 
-// replace edits a file, and returns what it holds then.
+// replace edits a file and returns its new content.
 func replace(t *testing.T, path, text, with string) string {
 	t.Helper()
 	before := content(t, path)
@@ -78,7 +78,7 @@ func run(t *testing.T, path, says string, args ...string) (stdout string) {
 	return stdout
 }
 
-// A kubeconfig can be redirected again and again. Reverted, it has its original bytes.
+// A kubeconfig can be redirected several times. --undo restores the original bytes.
 func TestInPlaceAndBack(t *testing.T) {
 	kept := writeConfiguration(t)
 	was := content(t, kept)
@@ -152,7 +152,7 @@ func TestUndoRefusesToLoseEdits(t *testing.T) {
 	holds(t, path, was)
 }
 
-// A redirection that follows an edit goes back to the edit.
+// --undo of a redirection that follows an edit keeps the edit.
 func TestRedirectAfterEdit(t *testing.T) {
 	path := writeConfiguration(t)
 	run(t, path, "", "--in-place", "--server", proxyServer, "--context", "lax")
@@ -176,7 +176,8 @@ func TestInPlaceRespectsLock(t *testing.T) {
 	holds(t, lock, "")
 }
 
-// A kubeconfig made of a redirected one goes back to the same server, with absolute paths.
+// --undo works in a kubeconfig written from a redirected one: it restores the same server, with
+// absolute paths.
 func TestCopyOfRedirected(t *testing.T) {
 	path := writeConfiguration(t)
 	run(t, path, "", "--in-place", "--server", otherServer)
@@ -188,7 +189,8 @@ func TestCopyOfRedirected(t *testing.T) {
 	}
 }
 
-// Only a change makes a copy, also of a file that led to a proxy from its beginning.
+// Only a change makes a copy. This also holds for a file that led to a proxy before its first
+// redirection.
 func TestInPlaceOfWritten(t *testing.T) {
 	path := writeFile(t, filepath.Join(t.TempDir(), "written"), run(t, writeConfiguration(t), "", "--server", otherServer))
 	was := content(t, path)
@@ -198,7 +200,7 @@ func TestInPlaceOfWritten(t *testing.T) {
 	holds(t, path+backupSuffix, was)
 }
 
-// Nothing overwrites a copy that --undo left.
+// A copy that --undo left is never overwritten.
 func TestCopiesStay(t *testing.T) {
 	path := writeConfiguration(t)
 	first, second := path+backupSuffix, path+backupSuffix+".1"

@@ -15,17 +15,17 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// extensionName is the entry of a cluster's extensions that holds its redirection.
+// extensionName is the name of the cluster extension that holds a redirection.
 const extensionName = "watchproxy.dev"
 
-// redirection is what the extension holds: where the cluster led before, and where it was made to
-// lead to. A cluster that leads elsewhere was edited since.
+// redirection is the content of the extension: the cluster's original endpoint and the proxy's. If
+// the cluster now has another endpoint than To, it was edited after the redirection.
 type redirection struct {
 	From endpoint `json:"from"`
 	To   endpoint `json:"to"`
 }
 
-// endpoint is the part of a cluster that tells its address and how its certificate is verified.
+// endpoint is the part of a cluster with its address and the settings for the connection to it.
 type endpoint = clientcmdapi.Cluster
 
 func endpointOf(c *clientcmdapi.Cluster) endpoint {
@@ -40,7 +40,7 @@ func lead(c *clientcmdapi.Cluster, to endpoint) {
 	*c = to
 }
 
-// speaksTLS tells whether clients speak TLS to the proxy's URL. An error says why they cannot use
+// speaksTLS reports whether clients speak TLS to the proxy's URL. An error says why they cannot use
 // the URL at all.
 func speaksTLS(server string) (bool, error) {
 	u, err := url.Parse(server)
@@ -59,14 +59,14 @@ func speaksTLS(server string) (bool, error) {
 	return u.Scheme == "https", nil
 }
 
-// isLoopback tells whether a server is on the machine of its clients.
+// isLoopback reports whether a server's address is a loopback address.
 func isLoopback(server string) bool {
 	u, err := url.Parse(server)
 	return err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback())
 }
 
 // redirect makes a cluster lead to the proxy. It removes the apiserver's own settings unless they
-// can apply to the proxy as well. Warnings tell what the user has to check.
+// can apply to the proxy as well. Its warnings say what the user has to check.
 func redirect(c *clientcmdapi.Cluster, to endpoint) (warnings []string, err error) {
 	secure, err := speaksTLS(to.Server)
 	if err != nil {
@@ -116,9 +116,10 @@ func redirect(c *clientcmdapi.Cluster, to endpoint) (warnings []string, err erro
 	return warnings, nil
 }
 
-// userWarnings tells which of a cluster's users lose something at the proxy's endpoint.
+// userWarnings returns a warning for each user of a cluster whose credentials do not work at the
+// proxy's endpoint.
 func userWarnings(c *clientcmdapi.Config, cluster string, to endpoint) (warnings []string) {
-	secure, _ := speaksTLS(to.Server) // redirect has checked it
+	secure, _ := speaksTLS(to.Server) // redirect has checked the URL
 	names := map[string]bool{}
 	for _, at := range c.Contexts {
 		if at.Cluster == cluster && c.AuthInfos[at.AuthInfo] != nil {
@@ -139,7 +140,7 @@ func userWarnings(c *clientcmdapi.Config, cluster string, to endpoint) (warnings
 	return warnings
 }
 
-// credentials names a user's credentials, the empty string if it has none.
+// credentials names the kind of a user's credentials, or returns "" if the user has none.
 func credentials(u *clientcmdapi.AuthInfo) string {
 	switch {
 	case u.ClientCertificate != "" || len(u.ClientCertificateData) > 0:
@@ -161,7 +162,7 @@ var (
 	errChangedSince  = errors.New("was changed since")
 )
 
-// revert undoes a redirection. Only force reverts a cluster that was edited since.
+// revert undoes a redirection. It reverts a cluster that was edited since only with force.
 func revert(c *clientcmdapi.Cluster, force bool) error {
 	r, err := redirectionOf(c)
 	if err != nil {
@@ -179,8 +180,8 @@ func revert(c *clientcmdapi.Cluster, force bool) error {
 	return nil
 }
 
-// redirectionOf reads a cluster's extension, nil if it has none. Relative paths in it are resolved
-// as those of the cluster are.
+// redirectionOf reads a cluster's extension; nil if it has none. Relative paths in the extension
+// are resolved like those of the cluster.
 func redirectionOf(c *clientcmdapi.Cluster) (*redirection, error) {
 	extension, ok := c.Extensions[extensionName]
 	if !ok {

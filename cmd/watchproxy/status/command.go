@@ -79,7 +79,7 @@ func adminURL(admin string) (string, error) {
 	return strings.TrimSuffix(u.String(), "/"), nil
 }
 
-// fetch asks a proxy. Errors say what to check.
+// fetch gets the status of a proxy. Errors say what to check.
 func fetch(ctx context.Context, base string) (*Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -104,7 +104,8 @@ func fetch(ctx context.Context, base string) (*Status, error) {
 	return &s, nil
 }
 
-// follow prints until ctx ends. It reports a proxy that does not answer, and asks again.
+// follow prints the status again and again until ctx ends. If the proxy does not answer, it says so
+// and tries again.
 func (f *flags) follow(ctx context.Context, base string, stdout, stderr io.Writer) {
 	wipe := ""
 	if f.output == "" && isTerminal(stdout) {

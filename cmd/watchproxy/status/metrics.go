@@ -26,7 +26,8 @@ func gather(from prometheus.Gatherer) (families, error) {
 
 type labels map[string]string
 
-// series are the labels and values of a metric. A histogram's value is the number of observations.
+// series returns the labels and values of a metric. A histogram's value is the number of
+// observations.
 func (m families) series(name string) iter.Seq2[labels, float64] {
 	return func(yield func(labels, float64) bool) {
 		for _, metric := range m[name].GetMetric() {
@@ -42,7 +43,7 @@ func (m families) series(name string) iter.Seq2[labels, float64] {
 	}
 }
 
-// sum adds up a metric's series. A metric that does not exist is 0.
+// sum adds up a metric's series. It returns 0 if the metric does not exist.
 func (m families) sum(name string) (sum float64) {
 	for _, value := range m.series(name) {
 		sum += value

@@ -1,5 +1,6 @@
-// Package status reports what a running proxy caches, and what that saves upstream. The proxy
-// serves the report at /status of its admin address. The command status fetches and prints it.
+// Package status reports what a running proxy caches and how many upstream requests that saves. The
+// proxy serves the report at /status of its admin address. The command status fetches and prints
+// it.
 package status
 
 import (
@@ -12,7 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// Status is the report. Its counts begin with the proxy's start.
+// Status is the report. It counts from the proxy's start.
 type Status struct {
 	Version       string       `json:"version"`
 	Upstream      string       `json:"upstream"`
@@ -31,7 +32,7 @@ type memory struct {
 	Resident int64 `json:"residentBytes"` // of the process; 0 if unknown
 	Objects  int64 `json:"objectBytes"`   // of cached objects, as upstream sent them
 	Log      int64 `json:"logBytes"`      // of objects that only the event logs keep
-	Derived  int64 `json:"derivedBytes"`  // made of pages: compressed, metadata only, selected
+	Derived  int64 `json:"derivedBytes"`  // derived from pages: compressed, metadata only, selected
 	Limit    int64 `json:"limitBytes"`    // of the garbage collector; 0 for none
 }
 
@@ -42,29 +43,32 @@ type requests struct {
 	Shared    int64 `json:"shared"`    // answered by another client's request upstream
 	Refused   int64 `json:"refused"`   // by the proxy: access, limits, malformed requests
 	// HitRatio is the share of gets, lists and watches of resources that the cache answered, from 0
-	// to 1, null before the first. It leaves out what no cache could answer: subresources, writes,
-	// discovery, upstream's errors. It also leaves out answers 410, after which clients list again.
+	// to 1. It is null before the first of them. It excludes requests that no cache could answer
+	// (subresources, writes, discovery) and upstream's errors. It also excludes 410 answers, after
+	// which clients list again.
 	HitRatio *float64 `json:"hitRatio"`
 }
 
-// toUpstream are the requests that upstream got.
+// toUpstream counts the requests that upstream got.
 type toUpstream struct {
 	Forwarded int64 `json:"forwarded"` // of clients, without Shared
 	Feeds     int64 `json:"feeds"`     // lists, watches, probes: the cost of caching
 	Reviews   int64 `json:"reviews"`   // of tokens and access: the cost of authentication and authorization
 	Total     int64 `json:"total"`     // of the three
-	// Saved is how many more requests upstream would have got without the proxy. It is negative while
-	// feeds and reviews outnumber the answers from the cache and the shared ones.
+	// Saved is the number of requests that upstream would have got without the proxy, less Total.
+	// It is negative while feeds and reviews outnumber the answers from the cache and the shared
+	// ones.
 	Saved int64 `json:"saved"`
 }
 
 // mostRecent counts reads of the most recent state of cached resources.
 type mostRecent struct {
-	// Reads are counted by what proved that the cache was up to date, as in
-	// watchproxy_freshness_seconds. Upstream answered the reads counted as direct.
+	// Reads is the number of reads for each kind of proof that the cache was up to date, as in
+	// watchproxy_freshness_seconds. The reads under "direct" were answered by upstream.
 	Reads map[string]float64 `json:"reads"`
-	// UpstreamSeconds is upstream's time for the proofs. SavedSeconds is what upstream would have
-	// taken for the lists among the reads, by its time for lists of similar size.
+	// UpstreamSeconds is upstream's time for the proofs. SavedSeconds estimates the time that
+	// upstream would have taken for the lists among the reads, from its time for lists of similar
+	// size.
 	UpstreamSeconds map[string]float64 `json:"upstreamSeconds"`
 	SavedSeconds    float64            `json:"savedSeconds"`
 }
@@ -89,7 +93,7 @@ type feedStatus struct {
 	Delivered       uint64  `json:"eventsDelivered"`
 }
 
-// Of reports on a proxy of some version that serves since began and whose upstream is host.
+// Of makes the report of a proxy. began is the time when it started to serve; host is its upstream.
 func Of(version, host string, began time.Time, feeds []upstream.FeedStatus, metrics prometheus.Gatherer) (*Status, error) {
 	s := &Status{Version: version, Upstream: host, UptimeSeconds: time.Since(began).Seconds(), Feeds: []feedStatus{}}
 	for _, f := range feeds {
@@ -125,7 +129,7 @@ func Of(version, host string, began time.Time, feeds []upstream.FeedStatus, metr
 	return s, nil
 }
 
-// count fills in the requests of clients, and those to upstream.
+// count sets the numbers of requests, of clients and to upstream.
 func (s *Status) count(m families) {
 	const total = "watchproxy_requests_total"
 	sources := m.by(total, "source")

@@ -20,7 +20,7 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// counted is a registry in which requests were counted.
+// counted returns a registry with counted requests.
 func counted(t *testing.T, rows []requestRow, others map[string]float64) *prometheus.Registry {
 	t.Helper()
 	r := prometheus.NewRegistry()
@@ -102,7 +102,8 @@ func TestStatusCounts(t *testing.T) {
 	}
 }
 
-// The text has the proofs of freshness, upstream's time for them, and for the lists without them.
+// The text has the proofs of freshness, upstream's time for them, and the time that upstream would
+// have taken for the lists.
 func TestStatusTellsHowReadsWereFresh(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	reads := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "watchproxy_freshness_seconds", Help: "As there."}, []string{"outcome"})
@@ -197,7 +198,7 @@ func TestStatusCommand(t *testing.T) {
 	}
 }
 
-// execute runs the command as the root command has it.
+// execute runs the command with the root command's settings.
 func execute(ctx context.Context, out io.Writer, args ...string) error {
 	cmd := Command()
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
@@ -206,7 +207,7 @@ func execute(ctx context.Context, out io.Writer, args ...string) error {
 	return cmd.ExecuteContext(ctx)
 }
 
-// buffer ends a context once enough was written.
+// buffer ends a context when enough has been written.
 type buffer struct {
 	strings.Builder
 	lines int
@@ -221,7 +222,8 @@ func (b *buffer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// One JSON object a line, until it is interrupted; that is no failure.
+// --watch with JSON prints one object a line until it is interrupted. The interruption is not an
+// error.
 func TestStatusWatch(t *testing.T) {
 	s := admin(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// writeText writes a status for people.
+// writeText writes a status as text for people.
 func (s *Status) writeText(to io.Writer) error {
 	r, u, m := s.Requests, s.ToUpstream, s.Memory
 	ratio, limit := "-", ""
@@ -53,7 +53,7 @@ func (r mostRecent) text() string {
 		all += n
 	}
 	for by, seconds := range r.UpstreamSeconds {
-		if by != "direct" { // upstream would have answered those without the proxy, too
+		if by != "direct" { // upstream would have answered these lists without the proxy too
 			upstream += seconds
 		}
 	}
@@ -71,7 +71,7 @@ func (r mostRecent) text() string {
 		count(int(all)), how, upstream, r.SavedSeconds)
 }
 
-// percent rounds down, as the page does: 100.0 % means all.
+// percent rounds down, as the page does, so that 100.0 % means all.
 func percent(ratio float64) string {
 	const perMille = 1000
 	return fmt.Sprintf("%.1f %%", math.Floor(ratio*perMille)/10)
@@ -108,7 +108,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%.0f %ciB", value, units[0])
 }
 
-// count writes a number with its thousands apart.
+// count writes a number with commas between thousands.
 func count[N int | int64 | uint64](n N) string {
 	digits := strconv.FormatInt(int64(n), 10)
 	sign := ""
