@@ -1,4 +1,4 @@
-{{/* The ProxyConfiguration: config, and what the chart adds. */}}
+{{/* The ProxyConfiguration: config with the fields that the chart adds. */}}
 {{- define "watchproxy.configuration" -}}
 {{- include "watchproxy.validate" . -}}
 {{- $c := deepCopy .Values.config -}}
@@ -18,7 +18,7 @@
 {{- if not (hasPrefix "unix://" .) -}}{{ regexFind "[0-9]+$" . }}{{- end -}}
 {{- end -}}
 
-{{/* "true" for an address that nobody outside of the pod can reach. */}}
+{{/* "true" for an address that only the pod itself can reach. */}}
 {{- define "watchproxy.private" -}}
 {{- if regexMatch "^(unix://|localhost:|127\\.[0-9]+\\.[0-9]+\\.[0-9]+:|\\[::1\\]:)" . -}}true{{- end -}}
 {{- end -}}
@@ -29,7 +29,7 @@
 {{- if or (eq $mode "delegated") (and (not $mode) (not (include "watchproxy.private" .Values.config.listen))) -}}true{{- end -}}
 {{- end -}}
 
-{{/* The seconds of a duration as Go writes it. */}}
+{{/* The seconds of a duration in Go's notation. */}}
 {{- define "watchproxy.seconds" -}}
 {{- $units := dict "h" 3600.0 "m" 60.0 "s" 1.0 "ms" 0.001 "us" 0.000001 "µs" 0.000001 "ns" 0.000000001 -}}
 {{- $total := 0.0 -}}
@@ -52,7 +52,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* How long a pod may take to end. */}}
+{{/* The seconds that a pod may take to end. */}}
 {{- define "watchproxy.terminationSeconds" -}}
 {{- add .Values.termination.preStopSeconds (include "watchproxy.seconds" (default "5s" .Values.config.drain) | float64 | ceil) .Values.termination.marginSeconds -}}
 {{- end -}}

@@ -12,7 +12,8 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Names of objects without a namespace: two releases of one name may be in two namespaces. */}}
+{{/* Names of cluster-scoped objects. They include the namespace, because releases in two namespaces may
+    have the same name. */}}
 {{- define "watchproxy.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "watchproxy.fullname" .) -}}
 {{- end -}}
@@ -26,7 +27,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "watchproxy.labelsAnd" (list . dict) }}
 {{- end -}}
 
-{{/* The labels of an object that has further ones: a list of the context and those. They go before the chart's. */}}
+{{/* The labels of an object with further labels, which take precedence over the chart's.
+    Argument: a list of the context and the further labels. */}}
 {{- define "watchproxy.labelsAnd" -}}
 {{- $ := first . -}}
 {{- $own := include "watchproxy.selectorLabels" $ | fromYaml -}}
@@ -83,7 +85,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- include "watchproxy.configuration" . | sha256sum -}}
 {{- end -}}
 
-{{/* The job label of the proxy's metrics: that of the monitor which makes them, as prometheus-operator sets it. */}}
+{{/* The job label of the proxy's metrics, as prometheus-operator derives it from the enabled monitor. */}}
 {{- define "watchproxy.job" -}}
 {{- $m := .Values.monitoring -}}
 {{- if $m.prometheusRule.job -}}
@@ -97,7 +99,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end -}}
 
-{{/* "true" if nobody is named whom the proxy may impersonate. A name in one list bounds the others, too. */}}
+{{/* "true" if the proxy may impersonate anybody, because all lists are empty. */}}
 {{- define "watchproxy.impersonatesAnybody" -}}
 {{- with .Values.rbac.impersonation -}}
 {{- if not (or .users .groups .serviceAccounts) -}}true{{- end -}}

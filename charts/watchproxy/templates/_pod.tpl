@@ -1,4 +1,4 @@
-{{/* The container, for the pod of a Deployment or DaemonSet as for that of an application. */}}
+{{/* The proxy's container, in its own pod or in an application's. */}}
 {{- define "watchproxy.container" -}}
 name: watchproxy
 image: {{ include "watchproxy.image" . | quote }}
@@ -50,7 +50,7 @@ lifecycle:
 resources: {{ toYaml .Values.resources | nindent 2 }}
 {{- $security := deepCopy .Values.securityContext }}
 {{- if eq .Values.kind "Sidecar" }}
-{{- /* The application's pod may say this for its own containers only. */}}
+{{- /* These settings are on a sidecar's container, because the pod is the application's. */}}
 {{- $security = pick .Values.podSecurityContext "runAsNonRoot" "seccompProfile" | merge $security }}
 {{- end }}
 securityContext: {{ toYaml $security | nindent 2 }}

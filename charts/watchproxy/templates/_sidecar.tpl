@@ -1,17 +1,17 @@
-{{/* What an application's pod embeds; values-sidecar.yaml shows how. The context is that of this chart. */}}
+{{/* Templates that an application's pod embeds, as values-sidecar.yaml shows. Their context is this chart's. */}}
 
-{{/* An item of initContainers: it is ready before the application starts, and ends after it. */}}
+{{/* An item of initContainers. It is ready before the application starts and ends after the application. */}}
 {{- define "watchproxy.sidecar.container" -}}
 - {{ include "watchproxy.container" . | nindent 2 | trim }}
   restartPolicy: Always
 {{- end -}}
 
-{{/* "true" if a kubeconfig can lead to the sidecar: there is none for a Unix socket. */}}
+{{/* "true" if a kubeconfig can lead to the sidecar. None can lead to a Unix socket. */}}
 {{- define "watchproxy.sidecar.kubeconfig" -}}
 {{- if and (eq .Values.kind "Sidecar") (include "watchproxy.port" .Values.config.listen) -}}true{{- end -}}
 {{- end -}}
 
-{{/* Items of the environment of a container that is a client. */}}
+{{/* Items of env for the application's containers. */}}
 {{- define "watchproxy.sidecar.env" -}}
 {{- if include "watchproxy.sidecar.kubeconfig" . -}}
 - name: KUBECONFIG
@@ -19,7 +19,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Items of its volumeMounts. */}}
+{{/* Items of volumeMounts for the application's containers. */}}
 {{- define "watchproxy.sidecar.mount" -}}
 {{- if include "watchproxy.sidecar.kubeconfig" . -}}
 - name: watchproxy-client
@@ -40,7 +40,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* The checksum for an annotation of the pod, so that it is rolled when the configuration changes. */}}
+{{/* A checksum for an annotation of the pod, so that a change of the configuration rolls the pod. */}}
 {{- define "watchproxy.sidecar.annotations" -}}
 {{- if .Values.rollOnConfigChange -}}
 checksum/watchproxy: {{ include "watchproxy.checksum" . }}

@@ -1,4 +1,4 @@
-{{/* What the schema cannot tell: values that contradict each other. */}}
+{{/* Checks that the schema cannot express: values that contradict each other. */}}
 {{- define "watchproxy.validate" -}}
 {{- $v := .Values -}}
 {{- $private := include "watchproxy.private" $v.config.listen -}}
@@ -105,7 +105,8 @@
 {{- include "watchproxy.validateConfig" . -}}
 {{- end -}}
 
-{{/* What the proxy would refuse, by the rules of ProxyConfiguration's Validate: helm tells before a pod cannot start. */}}
+{{/* Checks of config by the rules of ProxyConfiguration's Validate, so that helm reports
+    an error before a pod fails to start. */}}
 {{- define "watchproxy.validateConfig" -}}
 {{- $c := .Values.config -}}
 {{- $authentication := default dict $c.authentication -}}
@@ -139,7 +140,7 @@
 {{- include "watchproxy.validateBounds" $c -}}
 {{- end -}}
 
-{{/* Durations and amounts of memory. Where orZero is true, 0 has a meaning of its own. */}}
+{{/* Checks of durations and amounts of memory. If orZero is true, 0 is allowed too. */}}
 {{- define "watchproxy.validateBounds" -}}
 {{- $config := . -}}
 {{- range tuple
