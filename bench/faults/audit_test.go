@@ -10,24 +10,24 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// audit tells from the apiserver's audit log what it was asked for, by whom.
+// audit reads the apiserver's audit log and counts its requests by client.
 type audit struct {
 	cluster.AuditLog
-	// open are the watches of some resources that have begun and not ended, by id.
+	// open holds the open watches of the followed resources, by audit id.
 	open    map[string]string
 	earlier asked
 }
 
-// asked is what the apiserver was asked for of the followed resources.
+// asked counts the apiserver's requests for the followed resources.
 type asked struct {
 	probes    int // lists and watches that match nothing
 	lists     int // with objects, or with their metadata
-	syncs     int // watches that begin with the state
+	syncs     int // watches that begin with the initial state
 	watches   int // others
 	forwarded int // requests of informers, of any kind
 }
 
-// since tells what was asked since the last time.
+// since returns the requests since the last call.
 func (a *audit) since(t *testing.T) (sum asked) {
 	t.Helper()
 	sum, a.earlier = a.earlier, asked{}
@@ -37,7 +37,8 @@ func (a *audit) since(t *testing.T) (sum asked) {
 	return sum
 }
 
-// ended notes that the apiserver has ended, with or without saying of each watch that it has.
+// ended clears the open watches, because the apiserver has ended. It may not have logged the end of
+// each watch.
 func (a *audit) ended(t *testing.T) {
 	t.Helper()
 	a.earlier = a.since(t)
@@ -72,5 +73,5 @@ func (a *audit) count(sum *asked, r cluster.AuditRecord) {
 	}
 }
 
-// feedAgent is what the proxy's feeds call themselves.
+// feedAgent is the user agent of the proxy's feeds.
 const feedAgent = "watchproxy"

@@ -29,7 +29,7 @@ func openBare(conn net.Conn, protocol cluster.Protocol, target string) (rest fun
 	return func() error { _, err := io.Copy(io.Discard, resp.Body); return err }, err
 }
 
-// openFrames is openBare over HTTP/2, with the largest windows that there are.
+// openFrames is openBare over HTTP/2, with the largest possible windows.
 func openFrames(conn net.Conn, target string) (rest func() error, err error) {
 	const widest = 1<<31 - 1
 	framer := http2.NewFramer(conn, conn)

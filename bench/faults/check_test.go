@@ -11,12 +11,12 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// verdict is what came of a scenario.
+// verdict is the result of a scenario.
 type verdict struct {
 	watchers, events, connections         int
 	lost, duplicated, reordered, invented int
-	expired                               int64 // watches that were told to begin anew
-	unduly                                int64 // those of them that had no reason to
+	expired                               int64 // watches that got 410
+	unduly                                int64 // of these, watches that should not have got it
 	answered, failed, stale               int   // reads of the most recent state
 	relists, lists                        float64
 	fresh                                 float64 // seconds from the end of the disturbance
@@ -31,8 +31,8 @@ func (v *verdict) complain(format string, args ...any) {
 	}
 }
 
-// reference reads what the apiserver itself tells of a selection after a resourceVersion at which
-// there was nothing.
+// reference reads the events of a selection from the apiserver itself, after a resourceVersion at
+// which there were no objects.
 func reference(ctx context.Context, s *cluster.Endpoint, of resource, namespace string, selection int, first, last uint64) (*conformance.Reference, error) {
 	resp, err := s.Watch(ctx, cluster.Get(of.watch(namespace, selections[selection], fmt.Sprintf("resourceVersion=%d&timeoutSeconds=30", first))))
 	if err != nil {
@@ -119,7 +119,7 @@ func (v *verdict) sound(w *watcher, want map[string]uint64) {
 				case e.Type == "ADDED" && there:
 					v.duplicated++
 					v.complain("%v was there", e)
-				case e.Type == "DELETED" && j > 0 && e.RV <= conn.From: // a relist's, told again after a cut among them
+				case e.Type == "DELETED" && j > 0 && e.RV <= conn.From: // from a relist, sent again because the watch was cut in the middle of its deletions
 				case e.Type != "ADDED" && !there:
 					v.invented++
 					v.complain("%v was not there", e)
@@ -139,7 +139,7 @@ func (v *verdict) sound(w *watcher, want map[string]uint64) {
 	}
 }
 
-// present is what a selection holds at the apiserver.
+// present returns the objects of a selection at the apiserver.
 func present(t *testing.T, s *cluster.Endpoint, of resource, namespace string, selection int) map[string]uint64 {
 	t.Helper()
 	resp, err := s.Watch(t.Context(), cluster.Get(of.watch(namespace, selections[selection], "resourceVersion=0&timeoutSeconds=20")))
@@ -174,7 +174,7 @@ func (v *verdict) reads(r *reader, ref *conformance.Reference, era int64) {
 	}
 	for _, s := range r.seen {
 		if s.era != era {
-			continue // the answer is no longer known
+			continue // the expected answer is no longer known
 		}
 		want := map[string]string{}
 		for _, e := range ref.State {

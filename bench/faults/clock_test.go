@@ -49,15 +49,14 @@ func shiftFrom() *int64 {
 
 func shifted() (sec int64, nsec int32, mono int64) {
 	sec, nsec, mono = runtimeNow()
-	if wallShift != nil { // it is while the package is initialized
+	if wallShift != nil { // set while the package is initialized
 		sec += atomic.LoadInt64(wallShift)
 	}
 	return sec, nsec, mono
 }
 `
 
-// clockProxy builds such a proxy, once, and has those that start from now on look at a clock of
-// their own.
+// clockProxy builds such a proxy, once. Proxies that start after the call use this clock.
 func clockProxy(t *testing.T) (binary string) {
 	t.Helper()
 	binary = filepath.Join(cluster.Root(), "bin", "watchproxy-clock")
@@ -103,7 +102,7 @@ func clockProxy(t *testing.T) (binary string) {
 	return binary
 }
 
-// setClock says how far the proxy's wall clock is ahead.
+// setClock sets the proxy's wall clock ahead by an offset.
 func setClock(t *testing.T, ahead time.Duration) {
 	t.Helper()
 	file, err := os.OpenFile(os.Getenv(clockVariable), os.O_CREATE|os.O_WRONLY, 0o600)
@@ -116,8 +115,8 @@ func setClock(t *testing.T, ahead time.Duration) {
 	}
 }
 
-// jump sets the proxy's clock back and forth, and cuts connections, so that everybody has to go on
-// by what is remembered.
+// jump sets the proxy's clock back and forth, and cuts connections, so that the clients and the
+// proxy have to resume.
 func jump(t *testing.T, w *world) {
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour, 0} {
 		setClock(t, ahead)

@@ -1,5 +1,5 @@
 // Package faults breaks things around the proxy while clients write, watch and read. Then it
-// compares what they saw with what the apiserver says (package conformance).
+// compares what they saw with the apiserver's own events (package conformance).
 //
 // A relay (package cluster) stands between the proxy and the apiserver, and another one between the
 // clients and the proxy. It cuts, resets, freezes, slows down, truncates and corrupts connections.

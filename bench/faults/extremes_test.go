@@ -25,7 +25,7 @@ var (
 	extremeObjects = flag.Int("objects", 2000, "how many objects of one resource it makes")
 )
 
-// extremes is a world beside a table of what it had to take.
+// extremes is a world with a table of results.
 type extremes struct {
 	*world
 	rows []string
@@ -47,7 +47,7 @@ func (x *extremes) row(what, format string, args ...any) {
 	x.rows = append(x.rows, "| "+what+" | "+fmt.Sprintf(format, args...)+" |\n")
 }
 
-// largeObject compares bytes with upstream's, of watches, gets and lists.
+// largeObject compares the bytes of watches, gets and lists with upstream's.
 func (x *extremes) largeObject(t *testing.T) {
 	const size, namespace, name = 1_500_000, "large", "large"
 	rv := x.namespace(t, namespace)
@@ -85,10 +85,10 @@ func (x *extremes) largeObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	same("DELETED")
-	x.row("one object", "%d bytes as JSON: get, list and three events as upstream's", len(our))
+	x.row("one object", "%d bytes as JSON: get, list and three events equal upstream's", len(our))
 }
 
-// manyResources watches each.
+// manyResources watches every resource.
 func (x *extremes) manyResources(t *testing.T) {
 	kinds := make([]resource, *extremeKinds)
 	watches := make([]func() []byte, len(kinds))
@@ -124,10 +124,10 @@ func (x *extremes) manyResources(t *testing.T) {
 		event(i, "MODIFIED")
 		x.cached(t, kind)
 	}
-	x.row("resources with one object", "%d, each cached, each change seen", len(kinds))
+	x.row("resources with one object", "%d, all cached, all changes seen", len(kinds))
 }
 
-// manyObjects reads all in three ways.
+// manyObjects reads all objects by list, by pages and by watch.
 func (x *extremes) manyObjects(t *testing.T) {
 	const namespace, parallel, page = "many", 32, 5000
 	x.of = configMaps
@@ -178,18 +178,18 @@ func (x *extremes) manyObjects(t *testing.T) {
 		t.Errorf("the watch shows %.200q", event)
 	}
 	resident, peak := x.proxy.MemoryT(t)
-	x.row("objects of one resource", "%d, %d MiB as JSON: list, pages and watch have all, as upstream", len(want), len(list)>>20)
-	x.row("until they were cached", "%.1f s", synced.Seconds())
-	x.row("memory of the proxy meanwhile", "%d MiB, at most %d MiB", resident>>20, peak>>20)
+	x.row("objects of one resource", "%d, %d MiB as JSON: list, pages and watch have the same objects as upstream", len(want), len(list)>>20)
+	x.row("time until they were cached", "%.1f s", synced.Seconds())
+	x.row("memory of the proxy", "%d MiB, peak %d MiB", resident>>20, peak>>20)
 }
 
-// cached waits until a resource is.
+// cached waits until a resource is cached.
 func (x *extremes) cached(t *testing.T, of resource) {
 	t.Helper()
 	cluster.Within(t, 5*time.Minute, of.Resource+" are cached", func() bool { return x.proxy.CachedT(t, of.Resource) })
 }
 
-// lines opens a watch, whose events next gives one after another, until the test ends.
+// lines opens a watch for the time of the test. next returns its next event.
 func lines(t *testing.T, s *cluster.Endpoint, target string) (next func() []byte) {
 	t.Helper()
 	resp, err := s.Watch(t.Context(), cluster.Get(target))
@@ -232,7 +232,7 @@ func walk(t *testing.T, s *cluster.Endpoint, path string, limit int) map[string]
 	}
 }
 
-// note adds the objects of a list to what was seen, name to resourceVersion, and counts them.
+// note adds the objects of a list to seen, which maps names to resourceVersions, and counts them.
 func note(seen map[string]string, list []byte) (n int) {
 	gjson.GetBytes(list, "items").ForEach(func(_, item gjson.Result) bool {
 		n++

@@ -18,7 +18,7 @@ import (
 const (
 	readerCount   = 3
 	scenarioLimit = 90 * time.Second
-	before        = time.Second // and after what goes wrong
+	before        = time.Second // also the pause after the fault
 )
 
 // In every scenario, watchers see no event lost, duplicated, reordered or invented. A read of the
@@ -66,7 +66,7 @@ func TestFaults(t *testing.T) {
 	report(t, table.String())
 }
 
-// report writes the file that was asked for.
+// report writes the file named by the flag report.
 func report(t *testing.T, text string) {
 	t.Helper()
 	if *reportFile != "" {
@@ -117,7 +117,7 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 	v.fresh = w.untilFresh(ctx, t, changing)
 	time.Sleep(before)
 	if w.trails != nil {
-		for _, o := range watchers { // up to where they are says nothing before
+		for _, o := range watchers { // positions are not meaningful before
 			for o.expired.Load() == 0 && ctx.Err() == nil {
 				pause(ctx)
 			}
@@ -133,7 +133,7 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 	for i := range due {
 		due[i].Store(last[i])
 	}
-	for _, o := range watchers { // what is due may have come before that was known
+	for _, o := range watchers { // the last event may have arrived before due was set
 		for o.at.Load() < last[o.selection] && ctx.Err() == nil {
 			pause(ctx)
 		}
@@ -152,7 +152,7 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 			refs[i], err = w.trails[i].upTo(ctx, last[i])
 		case trails != nil:
 			if refs[i], err = trails[i].upTo(ctx, last[i]); err == nil {
-				refs[i].Since = first // from which on nothing was there
+				refs[i].Since = first // there were no objects at this resourceVersion
 			}
 		case s.forgets:
 			states[i] = present(t, direct, w.of, namespace, i)
@@ -194,7 +194,7 @@ func (s scenario) run(t *testing.T, w *world, namespace string, seed uint64) (v 
 	return v
 }
 
-// untilFresh tells how many seconds it takes until the proxy shows what is written now.
+// untilFresh returns the seconds until the proxy shows a write that is made now.
 func (w *world) untilFresh(ctx context.Context, t *testing.T, o *writers) float64 {
 	t.Helper()
 	began, client := time.Now(), w.client(t)

@@ -23,28 +23,29 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// followed are the resources that a fleet follows, by turns.
+// followed are the resources that a fleet watches. Its informers get them in turn.
 var followed = builtIn[:3]
 
 const (
 	fleetNamespace = "fleet"
 	fleetAgent     = "fleet"
-	// perConnection is how many informers share an HTTP/2 connection, as those of a controller
-	// manager do.
+	// perConnection is the number of informers that share an HTTP/2 connection, like those of a
+	// controller manager.
 	perConnection = 100
-	// markName is the object of each resource by which informers show that they are up to date.
+	// markName is the name of an object of each resource. Its events show whether an informer is up
+	// to date.
 	markName  = "mark"
 	markLabel = "mark"
 )
 
-// fleet are client-go's informers, as they are by default, and what they ask for.
+// fleet is a number of client-go informers with default settings. It counts their requests.
 type fleet struct {
 	cancel    context.CancelFunc
 	factories []informers.SharedInformerFactory
 	seen      []atomic.Int64 // the mark that each informer has seen last
 
 	// These count the requests to the proxy since the last call of forget.
-	states  atomic.Int64 // lists, and watches that begin with the state: syncs
+	states  atomic.Int64 // syncs: lists, and watches that begin with the initial state
 	resumed atomic.Int64 // watches from a resourceVersion
 	gone    atomic.Int64 // answers with 410, and watches that ended with an ERROR
 	failed  atomic.Int64 // requests without an answer
@@ -98,8 +99,8 @@ func (f *fleet) connect(to *rest.Config) (*kubernetes.Clientset, error) {
 	config := rest.CopyConfig(to)
 	config.ContentType, config.UserAgent, config.Timeout = "application/json", fleetAgent, 0
 	config.Dial = f.dial
-	// There is none. That it is asked keeps the transport out of client-go's cache, so that there
-	// are several.
+	// There is no HTTP proxy. The function keeps the transport out of client-go's cache, so that
+	// there are several connections.
 	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // as net/http wants it
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &counting{next, f} })
 	return kubernetes.NewForConfig(config)
@@ -127,7 +128,7 @@ func (f *fleet) close() {
 	}
 }
 
-// counting notes what informers ask for and are told.
+// counting counts the requests of informers by kind and result.
 type counting struct {
 	http.RoundTripper
 	*fleet
@@ -156,7 +157,7 @@ func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// listening hears whether a watch ends with an ERROR, which the proxy writes in one piece.
+// listening detects whether a watch ends with an ERROR. The proxy writes an ERROR in one piece.
 type listening struct {
 	io.ReadCloser
 	*fleet
@@ -171,7 +172,7 @@ func (l *listening) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// forget begins to count anew.
+// forget resets the counts.
 func (f *fleet) forget() {
 	for _, n := range []*atomic.Int64{&f.states, &f.resumed, &f.gone, &f.failed} {
 		n.Store(0)

@@ -19,19 +19,20 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// mishaps are what the proxy logs about saved caches that it cannot use. After a kill there must be
-// none: what is saved is there as a whole, or not at all.
+// mishaps are log messages about saved caches that the proxy cannot use. After a kill there must be
+// none, because a cache is saved completely or not at all.
 var mishaps = []string{"saved cache", "saved caches", "neither restored nor saved", "could not be saved", "DATA RACE", "panic:"}
 
-// killer kills the proxy at random moments, and looks at each that starts after.
+// killer kills the proxy at random moments, and checks each proxy that starts after that.
 type killer struct {
 	*world
 	random                             *rand.Rand
 	midStart, restored, compared, rows int
 }
 
-// The proxy can be killed at any time, even while it starts or saves its caches. The next proxy
-// starts from a complete cache, and its answers equal upstream's state. Clients go on undisturbed.
+// The proxy can be killed at any time, even while it starts or saves its caches. After the restart
+// it starts from a complete cache, and its answers equal upstream's state. Its clients miss
+// nothing.
 func TestKills(t *testing.T) {
 	seed := cluster.Seed()
 	k := &killer{random: rand.New(rand.NewPCG(seed, 1))}
@@ -51,8 +52,8 @@ func TestKills(t *testing.T) {
 	}
 	w := newWorld(t, cluster.APIServerT(t, cluster.Options{}), configMaps, s.settings, "")
 	v := s.run(t, w, "kills", seed)
-	summary := fmt.Sprintf("%s, seed %d.\n\n%s\n%s\n\nBefore they were ready, %d more were killed. %d started from a saved cache. "+
-		"%d comparisons with upstream, of %d objects, byte for byte.\n", time.Now().UTC().Format(time.DateOnly), seed,
+	summary := fmt.Sprintf("%s, seed %d.\n\n%s\n%s\n\n%d more proxies were killed before they were ready. %d started from a saved cache. "+
+		"%d comparisons with upstream covered %d objects, byte for byte.\n", time.Now().UTC().Format(time.DateOnly), seed,
 		tableHead, v.row(s.name), k.midStart, k.restored, k.compared, k.rows)
 	t.Log(summary)
 	report(t, summary)
@@ -64,7 +65,7 @@ func TestKills(t *testing.T) {
 	}
 }
 
-// fill makes what is saved large enough that it takes a while.
+// fill makes the cache so large that a save takes a while.
 func (k *killer) fill(t *testing.T) {
 	t.Helper()
 	const objects, size, parallel = 1000, 4 << 10, 8
@@ -78,7 +79,7 @@ func (k *killer) fill(t *testing.T) {
 	}
 }
 
-// kill kills the proxy, and another one or two before they are ready.
+// kill kills the proxy, and sometimes further proxies before they are ready.
 func (k *killer) kill(t *testing.T) {
 	t.Helper()
 	const longest, aStart = 1500, 400 // ms: a save a second
@@ -114,13 +115,13 @@ func (k *killer) examine(t *testing.T, log string) {
 		}
 	}
 	left, err := filepath.Glob(filepath.Join(k.dir, ".*"))
-	if err != nil || len(left) > 1 { // one is being written
+	if err != nil || len(left) > 1 { // another file is being written
 		t.Errorf("%v, %v are left in %s", err, left, k.dir)
 	}
 }
 
-// compare holds all that the new proxy has against upstream's state at the same resourceVersion,
-// byte for byte.
+// compare compares the new proxy's whole state with upstream's at the same resourceVersion, byte
+// for byte.
 func (k *killer) compare(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readLimit)
@@ -146,7 +147,7 @@ func (k *killer) compare(t *testing.T) {
 	}
 }
 
-// body reads an answer of 200.
+// body reads the body of an answer with code 200.
 func body(ctx context.Context, s *cluster.Endpoint, target string) ([]byte, error) {
 	got, err := s.Ask(ctx, cluster.Get(target))
 	if err == nil && got.Status != http.StatusOK {
@@ -155,7 +156,7 @@ func body(ctx context.Context, s *cluster.Endpoint, target string) ([]byte, erro
 	return got.Body, err
 }
 
-// bodyT is body for what the test needs.
+// bodyT is body, but fails the test on an error.
 func bodyT(t *testing.T, s *cluster.Endpoint, target string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

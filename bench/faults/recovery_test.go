@@ -27,18 +27,18 @@ import (
 
 const (
 	recoveryWriters = 8
-	recoveryReadyz  = 10 * time.Millisecond // between two asks of it
+	recoveryReadyz  = 10 * time.Millisecond // between requests for it
 	recoveryLull    = 2 * time.Second
-	recoveryLate    = 2 * time.Second // more of that is looked into
+	recoveryLate    = 2 * time.Second // later watchers are explained in the log
 	recoveryStep    = 2 * time.Minute // limit for each restart
-	// asksPerSecond bounds what a proxy asks of an apiserver that is away. The streams do not all
-	// end at the same time, so there are some asks more.
+	// asksPerSecond bounds the requests of a proxy to an apiserver that is down. The streams do not
+	// all end at the same time, so there are a few more.
 	asksPerSecond = 4
 	asksMore      = 10
 )
 
-// recovery is how soon the watchers of many resources are up to date after the apiserver's
-// restarts.
+// recovery measures how soon the watchers of many resources are up to date after restarts of the
+// apiserver.
 type recovery struct {
 	*world
 	all      []resource
@@ -46,7 +46,7 @@ type recovery struct {
 	watching sync.WaitGroup
 	seen     []atomic.Pointer[marked] // of each resource
 	written  []time.Time              // when the last mark of each was acknowledged
-	ended    atomic.Int64             // watches
+	ended    atomic.Int64             // number of watches that ended
 	mark     int64
 	outages  []outage
 }
@@ -61,14 +61,14 @@ type marked struct {
 type outage struct {
 	killed      bool
 	down, ready time.Time
-	fresh       []time.Duration // from ready to when each watcher has seen a later write
+	fresh       []time.Duration // from ready until each watcher has seen a later write
 }
 
-const recoveryHead = `| apiserver | restarts | s away | s from /readyz until a watcher is up to date: median | p99 | most | requests/s while away | most in a second | requests in the 1st second back: median | most | in the 2nd | in the 3rd |
+const recoveryHead = `| apiserver | restarts | downtime (s) | from /readyz until a watcher is up to date (s): median | p99 | max | requests/s during the downtime | max in one second | requests in the 1st second after it: median | max | in the 2nd | in the 3rd |
 |---|---|---|---|---|---|---|---|---|---|---|---|`
 
-// measureRecovery restarts the apiserver, half of the times by a kill, and returns a table of how
-// soon all watchers are up to date. The apiserver stays away at least for the time away.
+// measureRecovery restarts the apiserver several times, every second time by a kill. It returns a
+// table of the times until all watchers are up to date. Each downtime is at least away.
 func measureRecovery(t *testing.T, restarts, feeds int, away time.Duration) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(restarts+2)*recoveryStep)
@@ -89,7 +89,7 @@ func measureRecovery(t *testing.T, restarts, feeds int, away time.Duration) stri
 	return table.String()
 }
 
-// builtIn are resources whose objects need nothing but a name.
+// builtIn are built-in resources whose objects need only a name.
 var builtIn = []resource{
 	configMaps,
 	{schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, "/api/v1", "ServiceAccount", "spec"},
@@ -98,7 +98,7 @@ var builtIn = []resource{
 	{schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}, "/apis/rbac.authorization.k8s.io/v1", "Role", "spec"},
 }
 
-// builtIns is how many of the feeds are of such: the others are of custom resources.
+// builtIns is the number of feeds of built-in resources. The others are of custom resources.
 func builtIns(feeds int) int { return min(len(builtIn), feeds/2) }
 
 func newRecovery(ctx context.Context, t *testing.T, feeds int) *recovery {
@@ -133,7 +133,7 @@ func newRecovery(ctx context.Context, t *testing.T, feeds int) *recovery {
 	return r
 }
 
-// watch notes which marks come by a watch.
+// watch records the marks that a watch delivers.
 func (r *recovery) watch(ctx context.Context, resp *http.Response, i int) {
 	defer resp.Body.Close()
 	for e, err := range conformance.Events(resp) {
@@ -152,7 +152,7 @@ func (r *recovery) watch(ctx context.Context, resp *http.Response, i int) {
 	}
 }
 
-// write marks an object of each resource and waits until all watchers have seen that.
+// write changes the mark of each resource and waits until all watchers have seen it.
 func (r *recovery) write(ctx context.Context, t *testing.T) {
 	t.Helper()
 	r.mark++
@@ -180,7 +180,7 @@ func (r *recovery) write(ctx context.Context, t *testing.T) {
 	}
 }
 
-// restartServer restarts the apiserver while it is watched.
+// restartServer restarts the apiserver while the watchers watch.
 func (r *recovery) restartServer(ctx context.Context, t *testing.T, kill bool, away time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, recoveryStep)
@@ -219,7 +219,7 @@ func (r *recovery) restartServer(ctx context.Context, t *testing.T, kill bool, a
 		}
 	}
 	r.outages = append(r.outages, o)
-	cluster.Pause(ctx, recoveryLull) // for what is asked late
+	cluster.Pause(ctx, recoveryLull) // so that late requests are counted too
 	if n := r.ended.Load(); n > 0 {
 		t.Fatalf("%d watches have ended", n)
 	}
@@ -254,14 +254,14 @@ func (r *recovery) asked(t *testing.T) []time.Time {
 	return all
 }
 
-// between returns those of some moments that are not before began and before over.
+// between returns the times from began on and before over.
 func between(all []time.Time, began, over time.Time) []time.Time {
 	first, _ := slices.BinarySearchFunc(all, began, time.Time.Compare)
 	last, _ := slices.BinarySearchFunc(all, over, time.Time.Compare)
 	return all[first:last]
 }
 
-// busiest is the most moments within a second.
+// busiest returns the largest number of times within a second.
 func busiest(all []time.Time) (most int) {
 	for i, at := range all {
 		most = max(most, len(between(all[i:], at, at.Add(time.Second))))
@@ -269,7 +269,7 @@ func busiest(all []time.Time) (most int) {
 	return most
 }
 
-// judge fails the test if an apiserver that is away was asked much.
+// judge fails the test if an apiserver that is down got many requests.
 func (r *recovery) judge(t *testing.T, asked []time.Time) {
 	t.Helper()
 	for _, o := range r.outages {
@@ -316,7 +316,7 @@ func (r *recovery) row(killed bool, asked []time.Time) string {
 		at(back[0], 0.5), at(back[0], 1), slices.Max(back[1]), slices.Max(back[2]))
 }
 
-// at is a quantile of what is sorted.
+// at returns a quantile of sorted values.
 func at[T any](sorted []T, quantile float64) T {
 	return sorted[min(int(quantile*float64(len(sorted))), len(sorted)-1)]
 }

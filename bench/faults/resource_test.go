@@ -13,10 +13,10 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// resource is what is written, watched and read.
+// resource is a resource that is written, watched and read.
 type resource struct {
 	schema.GroupVersionResource
-	root, kind, content string // content is the field that writers fill
+	root, kind, content string // content is the field that writers set
 }
 
 var (
@@ -24,12 +24,12 @@ var (
 	gadgets    = resource{schema.GroupVersionResource{Group: "faults.test", Version: "v1", Resource: "gadgets"}, "/apis/faults.test/v1", "Gadget", "spec"}
 )
 
-// list is the path of a namespace's objects.
+// list returns the path of a namespace's objects.
 func (r resource) list(namespace string) string {
 	return r.root + "/namespaces/" + namespace + "/" + r.Resource
 }
 
-// watch is the target of a watch of a selection.
+// watch returns the request target of a watch of a selection.
 func (r resource) watch(namespace, selection, query string) string {
 	t := r.list(namespace) + "?watch=true&allowWatchBookmarks=true&" + query
 	if selection != "" {
@@ -46,7 +46,7 @@ func (r resource) object(name, colour, n string) *unstructured.Unstructured {
 	}}
 }
 
-// define makes the custom resource, and waits until it is served.
+// define creates the custom resource, and waits until it is served.
 func (r resource) define(ctx context.Context, t *testing.T, w *world) {
 	t.Helper()
 	content := map[string]any{"type": "object", "properties": map[string]any{"n": map[string]any{"type": "string"}}}
@@ -57,8 +57,7 @@ func (r resource) define(ctx context.Context, t *testing.T, w *world) {
 
 func (r resource) definition() string { return r.Resource + "." + r.Group }
 
-// redefine changes the schema by a default: the same objects are written in another way from then
-// on.
+// redefine adds a default to the schema, so that the encoding of existing objects changes.
 func (r resource) redefine(ctx context.Context, t *testing.T, w *world, value string) {
 	t.Helper()
 	patch := `[{"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/` + r.content + `/properties/of",
@@ -68,7 +67,7 @@ func (r resource) redefine(ctx context.Context, t *testing.T, w *world, value st
 	}
 }
 
-// churn changes the definition, deletes it with all that is there of it, and makes it again.
+// churn changes the definition, deletes it with all of its objects, and creates it again.
 func churn(t *testing.T, w *world) {
 	ctx := t.Context()
 	for _, value := range []string{"one", "two"} {

@@ -29,7 +29,7 @@ const (
 	fleetLimit   = 2 * time.Minute
 )
 
-// port is a proxy between an apiserver and informers.
+// port has a proxy between an apiserver and informers.
 type port struct {
 	api     *cluster.APIServer
 	dynamic dynamic.Interface
@@ -40,12 +40,12 @@ type port struct {
 	marked  int64
 }
 
-// restarting is something that ends and begins again, and what came of it.
+// restarting is a restart of the proxy or the apiserver, and its results.
 type restarting struct {
 	name  string
 	short bool   // part of make test
-	saved bool   // caches are
-	of    string // what restarts
+	saved bool   // caches are saved
+	of    string // the process that restarts
 	kill  bool
 
 	asked           asked
@@ -58,11 +58,11 @@ type restarting struct {
 	before          int
 }
 
-// After a restart of the proxy or of the apiserver, informers go on from their resourceVersions.
+// After a restart of the proxy or of the apiserver, informers resume from their resourceVersions.
 // The cost at upstream is the same for one informer and for thousands.
 func TestRestarts(t *testing.T) {
 	var table strings.Builder
-	fmt.Fprintf(&table, "%s, %d informers of client-go on %d HTTP/2 connections, %d resources of %d objects, a write every %v.\n\n%s\n",
+	fmt.Fprintf(&table, "%s, %d client-go informers on %d HTTP/2 connections, %d resources of %d objects each, a write every %v.\n\n%s\n",
 		time.Now().UTC().Format(time.DateOnly), *informing, (*informing+perConnection-1)/perConnection, len(followed), fleetObjects, fleetWrites, restartHead)
 	for _, r := range []restarting{
 		{name: "proxy restarted, caches saved", saved: true, of: "proxy"},
@@ -118,7 +118,7 @@ func (r *restarting) run(t *testing.T) {
 	r.down = up.Sub(began)
 	p.caughtUp(ctx, t, f)
 	r.fresh = time.Since(up)
-	cluster.Pause(ctx, 2*before) // whoever comes late is seen
+	cluster.Pause(ctx, 2*before) // so that late informers are counted too
 	stop()
 	p.caughtUp(ctx, t, f)
 	r.asked = p.audit.since(t)
@@ -131,24 +131,24 @@ func (r *restarting) run(t *testing.T) {
 	r.lists, r.metadata, r.resident = is.lists, is.metadata, is.resident
 }
 
-// judge fails the test for what must not be.
+// judge fails the test if informers or upstream were affected too much.
 func (r *restarting) judge(t *testing.T) {
 	t.Helper()
 	feeds := len(followed)
 	switch {
 	case r.saved:
-		// Some informers may begin anew by themselves: client-go reads the state again if its
-		// connection was reset while it asked, and not if it was refused.
+		// Some informers may list again by their own decision: client-go does so if its connection
+		// was reset during a request, but not if it was refused.
 		if r.gone > 0 || r.asked.syncs > 0 || r.lists > 0 || r.asked.forwarded > 0 {
 			t.Error("a restart from saved caches was seen")
 		}
 	case strings.HasPrefix(r.name, "proxy"):
-		// By a list, as the informer that was first has to go on from somewhere, and a small one if
-		// the resource was quiet when the feed began.
+		// A feed starts with a list, because the first informer resumes at an old resourceVersion.
+		// A second, small list follows if the resource was quiet when the feed started.
 		if r.asked.syncs > 0 || int(r.lists) > 2*feeds {
 			t.Error("more than one sync of a resource")
 		}
-		if few := int64(*informing) / 100; r.gone > few || int64(r.asked.forwarded) > few { // in which order they come is chance
+		if few := int64(*informing) / 100; r.gone > few || int64(r.asked.forwarded) > few { // some informers may come in an unfavourable order
 			t.Error("informers could not go on where they were")
 		}
 	default:
@@ -164,7 +164,7 @@ func (r *restarting) judge(t *testing.T) {
 	}
 }
 
-const restartHead = `| what | s down | s until all are up to date | informers that began anew | told so by 410 | watches resumed | lists upstream | of metadata | probes | syncs | watches opened | forwarded | watches open after | MiB resident |
+const restartHead = `| restart | downtime (s) | until all are up to date (s) | informers that listed again | 410s | watches resumed | lists upstream | metadata lists | probes | syncs | watches opened | requests forwarded | watches open afterwards | proxy memory (MiB) |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|`
 
 func (r *restarting) row() string {
@@ -188,13 +188,14 @@ func newPort(ctx context.Context, t *testing.T, saved bool) *port {
 	return p
 }
 
-// audited is an apiserver whose watches have all ended when it starts again.
+// audited is an apiserver that calls back before it starts again, when all of its watches have
+// ended.
 type audited struct {
 	*cluster.APIServer
 	ended func()
 }
 
-// Start notes the end before.
+// Start first calls back.
 func (s audited) Start(ctx context.Context) error {
 	s.ended()
 	return s.APIServer.Start(ctx)
@@ -213,7 +214,7 @@ func (p *port) objects(of resource) dynamic.ResourceInterface {
 	return p.dynamic.Resource(of.GroupVersionResource).Namespace(fleetNamespace)
 }
 
-// fill makes what informers follow.
+// fill creates the objects that informers follow.
 func (p *port) fill(ctx context.Context, t *testing.T) {
 	t.Helper()
 	p.api.NamespaceT(t, fleetNamespace)
@@ -236,7 +237,7 @@ func (p *port) label(ctx context.Context, of resource, name string, n int64) err
 	return err
 }
 
-// mark changes the objects by which informers show how far they have come.
+// mark changes the marks, whose events show the informers' progress.
 func (p *port) mark(ctx context.Context, t *testing.T) {
 	t.Helper()
 	p.marked++
@@ -257,7 +258,7 @@ func (p *port) keepWriting(ctx context.Context) (stop func()) {
 	writing.Go(func() {
 		for n := int64(0); ctx.Err() == nil; n++ {
 			of := followed[n%int64(len(followed))]
-			_ = p.label(ctx, of, fmt.Sprintf("object-%d", 1+n%(fleetObjects-1)), n) // the apiserver may be away
+			_ = p.label(ctx, of, fmt.Sprintf("object-%d", 1+n%(fleetObjects-1)), n) // the apiserver may be down
 			cluster.Pause(ctx, fleetWrites)
 		}
 	})
@@ -267,7 +268,7 @@ func (p *port) keepWriting(ctx context.Context) (stop func()) {
 	}
 }
 
-// figures are the proxy's at a time.
+// figures are values of the proxy at a moment.
 type figures struct {
 	pid             int
 	lists, metadata float64

@@ -15,14 +15,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// trail follows a selection at the apiserver itself, with nothing in between.
+// trail follows a selection directly at the apiserver.
 type trail struct {
 	running sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
 		ref conformance.Reference
-		at  uint64 // up to where it has come; 0 until the state is complete
+		at  uint64 // resourceVersion of the last event; 0 until the initial state is complete
 		err error
 	}
 }
@@ -43,7 +43,7 @@ func startTrail(ctx context.Context, s *cluster.Endpoint, of resource, namespace
 				o.fail(failed)
 				return
 			}
-			// The apiserver ends watches that are slow, as this one is where many share a
+			// The apiserver ends slow watches. This one may be slow because many processes share a
 			// processor.
 			resp, err = open(fmt.Sprintf("resourceVersion=%d", at))
 		}
@@ -52,7 +52,8 @@ func startTrail(ctx context.Context, s *cluster.Endpoint, of resource, namespace
 	return o, nil
 }
 
-// follow reads events to the end of a watch, and tells where it can be gone on with, if anywhere.
+// follow reads events to the end of a watch. It returns the resourceVersion to resume from, if
+// there is one.
 func (o *trail) follow(resp *http.Response) (at uint64, err error) {
 	defer resp.Body.Close()
 	for e, broken := range conformance.Events(resp) {
@@ -115,7 +116,7 @@ func (o *trail) note(e conformance.Event) {
 	}
 }
 
-// upTo waits until the trail has come somewhere, and returns what it has seen.
+// upTo waits until the trail has reached a resourceVersion, and returns the events so far.
 func (o *trail) upTo(ctx context.Context, rv uint64) (*conformance.Reference, error) {
 	for {
 		o.mu.Lock()
@@ -133,7 +134,7 @@ func (o *trail) upTo(ctx context.Context, rv uint64) (*conformance.Reference, er
 	}
 }
 
-// restoreEtcd restores etcd to its state of some seconds before. The later writes are lost, and
+// restoreEtcd restores etcd to its state of a few seconds earlier. The later writes are lost, and
 // their resourceVersions occur again.
 func restoreEtcd(t *testing.T, w *world) {
 	data, kept := filepath.Join(w.api.Dir, "etcd"), filepath.Join(w.api.Dir, "etcd-before")

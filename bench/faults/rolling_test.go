@@ -16,8 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// balance passes connections on to those of several proxies that are ready, by turns, as a Service
-// does.
+// balance distributes connections in turn over the proxies that are ready, like a Service.
 func balance(behind []*cluster.Proxy) func() string {
 	var next atomic.Int64
 	return func() string {
@@ -40,11 +39,11 @@ func isReady(p *cluster.Proxy) bool {
 	return err == nil && got.Status == http.StatusOK
 }
 
-// One proxy of two is replaced, then the other: informers reconnect, and that is all that they
-// notice. None gets a 410, although the new proxies have no earlier history, and no watch stays
-// forwarded to the apiserver. A reader meanwhile gets every answer, and no answer is older than the
-// one before. The reader uses another resource: the first request decides where a feed begins, and
-// a read would start the feed at the present.
+// Two proxies are replaced one after the other. Informers only have to reconnect: none gets a 410,
+// although the new proxies have no earlier history, and no watch stays forwarded to the apiserver.
+// A reader meanwhile gets every answer, and no answer is older than the one before. The reader uses
+// another resource, because the first request decides where a feed's history begins, and a read
+// would start the feed at the present.
 func TestRollingRestart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), fleetLimit)
 	defer cancel()
@@ -69,7 +68,7 @@ func TestRollingRestart(t *testing.T) {
 	open := len(p.audit.open)
 	t.Logf("%d informers: %d watches resumed, %d began anew, %d told 410, %d requests failed, %d reads; upstream: %+v, %d watches open",
 		*informing, f.resumed.Load(), f.states.Load(), f.gone.Load(), f.failed.Load(), *reads, asked, open)
-	// In which order they come is chance: one may go on from before the new proxy's history.
+	// The order of the informers is random, so one may resume from before the new proxy's history.
 	few := int64(*informing) / 100
 	if f.gone.Load() > few || f.states.Load() > few || int64(asked.forwarded) > few || f.failed.Load() > 0 {
 		t.Error("informers noticed more than that their connections ended")

@@ -8,39 +8,39 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// scenario is something that goes wrong.
+// scenario is a fault, and what clients may notice of it.
 type scenario struct {
 	name    string
 	short   bool // part of make test
 	disturb func(t *testing.T, w *world)
-	// own is for scenarios that need an apiserver of their own, started so.
+	// own, if set, starts a separate apiserver for this scenario, with these options.
 	own *cluster.Options
-	// settings are further ones of the proxy.
+	// settings are additional settings of the proxy.
 	settings string
-	// forgets tells that upstream's history is lost on the way: what happened meanwhile comes as a
-	// difference.
+	// forgets says that upstream loses its history. The proxy then sends the changes as a
+	// difference of two states.
 	forgets bool
-	// relists is how many there may be.
+	// relists bounds the relists.
 	relists float64
-	// again tells that watches may be told to begin anew.
+	// again says that watches may get 410.
 	again bool
-	// custom is for those that need a custom resource, clock for those that set the proxy's.
+	// custom says that the scenario needs a custom resource, clock that it sets the proxy's clock.
 	custom, clock bool
-	limit         time.Duration // if it takes longer than others
-	// long tells that the apiserver will not remember all of it, so that it is written down
-	// meanwhile.
+	limit         time.Duration // 0 for the default
+	// long says that the scenario exceeds the apiserver's history, so the test has to record the
+	// events during the scenario.
 	long bool
 }
 
 const persistent = "cache: {persistence: {directory: %q, interval: 1s}}\n"
 
-// lasting is how long what is wrong stays wrong.
+// lasting is the duration of a fault.
 const (
 	lasting     = 3 * time.Second
 	lastingLong = 20 * time.Second
 )
 
-// repeated does something a few times.
+// repeated injects a fault several times.
 func repeated(times int, every time.Duration, do func(*world)) func(*testing.T, *world) {
 	return func(_ *testing.T, w *world) {
 		for range times {
@@ -50,7 +50,7 @@ func repeated(times int, every time.Duration, do func(*world)) func(*testing.T, 
 	}
 }
 
-// during is wrong for a while.
+// during begins a fault and ends it after a while.
 func during(begin, end func(*world)) func(*testing.T, *world) {
 	return func(_ *testing.T, w *world) {
 		begin(w)
@@ -174,7 +174,7 @@ func (v *verdict) row(name string) string {
 		name, v.watchers, v.events, v.lost, v.duplicated, v.reordered, v.invented, v.stale, v.answered, v.expired, v.relists, v.lists, v.fresh)
 }
 
-// tableHead tells what the columns mean. Lists are those of freshness runs: of a small collection a
-// list costs no more than a probe.
-const tableHead = `| scenario | watchers | events | lost | duplicated | reordered | invented | stale reads | 410 | relists | lists for consistent reads | seconds until fresh |
+// tableHead is the head of the table. The lists are those of freshness runs, which list small
+// collections because such a list costs no more than a probe.
+const tableHead = `| scenario | watchers | events | lost | duplicated | reordered | invented | stale reads | 410s | relists | lists for consistent reads | seconds until up to date |
 |---|---|---|---|---|---|---|---|---|---|---|---|`

@@ -39,7 +39,7 @@ const (
 	soakLife     = 20 * time.Second // of a client at most
 )
 
-// soak is a proxy under clients that come and go.
+// soak is a proxy with clients that come and go.
 type soak struct {
 	*world
 	namespace             string
@@ -52,7 +52,7 @@ type soak struct {
 	}
 }
 
-// sample is what the proxy holds at a time.
+// sample has the proxy's figures at a moment.
 type sample struct {
 	at                                      time.Duration
 	goroutines, files, resident, heap       float64
@@ -93,14 +93,14 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// run keeps clients going, and takes samples.
+// run starts clients again and again, and takes samples.
 func (o *soak) run(ctx context.Context, t *testing.T, seed uint64, w *writers) (samples []sample) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, *soaking)
 	defer cancel()
 	var clients sync.WaitGroup
 	defer clients.Wait()
-	number := uint64(1) << 32 // apart from the writers'
+	number := uint64(1) << 32 // other numbers than the writers'
 	client := func(n int, live func(context.Context, *cluster.Endpoint, *rand.Rand) error) {
 		for range n {
 			number++
@@ -147,7 +147,7 @@ func (o *soak) complain(err error) {
 	}
 }
 
-// live is the life of a client, with connections of its own.
+// live runs a client, with its own connections, until it ends.
 func (o *soak) live(ctx context.Context, random *rand.Rand, do func(context.Context, *cluster.Endpoint, *rand.Rand) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second+rand.N(min(soakLife, *soaking/2)))
 	defer cancel()
@@ -155,13 +155,13 @@ func (o *soak) live(ctx context.Context, random *rand.Rand, do func(context.Cont
 	defer s.CloseIdle()
 	err := do(ctx, s, random)
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // it was time to go
+		return nil //nolint:nilerr // the client's time was over
 	}
 	return err
 }
 
-// watch watches from the state on, and goes on where it was when it has gone away in between. A
-// pace in bytes/s makes it slow.
+// watch watches from the initial state on, disconnects now and then, and resumes. A pace in bytes/s
+// makes it slow.
 func (o *soak) watch(ctx context.Context, s *cluster.Endpoint, random *rand.Rand, pace int) error {
 	at, since := uint64(0), "resourceVersion=&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 	for ctx.Err() == nil {
@@ -176,7 +176,7 @@ func (o *soak) watch(ctx context.Context, s *cluster.Endpoint, random *rand.Rand
 		switch {
 		case err != nil && !left && ctx.Err() == nil && pace == 0:
 			return err
-		case at == 0 || pace > 0: // nothing to go on from
+		case at == 0 || pace > 0: // nothing to resume from
 			continue
 		}
 		o.resumed.Add(1)
@@ -185,7 +185,7 @@ func (o *soak) watch(ctx context.Context, s *cluster.Endpoint, random *rand.Rand
 	return nil
 }
 
-// follow reads events, which must come in order once the state is complete.
+// follow reads events, which must be in order once the initial state is complete.
 func (o *soak) follow(resp *http.Response, pace int, at uint64) (uint64, error) {
 	complete := at > 0
 	for e, err := range conformance.Events(resp) {
@@ -199,7 +199,7 @@ func (o *soak) follow(resp *http.Response, pace int, at uint64) (uint64, error) 
 			return at, nil //nolint:nilerr // the end of the client
 		case e.Type == "ERROR":
 			return at, fmt.Errorf("a watch that stands at %d: %s", at, e.Line)
-		case complete && (e.RV < at || e.RV == at && e.Type != "BOOKMARK" && e.Type != "DELETED"): // a relist shows deletions at the last before it
+		case complete && (e.RV < at || e.RV == at && e.Type != "BOOKMARK" && e.Type != "DELETED"): // deletions of a relist have the last resourceVersion before it
 			return at, fmt.Errorf("%v came after %d", e, at)
 		}
 		o.events.Add(1)
@@ -210,7 +210,7 @@ func (o *soak) follow(resp *http.Response, pace int, at uint64) (uint64, error) 
 	return at, nil
 }
 
-// read lists, by turns the most recent state and any.
+// read lists, in turn the most recent state and any state.
 func (o *soak) read(ctx context.Context, s *cluster.Endpoint, random *rand.Rand) error {
 	for ctx.Err() == nil {
 		query := []string{"", "?resourceVersion=0", "?labelSelector=colour%3Dred"}[random.IntN(3)]
@@ -223,7 +223,7 @@ func (o *soak) read(ctx context.Context, s *cluster.Endpoint, random *rand.Rand)
 	return nil
 }
 
-// walk reads pages to their end. All are of one state, so no object comes twice.
+// walk reads all pages of a list. They are of one state, so no object occurs twice.
 func (o *soak) walk(ctx context.Context, s *cluster.Endpoint, random *rand.Rand) error {
 	for ctx.Err() == nil {
 		seen, token := map[string]bool{}, ""
@@ -273,17 +273,17 @@ func (o *soak) sample(ctx context.Context) (s sample, err error) {
 
 func (o *soak) table(samples []sample, rate float64) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %v, %.0f events/s, %d clients at a time: %d watchers, %d slow ones, %d that list, %d that page. "+
-		"%d clients came and went, with %d watches resumed, %d lists and %d pages; %d events were seen.\n\n",
+	fmt.Fprintf(&b, "%s, %v, %.0f events/s, %d clients at a time: %d watchers, %d slow watchers, %d that list, %d that page. "+
+		"In total, %d clients resumed %d watches, and read %d lists, %d pages and %d events.\n\n",
 		time.Now().UTC().Format(time.DateOnly), *soaking, rate, soakWatchers+soakSlow+2*soakReaders,
 		soakWatchers, soakSlow, soakReaders, soakReaders, o.clients.Load(), o.resumed.Load(), o.lists.Load(), o.pages.Load(), o.events.Load())
-	b.WriteString("| after | events | clients so far | reads so far | watches | events in the log | goroutines | file descriptors | MiB resident | MiB of heap |\n" +
+	b.WriteString("| time | events so far | clients so far | reads so far | open watches | events in the log | goroutines | file descriptors | proxy memory (MiB) | heap (MiB) |\n" +
 		"|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, s := range samples {
 		fmt.Fprintf(&b, "| %v | %d | %d | %d | %d | %d | %.0f | %.0f | %.1f | %.1f |\n", s.at.Round(time.Second), s.events, s.clients, s.reads,
 			s.watches, s.logged, s.goroutines, s.files, s.resident, s.heap)
 	}
-	b.WriteString("\nOver the second half, by the straight line that fits best, of the mean:")
+	var trends []string
 	half := samples[len(samples)/2:]
 	for _, what := range []struct {
 		name string
@@ -291,17 +291,17 @@ func (o *soak) table(samples []sample, rate float64) string {
 	}{
 		{"goroutines", func(s sample) float64 { return s.goroutines }},
 		{"file descriptors", func(s sample) float64 { return s.files }},
-		{"resident", func(s sample) float64 { return s.resident }},
+		{"memory", func(s sample) float64 { return s.resident }},
 		{"heap", func(s sample) float64 { return s.heap }},
 	} {
-		fmt.Fprintf(&b, " %s %+.1f %%", what.name, 100*drift(half, what.of))
+		trends = append(trends, fmt.Sprintf("%s %+.1f %%", what.name, 100*drift(half, what.of)))
 	}
-	b.WriteString(".\n")
+	fmt.Fprintf(&b, "\nTrend over the second half (linear fit, in percent of the mean): %s.\n", strings.Join(trends, ", "))
 	return b.String()
 }
 
-// drift is how much a figure changes from the first sample to the last, by the line that fits them
-// best, as a share of its mean.
+// drift is the change of a figure from the first sample to the last, by a linear fit, as a share of
+// the mean.
 func drift(samples []sample, of func(sample) float64) float64 {
 	var n, t, y, tt, ty float64
 	for _, s := range samples {
@@ -315,7 +315,7 @@ func drift(samples []sample, of func(sample) float64) float64 {
 	return slope * (samples[len(samples)-1].at - samples[0].at).Seconds() / (y / n)
 }
 
-// A line is found in what goes up and down.
+// drift finds the trend of noisy values.
 func TestDrift(t *testing.T) {
 	var up, flat []sample
 	for i := range 11 {

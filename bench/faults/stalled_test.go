@@ -33,35 +33,37 @@ var (
 )
 
 const (
-	stallRate  = 10 // events/s that the crowd sees
-	noiseRate  = 50 // and that only the one sees, which stalls
+	stallRate  = 10 // events/s for the crowd
+	noiseRate  = 50 // events/s that only the stalling watcher gets
 	noiseSize  = 32 << 10
 	stalledLog = "cache: {log: {maxAge: 5s, maxBytes: 8Mi}}\n"
 	timeKey    = `"at":"`
-	// stalledLogMost is what the log may hold: its bound, and the segment that is being filled.
+	// stalledLogMost bounds the bytes of the log: its configured bound, and the segment that is
+	// being filled.
 	stalledLogMost = 9 << 20
 )
 
-// stall is a crowd of watchers of one namespace, and a watcher of everything, which is much more.
+// stall is a crowd of watchers of one namespace, and one watcher of all namespaces, which gets much
+// more data.
 type stall struct {
 	*world
 	crowd  []*onlooker
 	events atomic.Int64 // written for the crowd
 }
 
-// onlooker notes how late events come.
+// onlooker is a watcher of the crowd. It measures the delay of events.
 type onlooker struct {
 	came   atomic.Int64
 	mu     sync.Mutex
 	delays []time.Duration
 }
 
-// phase is what was seen while the one read, or did not.
+// phase has the results of the time in which the one watcher read, or stalled.
 type phase struct {
 	p50, p99         time.Duration
 	delivered        int
 	resident, growth int64 // bytes of the proxy
-	held             int64 // bytes that lay in the kernel for the one, at most
+	held             int64 // maximum of the bytes in the kernel for the one watcher
 	logged           int64 // bytes of the log
 	cut              bool
 }
@@ -71,8 +73,8 @@ type phase struct {
 // the delays of the others, with and without the stalled watcher in turn, and does not judge them.
 func TestStalled(t *testing.T) {
 	var table strings.Builder
-	fmt.Fprintf(&table, "%s, %d watchers see %d events/s; one more sees %d/s of %d KiB beside, or stalls. %v each by turns.\n\n"+
-		"| round | HTTP | the one | p50 | p99 | deliveries | MiB resident | MiB grown | KiB in the log | KiB held by the kernel for the one | cut |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+	fmt.Fprintf(&table, "%s. %d watchers get %d events/s. One more watcher also gets %d events/s of %d KiB. It reads or stalls in turn, for %v each.\n\n"+
+		"| round | HTTP | the one more watcher | p50 | p99 | deliveries | proxy memory (MiB) | its growth (MiB) | event log (KiB) | unread in the kernel (KiB) | disconnected |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
 		time.Now().UTC().Format(time.DateOnly), *crowding, stallRate, noiseRate, noiseSize>>10, *stallTime)
 	s := newStall(t)
 	var reading, stalled []time.Duration
@@ -100,7 +102,7 @@ func TestStalled(t *testing.T) {
 			}
 		}
 	}
-	ratios := make([]float64, *stallRounds) // of a round, as what else the machine does changes
+	ratios := make([]float64, *stallRounds) // of each round, because other work on the machine changes from round to round
 	for i := range ratios {
 		ratios[i] = float64(stalled[i]) / float64(reading[i])
 	}
@@ -108,8 +110,8 @@ func TestStalled(t *testing.T) {
 	slices.Sort(reading)
 	slices.Sort(stalled)
 	middle := *stallRounds / 2
-	fmt.Fprintf(&table, "\np99 of the others, in the middle of all rounds: %v with one that stalls, %v without. Of a round's two: %.2f × "+
-		"in the middle, %.2f to %.2f.\n", stalled[middle].Round(10*time.Microsecond), reading[middle].Round(10*time.Microsecond),
+	fmt.Fprintf(&table, "\np99 of the other watchers, median of all rounds: %v with a stalled watcher, %v without. Ratio in a round: median %.2f, "+
+		"range %.2f to %.2f.\n", stalled[middle].Round(10*time.Microsecond), reading[middle].Round(10*time.Microsecond),
 		ratios[middle], ratios[0], ratios[len(ratios)-1])
 	t.Log("\n" + table.String())
 	report(t, table.String())
@@ -133,7 +135,7 @@ func newStall(t *testing.T) *stall {
 	for range *crowding {
 		o := &onlooker{}
 		s.crowd = append(s.crowd, o)
-		// Not by the relay: what is held up must be held up by the proxy.
+		// Not through the relay, because only the proxy's buffers may hold the unread data.
 		resp, err := s.straight(t).Watch(ctx, cluster.Get(s.of.watch("crowd", "", "resourceVersion=0")))
 		if err != nil {
 			t.Fatal(err)
@@ -170,7 +172,7 @@ func (o *onlooker) look(body io.Reader) {
 	}
 }
 
-// take returns the delays since the last time.
+// take returns the delays since the last call.
 func (o *onlooker) take() []time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -179,7 +181,7 @@ func (o *onlooker) take() []time.Duration {
 	return delays
 }
 
-// phase writes for a while, and looks at what came.
+// phase writes for a while, and measures deliveries.
 func (s *stall) phase(t *testing.T, protocol cluster.Protocol, stalls bool) (p phase) {
 	t.Helper()
 	config := cluster.Trust(s.proxy.CA)
@@ -240,12 +242,12 @@ func (s *stall) phase(t *testing.T, protocol cluster.Protocol, stalls bool) (p p
 	return p
 }
 
-// stallPatience is how long the stalled watcher, when it reads again, waits for the end of its
-// unread data.
+// stallPatience is the time for which the stalled watcher, when it reads again, waits for the end
+// of its unread data.
 const stallPatience = 2 * time.Second
 
-// write makes events for the crowd and noise beside, for the time of a round and until a write that
-// stalls is given up.
+// write makes events for the crowd and noise for the other watcher, for the time of a round and
+// until the proxy has given up a blocked write.
 func (s *stall) write(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), *stallTime)
@@ -327,7 +329,7 @@ func unsent(server string, client net.Addr) int64 {
 	return 0
 }
 
-// What a server has written and its client has not read lies in the kernel.
+// unsent sees the bytes that a server has written and its client has not read.
 func TestUnsent(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -17,26 +17,26 @@ import (
 	"github.com/watchproxy/watchproxy/bench/conformance"
 )
 
-// selections are what watchers ask for.
+// selections are the selectors of watchers.
 var selections = []string{"", "labelSelector=colour%3Dred", "labelSelector=colour!%3Dred", "fieldSelector=metadata.name%3D" + pinned}
 
-// leavable tells that existing objects can leave and enter a selection. After a relist such watches
-// get a 410, because the proxy no longer knows which objects they have seen.
+// leavable says that existing objects can start and stop matching a selection. After a relist such
+// watches get a 410, because the proxy no longer knows which objects they have seen.
 func leavable(selection int) bool { return strings.HasPrefix(selections[selection], "labelSelector") }
 
-// watcher watches, and goes on where it was when its watch ends.
+// watcher watches, and resumes when its watch ends.
 type watcher struct {
 	of        resource
 	selection int
-	histories []conformance.History // another one each time that it had to begin anew
-	expired   atomic.Int64          // how often it was told so
-	at        atomic.Uint64         // up to where it has seen everything
+	histories []conformance.History // a new one after each 410
+	expired   atomic.Int64          // number of 410s
+	at        atomic.Uint64         // the resourceVersion up to which it has seen all events
 	stop      context.CancelFunc
 	refused   map[string]int
 }
 
-// run watches from a resourceVersion on until it has seen all up to due, which is set when that is
-// known, or ctx ends.
+// run watches from a resourceVersion on until it has seen all events up to due, or ctx ends. due is
+// set when the last write is known.
 func (w *watcher) run(ctx context.Context, s *cluster.Endpoint, namespace string, from uint64, due *atomic.Uint64) error {
 	w.refused = map[string]int{}
 	defer w.stop()
@@ -51,7 +51,7 @@ func (w *watcher) run(ctx context.Context, s *cluster.Endpoint, namespace string
 		}
 		conn := conformance.Connection{From: from, State: state}
 		done, err := w.connect(ctx, s, namespace, &conn, due)
-		if err != nil && !done { // nothing was said
+		if err != nil && !done { // without an answer
 			w.refused[err.Error()]++
 			pause(ctx)
 			continue
@@ -70,11 +70,11 @@ func (w *watcher) run(ctx context.Context, s *cluster.Endpoint, namespace string
 			}
 			w.refused[string(last.Line)]++
 			if state && strings.Contains(string(last.Line), "ResourceVersionTooLarge") {
-				from = 0 // as client-go does, which then takes what there is
+				from = 0 // like client-go, start again from any state
 			}
 			pause(ctx)
 		}
-		if state && !begun(&conn) { // it ended before all of the state was there
+		if state && !begun(&conn) { // it ended before the initial state was complete
 			if len(h.Connections) == 0 {
 				w.histories = w.histories[:len(w.histories)-1]
 			}
@@ -98,8 +98,8 @@ func begun(c *conformance.Connection) bool {
 
 func pause(ctx context.Context) { cluster.Pause(ctx, 100*time.Millisecond) }
 
-// connect opens one watch and reads it to its end, or up to what is due. It fails if there was
-// none.
+// connect opens one watch and reads it to its end, or up to due. It fails if the watch could not be
+// opened.
 func (w *watcher) connect(ctx context.Context, s *cluster.Endpoint, namespace string, conn *conformance.Connection, due *atomic.Uint64) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -125,7 +125,7 @@ func (w *watcher) connect(ctx context.Context, s *cluster.Endpoint, namespace st
 		case errors.Is(err, conformance.ErrNoEvent):
 			return false, err
 		case err != nil:
-			return false, nil //nolint:nilerr // a line that was cut is as if it had not come
+			return false, nil //nolint:nilerr // an incomplete line does not count
 		}
 		silent.Reset(silence)
 		conn.Events = append(conn.Events, e)

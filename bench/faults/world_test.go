@@ -26,7 +26,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	klog.LogToStderr(false) // informers tell of each watch that ends
+	klog.LogToStderr(false) // informers log each watch that ends
 	klog.SetOutput(io.Discard)
 	cluster.Main(m)
 }
@@ -37,12 +37,12 @@ type world struct {
 	dynamic   dynamic.Interface
 	of        resource
 	writers   *writers
-	trails    []*trail       // of each selection, once etcd was restored
+	trails    []*trail       // of each selection, after a restore of etcd
 	up, down  *cluster.Relay // upstream of the proxy, and downstream
 	proxy     *cluster.Proxy
 	dir       string // of saved caches
-	endpoints int    // so far
-	// persistent tells that there are any.
+	endpoints int    // number so far
+	// persistent says that caches are saved.
 	persistent bool
 
 	relists float64
@@ -51,7 +51,7 @@ type world struct {
 
 const header = "drain: 500ms\n"
 
-// newWorld starts a proxy of a binary, empty for the usual one, with settings that may name a
+// newWorld starts a proxy. If binary is empty, it is the usual one. The settings may name a
 // directory for caches.
 func newWorld(t *testing.T, api *cluster.APIServer, of resource, settings, binary string) *world {
 	t.Helper()
@@ -66,7 +66,7 @@ func newWorld(t *testing.T, api *cluster.APIServer, of resource, settings, binar
 	return w
 }
 
-// restart ends the proxy, by a kill or in an orderly way, and starts it again.
+// restart ends the proxy, by SIGKILL or by SIGTERM, and starts it again.
 func (w *world) restart(t *testing.T, kill bool) {
 	t.Helper()
 	w.count(t)
@@ -81,7 +81,7 @@ type process interface {
 	Signal(signal syscall.Signal) error
 }
 
-// restart ends a process, by a kill or in an orderly way, and starts it again.
+// restart ends a process, by SIGKILL or by SIGTERM, and starts it again.
 func restart(t *testing.T, what process, kill bool) {
 	t.Helper()
 	if kill {
@@ -94,7 +94,7 @@ func restart(t *testing.T, what process, kill bool) {
 	}
 }
 
-// count adds what the present proxy asked of upstream.
+// count adds the upstream requests of the current proxy.
 func (w *world) count(t *testing.T) {
 	t.Helper()
 	m := w.proxy.MetricsT(t)
@@ -103,8 +103,8 @@ func (w *world) count(t *testing.T) {
 	w.lists += m.Sum("watchproxy_feed_requests_total", of, `verb="list"`)
 }
 
-// awaitSaves waits until so many caches were saved in a directory: before that, a restart is one
-// without.
+// awaitSaves waits until a directory has n saved caches. Before that, a restart would not use saved
+// caches.
 func awaitSaves(t *testing.T, dir string, n int) {
 	t.Helper()
 	cluster.Eventually(t, "caches are saved", func() bool {
@@ -113,39 +113,39 @@ func awaitSaves(t *testing.T, dir string, n int) {
 	})
 }
 
-// suspend stops a process for a while, as a machine that swaps does.
+// suspend stops a process for a while, as if its machine was swapping.
 func suspend(p process, d time.Duration) {
 	_ = p.Signal(syscall.SIGSTOP)
 	time.Sleep(d)
 	_ = p.Signal(syscall.SIGCONT)
 }
 
-// direct is the apiserver, without anything in between.
+// direct is an endpoint of the apiserver itself.
 func (w *world) direct(t *testing.T) *cluster.Endpoint {
 	t.Helper()
 	return w.api.EndpointT(t)
 }
 
-// client is the proxy by the relay, on connections of its own.
+// client is an endpoint of the proxy behind the relay, with its own connections.
 func (w *world) client(t *testing.T) *cluster.Endpoint {
 	t.Helper()
 	return w.endpoint(t, w.down.Address())
 }
 
-// straight is the proxy without a relay, on connections of its own.
+// straight is an endpoint of the proxy without the relay, with its own connections.
 func (w *world) straight(t *testing.T) *cluster.Endpoint {
 	t.Helper()
 	return w.endpoint(t, w.proxy.Address())
 }
 
-// endpoint is the proxy as another client, which draws its protocols.
+// endpoint is an endpoint of the proxy for a new client, with randomly chosen protocols.
 func (w *world) endpoint(t *testing.T, address string) *cluster.Endpoint {
 	t.Helper()
 	w.endpoints++
 	return cluster.EndpointT(t, fmt.Sprintf("client %d", w.endpoints), "https://"+address, "", w.proxy.CA)
 }
 
-// namespace makes one, and returns a resourceVersion at which it is empty.
+// namespace creates a namespace, and returns a resourceVersion at which it is empty.
 func (w *world) namespace(t *testing.T, name string) uint64 {
 	t.Helper()
 	w.api.NamespaceT(t, name)
@@ -164,7 +164,7 @@ func (w *world) namespace(t *testing.T, name string) uint64 {
 	return got.rv
 }
 
-// objects are those of a namespace.
+// objects returns a client for the objects of a namespace.
 func (w *world) objects(namespace string) dynamic.ResourceInterface {
 	return w.dynamic.Resource(w.of.GroupVersionResource).Namespace(namespace)
 }

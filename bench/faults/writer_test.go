@@ -17,13 +17,13 @@ import (
 
 var colours = []string{"red", "green", "blue"}
 
-// writers change objects of a namespace, straight at the apiserver.
+// writers change objects of a namespace, directly at the apiserver.
 type writers struct {
 	namespace string
 	of        resource
 	objects   dynamic.ResourceInterface
 	acked     atomic.Uint64 // the largest resourceVersion that was acknowledged
-	era       atomic.Int64  // counts how often that went back
+	era       atomic.Int64  // number of times that acked went back
 	paused    sync.RWMutex
 	writes    atomic.Int64
 	running   sync.WaitGroup
@@ -69,7 +69,7 @@ func (w *writers) change(ctx context.Context, name string, n int, random *rand.R
 	defer w.paused.RUnlock()
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	const deletions = 6 // one write in as many
+	const deletions = 6 // one write in six
 	if random.IntN(deletions) == 0 {
 		if err := w.objects.Delete(ctx, name, metav1.DeleteOptions{}); err == nil {
 			w.writes.Add(1)
@@ -79,7 +79,7 @@ func (w *writers) change(ctx context.Context, name string, n int, random *rand.R
 	_, _ = w.put(ctx, name, colours[random.IntN(len(colours))], n) // the apiserver may be away
 }
 
-// put creates or updates an object, and tells at which resourceVersion.
+// put creates or updates an object, and returns its resourceVersion.
 func (w *writers) put(ctx context.Context, name, colour string, n int) (rv uint64, err error) {
 	object := w.of.object(name, colour, strconv.Itoa(n))
 	patch, err := object.MarshalJSON()
@@ -121,5 +121,5 @@ func (w *writers) mark(ctx context.Context) (last []uint64, err error) {
 	return []uint64{rvs[2], rvs[1], rvs[2], rvs[0]}, nil // in the order of selections
 }
 
-// pinned is an object that some watch by its name.
+// pinned is the name of an object that some watchers watch by name.
 const pinned = "w-0-0"
