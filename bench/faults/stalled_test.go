@@ -73,8 +73,8 @@ type phase struct {
 // the delays of the others, with and without the stalled watcher in turn, and does not judge them.
 func TestStalled(t *testing.T) {
 	var table strings.Builder
-	fmt.Fprintf(&table, "%s. %d watchers get %d events/s. One more watcher also gets %d events/s of %d KiB. It reads or stalls in turn, for %v each.\n\n"+
-		"| round | HTTP | the one more watcher | p50 | p99 | deliveries | proxy memory (MiB) | its growth (MiB) | event log (KiB) | unread in the kernel (KiB) | disconnected |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+	fmt.Fprintf(&table, "%s. %d watchers get %d events/s. An extra watcher also gets %d events/s of %d KiB. It reads or stalls in turn, for %v each.\n\n"+
+		"| round | HTTP | the extra watcher | p50 | p99 | deliveries | proxy memory (MiB) | its growth (MiB) | event log (KiB) | unread in the kernel (KiB) | disconnected |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
 		time.Now().UTC().Format(time.DateOnly), *crowding, stallRate, noiseRate, noiseSize>>10, *stallTime)
 	s := newStall(t)
 	var reading, stalled []time.Duration

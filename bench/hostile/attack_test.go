@@ -21,7 +21,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// attack is a row under way: what its clients share.
+// attack is a running row, with the state that its clients share.
 type attack struct {
 	behaviour
 	*target
@@ -30,14 +30,14 @@ type attack struct {
 	clients int
 	ticker  *time.Ticker
 	sent    atomic.Int64
-	next    atomic.Int64 // a number for what is made up
+	next    atomic.Int64 // a number for made-up names
 	readers sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
 		codes map[string]int
 		conns map[net.Conn]bool // open
-		bad   map[string]int    // answers that must not be
+		bad   map[string]int    // forbidden answers
 	}
 }
 
@@ -51,8 +51,7 @@ func (w *world) newAttack(ctx context.Context, b behaviour) *attack {
 	return a
 }
 
-// run lets the clients go about it until the row is over. Their connections are still there when it
-// returns.
+// run runs the clients until the row is over. Their connections are still open when it returns.
 func (a *attack) run() {
 	defer a.ticker.Stop()
 	stop := context.AfterFunc(a.ctx, a.wake)
@@ -70,7 +69,7 @@ func (a *attack) run() {
 	a.readers.Wait()
 }
 
-// wake ends all reads and writes.
+// wake interrupts all reads and writes.
 func (a *attack) wake() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +78,7 @@ func (a *attack) wake() {
 	}
 }
 
-// leave closes what the clients have left open.
+// leave closes the connections that the clients have left open.
 func (a *attack) leave() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,7 +88,7 @@ func (a *attack) leave() {
 	clear(a.mu.conns)
 }
 
-// turn waits for the client's turn, at the rate of the row. It tells whether the row goes on.
+// turn waits for the client's turn, at the rate of the row. It returns false when the row is over.
 func (a *attack) turn() bool {
 	if a.ctx.Err() != nil {
 		return false
@@ -105,8 +104,8 @@ func (a *attack) turn() bool {
 // stay waits until the row is over.
 func (a *attack) stay() { <-a.ctx.Done() }
 
-// got notes an answer, or an error instead. After the end of the row it counts only forbidden
-// answers, because the end itself causes errors.
+// got counts an answer, or an error if there was none. After the end of the row it counts only
+// forbidden answers, because the end itself causes errors.
 func (a *attack) got(code string) {
 	forbidden := slices.ContainsFunc(a.never, func(begin string) bool { return strings.HasPrefix(code, begin) })
 	a.mu.Lock()
@@ -119,7 +118,7 @@ func (a *attack) got(code string) {
 	}
 }
 
-// codes are the answers in words.
+// codes returns the counts of answers as text.
 func (a *attack) codes() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -133,13 +132,13 @@ func (a *attack) codes() string {
 	return b.String()
 }
 
-// What comes instead of an answer.
+// These are counted if there is no answer.
 const (
 	cut     = "cut" // the connection ended
 	noEntry = "no connection"
 )
 
-// socket is a connection that the row closes at its end, if the client has not.
+// socket is a connection. The row closes it at its end if the client has not done so.
 type socket struct {
 	net.Conn
 	a *attack
@@ -153,7 +152,7 @@ func (s *socket) Close() error {
 	return s.Conn.Close()
 }
 
-// dial connects.
+// dial opens a TCP connection.
 func (a *attack) dial() (net.Conn, error) { return a.dialTo(a.address) }
 
 func (a *attack) dialTo(address string) (net.Conn, error) {
@@ -176,7 +175,7 @@ func (a *attack) dialTo(address string) (net.Conn, error) {
 	return &socket{conn, a}, nil
 }
 
-// open connects by TLS where the target has it, and agrees on a protocol.
+// open opens a connection, with TLS and a protocol if the target has TLS.
 func (a *attack) open(protocol string, certificates ...tls.Certificate) (net.Conn, error) {
 	conn, err := a.dial()
 	if err != nil || !a.tls {
@@ -202,7 +201,7 @@ func (a *attack) open(protocol string, certificates ...tls.Certificate) (net.Con
 
 const http1, http2Protocol = "http/1.1", "h2"
 
-// write sends bytes as they are and counts a request.
+// write sends raw bytes and counts a request.
 func (a *attack) write(conn net.Conn, text string) error {
 	a.sent.Add(1)
 	_, err := io.WriteString(conn, text)
@@ -212,7 +211,7 @@ func (a *attack) write(conn net.Conn, text string) error {
 	return err
 }
 
-// request is the text of one over HTTP/1.1. Values are not checked, nor is anything else.
+// request returns the text of an HTTP/1.1 request. It checks nothing.
 func (a *attack) request(method, path string, header http.Header) string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\n", method, path)
@@ -228,7 +227,7 @@ func (a *attack) request(method, path string, header http.Header) string {
 	return b.String()
 }
 
-// answer reads the head of an answer over HTTP/1.1 and notes its code.
+// answer reads the head of an HTTP/1.1 answer and counts its code.
 func (a *attack) answer(from *bufio.Reader) (*http.Response, error) {
 	resp, err := http.ReadResponse(from, nil)
 	if err != nil {
@@ -239,8 +238,8 @@ func (a *attack) answer(from *bufio.Reader) (*http.Response, error) {
 	return resp, nil
 }
 
-// asks sends a request over HTTP/1.1 and reads the answer's head, on a connection of its own that
-// stays.
+// asks sends an HTTP/1.1 request on a new connection and reads the answer's head. The connection
+// stays open.
 func (a *attack) asks(method, path string, header http.Header) (net.Conn, *bufio.Reader, *http.Response) {
 	conn, err := a.open(http1)
 	if err != nil {
@@ -259,7 +258,7 @@ func (a *attack) asks(method, path string, header http.Header) (net.Conn, *bufio
 	return conn, from, resp
 }
 
-// client is one of Go's, with connections of its own that end with the row.
+// client returns an http.Client with its own connections, which end with the row.
 func (a *attack) client(protocol string, certificates ...tls.Certificate) *http.Client {
 	var protocols http.Protocols
 	protocols.SetHTTP1(protocol == http1)
@@ -274,7 +273,7 @@ func (a *attack) client(protocol string, certificates ...tls.Certificate) *http.
 	return &http.Client{Transport: tr}
 }
 
-// ask sends a request and reads all of the answer.
+// ask sends a request and reads the whole answer.
 func (a *attack) ask(c *http.Client, method, target string, header http.Header, body io.Reader) {
 	if resp := a.send(c, method, target, header, body); resp != nil {
 		_, _ = io.Copy(io.Discard, resp.Body)
@@ -282,7 +281,7 @@ func (a *attack) ask(c *http.Client, method, target string, header http.Header, 
 	}
 }
 
-// send sends a request, and returns an answer whose body was not read.
+// send sends a request, and returns the answer with its body unread.
 func (a *attack) send(c *http.Client, method, target string, header http.Header, body io.Reader) *http.Response {
 	scheme := "http://"
 	if a.tls {
@@ -313,7 +312,7 @@ func (a *attack) send(c *http.Client, method, target string, header http.Header,
 	return resp
 }
 
-// each has every client ask on each of its turns for what the function tells.
+// each makes every client send, on each of its turns, the request that the function returns.
 func each(protocol string, request func(a *attack, i int64) (method, target string, header http.Header)) func(*attack, int) {
 	return func(a *attack, _ int) {
 		c := a.client(protocol)
@@ -324,14 +323,14 @@ func each(protocol string, request func(a *attack, i int64) (method, target stri
 	}
 }
 
-// gets is each for a GET of the attacker's.
+// gets is each for GETs of the user attacker.
 func gets(protocol string, target func(i int64) string, fields ...string) func(*attack, int) {
 	return each(protocol, func(_ *attack, i int64) (string, string, http.Header) {
 		return http.MethodGet, target(i), asAttacker(fields...)
 	})
 }
 
-// spent is the processor time so far: of the attackers, the proxy and the apiserver.
+// spent returns the processor time so far of the attackers, the proxy and the apiserver.
 func (a *attack) spent() (s [3]time.Duration, err error) {
 	own, err := cluster.CPUOf(ownPID)
 	if err != nil {

@@ -6,36 +6,36 @@ import (
 	"time"
 )
 
-// behaviour is what a crowd of hostile clients does, a row of the table.
+// behaviour is the behaviour of some hostile clients, a row of the table.
 type behaviour struct {
 	name string
-	// clients is how many there are in the short run, most how many at length; 0 is ten times as
-	// many.
+	// clients is the number of clients in a short run, most their number in a long run. If most is
+	// 0, it is ten times clients.
 	clients, most int
-	// least is how much has to be sent before the row is over: fewer would show nothing.
+	// least is the number of turns before which the row does not end, because fewer would show
+	// nothing.
 	least int64
-	// rate is how many requests or frames, or bundles of them, all clients together begin per
-	// second.
+	// rate is the number of turns per second of all clients together. A turn is a request, a frame
+	// or a bundle of them.
 	rate int
-	// do is what one of them does. It returns when its attack is over, see attack.turn and
-	// attack.stay.
+	// do runs one client. It returns when its attack is over, see attack.turn and attack.stay.
 	do func(a *attack, client int)
-	// on is whom they attack; nil is the front.
+	// on returns the attacked proxy; nil means the front.
 	on func(w *world) *target
-	// beside goes on beside the clients, which begin when it is ready.
+	// beside runs concurrently with the clients, which start when it is ready.
 	beside func(a *attack, ready func())
-	// never are the beginnings of codes that no answer may have.
+	// never lists prefixes of codes that no answer may have.
 	never []string
 	// after checks the proxy after the attackers have left.
 	after func(a *attack) error
-	// lingers tells that in a long run the clients leave silently: their sockets stay open, and the
-	// proxy must detect this by itself.
+	// lingers says that in a long run the clients leave silently: their sockets stay open, and the
+	// proxy must detect by itself that they have left.
 	lingers bool
-	// small is for clients that do not read: they have small buffers for what comes.
+	// small gives the clients small receive buffers, for clients that do not read.
 	small bool
 }
 
-const refusedOnly = "1 2 3" // codes of answers that are none to somebody who must be refused
+const refusedOnly = "1 2 3" // prefixes of codes that a refused client must not get
 
 func (b behaviour) refused() behaviour {
 	b.never = strings.Fields(refusedOnly)
@@ -53,7 +53,7 @@ func behaviours() (all []behaviour) {
 	return all
 }
 
-// count is how many clients there are.
+// count returns the number of clients.
 func (b behaviour) count() int {
 	switch {
 	case !atLength():
@@ -65,7 +65,7 @@ func (b behaviour) count() int {
 	return b.clients * times
 }
 
-// every is the time between turns.
+// every returns the time between turns.
 func (b behaviour) every() time.Duration {
 	if b.rate == 0 {
 		return time.Millisecond
@@ -83,7 +83,7 @@ const (
 	deniedPodsPath     = "/api/v1/namespaces/" + victimSpace + "/pods"
 	cachedList         = attackedPodsPath + "?resourceVersion=0"
 	cachedWatch        = attackedPodsPath + "?watch=true&resourceVersion=0&timeoutSeconds=600"
-	forwardedList      = attackedPodsPath // without a cache's resourceVersion, exact and with a selector that only upstream knows
+	forwardedList      = attackedPodsPath // with a selector that only upstream knows
 	forwardedWatch     = cachedWatch + "&unknown=1"
 )
 

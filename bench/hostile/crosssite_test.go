@@ -35,7 +35,7 @@ func crossSite() (all []behaviour) {
 		method string
 		paths  []string
 		header http.Header
-		admin  bool // the address of metrics and probes
+		admin  bool // sent to the address of metrics and probes
 	}{
 		{"WebSocket to watches", http.MethodGet, []string{secrets + "?watch=true", cachedWatch, "/api/v1/configmaps?watch=true"}, socket, false},
 		{"WebSocket to exec, attach, port-forward", http.MethodGet, tunnelPaths(), channels, false},
@@ -76,8 +76,7 @@ func tunnelPaths() (paths []string) {
 	return paths
 }
 
-// crossSite sends a request on a connection of its own. A post that gets through makes what it
-// says.
+// crossSite sends a request on a new connection. A POST that gets through creates an object.
 func (a *attack) crossSite(method, path string, header http.Header, admin bool) {
 	address := a.address
 	if admin {

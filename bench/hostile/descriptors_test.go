@@ -13,7 +13,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// descriptors are more connections than a proxy can have descriptors.
+// descriptors are clients with more connections than a proxy can have descriptors.
 func descriptors() []behaviour {
 	return []behaviour{
 		{
@@ -36,7 +36,7 @@ func descriptors() []behaviour {
 	}
 }
 
-// watchOn holds a watch that was there before the crowd. It must go on.
+// watchOn holds a watch that was open before the attack. It must stay open.
 func watchOn(a *attack, ready func()) {
 	if err := a.holdWatch(ready); err != nil {
 		a.mu.Lock()
@@ -45,7 +45,7 @@ func watchOn(a *attack, ready func()) {
 	}
 }
 
-// holdWatch reads what the victim writes for as long as the row goes on, and once more after it.
+// holdWatch reads the victim's writes during the row, and one more after the row.
 func (a *attack) holdWatch(ready func()) error {
 	defer ready()
 	conn, err := net.Dial("tcp", a.address)
@@ -78,7 +78,7 @@ func (a *attack) holdWatch(ready func()) error {
 	}
 }
 
-// answers tells whether the proxy answers again once the crowd has left.
+// answers checks that the proxy answers again after the attackers have left.
 func answers(a *attack) error {
 	for {
 		if _, _, resp := a.asks(http.MethodGet, oneRow, nil); resp != nil && resp.StatusCode == http.StatusOK {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// frames is an HTTP/2 connection on which anything can be written. What comes is read beside.
+// frames is an HTTP/2 connection on which any frame can be written. Another goroutine reads.
 type frames struct {
 	*http2.Framer
 	a       *attack
@@ -20,16 +20,16 @@ type frames struct {
 	block   bytes.Buffer
 	encoder *hpack.Encoder
 	stream  uint32 // the next one
-	// writing is one at a time: acknowledgements come from the reader.
+	// writing serializes writes, because the reader writes acknowledgements.
 	writing sync.Mutex
 }
 
-// window is the setting of how much the server may send on a stream.
+// window returns the setting that limits the bytes that the server may send on a stream.
 func window(bytes uint32) http2.Setting {
 	return http2.Setting{ID: http2.SettingInitialWindowSize, Val: bytes}
 }
 
-// frames connects and begins as HTTP/2 wants it. If reads is false, nothing that comes is read.
+// frames connects and sends the HTTP/2 preface. If reads is false, it never reads.
 func (a *attack) frames(reads bool, settings ...http2.Setting) (*frames, error) {
 	conn, err := a.open(http2Protocol)
 	if err != nil {
@@ -52,7 +52,7 @@ func (a *attack) frames(reads bool, settings ...http2.Setting) (*frames, error) 
 	return f, nil
 }
 
-// read counts what comes until the connection ends. It ends with the row at the latest.
+// read counts answers until the connection ends. The connection ends with the row at the latest.
 func (f *frames) read() {
 	f.ReadMetaHeaders = hpack.NewDecoder(64<<10, nil)
 	for {
@@ -92,13 +92,13 @@ func (f *frames) locked(write func() error) error {
 	return write()
 }
 
-// frame writes one and counts it. It tells whether the connection still takes any.
+// frame writes a frame and counts it. It reports whether the connection still accepts frames.
 func (f *frames) frame(write func() error) bool {
 	f.a.sent.Add(1)
 	return f.locked(write) == nil
 }
 
-// fields is the header of a request.
+// fields returns the header fields of a request.
 func (f *frames) fields(method, path string, header http.Header) []hpack.HeaderField {
 	all := []hpack.HeaderField{
 		{Name: ":method", Value: method}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "localhost"}, {Name: ":path", Value: path},
@@ -111,7 +111,7 @@ func (f *frames) fields(method, path string, header http.Header) []hpack.HeaderF
 	return all
 }
 
-// encoded is a header block.
+// encoded returns a header block.
 func (f *frames) encoded(fields []hpack.HeaderField) []byte {
 	f.block.Reset()
 	for _, field := range fields {
@@ -142,8 +142,8 @@ func (f *frames) request(method, path string, header http.Header, end bool) (str
 	})
 }
 
-// flood has each client write bundles of frames, at the row's rate, to connections that it opens
-// again when they end.
+// flood makes each client write bundles of frames at the row's rate. It opens a new connection when
+// one ends.
 func flood(reads bool, bundle int, begin func(f *frames) bool, write func(f *frames, i int) bool) func(*attack, int) {
 	return func(a *attack, _ int) {
 		var f *frames
@@ -170,7 +170,7 @@ func flood(reads bool, bundle int, begin func(f *frames) bool, write func(f *fra
 	}
 }
 
-// streams has each client open so many streams on a connection of its own and then leave them be.
+// streams makes each client open n streams on its own connection, and then do nothing.
 func streams(n int, settings []http2.Setting, open func(f *frames, i int) bool) func(*attack, int) {
 	return func(a *attack, _ int) {
 		f, err := a.frames(true, settings...)

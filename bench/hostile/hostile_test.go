@@ -14,16 +14,16 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// ownPID is the attackers'.
+// ownPID is the process of the attackers.
 var ownPID = os.Getpid()
 
 const (
-	mostRatio = 3 // of the victim's latency, at length
+	mostRatio = 3 // of the victim's latency in a long run
 	heapSlack = 48 << 20
 )
 
-// For every behaviour of hostile clients, the proxy stays within its memory, serves other users,
-// and keeps nothing of clients that have left.
+// For every behaviour of hostile clients, the proxy stays within its memory limit, serves other
+// users, and releases the resources of clients that have left.
 func TestHostile(t *testing.T) {
 	w := newWorld(t)
 	w.warm(t)
@@ -52,7 +52,7 @@ func TestHostile(t *testing.T) {
 	w.report(t, rows, last)
 }
 
-// TestBehaviours holds the suite to its size, and rows to names of their own.
+// TestBehaviours checks the number of rows, and that their names differ.
 func TestBehaviours(t *testing.T) {
 	const least = 40
 	names := map[string]bool{}
@@ -67,7 +67,7 @@ func TestBehaviours(t *testing.T) {
 	}
 }
 
-// warm fills the caches and opens the connections to upstream that an honest day would open.
+// warm fills the caches and opens the connections to upstream, as ordinary use does.
 func (w *world) warm(t *testing.T) {
 	t.Helper()
 	for _, p := range []*target{w.front, w.local, w.few} {
@@ -86,7 +86,7 @@ func (w *world) warm(t *testing.T) {
 	}
 }
 
-// calm lets the victim go about undisturbed.
+// calm measures the victim without attackers.
 func (w *world) calm(t *testing.T) {
 	t.Helper()
 	w.victim.tell()
@@ -97,8 +97,7 @@ func (w *world) calm(t *testing.T) {
 	}
 }
 
-// revive puts another proxy in the place of one that has ended, and another victim in the place of
-// one that has suffered.
+// revive replaces a proxy that has ended, and a victim that has failed.
 func (w *world) revive(t *testing.T) {
 	t.Helper()
 	if !w.local.alive() {
@@ -121,10 +120,9 @@ func (w *world) revive(t *testing.T) {
 	}
 }
 
-// row lets clients behave so, looks at what becomes of the proxy and its other users, and returns
-// the table's line.
+// row runs a behaviour, checks the proxy and the victim, and returns the line of the table.
 func (w *world) row(t *testing.T, b behaviour) string {
-	ctx, cancel := context.WithCancel(t.Context()) // not a deadline: a dial would end before it
+	ctx, cancel := context.WithCancel(t.Context()) // not a deadline, because a dial would fail before it
 	defer cancel()
 	a := w.newAttack(ctx, b)
 	before, spent := a.begin(t)
@@ -167,7 +165,7 @@ func (w *world) row(t *testing.T, b behaviour) string {
 	return line
 }
 
-// endAfter ends the row when its time is over and enough was sent.
+// endAfter ends the row when its time is over and enough requests were sent.
 func (a *attack) endAfter(end func()) {
 	const pause = 10 * time.Millisecond
 	cluster.Pause(a.ctx, *length)
@@ -181,7 +179,7 @@ func between(before, after int) string { return fmt.Sprintf("%d → %d", before,
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// ratio is the victim's latency against that without attackers.
+// ratio returns the victim's latency divided by its latency without attackers.
 func (w *world) ratio(seen report) float64 { return float64(seen.P99) / float64(w.undisturbed.P99) }
 
 func (w *world) verdict(seen report) string {
@@ -191,7 +189,7 @@ func (w *world) verdict(seen report) string {
 	return ""
 }
 
-// begin looks at the proxy before the attack.
+// begin measures the proxy before the attack.
 func (a *attack) begin(t *testing.T) (before census, spent [3]time.Duration) {
 	t.Helper()
 	err := a.collect()
@@ -210,7 +208,7 @@ func (a *attack) begin(t *testing.T) (before census, spent [3]time.Duration) {
 	return before, spent
 }
 
-// judge fails the row if anything is not as it ought to be.
+// judge fails the row if the proxy or the victim has not met a condition.
 func (a *attack) judge(t *testing.T, before, after census, peak int64, seen report) {
 	t.Helper()
 	if !after.within(before) {
@@ -248,7 +246,7 @@ func (a *attack) judge(t *testing.T, before, after census, peak int64, seen repo
 	}
 }
 
-// heapNow is what the heap holds once it was collected.
+// heapNow returns the size of the heap after a collection.
 func (a *attack) heapNow(t *testing.T) int64 {
 	t.Helper()
 	err := a.collect()
@@ -262,11 +260,11 @@ func (a *attack) heapNow(t *testing.T) int64 {
 	return 0
 }
 
-const tableHead = `| behaviour | clients | turns/s | sent | answers | peak MiB | victim's p99, ms | times undisturbed | | CPU s: attackers, proxy, apiserver | goroutines | descriptors | sockets | MiB of heap |
+const tableHead = `| behaviour | clients | turns/s | sent | answers | peak memory (MiB) | victim's p99 (ms) | times p99 without attackers | | CPU (s): attackers, proxy, apiserver | goroutines | descriptors | sockets | heap (MiB) |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 `
 
-// report writes the table that was asked for.
+// report writes the table to the file named by the flag report.
 func (w *world) report(t *testing.T, rows []string, last report) {
 	t.Helper()
 	if *reportFile == "" {
@@ -280,17 +278,17 @@ func (w *world) report(t *testing.T, rows []string, last report) {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %v a row, %d processors, %d pods that attackers can list. The proxy's limits: %d MiB, 2 processors.\n",
+	fmt.Fprintf(&b, "%s, %v per row, %d processors, %d pods that attackers can list. The proxy's limits: %d MiB of memory, 2 processors.\n",
 		time.Now().UTC().Format(time.DateOnly), *length, runtime.NumCPU(), attackedPods(), memoryLimit>>20)
-	fmt.Fprintf(&b, "Undisturbed, the victim's get took %.1f ms (p50), %.1f ms (p99). Its watch has shown %d events without a gap.\n",
+	fmt.Fprintf(&b, "Without attackers, the victim's get took %.1f ms (p50) and %.1f ms (p99). Its watch has shown %d events without a gap.\n",
 		milliseconds(w.undisturbed.P50), milliseconds(w.undisturbed.P99), last.Seen)
-	fmt.Fprintf(&b, "%d of %d rows are over %d × the undisturbed p99.\n", over, len(rows), mostRatio)
-	b.WriteString("Attackers, victim, proxy and apiserver share the processors, so attackers are paced and use one processor at most, and they\n" +
-		"and the apiserver run only when no others want to (SCHED_IDLE), as a proxy has processors of its own in life. " +
-		"A turn is a connection, a request or a bundle of at most 100 frames.\n")
-	b.WriteString("An answer of `cut` is a connection that ended without one, `no connection` one that was refused. `reset` is an HTTP/2 stream " +
-		"and `goaway` an HTTP/2 connection that the proxy ended.\n")
-	b.WriteString("An arrow goes from before the row to after its clients have left. Sockets include those to the apiserver.\n\n")
+	fmt.Fprintf(&b, "In %d of %d rows, the victim's p99 is more than %d × its p99 without attackers.\n", over, len(rows), mostRatio)
+	b.WriteString("Attackers, victim, proxy and apiserver share the processors here. In production, a proxy has processors of its own. So\n" +
+		"the attackers are paced and use at most one processor, and they and the apiserver run only when no other process wants to\n" +
+		"(SCHED_IDLE). A turn is a connection, a request or a bundle of at most 100 frames.\n")
+	b.WriteString("Answers: `cut` is a connection that ended without an answer, `no connection` a refused connection, `reset` an HTTP/2\n" +
+		"stream that the proxy ended, and `goaway` an HTTP/2 connection that the proxy ended.\n")
+	b.WriteString("An arrow shows the values before the row and after its clients have left. Sockets include those to the apiserver.\n\n")
 	b.WriteString(tableHead + strings.Join(rows, "\n") + "\n")
 	if err := os.WriteFile(*reportFile, []byte(b.String()), 0o644); err != nil {
 		t.Error(err)

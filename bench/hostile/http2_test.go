@@ -14,7 +14,7 @@ import (
 
 const oneRow = cachedList + "&fieldSelector=metadata.name%3D" + attackerSpace + "-00000" // a small answer from the cache
 
-// widest is the largest window.
+// widest is the largest possible window.
 const widest = 1<<31 - 1
 
 // http2Floods are frames that cost the server more than the client.
@@ -134,7 +134,7 @@ func http2Floods() []behaviour {
 	}
 }
 
-// opening opens streams without a window, and lets them be.
+// opening opens streams without a window, and does nothing with them.
 func opening(n int, path string) func(*frames) bool {
 	return func(f *frames) bool {
 		ok := f.frame(func() error { return f.WriteSettings(window(0)) })
@@ -210,7 +210,7 @@ func http2Windows() []behaviour {
 	}
 }
 
-// trickles opens some lists and grants them a byte at a time.
+// trickles requests some lists and grants each one byte of window at a time.
 func trickles(a *attack, _ int) {
 	const lists = 20
 	f, err := a.frames(true, window(0))
@@ -229,7 +229,7 @@ func trickles(a *attack, _ int) {
 	}
 }
 
-// unread opens so many streams with the widest windows, and then reads in a way of its own.
+// unread opens n streams with the widest windows, and then reads as the given function does.
 func unread(n int, path string, read func(*attack, net.Conn, *bufio.Reader)) func(*attack, int) {
 	return func(a *attack, _ int) {
 		f, err := a.frames(false, window(widest))

@@ -10,7 +10,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// loris are clients that say as little as possible, in each phase of a request.
+// loris are clients that send as little as possible, in each phase of a request.
 func loris() []behaviour {
 	const rate = 400
 	clientHello := string([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3}) // of a record of 512 bytes
@@ -45,14 +45,14 @@ func loris() []behaviour {
 	}
 }
 
-// posted is a forwarded request that announces a body and brings some of it.
+// posted is a forwarded request that announces a body and sends only a part of it.
 func posted(a *attack, announced, brought int) string {
 	h := asAttacker("Content-Type", "application/json")
 	h["Content-Length"] = []string{itoa(announced)}
 	return a.request(http.MethodPost, attackedConfigMaps, h) + strings.Repeat(" ", brought)
 }
 
-// says connects and writes a text byte by byte.
+// says connects and writes a text one byte at a time.
 func says(text string) func(*attack, int) {
 	return func(a *attack, _ int) {
 		if !a.turn() {
@@ -67,7 +67,7 @@ func says(text string) func(*attack, int) {
 	}
 }
 
-// handshakes writes a text once TLS is agreed on.
+// handshakes writes a text after a TLS handshake.
 func handshakes(protocol, text string) func(*attack, int) {
 	return func(a *attack, _ int) {
 		if !a.turn() {
@@ -83,7 +83,7 @@ func handshakes(protocol, text string) func(*attack, int) {
 	}
 }
 
-// drips writes the beginning of a request at once and the rest byte by byte.
+// drips writes the beginning of a request immediately, and the rest one byte at a time.
 func drips(request func(a *attack) string, atOnce int) func(*attack, int) {
 	return func(a *attack, _ int) {
 		if !a.turn() {

@@ -18,22 +18,22 @@ var (
 	reportFile = flag.String("report", "", "write the table to a `FILE`")
 )
 
-// atLength tells that there is time for more clients.
+// atLength reports whether this is a long run, which has more clients.
 func atLength() bool { return *length >= 10*time.Second }
 
-// victimVariable in the environment makes this program the victim, and holds its orders.
+// victimVariable is an environment variable. It makes this program the victim and contains its
+// orders.
 const victimVariable = "HOSTILE_VICTIM"
 
 func TestMain(m *testing.M) {
 	if orders := os.Getenv(victimVariable); orders != "" {
 		os.Exit(beVictim(orders))
 	}
-	runtime.GOMAXPROCS(1) // the attackers': others need the rest of the machine
+	runtime.GOMAXPROCS(1) // for the attackers, because others need the rest of the machine
 	klog.SetOutput(io.Discard)
 	klog.LogToStderr(false)
 	cluster.Main(m)
 }
 
-// limit bounds every wait for something that ought to happen soon, on a machine that is busy with
-// other things.
+// limit bounds every wait for something that should happen soon, also on a busy machine.
 const limit = 60 * time.Second

@@ -12,16 +12,17 @@ import (
 )
 
 // In production a proxy has its own processors. Here it shares them with the apiserver and the
-// attackers. So these run only when no thread of the proxies and the victim wants to. A nice value
-// is not enough: a running thread of nice 19 keeps its processor for up to 3 ms while others wake
-// up, and a get takes several wake-ups.
+// attackers. So the apiserver and the attackers run only when no thread of the proxies and the
+// victim wants to. A nice value is not enough: a running thread of nice 19 keeps its processor for
+// up to 3 ms while others wake up, and a get takes several wake-ups.
 const (
 	whenIdle = unix.SCHED_IDLE
 	asUsual  = unix.SCHED_NORMAL
 )
 
-// share sets the priority of all processes, in a long run only: next to other tests the attackers
-// would make no progress. Processes that start later inherit this process's priority.
+// share sets the priority of all processes. It does so only in a long run, because next to other
+// tests the attackers would make no progress. Processes that start later inherit this process's
+// priority.
 func (w *world) share() {
 	prioritize(ownPID, whenIdle)
 	prioritize(w.api.PID(), whenIdle)
@@ -41,7 +42,7 @@ func prioritize(pid int, policy uint32) {
 	}
 }
 
-// idle waits until the apiserver has done what the attackers of the row before have left it with.
+// idle waits until the apiserver has finished the work from the row before.
 func (w *world) idle(t *testing.T) {
 	t.Helper()
 	const pause, quiet = 200 * time.Millisecond, 60 * time.Millisecond

@@ -14,7 +14,7 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// readers are clients that do not read what they have asked for, or hardly.
+// readers are clients that do not read their answers, or read very slowly.
 func readers() (all []behaviour) {
 	const rate = 200
 	for _, what := range []struct {
@@ -64,7 +64,7 @@ func readers() (all []behaviour) {
 	return all
 }
 
-// reads asks for something and reads it in a way of its own.
+// reads sends a request and reads the answer as the given function does.
 func reads(path string, read func(a *attack, conn net.Conn, from *bufio.Reader)) func(*attack, int) {
 	return func(a *attack, _ int) {
 		for again := true; again && a.turn(); {
@@ -78,7 +78,7 @@ func reads(path string, read func(a *attack, conn net.Conn, from *bufio.Reader))
 	}
 }
 
-// gone tells whether the client itself has left.
+// gone reports whether the client itself has left.
 func (a *attack) gone(conn net.Conn) bool {
 	s, ok := underneath(conn).(*socket)
 	if !ok {
@@ -89,7 +89,7 @@ func (a *attack) gone(conn net.Conn) bool {
 	return !a.mu.conns[s.Conn]
 }
 
-// underneath is the connection that TLS is on.
+// underneath returns the connection below TLS.
 func underneath(conn net.Conn) net.Conn {
 	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		return secure.NetConn()
@@ -111,8 +111,8 @@ func byteBySecond(a *attack, _ net.Conn, from *bufio.Reader) {
 	}
 }
 
-// reset reads a little and then leaves so that the peer is told at once, without what is still on
-// its way.
+// reset reads a little and then resets the connection: the peer learns this immediately, and data
+// in flight is dropped.
 func reset(_ *attack, conn net.Conn, from *bufio.Reader) {
 	const some = 4 << 10
 	_, _ = io.CopyN(io.Discard, from, some)

@@ -40,7 +40,7 @@ func requests() []behaviour {
 		row("Accept of 60 KiB of parameters", 100, get(always(oneRow), "Accept", "application/json"+clauses(15_000, ";a=b"))),
 		row("Accept-Encoding of 5,000 codings", 100, get(always(oneRow), "Accept-Encoding", clauses(5000, "gzip;q=0,"))),
 		row("5,000 query parameters", 100, get(always(oneRow+clauses(5000, "&a=b")))),
-		row("a query parameter of another name each time", 200, get(func(i int64) string { return fmt.Sprintf("%s&%s=1", oneRow, made(i)) })),
+		row("a query parameter with a new name each time", 200, get(func(i int64) string { return fmt.Sprintf("%s&%s=1", oneRow, made(i)) })),
 		row("made-up resources", 200, get(func(i int64) string { return "/api/v1/" + made(i) + "?resourceVersion=0" })),
 		row("made-up resources of 16 KB", 100, get(func(i int64) string { return "/api/v1/" + made(i) + strings.Repeat("x", 16<<10) })),
 		row("made-up groups", 200, get(func(i int64) string { return "/apis/" + made(i) + ".example/v1/things?resourceVersion=0" })),
@@ -59,10 +59,10 @@ func requests() []behaviour {
 		row("made-up continue tokens", 200, get(func(i int64) string {
 			return attackedPodsPath + "?limit=10&continue=" + made(i) + strings.Repeat("eyJ2IjoibWV0YS5rOHMuaW8vdjEi", int(i%500))
 		})),
-		row("limits that are none", 200, get(func(i int64) string {
+		row("invalid limits", 200, get(func(i int64) string {
 			return attackedPodsPath + "?resourceVersion=0&limit=" + []string{"-1", "99999999999999999999", "0x10", "9223372036854775807"}[i%4]
 		})),
-		row("resourceVersions that are none", 200, get(func(i int64) string {
+		row("invalid resourceVersions", 200, get(func(i int64) string {
 			rv := []string{"-1", "18446744073709551616", "9223372036854775807", "a", "1.5"}[i%5]
 			return attackedPodsPath + "?timeoutSeconds=1&resourceVersion=" + rv + []string{"", "&watch=true", "&resourceVersionMatch=Exact&limit=1"}[i%3]
 		})),
@@ -97,7 +97,7 @@ func posts(size int) func(*attack, int) {
 	}
 }
 
-// selectors are selectors that are large, or dear to apply.
+// selectors are selectors that are large, or expensive to apply.
 func selectors() []behaviour {
 	row := func(name string, rate int, do func(*attack, int)) behaviour {
 		return behaviour{name: "selectors: " + name, clients: 8, most: 32, rate: rate, do: do}

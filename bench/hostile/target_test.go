@@ -15,14 +15,14 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// memoryLimit is the chart's (resources.limits.memory).
+// memoryLimit is the chart's default memory limit (resources.limits.memory).
 const memoryLimit = 1 << 30
 
 // target is a proxy under attack.
 type target struct {
 	proxy   *cluster.Proxy
 	address string // host:port
-	admin   string // the same of its metrics and probes
+	admin   string // host:port of metrics and probes
 	tls     bool
 }
 
@@ -31,17 +31,18 @@ func targetOf(p *cluster.Proxy) *target {
 }
 
 // deadlines are only slightly longer than a row, because the suite waits for them. The ledger is
-// off: it would begin and end between two counts of goroutines, and clients cannot make it larger.
+// off, because it could start or stop between two counts of goroutines. Clients cannot make it
+// larger.
 const deadlines = "cache: {consistentReads: {ledger: false}}\n" +
 	"limits: {readTimeout: 15s, writeTimeout: 15s, idleTimeout: 30s}\n"
 
-// start starts a proxy with limits. Profiles tell the heap once it was collected.
+// start starts a proxy with limits. Its profiles show the size of the heap after a collection.
 func (w *world) start(t *testing.T, opts cluster.ProxyOptions) *target {
 	t.Helper()
 	t.Setenv("GOMAXPROCS", "2") // the chart's proxies have two processors
 	opts.NoRace = true
 	opts.Settings = fmt.Sprintf("drain: 100ms\nmemoryBudget: %d\nprofiling: true\n%s", memoryLimit, deadlines)
-	opts.Kubeconfig = w.api.Kubeconfig // of an admin, so that nothing of its own is refused to who gets at it
+	opts.Kubeconfig = w.api.Kubeconfig // of an admin, so that a client that acts as the proxy is refused nothing
 	return targetOf(cluster.ProxyT(t, opts))
 }
 
@@ -51,7 +52,7 @@ func (w *world) startFront(t *testing.T) *target {
 	return w.start(t, cluster.ProxyOptions{TLS: true, Args: []string{"--authentication=delegated"}})
 }
 
-// startLocal starts the proxy of a developer: on loopback, everybody is the developer.
+// startLocal starts a developer's proxy: on loopback, all clients act as the developer.
 func (w *world) startLocal(t *testing.T) *target {
 	t.Helper()
 	return w.start(t, cluster.ProxyOptions{})
@@ -59,7 +60,7 @@ func (w *world) startLocal(t *testing.T) *target {
 
 const fewDescriptors = 256
 
-// startFew starts a proxy that can have few descriptors open.
+// startFew starts a proxy with a low limit of open descriptors.
 func (w *world) startFew(t *testing.T) *target {
 	t.Helper()
 	binary, err := cluster.BuildProxy(t.Context(), false)
@@ -74,14 +75,14 @@ func (w *world) startFew(t *testing.T) *target {
 	return w.start(t, cluster.ProxyOptions{Binary: script})
 }
 
-// census is what a proxy holds at a moment.
+// census has the resources that a proxy holds at a moment.
 type census struct {
 	goroutines, descriptors, connections int
 	watches, forwards                    int
-	heap                                 int64 // after a collection, without what is derived from caches on purpose
+	heap                                 int64 // after a collection, without derived bytes
 }
 
-// count takes the census; the heap costs a collection.
+// count takes the census. It makes the proxy collect its garbage, to measure the heap.
 func (p *target) census(t *testing.T) (c census, err error) {
 	t.Helper()
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.proxy.PID()))
@@ -89,7 +90,7 @@ func (p *target) census(t *testing.T) (c census, err error) {
 		return c, err
 	}
 	for _, fd := range fds {
-		link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.proxy.PID(), fd.Name())) // it may be closed by now
+		link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.proxy.PID(), fd.Name())) // the descriptor may be closed by now
 		if strings.HasPrefix(link, "socket:") {
 			c.connections++
 		}
@@ -108,7 +109,7 @@ func (p *target) census(t *testing.T) (c census, err error) {
 	return c, nil
 }
 
-// goroutines counts them without fasthttp's idle workers, which it keeps for ten seconds for the
+// goroutines counts the goroutines except fasthttp's idle workers, which wait ten seconds for the
 // next connection.
 func (p *target) goroutines() (n int, err error) {
 	profile, err := p.profile("goroutine?debug=1")
@@ -132,7 +133,8 @@ func (p *target) goroutines() (n int, err error) {
 	return n, nil
 }
 
-// collect has the proxy collect its garbage. Pools let go of what they hold at the second time.
+// collect makes the proxy collect its garbage twice, because pools release their objects only in
+// the second collection.
 func (p *target) collect() error {
 	_, first := p.profile("heap?gc=1")
 	_, second := p.profile("heap?gc=1")
@@ -154,14 +156,14 @@ func (p *target) profile(name string) (string, error) {
 	return string(b), err
 }
 
-// alive tells whether the process still runs. An ended process without a wait has no memory.
+// alive reports whether the process still runs. A zombie process has no memory.
 func (p *target) alive() bool {
 	_, _, err := cluster.MemoryOf(p.proxy.PID())
 	return err == nil
 }
 
-// peak is the most memory that the proxy has had, without its program, which the kernel reads again
-// if need be.
+// peak returns the peak memory of the proxy, without the pages of its executable, which the kernel
+// can drop and read again.
 func (p *target) peak() (int64, error) {
 	_, peak, err := cluster.MemoryOf(p.proxy.PID())
 	if err != nil {
@@ -171,15 +173,15 @@ func (p *target) peak() (int64, error) {
 	return peak - program, err
 }
 
-// within tells whether as little is held as before, some slack aside: connections to the apiserver
-// come and go.
+// within reports whether the proxy holds no more than before, with some slack because connections
+// to the apiserver come and go.
 func (c census) within(before census) bool {
 	const goroutines, descriptors = 24, 8
 	return c.goroutines <= before.goroutines+goroutines && c.descriptors <= before.descriptors+descriptors &&
 		c.connections <= before.connections+descriptors && c.watches <= before.watches && c.forwards <= before.forwards
 }
 
-// settle waits until the proxy holds no more than before, and returns what it holds then.
+// settle waits until the proxy holds no more than before, and returns the last census.
 func (p *target) settle(t *testing.T, before census) census {
 	t.Helper()
 	const pause = 50 * time.Millisecond

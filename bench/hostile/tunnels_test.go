@@ -4,7 +4,7 @@ import (
 	"net/http"
 )
 
-// tunnels are connections through to a kubelet, opened and left.
+// tunnels are connections to a kubelet that clients open and abandon.
 func tunnels() (all []behaviour) {
 	const pod = attackedPodsPath + "/" + tunnelled
 	for _, what := range []struct{ name, method, path, upgrade string }{

@@ -25,29 +25,30 @@ const (
 	counterName = "counter"              // the object that the victim watches
 )
 
-// orders tell the victim where to read, and as whom.
+// orders say where the victim reads, and as which user.
 type orders struct {
 	Proxy, Token   string
-	Upstream       string // where it writes what it then watches for
+	Upstream       string // where it writes the object that it watches
 	UpstreamToken  string
 	ProxyCA, Roots []byte
 }
 
-// report is what the victim has seen since the one before.
+// report has the victim's observations since the last report.
 type report struct {
 	Gets     int
 	P50, P99 time.Duration
 	Slowest  time.Duration
-	Seen     int      // events, since the beginning
-	Failed   []string // what must not be
+	Seen     int      // events, since the start
+	Failed   []string // errors
 }
 
-// victim is another process. Its latencies are its own: this process may be busy with attacks.
+// victim is another process, because this process may be busy with attacks, which would increase
+// the latencies.
 type victim struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *json.Decoder
-	// hurt tells that it has failed, so that later rows need another.
+	// hurt says that the victim has failed, so that later rows need a new one.
 	hurt bool
 }
 
@@ -86,13 +87,13 @@ func startVictim(t *testing.T, w *world, p *target) *victim {
 	return v
 }
 
-// end lets the victim end: that its standard input ends tells it to.
+// end closes the victim's standard input, which makes it end.
 func (v *victim) end() {
 	v.in.Close()
 	_ = v.cmd.Wait()
 }
 
-// tell asks the victim for what it has seen since it was asked last.
+// tell asks the victim for its next report.
 func (v *victim) tell() (r report) {
 	_, err := io.WriteString(v.in, "tell\n")
 	if err == nil {
@@ -104,7 +105,7 @@ func (v *victim) tell() (r report) {
 	return r
 }
 
-// suffering is what the victim's own process keeps.
+// suffering is the state of the victim's process.
 type suffering struct {
 	orders
 	proxied, apiserver *cluster.Endpoint
@@ -114,12 +115,12 @@ type suffering struct {
 		failed []string
 		seen   int
 		wrote  int
-		ended  bool // the watch has
+		ended  bool // the watch has ended
 	}
 }
 
-// beVictim is the victim's process. It ends with its standard input, so at the latest with its
-// parent.
+// beVictim is the main function of the victim's process. It ends when its standard input ends, at
+// the latest with its parent.
 func beVictim(text string) int {
 	s := &suffering{}
 	if err := json.Unmarshal([]byte(text), &s.orders); err != nil {
@@ -204,12 +205,13 @@ func (s *suffering) get(ctx context.Context, target string) {
 	}
 }
 
-// asking is a request as the victim sends it.
+// asking returns a request of the victim.
 func asking(target string) cluster.Request {
 	return cluster.Request{Target: target, Header: http.Header{"Accept": {"application/json"}}, Protocol: cluster.HTTP2}
 }
 
-// write counts up in an object, at the apiserver. The proxy shows all of it to the watch.
+// write increases a counter in an object at the apiserver. The watch through the proxy must see
+// every value.
 func (s *suffering) write(ctx context.Context) {
 	ticker := time.NewTicker(writeEvery)
 	defer ticker.Stop()
@@ -238,7 +240,7 @@ func (s *suffering) write(ctx context.Context) {
 
 const counterPath = "/api/v1/namespaces/" + victimSpace + "/configmaps"
 
-// watch holds one watch open for the whole run. It must not end, nor leave a number out.
+// watch holds one watch open for the whole run. The watch must not end or skip a value.
 func (s *suffering) watch(ctx context.Context, began chan<- struct{}) {
 	const forever = "1000000"
 	resp, err := s.proxied.Watch(ctx, asking(counterPath+"?watch=true&resourceVersion=0&timeoutSeconds="+forever+"&fieldSelector=metadata.name%3D"+counterName))
@@ -274,7 +276,7 @@ func (s *suffering) watch(ctx context.Context, began chan<- struct{}) {
 			close(began)
 			continue
 		case e.Object.Data.By != strconv.Itoa(os.Getpid()):
-			continue // the victim's before
+			continue // from an earlier victim
 		case n != last+1:
 			s.fail("the watch goes from %d to %d", last, n)
 		}
@@ -285,8 +287,8 @@ func (s *suffering) watch(ctx context.Context, began chan<- struct{}) {
 	}
 }
 
-// catchUp waits until the watch has shown all that was written so far, and a get was answered since
-// the last report: a row may be so short that all of its gets are still on their way when it ends.
+// catchUp waits until the watch has shown all writes so far, and a get was answered since the last
+// report. A row may be so short that all of its gets are still in flight when it ends.
 func (s *suffering) catchUp() {
 	s.mu.Lock()
 	due := s.mu.wrote

@@ -17,7 +17,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// watches are watches in masses.
+// watches are clients with very many watches.
 func watches() []behaviour {
 	row := func(name string, clients, most, rate int, do func(*attack, int)) behaviour {
 		return behaviour{name: "watches: " + name, clients: clients, most: most, rate: rate, do: do}
@@ -60,7 +60,7 @@ func watches() []behaviour {
 			stream, ok := f.get(cachedWatch, asAttacker())
 			return ok && f.frame(func() error { return f.WriteRSTStream(stream, http2.ErrCodeCancel) })
 		})),
-		row("410 and again", 64, 128, 200, gets(http2Protocol, func(int64) string { return attackedPodsPath + "?watch=true&resourceVersion=1&timeoutSeconds=5" })),
+		row("retried after a 410", 64, 128, 200, gets(http2Protocol, func(int64) string { return attackedPodsPath + "?watch=true&resourceVersion=1&timeoutSeconds=5" })),
 		row("from the future", 8, 16, 200, gets(http2Protocol, func(i int64) string {
 			return fmt.Sprintf("%s?watch=true&timeoutSeconds=1&resourceVersion=%d", attackedPodsPath, 1<<40+i)
 		})),
@@ -92,8 +92,8 @@ func withAfter(b behaviour, after func(*attack) error) behaviour {
 	return b
 }
 
-// lateIsServed tells whether a watch from before the cache's history still gets a place upstream:
-// its first event is no error.
+// lateIsServed checks that a watch from before the cache's history is still served: its first event
+// must not be an error.
 func lateIsServed(a *attack) error {
 	c := a.client(http2Protocol)
 	resp := a.send(c, http.MethodGet, fmt.Sprintf("%s?watch=true&resourceVersion=%s&timeoutSeconds=5", attackedConfigMaps, a.w.old), asAttacker(), nil)
@@ -111,7 +111,7 @@ func lateIsServed(a *attack) error {
 	return nil
 }
 
-// writeLarge changes an object of 30 KB as long as the row goes on.
+// writeLarge changes an object of 30 KB during the row.
 func writeLarge(a *attack, ready func()) {
 	a.writes(ready, func(ctx context.Context, patch []byte, _ int) error {
 		_, err := a.w.admin.CoreV1().ConfigMaps(attackerSpace).Patch(ctx, "large-0", types.MergePatchType, patch, metav1.PatchOptions{})
@@ -119,7 +119,7 @@ func writeLarge(a *attack, ready func()) {
 	})
 }
 
-// writePods changes pods as long as the row goes on.
+// writePods changes pods during the row.
 func writePods(a *attack, ready func()) {
 	a.writes(ready, func(ctx context.Context, patch []byte, i int) error {
 		_, err := a.w.admin.CoreV1().Pods(attackerSpace).Patch(ctx, podName(attackerSpace, i%10), types.MergePatchType, patch, metav1.PatchOptions{})

@@ -29,7 +29,7 @@ const (
 
 func tokenOf(user string) string { return user + "-token" }
 
-// attackedPods is how many pods the attackers can list.
+// attackedPods returns the number of pods that the attackers can list.
 func attackedPods() int {
 	const short, long = 1500, 5000
 	if atLength() {
@@ -38,7 +38,7 @@ func attackedPods() int {
 	return short
 }
 
-// world is what all rows share.
+// world has the state that all rows share.
 type world struct {
 	api   *cluster.APIServer
 	admin *kubernetes.Clientset
@@ -46,7 +46,7 @@ type world struct {
 	front *target
 	local *target
 	few   *target
-	stray tls.Certificate // of an authority that nobody trusts
+	stray tls.Certificate // of a CA that nobody trusts
 
 	victim      *victim
 	undisturbed report
@@ -60,7 +60,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{api: cluster.APIServerT(t, cluster.Options{Users: users.String()})}
 	w.admin = w.api.Client()
-	w.stray = *w.api.AuthorityT(t).ImpostorT(t).SignT(t, 24*time.Hour, "admin", "system:masters") // a name that would be welcome
+	w.stray = *w.api.AuthorityT(t).ImpostorT(t).SignT(t, 24*time.Hour, "admin", "system:masters") // with the name of an admin
 	w.fill(t)
 	w.api.KubeletT(t, tunnelled, attackerSpace, tunnelled, http.HandlerFunc(silent))
 	w.front = w.startFront(t)
@@ -69,7 +69,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// fill makes what the attackers and the victim read, and gives them the right to.
+// fill creates the objects that the attackers and the victim read, and grants them the right to do
+// so.
 func (w *world) fill(t *testing.T) {
 	t.Helper()
 	ctx, create := t.Context(), metav1.CreateOptions{}
@@ -121,7 +122,7 @@ func podsPath(namespace string) string {
 	return "/api/v1/namespaces/" + namespace + "/pods"
 }
 
-// silent is a kubelet that agrees to every upgrade and then keeps silent. Its logs do not end
+// silent is a kubelet that accepts every upgrade and then sends nothing. Its logs do not end
 // either.
 func silent(rw http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Upgrade") == "" {
