@@ -17,8 +17,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// startLimit is how many informers read their first state at a time. Unlike real programs, they
-// share one machine. To decode the state takes far longer than to get it.
+// startLimit bounds the informers that read their initial state at a time. Unlike real programs,
+// they share one machine, and decoding the state takes far longer than getting it.
 const startLimit = 4
 
 // scope limits an informer to a namespace or a node. An empty field is no limit.
@@ -36,20 +36,20 @@ func scopeOf(i int) scope {
 	return scope{}
 }
 
-// crowd has the clients: shared informers for pods. Each has its own connection, like a separate
+// crowd has the clients: shared informers of pods. Each has its own connection, like a separate
 // program.
 type crowd struct {
 	config  *rest.Config
 	scopes  []scope
-	watched map[scope]int64 // how many informers have it
+	watched map[scope]int64 // number of informers by scope
 
 	started []informers.SharedInformerFactory
-	ctx     context.Context // theirs
+	ctx     context.Context // of the informers
 	cancel  context.CancelFunc
 
 	delivered atomic.Int64 // calls of handlers for the writer's updates
 	failures  atomic.Int64 // lists and watches that failed
-	delivery  latency      // from sending an update to the call of a handler, decoding by the informer included
+	delivery  latency      // from sending an update to the call of a handler, including decoding by the informer
 }
 
 func newCrowd(config *rest.Config, n int) *crowd {
@@ -63,7 +63,7 @@ func newCrowd(config *rest.Config, n int) *crowd {
 	return c
 }
 
-// interested returns how many informers must get an update of the pod.
+// interested returns the number of informers that must get an update of the pod.
 func (c *crowd) interested(t target) int64 {
 	return c.watched[scope{}] + c.watched[scope{namespace: t.namespace}] + c.watched[scope{node: t.node}]
 }
@@ -77,7 +77,7 @@ func (c *crowd) startOne(ctx context.Context, i int) error {
 	config := rest.CopyConfig(c.config)
 	config.UserAgent = fmt.Sprintf("demo-informer-%d", i)
 	config.ContentType = "application/json"
-	config.Dial = (&net.Dialer{}).DialContext // or else client-go shares connections between clients
+	config.Dial = (&net.Dialer{}).DialContext // otherwise client-go shares connections between clients
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
@@ -106,8 +106,8 @@ func (c *crowd) startOne(ctx context.Context, i int) error {
 	return nil
 }
 
-// keepMetadata saves memory, like programs with large caches do: this process has two hundred
-// caches.
+// keepMetadata drops all but an object's metadata, as programs with large caches do, because this
+// process has two hundred caches.
 func keepMetadata(object any) (any, error) {
 	o, ok := object.(metav1.Object)
 	if !ok {

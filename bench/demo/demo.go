@@ -17,7 +17,7 @@ import (
 const (
 	// gentle is the rate of updates, per second, while the demo stays up for kubectl.
 	gentle = 1
-	// settleLimit is how long the last events may take to reach their informers.
+	// settleLimit bounds the time until the last events have reached their informers.
 	settleLimit = 10 * time.Second
 )
 
@@ -25,7 +25,7 @@ const (
 type demo struct {
 	options
 	screen *screen
-	dir    string // everything that is written; removed at the end
+	dir    string // for all files; removed at the end
 
 	api    *cluster.APIServer
 	proxy  *cluster.Proxy
@@ -33,7 +33,7 @@ type demo struct {
 	writer *writer
 }
 
-// run shows the demo and leaves nothing behind, even after an error. An interrupt is not an error.
+// run shows the demo and cleans up, even after an error. An interrupt is not an error.
 func run(ctx context.Context, o options, s *screen) error {
 	dir, err := os.MkdirTemp("", "watchproxy-demo-")
 	if err != nil {
@@ -42,7 +42,7 @@ func run(ctx context.Context, o options, s *screen) error {
 	d := &demo{options: o, screen: s, dir: dir}
 	err = d.show(ctx)
 	if ctx.Err() != nil {
-		err = nil // what failed did so because of the interrupt
+		err = nil // the interrupt caused the error
 	}
 	return errors.Join(err, d.close())
 }
@@ -96,7 +96,7 @@ func (d *demo) show(ctx context.Context) error {
 	})
 }
 
-// run starts informers, writes while do runs, and returns what that cost.
+// run starts informers, writes while do runs, and returns the costs.
 func (d *demo) run(ctx context.Context, m *meter, config *rest.Config, w *writer, do func(ctx context.Context) error) (b bill, err error) {
 	d.crowd, d.writer = newCrowd(config, d.informers), w
 	w.crowd = d.crowd
@@ -208,7 +208,8 @@ func (d *demo) settle(ctx context.Context) error {
 	}
 }
 
-// close ends everything that show has started. Clients end first, so no end waits for another.
+// close ends everything that show has started. Clients end first, so that servers need not wait for
+// them.
 func (d *demo) close() error {
 	d.screen.say("stopping")
 	if d.crowd != nil {

@@ -29,10 +29,10 @@ func (r *reading) since(earlier *reading) figures {
 	}
 }
 
-// cost is what happened at the apiserver, and what the processes took for it.
+// cost has the apiserver's traffic and the processor time of the processes.
 type cost struct{ seconds, cpu, proxyCPU, bytes, requests float64 }
 
-// bill is what informers cost.
+// bill is the cost of informers.
 type bill struct{ start, running cost }
 
 func (r *reading) cost(earlier *reading) cost {
@@ -43,7 +43,7 @@ func (r *reading) cost(earlier *reading) cost {
 	}
 }
 
-// rate is the cost of a second.
+// rate returns the cost per second.
 func (c cost) rate() cost {
 	return cost{1, c.cpu / c.seconds, c.proxyCPU / c.seconds, c.bytes / c.seconds, c.requests / c.seconds}
 }

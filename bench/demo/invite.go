@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// invite tells how to point kubectl at the proxy.
+// invite prints how to point kubectl at the proxy.
 func (d *demo) invite() error {
 	kubeconfig := filepath.Join(d.dir, "kubeconfig")
 	user := clientcmdapi.AuthInfo{Token: d.api.Token}

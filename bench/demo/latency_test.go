@@ -7,7 +7,7 @@ import (
 
 func TestQuantile(t *testing.T) {
 	var l latency
-	l.observe(time.Hour) // before the time that is looked at
+	l.observe(time.Hour) // before the measured time
 	earlier := l.snapshot()
 	if got := l.snapshot().minus(earlier).quantile(.5); got != 0 {
 		t.Errorf("the median of nothing is %v", got)

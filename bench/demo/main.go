@@ -27,7 +27,7 @@ type options struct {
 
 func main() {
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	command.Run(newCommand(), syscall.SIGPIPE) // a reader that has gone, as in make demo | head
+	command.Run(newCommand(), syscall.SIGPIPE) // the reader may have gone, as in make demo | head
 }
 
 func newCommand() *cobra.Command {

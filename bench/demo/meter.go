@@ -32,12 +32,12 @@ func newMeter(ctx context.Context, direct *kubernetes.Clientset, proxy *cluster.
 type reading struct {
 	at time.Time
 
-	watchesUp, watchesDown   float64 // the former by the apiserver's own account
+	watchesUp, watchesDown   float64 // watchesUp according to the apiserver
 	eventsUp, eventsDown     float64
 	requestsUp, requestsDown float64
 	cached                   float64 // of requestsDown, those answered from the cache
 	objects, bytes           float64 // in the cache
-	apiBytes, apiRequests    float64 // that the apiserver has sent and answered, writes excluded
+	apiBytes, apiRequests    float64 // that the apiserver has sent and answered, without writes
 	proxy, api               process
 
 	delivered, due int64 // handler calls

@@ -24,12 +24,12 @@ type screen struct {
 	out      *os.File
 	terminal bool
 	options  options
-	lines    int // what has been drawn of the figures: on a terminal to go back over, elsewhere to count
+	lines    int // drawn lines of figures: to overwrite on a terminal, or to count
 
 	mu struct {
 		sync.Mutex
 		progressed time.Time // when progress was last shown
-		open       bool      // it was, and its line has not ended
+		open       bool      // progress was shown and its line has not ended
 	}
 }
 
@@ -47,7 +47,7 @@ func (s *screen) say(format string, args ...any) {
 	fmt.Fprintf(s.out, format+"\n", args...)
 }
 
-// progress tells how much of something has been done.
+// progress shows how much of something is done.
 func (s *screen) progress(what string, done, all int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *screen) draw(block []string) {
 
 // end shows the figures of the whole time.
 func (s *screen) end(f figures) {
-	s.say("\nin %v: %s watches were %s upstream, delivery p50 %s p99 %s", s.options.measured,
+	s.say("\nin %v: %s watches at watchproxy, %s at kube-apiserver, delivery p50 %s p99 %s", s.options.measured,
 		count(f.watchesDown), count(f.watchesUp), quantile(f.delivery, .5), quantile(f.delivery, .99))
 }
 
@@ -135,7 +135,7 @@ func (s *screen) compare(without, with bill) {
 			{"kube-apiserver, processor time", 1000 * part.without.cpu, 1000 * part.with.cpu, " ms"},
 			{"watchproxy, processor time", 1000 * part.without.proxyCPU, 1000 * part.with.proxyCPU, " ms"},
 			{"kube-apiserver, bytes sent (uncompressed)", part.without.bytes / 1e3, part.with.bytes / 1e3, " kB"},
-			{"kube-apiserver, requests but for writes", part.without.requests, part.with.requests, ""},
+			{"kube-apiserver, requests except writes", part.without.requests, part.with.requests, ""},
 		} {
 			s.say("  %-44s %12s %18s", row.name, count(row.without)+row.unit, count(row.with)+row.unit)
 		}

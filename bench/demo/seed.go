@@ -8,7 +8,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// seedLimit is how many pods are created at a time: enough to keep a small machine's etcd busy.
+// seedLimit is the number of pods that are created at a time: enough to keep a small machine's etcd
+// busy.
 const seedLimit = 16
 
 // seed creates n pods and their namespaces. It returns the pods as targets.

@@ -19,22 +19,21 @@ import (
 // stamp is the annotation with the time of an update, in nanoseconds since 1970.
 const stamp = "demo.watchproxy/sent-at"
 
-// writeLimit is how many updates may be in flight. Beyond that the writer skips updates, and the
-// server sets the rate.
+// writeLimit bounds the updates in flight. At this limit the writer skips updates, so that the
+// server determines the rate.
 const writeLimit = 8
 
 // target is a pod that can be updated.
 type target struct{ namespace, name, node string }
 
-// writer updates pods directly at the apiserver, as controllers and kubelets do behind the proxy's
-// back.
+// writer updates pods directly at the apiserver, as controllers and kubelets do.
 type writer struct {
 	client kubernetes.Interface
 	pods   []target
 	crowd  *crowd
 
 	written atomic.Int64 // updates
-	due     atomic.Int64 // handler calls that these have to lead to
+	due     atomic.Int64 // handler calls that these updates must cause
 	ack     latency      // from sending an update to the server's answer
 }
 
@@ -64,7 +63,7 @@ func (w *writer) update(ctx context.Context, i int) error {
 	}
 	_, err := w.client.CoreV1().Pods(t.namespace).Patch(ctx, t.name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...)
 	if apierrors.IsNotFound(err) {
-		return nil // deleted by whoever tries the demo
+		return nil // deleted by a user of the demo
 	}
 	if err != nil {
 		return fmt.Errorf("cannot update pod %s/%s: %w", t.namespace, t.name, err)

@@ -21,8 +21,7 @@ type bench struct {
 	log   io.Writer
 }
 
-// measure leaves nothing behind, even after an error. The report has all measurements up to that
-// point.
+// measure cleans up even after an error. The report then has the measurements up to the error.
 func measure(ctx context.Context, o options, log io.Writer) (r report, err error) {
 	b := &bench{options: o, log: log}
 	b.say("starting kube-apiserver and etcd")
@@ -65,10 +64,10 @@ func (b *bench) measure(ctx context.Context, collections []collection) (r report
 	return r, err
 }
 
-// seed fills each collection to its size. kube-apiserver has already created some objects by
+// seed fills each collection to its size. It counts the objects that kube-apiserver has created by
 // itself.
 func (b *bench) seed(ctx context.Context, collections []collection) error {
-	const limit = 16 // at a time: enough to keep a small machine's etcd busy
+	const limit = 16 // requests in flight: enough to keep a small machine's etcd busy
 	if err := workload.CreateNamespaces(ctx, b.admin); err != nil {
 		return err
 	}
@@ -93,8 +92,8 @@ func (b *bench) startProxy(ctx context.Context) (*cluster.Proxy, error) {
 	return cluster.StartProxy(ctx, cluster.ProxyOptions{Kubeconfig: b.api.Kubeconfig, Binary: b.watchproxy})
 }
 
-// idle returns the processor time that the apiserver takes per second for the writes to other
-// resources and for itself, in seconds.
+// idle returns the apiserver's load without readers, in seconds of processor time per second. It
+// includes the writes to other resources.
 func (b *bench) idle(ctx context.Context) (float64, error) {
 	const long = 2 * time.Second
 	before, err := b.api.CPU()

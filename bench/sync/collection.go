@@ -49,7 +49,7 @@ func (o *options) collections() []collection {
 	}
 }
 
-// count asks how many objects there are.
+// count asks the apiserver for the number of objects.
 func (c *collection) count(ctx context.Context, config *rest.Config) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, syncLimit)
 	defer cancel()
@@ -99,7 +99,7 @@ func newMeta(name string, i int) metav1.ObjectMeta {
 	}
 }
 
-// updatePod changes a label of some pod, as controllers do behind the proxy's back.
+// updatePod changes a label of a pod directly at the apiserver, as controllers do.
 func (b *bench) updatePod(ctx context.Context, i int) error {
 	pod := workload.NewPod(rand.IntN(b.busy))
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"rollout":"r%d"}}}`, i)

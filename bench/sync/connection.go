@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// connection is an HTTP client of its own, as a separate program has. By default all clients of a
-// process share client-go's transport, and so one HTTP/2 connection.
+// connection is a client with its own HTTP transport, like a separate program. By default all
+// clients of a process share client-go's transport, and so one HTTP/2 connection.
 type connection struct {
 	config *rest.Config
 	client *http.Client
@@ -29,7 +29,7 @@ func connect(to *rest.Config) (*connection, error) {
 	c := &connection{config: rest.CopyConfig(to)}
 	c.config.ContentType = "application/json"
 	c.config.Dial = c.dial
-	// There is no proxy. The function keeps the transport out of client-go's cache.
+	// There is no HTTP proxy. The function keeps the transport out of client-go's cache.
 	c.config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // as net/http wants it
 	var err error
 	if c.client, err = rest.HTTPClientFor(c.config); err != nil {

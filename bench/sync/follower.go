@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// follow is a lightweight syncer: a process can run a thousand. It sends an informer's request and
-// counts the events, but decodes and keeps none. If the server asks it to retry later, it does so
-// like client-go.
+// follow is a lightweight syncer, of which a process can run a thousand. It sends an informer's
+// request and counts the events, but does not decode or keep them. If the server asks it to retry
+// later, it does so like client-go.
 func follow(ctx context.Context, to *rest.Config, c *collection, synced func(objects int)) error {
 	way, err := connect(to)
 	if err != nil {
@@ -54,10 +54,10 @@ func (c *collection) follow(ctx context.Context, host string, client *http.Clien
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return err
 	}
-	return io.ErrUnexpectedEOF // nobody asked for an end
+	return io.ErrUnexpectedEOF // the server ended the watch
 }
 
-// watch returns the events.
+// watch opens a watch and returns its stream of events.
 func (c *collection) watch(ctx context.Context, host string, client *http.Client) (io.ReadCloser, error) {
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, host+c.target(), http.NoBody)
@@ -74,7 +74,7 @@ func (c *collection) watch(ctx context.Context, host string, client *http.Client
 			return resp.Body, nil
 		}
 		said, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		_ = resp.Body.Close() // its beginning tells enough
+		_ = resp.Body.Close() // the part that was read is enough for the error
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", resp.Status, err)
 		}
@@ -88,7 +88,7 @@ func (c *collection) watch(ctx context.Context, host string, client *http.Client
 	}
 }
 
-// target is an informer's request.
+// target returns the target of an informer's request.
 func (c *collection) target() string {
 	path := "/apis/" + c.gvr.Group + "/" + c.gvr.Version
 	if c.gvr.Group == "" {
@@ -100,10 +100,10 @@ func (c *collection) target() string {
 	}.Encode()
 }
 
-// countInitial reads events up to the bookmark that ends the initial ones, and returns how many
-// objects there are.
+// countInitial reads events up to the bookmark that ends the initial events, and returns the number
+// of objects.
 func countInitial(r *bufio.Reader) (objects int, err error) {
-	for first := true; ; { // of the pieces of a line
+	for first := true; ; { // first piece of a line
 		piece, err := r.ReadSlice('\n')
 		long := errors.Is(err, bufio.ErrBufferFull)
 		if err != nil && !long {

@@ -13,7 +13,7 @@ const (
 )
 
 func TestCountInitial(t *testing.T) {
-	// An object may hold anything, at any place in the reader's buffer.
+	// An object may contain any text, at any position of the reader's buffer.
 	long := `{"type":"ADDED","object":{"data":"` + strings.Repeat(`{\"type\":\"ADDED\" "k8s.io/initial-events-end":"true"`, 300) + `"}}` + "\n"
 	for _, test := range []struct {
 		name, events string

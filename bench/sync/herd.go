@@ -16,15 +16,15 @@ import (
 const (
 	// herdTime is the time over which the members of a herd start.
 	herdTime = time.Second
-	// herdLimit is how long it may take until all have synced.
+	// herdLimit bounds the time until all have synced.
 	herdLimit = 3 * time.Minute
 	// informersMax is the largest size of a herd of client-go's informers. Decoding takes most of
 	// their time, so members of larger herds do not decode.
 	informersMax = 10
 )
 
-// herd is a row: informers of one collection that start within a second, through a proxy that has
-// just been started.
+// herd is a row of the table: informers of one collection that start within a second, through a
+// proxy that has just started.
 type herd struct {
 	Collection string   `json:"collection"`
 	Resource   string   `json:"resource"`
@@ -33,7 +33,7 @@ type herd struct {
 	Synced     int      `json:"synced"`
 	Decoding   bool     `json:"decoding"` // client-go's informers, not followers
 	Seconds    float64  `json:"seconds"`  // from the first one's start until all had synced
-	Upstream   upstream `json:"upstream"` // the feed's own sync included
+	Upstream   upstream `json:"upstream"` // including the feed's own sync
 	Cached     int      `json:"watchesFromCache"`
 	Refused    int      `json:"refused"`
 	ProxyCPU   float64  `json:"proxyCPUSeconds"`
@@ -97,7 +97,8 @@ type members struct {
 
 func newMembers(n int) *members { return &members{n: n, all: make(chan struct{})} }
 
-// gather starts the members, calls there when each has synced or failed, and stops them.
+// gather starts the members, calls there for each member that has synced or failed, and then stops
+// them.
 func (m *members) gather(ctx context.Context, client syncer, to *rest.Config, c *collection, there func() error) (seconds float64, err error) {
 	coming, leave := context.WithTimeoutCause(ctx, herdLimit, fmt.Errorf("not within %v", herdLimit))
 	defer leave()

@@ -11,11 +11,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// syncer is a client that syncs with a collection and follows it until ctx ends, which is no error.
-// Once it has synced, it calls synced with the number of objects that it has.
+// syncer is a client that syncs with a collection and follows it until ctx ends. The end of ctx is
+// not an error. Once the client has synced, it calls synced with its number of objects.
 type syncer func(ctx context.Context, to *rest.Config, c *collection, synced func(objects int)) error
 
-// inform is a syncer: a client-go shared informer, as it is by default.
+// inform is a syncer: a client-go shared informer with default settings.
 func inform(ctx context.Context, to *rest.Config, c *collection, synced func(objects int)) error {
 	way, err := connect(to)
 	if err != nil {

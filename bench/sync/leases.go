@@ -26,7 +26,8 @@ func (b *bench) createLeases(ctx context.Context) error {
 	return nil
 }
 
-// duringWrites renews leases while do runs. So etcd's revision moves, and no collection changes.
+// duringWrites renews leases while do runs. So etcd's revision increases, but no collection
+// changes.
 func (b *bench) duringWrites(ctx context.Context, do func(ctx context.Context) error) error {
 	const limit = 4 // in flight
 	return workload.During(ctx, b.writes, limit, b.renewLease, do)

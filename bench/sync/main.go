@@ -5,8 +5,8 @@
 // The informers sync as client-go 0.36 does by default: with a watch that first asks for the most
 // recent state (sendInitialEvents without a resourceVersion). The proxy answers this watch from its
 // cache, but first has to prove that the cache is up to date. The bench writes to other resources
-// all the time. So etcd's revision is always ahead of the watch of a quiet resource, and the proof
-// needs more than a look at that watch.
+// all the time. So etcd's revision is always ahead of the watch of a quiet resource, and that watch
+// alone is not a proof.
 package main
 
 import (
@@ -30,13 +30,13 @@ const runLimit = 20 * time.Minute
 
 // options are the flags.
 type options struct {
-	informers    int // of each row, at the apiserver and as many through the proxy
+	informers    int // per row: so many at the apiserver, and so many through the proxy
 	small, large int // objects of the quiet collections
-	busy         int // objects of the busy one
-	updates      int // of those, per second
+	busy         int // objects of the busy collection
+	updates      int // of busy objects, per second
 	writes       int // to other resources, per second
 	tierEvents   int
-	herds        []int // informers of each
+	herds        []int // number of informers of each herd
 	json         string
 	watchproxy   string // path of the binary
 }
@@ -55,14 +55,14 @@ turn, and in herds through a proxy that has nothing cached. Tables go to standar
 output, progress to standard error.`,
 		o.validate, o.run)
 	flags := cmd.Flags()
-	flags.IntVar(&o.informers, "informers", 7, "how many `INFORMERS` sync one after the other, at the apiserver and through the proxy each")
+	flags.IntVar(&o.informers, "informers", 7, "number of `INFORMERS` that sync one after the other, at the apiserver and as many through the proxy")
 	flags.IntVar(&o.small, "small", 100, "`OBJECTS` of the small quiet collection")
-	flags.IntVar(&o.large, "large", 10_000, "`OBJECTS` of the large quiet one")
-	flags.IntVar(&o.busy, "busy", 10_000, "`OBJECTS` of the busy one")
+	flags.IntVar(&o.large, "large", 10_000, "`OBJECTS` of the large quiet collection")
+	flags.IntVar(&o.busy, "busy", 10_000, "`OBJECTS` of the busy collection")
 	flags.IntVar(&o.updates, "updates", 200, "`UPDATES` per second of the busy collection")
 	flags.IntVar(&o.writes, "writes", 20, "`WRITES` per second to other resources")
-	flags.IntSliceVar(&o.herds, "herds", []int{10, 100, 1000}, "`INFORMERS` that start together")
-	flags.IntVar(&o.tierEvents, "tier-events", 200, "`EVENTS` by which tiers of proxies are timed")
+	flags.IntSliceVar(&o.herds, "herds", []int{10, 100, 1000}, "`INFORMERS` of each herd")
+	flags.IntVar(&o.tierEvents, "tier-events", 200, "`EVENTS` to measure for tiers of proxies")
 	flags.StringVar(&o.json, "json", "", "`FILE` that the tables are also written to, as JSON")
 	command.ProxyFlag(cmd, &o.watchproxy)
 	return cmd

@@ -21,18 +21,18 @@ type report struct {
 func (r *report) print(w io.Writer) {
 	if len(r.Sync) > 0 {
 		n := len(r.Sync[0].Direct)
-		fmt.Fprintf(w, "\nTime until a client-go informer has synced, of %d at the apiserver and %d through the proxy in turn, with %d writes/s to\n"+
-			"other resources; and requests to the apiserver: those of the %d direct informers, and all that the proxy sent for the other %d.\n\n",
+		fmt.Fprintf(w, "\nTime until a client-go informer has synced, for %d informers at the apiserver and %d through the proxy in turn, with %d\n"+
+			"writes/s to other resources. Requests to the apiserver: those of the %d direct informers, and those of the proxy for the other %d.\n\n",
 			n, n, r.Writes, n, n)
 		solosTable(r.Sync).Print(w)
 	}
 	if len(r.Tiers) > 0 {
-		fmt.Fprintf(w, "\nWhat one more proxy adds to the way of an event: time after it came to a watch one tier below, the apiserver's for the first.\n\n")
+		fmt.Fprintf(w, "\nDelay of an event by each further proxy: time after the event came to a watch one tier below. The lowest tier is the apiserver.\n\n")
 		tiersTable(r.Tiers).Print(w)
 	}
 	if len(r.Herd) > 0 {
-		fmt.Fprintf(w, "\nHerds that start within a second through a proxy that has nothing cached: time until all have synced, requests to the\n"+
-			"apiserver, and processor time until then. Herds of up to %d are client-go's informers, larger ones do not decode. The\n"+
+		fmt.Fprintf(w, "\nHerds that start within a second through a proxy with empty caches: time until all have synced, and requests to the apiserver\n"+
+			"and processor time until then. Herds of up to %d are client-go's informers; members of larger herds do not decode. The\n"+
 			"apiserver and etcd take %.2f s of processor time a second for themselves and the %d writes/s.\n\n",
 			informersMax, r.IdleCPU, r.Writes)
 		herdsTable(r.Herd).Print(w)

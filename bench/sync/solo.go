@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// syncLimit is how long a client may take to sync.
+	// syncLimit bounds the time of a client's sync.
 	syncLimit = time.Minute
 	// pause is the shortest time between two informers; the longest is twice that. The pauses vary,
 	// so they are not in step with periodic work of the apiserver. They are long enough for etcd's
@@ -30,7 +30,7 @@ type solo struct {
 	Collection string   `json:"collection"`
 	Resource   string   `json:"resource"`
 	Objects    int      `json:"objects"`
-	Updates    float64  `json:"updatesPerSecond"` // as many as the apiserver took
+	Updates    float64  `json:"updatesPerSecond"` // that the apiserver accepted
 	Direct     times    `json:"direct"`           // each is one request
 	Proxied    times    `json:"proxied"`
 	Cached     int      `json:"watchesFromCache"`
@@ -85,8 +85,8 @@ func (b *bench) inTurn(ctx context.Context, c *collection, proxy *cluster.Proxy)
 		to    *rest.Config
 		times *times
 	}{{b.api.RESTConfig(), &row.Direct}, {proxy.RESTConfig(), &row.Proxied}}
-	// The first informer of each way does not count: it includes the feed's own sync, and programs
-	// warm up.
+	// The first informer of each kind does not count, because of the feed's own sync and because
+	// programs warm up.
 	for _, way := range ways {
 		if _, err := c.time(ctx, way.to); err != nil {
 			return row, err
@@ -98,7 +98,7 @@ func (b *bench) inTurn(ctx context.Context, c *collection, proxy *cluster.Proxy)
 	}
 	for range b.informers {
 		for _, way := range ways {
-			runtime.GC() // what the last one has left
+			runtime.GC() // collect the garbage of the last informer
 			if err := sleep(ctx, pause+rand.N(pause)); err != nil {
 				return row, err
 			}

@@ -30,7 +30,7 @@ func (s *spending) end(ctx context.Context) error {
 	return err
 }
 
-// read reads the processor time first, because reading the proxy's counters costs some.
+// read reads the processor time first, because reading the proxy's counters takes processor time.
 func (s *spending) read(ctx context.Context) error {
 	var errs [3]error
 	s.proxyCPU, errs[0] = s.proxy.CPU()

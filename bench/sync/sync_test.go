@@ -59,7 +59,7 @@ func (s *solo) checkT(t *testing.T, o *options) {
 		t.Errorf("%d watches were answered from the cache instead of %d", s.Cached, o.informers)
 	}
 	u := s.Upstream
-	if u.Watches != 0 || u.Others != 0 && u.Ledger == 0 { // the ledger discovers what there is
+	if u.Watches != 0 || u.Others != 0 && u.Ledger == 0 { // the ledger discovers the resources
 		t.Errorf("more than freshness was asked for: %+v", u)
 	}
 	checkFreshnessT(t, u, s.Objects, o)
@@ -83,14 +83,14 @@ func (h *herd) checkT(t *testing.T, o *options) {
 		t.Errorf("decoding is %t", h.Decoding)
 	}
 	checkFreshnessT(t, h.Upstream, h.Objects, o)
-	if most := h.Members + 1; h.Upstream.Probes > most { // the feed's own is the first
+	if most := h.Members + 1; h.Upstream.Probes > most { // the feed's own probe is the first
 		t.Errorf("%d probes, more than one an informer", h.Upstream.Probes)
 	}
 }
 
 // checkFreshnessT fails if consistent reads used other proofs than a collection of that size
-// allows. While the proxy keeps a ledger, it also brings the caches of the earlier collections
-// beyond the ledger's holes.
+// allows. While the proxy keeps a ledger, it also runs proofs for the caches of earlier collections
+// if the ledger has gaps.
 func checkFreshnessT(t *testing.T, u upstream, objects int, o *options) {
 	t.Helper()
 	switch {

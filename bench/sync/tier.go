@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// tierDepth is how many proxies stand behind one another.
+	// tierDepth is the number of proxies in a chain.
 	tierDepth = 3
 	// tierLimit bounds how long the events of the other writes are watched.
 	tierLimit = time.Minute
@@ -33,7 +33,7 @@ type tier struct {
 	Delays times `json:"addedMilliseconds"` // after the event came to a watch one tier below
 }
 
-// tiers watches the leases during the writes, at the apiserver and at every tier, and compares the
+// tiers watches the leases at the apiserver and at every tier during the writes, and compares the
 // times of the events.
 func (b *bench) tiers(ctx context.Context) (all []tier, err error) {
 	b.say("%d tiers", tierDepth)
@@ -83,7 +83,7 @@ func (b *bench) stack(ctx context.Context) (proxies []*cluster.Proxy, err error)
 	return proxies, nil
 }
 
-// arrivals watches in several ways at once until each has n events. It returns the time of each
+// arrivals runs several watches concurrently until each has n events. It returns the time of each
 // event.
 func arrivals(ctx context.Context, ways []*rest.Config, n int) ([]map[string]time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, tierLimit)

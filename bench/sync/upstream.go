@@ -6,23 +6,23 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// upstream counts the apiserver's requests that the proxy causes.
+// upstream counts the requests that the proxy sends to the apiserver.
 type upstream struct {
 	Probes      int `json:"probes"`
 	Lists       int `json:"lists"`
-	Metadata    int `json:"metadata"` // lists of metadata alone
+	Metadata    int `json:"metadata"` // lists of metadata only
 	SideWatches int `json:"sideWatches"`
-	Watches     int `json:"watches"`  // a feed's own: one a sync
-	Ledger      int `json:"ledger"`   // watches of what is written to other resources, and what they need; since the proxy began, as it lasts
+	Watches     int `json:"watches"`  // of feeds, one per sync
+	Ledger      int `json:"ledger"`   // the ledger's watches and other requests, since the proxy's start because the ledger stays
 	Others      int `json:"others"`   // of feeds: discovery
 	Forwards    int `json:"forwards"` // requests of clients
 }
 
-// counters are the proxy's at some moment.
+// counters are the proxy's counters at a moment.
 type counters struct {
 	upstream
 	watches int // answered from the cache
-	refused int // told to come back later
+	refused int // asked to retry later
 }
 
 func readCounters(ctx context.Context, p *cluster.Proxy) (counters, error) {
