@@ -25,7 +25,7 @@ const (
 
 const (
 	protobuf  = "application/vnd.kubernetes.protobuf"
-	seedLimit = 16 // pods that are being made at a time
+	seedLimit = 16 // pods that are created at a time
 )
 
 // bench has all running servers.
@@ -44,10 +44,10 @@ type bench struct {
 	forwarder     *server // nginx, in front of the apiserver
 	written       int     // updates of pods
 	quiet         float64 // the apiserver's use of a processor without readers
-	dir           string  // for files, removed at the end
+	dir           string  // for files; removed at the end
 }
 
-// pair is the proxy and nginx, both with TLS or both without.
+// pair has a proxy and nginx, both with TLS or both without.
 type pair struct {
 	proxy *server
 	nginx *server
@@ -149,8 +149,8 @@ func (b *bench) start(ctx context.Context) (err error) {
 	return err
 }
 
-// startProxy starts a proxy with TLS, authentication and authorization, or a proxy without any of
-// them.
+// startProxy starts a proxy, either with TLS, authentication and authorization or without all
+// three.
 func (b *bench) startProxy(ctx context.Context, secure bool) (*server, error) {
 	config, err := b.config()
 	if err != nil {
@@ -246,7 +246,7 @@ func (b *bench) lists(ctx context.Context) error {
 	return nil
 }
 
-// publish makes nginx serve the proxy's answer.
+// publish saves the proxy's answer as a file of nginx.
 func (b *bench) publish(ctx context.Context, file string, r request) error {
 	body, err := b.secure.proxy.get(ctx, r)
 	if err != nil {
@@ -283,11 +283,11 @@ func (b *bench) smallReads(ctx context.Context) error {
 	return nil
 }
 
-// compare measures a request at the apiserver, unless direct is nil, a request at the proxy, and
-// its file at nginx.
+// compare measures a request at the apiserver (unless direct is nil) and at the proxy, and a
+// request for the saved answer at nginx.
 func (b *bench) compare(ctx context.Context, r row, direct *server, asked request, at pair, file request) error {
 	r.Unit, r.Servers = "request", map[string]spent{}
-	const rounds = 3 // in turn: the machine's speed changes from second to second
+	const rounds = 3 // the servers take turns, because the machine's speed changes from second to second
 	for range rounds {
 		for _, s := range []struct {
 			*server

@@ -18,7 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// child is one of this program's own servers, in its own process.
+// child is a server of this program in a process of its own.
 type child struct {
 	*server
 	cmd   *exec.Cmd

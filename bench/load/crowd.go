@@ -12,25 +12,25 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// crowd is many open watches of one server.
+// crowd is a number of open watches at one server.
 type crowd struct {
 	server   *server
 	watchers []*watcher
-	got      atomic.Int64 // events, of all
+	got      atomic.Int64 // events of all watches
 	lost     atomic.Int64 // watches that ended
 	reading  sync.WaitGroup
 }
 
-// watcher notes when events arrive. Each event ends with a line feed. The k-th event belongs to the
-// k-th write, because all watchers get all events in the same order.
+// watcher records when events arrive. Each event ends with a line feed. The k-th event belongs to
+// the k-th write, because all watchers get all events in the same order.
 type watcher struct {
 	*client
-	events io.Reader // chunks as they are, or what is in DATA frames
-	brace  bool      // the last byte read was one
+	events io.Reader // raw chunks, or the content of DATA frames
+	brace  bool      // the last byte read was a brace
 	times  []time.Time
 }
 
-// watch opens watches, whose paths may differ.
+// watch opens n watches. Their paths may differ.
 func (s *server) watch(ctx context.Context, n int, path func(i int) string) (*crowd, error) {
 	c := &crowd{server: s, watchers: make([]*watcher, n)}
 	const parallel, buffer = 32, 16 << 10

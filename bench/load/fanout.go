@@ -102,7 +102,7 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	}
 	for name, d := range delays {
 		n := float64(r.Servers[name].Units)
-		if name != kubeAPIServer { // whose time includes the writes
+		if name != kubeAPIServer { // its processor time includes the writes
 			kernel.Value[name] = float64(d.kernel.Microseconds()) / n
 		}
 		clients.Value[name] = float64(d.clients.Microseconds()) / n
@@ -127,15 +127,15 @@ type written struct {
 	write func(context.Context, int) error
 }
 
-// delays are those of each server's events.
+// delays has the measurements for each server.
 type delays map[string]*delay
 
 type delay struct {
 	alone    work          // a write without a watch
-	kernel   time.Duration // what the kernel took of all that the server did
-	clients  time.Duration // what the clients took
-	all      []float64     // ms from when a write was acknowledged until its event came
-	upstream []float64     // ms until it could come to the proxy at the earliest
+	kernel   time.Duration // the kernel's part of the server's processor time
+	clients  time.Duration // processor time of the clients
+	all      []float64     // ms from the acknowledgement of a write until its event came
+	upstream []float64     // the same for a watch at kube-apiserver, from which the proxy gets its events
 }
 
 func (d delays) of(server string) *delay {
@@ -145,7 +145,7 @@ func (d delays) of(server string) *delay {
 	return d[server]
 }
 
-// percentiles are the median, the 99th percentile and the longest.
+// percentiles returns the median, the 99th percentile and the maximum.
 func percentiles(ms []float64) (p50, p99, longest float64) {
 	slices.Sort(ms)
 	n := len(ms)

@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// floor is a program that does only the necessary work of a fan-out: it writes ready frames to
-// every connection. A watch cannot cost less.
+// floor is a program that does only the necessary work of a fan-out: it writes prepared frames to
+// every connection. No server can deliver events for less.
 type floor struct{ *child }
 
 // newFloorCommand makes the program. It listens, announces its address, and treats every connection
@@ -26,8 +26,8 @@ type floor struct{ *child }
 func newFloorCommand() *cobra.Command {
 	var over string
 	cmd := &cobra.Command{Use: "floor", Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		// A read that blocks its thread would keep the runtime's monitor busy, for longer than the
-		// frames take.
+		// A read that blocks its thread would keep the runtime's monitor busy. That would cost more
+		// than the frames.
 		if err := syscall.SetNonblock(syscall.Stdin, true); err != nil {
 			return fmt.Errorf("standard input: %w", err)
 		}
@@ -76,7 +76,7 @@ func serveFloor(frames io.Reader, out io.Writer, over string) error {
 		for _, half := range [][]stream{all[:len(all)/2], all[len(all)/2:]} {
 			halves.Go(func() {
 				for _, c := range half {
-					c.write(frame) // a client that is gone is gone
+					c.write(frame) // errors of clients that have left do not matter
 				}
 			})
 		}
@@ -84,10 +84,10 @@ func serveFloor(frames io.Reader, out io.Writer, over string) error {
 	}
 }
 
-// conns are the floor's open watches.
+// conns has the floor's open watches.
 type conns struct {
 	mu   sync.Mutex
-	open []stream // a new array when one leaves
+	open []stream // copied when a watch leaves
 }
 
 func (cs *conns) all() []stream {
@@ -111,14 +111,14 @@ func (cs *conns) watch(c net.Conn) {
 	cs.leave(c)
 }
 
-// leave forgets the watches of a connection.
+// leave removes the watches of a connection.
 func (cs *conns) leave(c net.Conn) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.open = slices.DeleteFunc(slices.Clone(cs.open), func(s stream) bool { return s.Conn == c })
 }
 
-// stream is a watch of the floor: a connection, or a stream of one.
+// stream is a watch of the floor: a connection, or an HTTP/2 stream of a connection.
 type stream struct {
 	net.Conn
 	id uint32 // 0 for HTTP/1.1
@@ -130,7 +130,7 @@ func (s stream) write(frame []byte) {
 		head := []byte{byte(len(frame) >> 16), byte(len(frame) >> 8), byte(len(frame)), 0, 0}
 		frame = append(binary.BigEndian.AppendUint32(head, s.id), frame...)
 	}
-	_, _ = s.Write(frame) // a client that is gone is gone
+	_, _ = s.Write(frame) // errors of clients that have left do not matter
 }
 
 // startFloor starts the floor, over plain HTTP, "tls" or "h2".

@@ -70,8 +70,8 @@ func (b *bench) forward(ctx context.Context) error {
 	return nil
 }
 
-// times makes requests one after another over a connection, and returns how long each took, in
-// milliseconds.
+// times sends requests one after another over a connection, and returns the milliseconds that each
+// took.
 func (s *server) times(ctx context.Context, r request, n int) (ms []float64, err error) {
 	c, err := s.dial(ctx, 64<<10)
 	if err != nil {

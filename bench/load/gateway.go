@@ -14,8 +14,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newGatewayCommand makes a program that only forwards, with the standard library's ReverseProxy
-// and over HTTP/2 like the proxy. It shows the least that a program in Go adds to a request.
+// newGatewayCommand returns a program that only forwards requests, with the standard library's
+// ReverseProxy, and over HTTP/2 like the proxy. It shows how much latency a minimal Go program
+// adds.
 func newGatewayCommand() *cobra.Command {
 	var upstream, ca string
 	cmd := &cobra.Command{Use: "gateway", Hidden: true, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {

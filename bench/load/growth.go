@@ -24,7 +24,7 @@ func (b *bench) growth(ctx context.Context, sizes []int) error {
 	return nil
 }
 
-// grow creates pods up to a number.
+// grow creates pods until there are size pods.
 func (b *bench) grow(ctx context.Context, size int) error {
 	from := b.pods
 	b.say("making pods up to %d", size)
@@ -40,7 +40,7 @@ func (b *bench) measureAt(ctx context.Context, size int) error {
 	value := func(what, unit string, v float64, t target) {
 		b.add(row{Scenario: name(what), Clients: 1, Unit: unit, Value: map[string]float64{ours: v}, Target: t})
 	}
-	body, err := b.plain.proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}) // it has all of them
+	body, err := b.plain.proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}) // also makes the proxy cache all pods
 	if err != nil {
 		return err
 	}
@@ -53,13 +53,13 @@ func (b *bench) measureAt(ctx context.Context, size int) error {
 	if err != nil {
 		return err
 	}
-	defer b.proxyAt(s).Close() //nolint:errcheck // it has been measured
+	defer b.proxyAt(s).Close() //nolint:errcheck // the measurement is done
 	value("JSON", "MB", megabytes, target{})
 	value("cold sync", "MB/s", megabytes/sync.took.Seconds(), target{})
 	value("cold sync, CPU", "ms/MB", sync.cpu.Seconds()*1e3/megabytes, target{})
 	large := target{AtMost: 2}
 	if size < 100_000 {
-		large = target{} // most of this memory is the same for any proxy
+		large = target{} // with few pods, most of the memory does not depend on them
 	}
 	value("cold sync, peak RSS", "× JSON", float64(sync.peak)/megabytes/1e6, large)
 	pod := workload.NewPod(size / 2)

@@ -9,7 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// syncs start informers together: each asks for the state of a namespace by a watch.
+// syncs measures informers that start together. Each reads the state of a namespace by a watch.
 func (b *bench) syncs(ctx context.Context) error {
 	path := "/api/v1/namespaces/" + workload.Namespaces[0] + "/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 	r := row{Scenario: "sync of a namespace, by watch", Clients: 1000, Unit: "informer", Servers: map[string]spent{}}
@@ -34,7 +34,7 @@ func (b *bench) syncs(ctx context.Context) error {
 	return nil
 }
 
-// sync reads a watch until its initial state has come.
+// sync reads a watch until the end of its initial state.
 func (s *server) sync(ctx context.Context, path string) error {
 	c, err := s.dial(ctx, 64<<10)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// http2s are what client-go gets: lists, reads and watches over HTTP/2, beside HTTP/1.1.
+// http2s compares HTTP/2, which client-go uses, with HTTP/1.1: for lists, other reads and watches.
 func (b *bench) http2s(ctx context.Context) error {
 	pod := workload.NewPod(0)
 	namespace := "/api/v1/namespaces/" + pod.Namespace + "/pods"
@@ -64,7 +64,7 @@ func (b *bench) http2s(ctx context.Context) error {
 	return nil
 }
 
-// fanOut2 is fanOut over HTTP/2, with so many watches on each connection.
+// fanOut2 is fanOut over HTTP/2, with the given number of watches on each connection.
 func (b *bench) fanOut2(ctx context.Context, watchers, rate, streams int) error {
 	name := "a connection each"
 	if streams > 1 {
@@ -120,7 +120,7 @@ func (b *bench) fanOut2(ctx context.Context, watchers, rate, streams int) error 
 	return b.profileFanOut(ctx, r.Scenario, watchers, rate, servers)
 }
 
-// over2 is the server over HTTP/2, with so many watches on each connection.
+// over2 returns the server over HTTP/2, with the given number of watches on each connection.
 func (s *server) over2(streams int) *server {
 	two := *s
 	two.tls = s.tls.Clone()
@@ -129,7 +129,7 @@ func (s *server) over2(streams int) *server {
 	return &two
 }
 
-// two returns a connection for HTTP/2. Its windows are client-go's.
+// two starts HTTP/2 on a connection, with the same windows as client-go.
 func (s *server) two(conn net.Conn) (*http2.ClientConn, error) { //nolint:staticcheck // client-go uses this library
 	cc, err := (&http2.Transport{DisableCompression: true}).NewClientConn(conn) //nolint:staticcheck // as above
 	if err != nil {
@@ -169,8 +169,8 @@ func cmpMethod(method string) string {
 	return method
 }
 
-// serveFloor2 takes each request on a connection for a watch, answers it, and has ready DATA frames written to it. It
-// reads what the client sends, and heeds no window.
+// serveFloor2 answers each request on a connection as a watch, which gets prepared DATA frames. It
+// reads what the client sends, but ignores windows.
 func (cs *conns) watch2(c *tls.Conn) {
 	defer c.Close() //nolint:errcheck // nobody is there
 	from := bufio.NewReader(c)
@@ -196,7 +196,7 @@ func (cs *conns) watch2(c *tls.Conn) {
 				_ = framer.WriteSettingsAck()
 			}
 		case *http2.HeadersFrame:
-			const ok = "\x88" // :status 200, of the static table
+			const ok = "\x88" // :status 200, from HPACK's static table
 			_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: f.StreamID, BlockFragment: []byte(ok), EndHeaders: true})
 			cs.mu.Lock()
 			cs.open = append(slices.Clip(cs.open), stream{c, f.StreamID})

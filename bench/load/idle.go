@@ -16,7 +16,7 @@ const kib = 1 << 10
 func (b *bench) resident(ctx context.Context, s *server) (int64, error) {
 	const settle = 3 * time.Second
 	if s.name == ours {
-		for range 2 { // objects with a finalizer go with the second collection
+		for range 2 { // objects with a finalizer are freed by the second collection
 			if _, err := b.adminGet(ctx, s, "/debug/pprof/heap?gc=1"); err != nil {
 				return 0, err
 			}
@@ -27,7 +27,7 @@ func (b *bench) resident(ctx context.Context, s *server) (int64, error) {
 	return rss, err
 }
 
-// adminGet asks a proxy about itself.
+// adminGet sends a request to a proxy's admin address.
 func (b *bench) adminGet(ctx context.Context, s *server, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.adminOf(s)+path, http.NoBody)
 	if err != nil {
@@ -68,7 +68,7 @@ func (b *bench) idle(ctx context.Context) error {
 			return err
 		}
 		path := "/api/v1/pods?watch=1&resourceVersion=" + rv
-		if _, err := way.server.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}); err != nil { // the cache is filled
+		if _, err := way.server.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}); err != nil { // fills the cache
 			return err
 		}
 		before, err := b.resident(ctx, way.server)

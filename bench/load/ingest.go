@@ -10,12 +10,12 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// initialState is the query of a feed for the present state of a collection.
+// initialState is a feed's query for the current state of a collection.
 const initialState = "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 
 // ingest measures how long a cold proxy takes to cache all pods, from the apiserver, and from
 // another proxy, which is faster. The floor is a client that sends the same request and discards
-// the answer, so it shows upstream's own pace. The rounds alternate, and the best round of each
+// the answer. So it shows upstream's own speed. The rounds alternate, and the best round of each
 // counts.
 //
 // The client reads over HTTP/1.1 without a kubeconfig. A proxy first discovers the resource, and
@@ -80,7 +80,7 @@ func (b *bench) ingest(ctx context.Context) error {
 	return nil
 }
 
-// coldSync is one cold sync, and the time of a client that only reads.
+// coldSync has the result of one cold sync, and the time of a client that only reads.
 type coldSync struct {
 	took, cpu, least time.Duration
 	peak             int64 // bytes
@@ -115,7 +115,7 @@ func (b *bench) coldSync(ctx context.Context, kubeconfig string) (s *server, c c
 	return s, c, b.hasAll(ctx, s)
 }
 
-// hasAll checks that a proxy has cached all pods, and has not just forwarded a request.
+// hasAll checks that a proxy has cached all pods, instead of just forwarding a request.
 func (b *bench) hasAll(ctx context.Context, s *server) error {
 	var status struct {
 		Feeds []struct{ Objects int }

@@ -10,11 +10,11 @@ import (
 // spent is a server's processor time for some work.
 type spent struct {
 	Units   int     `json:"units"`
-	Seconds float64 `json:"cpuSeconds"` // of processor time, altogether
+	Seconds float64 `json:"cpuSeconds"` // total processor time
 	Bytes   int64   `json:"bytes"`      // of one answer
 }
 
-// each is the processor time of one unit, in seconds.
+// each returns the processor time of one unit, in seconds.
 func (s spent) each() float64 { return s.Seconds / float64(s.Units) }
 
 // and adds a second run of the same work.
@@ -22,8 +22,8 @@ func (s spent) and(again spent) spent {
 	return spent{s.Units + again.Units, s.Seconds + again.Seconds, again.Bytes}
 }
 
-// measureReads makes clients repeat a request until the server has taken enough processor time for
-// a measurement, and each client has an answer. The first answer to each client does not count.
+// measureReads makes clients repeat a request until the server has used enough processor time for a
+// measurement, and each client has an answer. The first answer to each client does not count.
 func (b *bench) measureReads(ctx context.Context, s *server, r request, clients int) (spent, error) {
 	var done, size atomic.Int64
 	var failed error

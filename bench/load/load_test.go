@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { cluster.Main(m) }
 
-// Ratios are of the processor time of a unit. The comparison with a target has the right direction.
+// Ratios compare the processor time per unit. The comparison with a target has the right direction.
 func TestReport(t *testing.T) {
 	rows := []row{
 		{

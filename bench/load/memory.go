@@ -13,7 +13,7 @@ import (
 
 const mib = 1 << 20
 
-// memory measures the memory for all pods, at rest and during lists.
+// memory measures the servers' memory with all pods, at rest and during lists.
 func (b *bench) memory(ctx context.Context) error {
 	const path = "/api/v1/pods?resourceVersion=0"
 	fresh, err := b.startProxy(ctx, true)

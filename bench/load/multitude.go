@@ -18,14 +18,15 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// multitude measures 100,000 watches, 100 on each connection, and events that all of them get.
+// multitude measures 100,000 watches, 100 on each connection, idle and with events that all of them
+// get.
 func (b *bench) multitude(ctx context.Context) error {
 	const watchers, streams, rate = 100_000, 100, 1
-	proxy, err := b.startProxy(ctx, true) // without the memory of earlier scenarios
+	proxy, err := b.startProxy(ctx, true) // a new one, without memory from earlier scenarios
 	if err != nil {
 		return err
 	}
-	if _, err := proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}); err != nil { // the cache is filled
+	if _, err := proxy.get(ctx, request{path: "/api/v1/pods?resourceVersion=0"}); err != nil { // fills the cache
 		return err
 	}
 	rv, err := b.resourceVersion(ctx)
@@ -75,7 +76,8 @@ func (b *bench) multitude(ctx context.Context) error {
 }
 
 // listeners are connections with many watches each. They take much less time than x/net's client,
-// which shares the processors with the server. Like it, they return windows as they read.
+// which shares the processors with the server. Like that client, they send window updates as they
+// read.
 type listeners struct {
 	all     []*listener
 	got     atomic.Int64 // events
@@ -92,7 +94,7 @@ type listener struct {
 	to     bytes.Buffer
 	events map[uint32]int // by stream
 	unread map[uint32]int // bytes that no WINDOW_UPDATE has returned yet
-	times  [][]time.Time  // when an event came, by number
+	times  [][]time.Time  // arrival times, by the number of the event
 }
 
 // open opens the connections and their watches, and begins to read.
@@ -119,13 +121,13 @@ func (l *listeners) open(ctx context.Context, s *server, n int, path string) err
 // listen opens a connection and its watches.
 func (s *server) listen(ctx context.Context, path string) (*listener, error) {
 	one := *s
-	one.streams = 0 // not x/net's client
+	one.streams = 0 // it does not use x/net's client
 	c, err := one.dial(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
 	const window, readSize = 4 << 20, 16 << 10 // the former is client-go's
-	const ok = 0x88                            // :status 200, of the static table
+	const ok = 0x88                            // :status 200, from HPACK's static table
 	l := &listener{Conn: c.conn, from: bufio.NewReaderSize(c.conn, readSize), events: map[uint32]int{}, unread: map[uint32]int{}}
 	l.framer = http2.NewFramer(&l.to, l.from)
 	l.framer.SetReuseFrames()
@@ -172,7 +174,7 @@ func (s *server) listen(ctx context.Context, path string) (*listener, error) {
 	return l, c.conn.SetDeadline(time.Time{})
 }
 
-// control answers frames about the connection.
+// control handles frames about the connection.
 func (l *listener) control(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
@@ -217,7 +219,7 @@ func (l *listener) read(got *atomic.Int64) error {
 	}
 }
 
-// data notes an event that has come whole. A frame ends with at most one.
+// data records an event whose last byte has arrived. Each frame completes at most one event.
 func (l *listener) data(f *http2.DataFrame, got *atomic.Int64) error {
 	const refresh = 4 << 10 // when x/net's client returns a window
 	id := f.StreamID

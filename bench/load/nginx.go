@@ -18,7 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// nginx serves ready bytes as files. Many consider it the fastest server. It also forwards.
+// nginx serves prepared bytes as files. Many consider it the fastest server. It also forwards
+// requests.
 type nginx struct {
 	dir       string
 	cmd       *exec.Cmd
@@ -116,8 +117,8 @@ func startNginx(ctx context.Context, binary, upstream string) (n *nginx, err err
 	return n, n.wait(ctx, settings.Secure)
 }
 
-// run starts a child that ends with this program: Pdeathsig follows the thread that forked, which
-// waits here.
+// run starts a child that ends with this program. Pdeathsig takes effect when the thread that
+// started the child ends, so that thread waits here.
 func run(cmd *exec.Cmd, ended chan<- struct{}) error {
 	started := make(chan error)
 	go func() {
@@ -127,7 +128,7 @@ func run(cmd *exec.Cmd, ended chan<- struct{}) error {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // it is killed in the end
+			_ = cmd.Wait() // it is killed at the end
 		}
 	}()
 	return <-started

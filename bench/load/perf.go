@@ -22,7 +22,7 @@ const (
 	partKernel     = "the kernel, all else"                    // to schedule threads, mostly
 	partEncryption = "encryption"
 	partProgram    = "the program, all else"
-	partUnknown    = "unknown" // not shown: little, or nothing is
+	partUnknown    = "unknown" // the report omits it: if it is large, there is no profile
 )
 
 var parts = []string{partWrite, partKernel, partEncryption, partProgram}
@@ -36,7 +36,7 @@ func (b *bench) profileFanOut(ctx context.Context, scenario string, watchers, ra
 		rows[i] = row{Scenario: scenario + ": profile: " + part, Clients: watchers, Unit: "µs/delivery", Value: map[string]float64{}}
 	}
 	for _, s := range servers {
-		if s.name == kubeAPIServer { // much of that is about the writes
+		if s.name == kubeAPIServer { // much of its work is for the writes
 			continue
 		}
 		p := &perf{file: filepath.Join(b.dir, fmt.Sprintf("%s-%d.perf", s.name, len(b.report.Rows)))}
@@ -76,7 +76,7 @@ func plausible(took map[string]float64, got spent) error {
 	return nil
 }
 
-// perf is a running perf(1) on a process. Its errors come out of parts.
+// perf is a perf(1) that samples a process. parts returns its errors.
 type perf struct {
 	file     string
 	cmd      *exec.Cmd
@@ -91,11 +91,11 @@ const (
 	// perfRate is the sampling rate, in Hz, of a processor that runs the process. No other activity
 	// has this rate.
 	perfRate = 4999
-	// perfPatience is how long perf may take to obey a command.
+	// perfPatience bounds the time until perf has executed a command.
 	perfPatience = 10 * time.Second
 )
 
-// begin returns when perf samples.
+// begin starts perf and returns when it samples.
 func (p *perf) begin(ctx context.Context, pid int) {
 	commands, control, err := os.Pipe()
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-// recentFor is how long each row reads, after recentSettle.
+// recentFor is the time for which each row is measured, after recentSettle.
 const (
 	recentFor    = 3 * time.Second
 	recentSettle = time.Second
-	// ledgerSettle is how long the proxy has to find the resources of the other writes.
+	// ledgerSettle is the time that the proxy gets to find the resources of the other writes.
 	ledgerSettle = 15 * time.Second
 	// foreignObjects is the number of leases, and of config maps, for the other writes.
 	foreignObjects = 50
 )
 
 // recent measures lists of the most recent state: of one namespace by a label, without a
-// resourceVersion. The collection has no writes, but leases and config maps have. Each client has
-// its own connection.
+// resourceVersion. Nothing is written to the collection, but to leases and config maps. Each client
+// has its own connection.
 func (b *bench) recent(ctx context.Context) error {
 	if err := b.makeForeign(ctx); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (b *bench) recent(ctx context.Context) error {
 			if err := b.measureQuiet(ctx); err != nil {
 				return err
 			}
-			if rate > 0 { // until the proxy keeps the ledger
+			if rate > 0 { // wait until the proxy keeps the ledger
 				if _, err := b.secure.proxy.recentReads(ctx, path, 1, true, ledgerSettle); err != nil {
 					return err
 				}
@@ -76,8 +76,8 @@ func (b *bench) recentRows(ctx context.Context, name, path string, clients ...in
 	return nil
 }
 
-// recentInformers measures how long an informer of many config maps takes to sync with the most
-// recent state, during other writes.
+// recentInformers measures the time that an informer of many config maps takes to sync with the
+// most recent state during writes to other resources.
 func (b *bench) recentInformers(ctx context.Context) error {
 	const many, rate, rounds = 10_000, 200, 5
 	err := workload.Parallel(ctx, many, seedLimit, func(ctx context.Context, i int) error {

@@ -27,7 +27,7 @@ type report struct {
 	Rows    []row  `json:"rows"`
 }
 
-// newReport returns a report with its time, its subject and its machine.
+// newReport returns a report with the date, the commit and the machine.
 func newReport(ctx context.Context, pods int) *report {
 	r := &report{Date: time.Now().UTC().Format(time.DateOnly), Commit: "unknown", Pods: pods}
 	git := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*")
@@ -67,14 +67,14 @@ type row struct {
 	Unit     string           `json:"unit"`
 	Servers  map[string]spent `json:"servers"`
 	Target   target           `json:"target"`
-	// Value is what was measured instead of processor time.
+	// Value has the measured values if the row is not about processor time.
 	Value map[string]float64 `json:"value,omitempty"`
 }
 
 // target has the proxy's target ratios. A zero value is no target.
 type target struct {
-	OfFloor           float64 `json:"ofFloor,omitempty"`           // at most so many times the floor's
-	LessThanAPIServer float64 `json:"lessThanAPIServer,omitempty"` // the apiserver's is at least so many times the proxy's
+	OfFloor           float64 `json:"ofFloor,omitempty"`           // maximum ratio of the proxy's value to the floor's
+	LessThanAPIServer float64 `json:"lessThanAPIServer,omitempty"` // minimum ratio of the apiserver's value to the proxy's
 	AtMost            float64 `json:"atMost,omitempty"`
 }
 

@@ -25,7 +25,7 @@ type server struct {
 	url     *url.URL
 	tls     *tls.Config // nil for plain HTTP
 	token   string
-	cpu     func() (time.Duration, error) // that it has taken so far
+	cpu     func() (time.Duration, error) // used so far
 	pid     int
 }
 
@@ -47,7 +47,7 @@ func newServer(name, address string, ca []byte, token string, cpu func() (time.D
 }
 
 // client is one connection to a server, for HTTP/1.1. It parses as little of an answer as possible,
-// because the server loses the time that the client takes.
+// because clients share the processors with the servers.
 type client struct {
 	server *server
 	conn   net.Conn
@@ -58,7 +58,8 @@ type client struct {
 
 const (
 	readBuffer = 256 << 10
-	// requestLimit bounds one request: the apiserver takes seconds for a list, and more under load.
+	// requestLimit bounds the time of one request. The apiserver takes seconds for a list, and more
+	// under load.
 	requestLimit = 2 * time.Minute
 )
 
@@ -109,7 +110,7 @@ type request struct {
 
 var numbers atomic.Int64
 
-// send sends a request and returns when the answer's header is there.
+// send sends a request and returns when the answer's header has arrived.
 func (c *client) send(r request) (*http.Response, error) {
 	method, accept := r.method, r.accept
 	if method == "" {
@@ -145,7 +146,7 @@ func (c *client) send(r request) (*http.Response, error) {
 	return c.checked(r, resp, err)
 }
 
-// checked is an answer that is what was asked for.
+// checked returns an answer if its code and encoding are as expected.
 func (c *client) checked(r request, resp *http.Response, err error) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", c.server.name, r.path, err)
