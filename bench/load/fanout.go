@@ -48,16 +48,16 @@ func (b *bench) fanOut(ctx context.Context, watchers, rate int, secure bool) err
 	r := row{
 		Scenario: fmt.Sprintf("fan-out, %d events/s, %s", rate, name), Clients: watchers, Unit: "delivery", Servers: map[string]spent{},
 	}
-	delay := row{Scenario: r.Scenario + ": ms until an event has come, p50", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
-	late := row{Scenario: r.Scenario + ": p99", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
+	delay := row{Scenario: r.Scenario + ": event delay, p50", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
+	late := row{Scenario: r.Scenario + ": event delay, p99", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
 	meanwhile := row{
-		Scenario: r.Scenario + ": p99 of one more watcher, at kube-apiserver, meanwhile", Clients: watchers, Unit: "ms",
+		Scenario: r.Scenario + ": event delay of another watcher at kube-apiserver, p99", Clients: watchers, Unit: "ms",
 		Value: map[string]float64{},
 	}
-	kernel := row{Scenario: r.Scenario + ": of that in the kernel", Clients: watchers, Unit: "µs/delivery", Value: map[string]float64{}}
-	last := row{Scenario: r.Scenario + ": longest", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
-	clients := row{Scenario: r.Scenario + ": of the clients", Clients: watchers, Unit: "µs/delivery", Value: map[string]float64{}}
-	busy := row{Scenario: r.Scenario + ": ms of server and clients, by all processors", Clients: watchers, Unit: "ms/event", Value: map[string]float64{}}
+	kernel := row{Scenario: r.Scenario + ": processor time in the kernel", Clients: watchers, Unit: "µs/delivery", Value: map[string]float64{}}
+	last := row{Scenario: r.Scenario + ": event delay, max", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
+	clients := row{Scenario: r.Scenario + ": processor time of the clients", Clients: watchers, Unit: "µs/delivery", Value: map[string]float64{}}
+	busy := row{Scenario: r.Scenario + ": time of server and clients on all processors", Clients: watchers, Unit: "ms/event", Value: map[string]float64{}}
 	rounds := fanOutRounds
 	if watchers == targeted {
 		r.Target.OfFloor = 1.2

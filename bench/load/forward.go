@@ -59,11 +59,11 @@ func (b *bench) forward(ctx context.Context) error {
 		b.add(row{Scenario: f.name + ": p50", Clients: 1, Unit: "ms", Value: p50})
 		least := added[gateway.name]
 		b.add(row{
-			Scenario: f.name + ": added", Clients: 1, Unit: "ms",
+			Scenario: f.name + ": added latency", Clients: 1, Unit: "ms",
 			Target: target{AtMost: least}, Value: added,
 		})
 		b.add(row{
-			Scenario: f.name + ": added by Go's ReverseProxy", Clients: 1, Unit: "ms",
+			Scenario: f.name + ": latency added by Go's ReverseProxy", Clients: 1, Unit: "ms",
 			Value: map[string]float64{theFloor: least},
 		})
 	}

@@ -72,8 +72,8 @@ func (b *bench) fanOut2(ctx context.Context, watchers, rate, streams int) error 
 	}
 	name = fmt.Sprintf("fan-out, %d events/s, HTTP/2, %s", rate, name)
 	r := row{Scenario: name, Clients: watchers, Unit: "delivery", Servers: map[string]spent{}}
-	p50 := row{Scenario: name + ": ms until an event has come, p50", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
-	p99 := row{Scenario: name + ": p99", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
+	p50 := row{Scenario: name + ": event delay, p50", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
+	p99 := row{Scenario: name + ": event delay, p99", Clients: watchers, Unit: "ms", Value: map[string]float64{}}
 	f, err := startFloor("h2")
 	if err != nil {
 		return err

@@ -68,10 +68,10 @@ func (b *bench) multitude(ctx context.Context) error {
 	name := fmt.Sprintf("%d on a connection, HTTP/2", streams)
 	value := func(x float64) map[string]float64 { return map[string]float64{ours: x} }
 	b.add(row{Scenario: "idle watches, " + name, Clients: watchers, Unit: "MiB", Value: value(float64(rss) / kib / kib)})
-	b.add(row{Scenario: "the same, at most, with an event each second", Clients: watchers, Unit: "MiB", Target: target{AtMost: 600}, Value: value(float64(peak) / kib / kib)})
-	b.add(row{Scenario: "the same, ms until an event has come, p99", Clients: watchers, Unit: "ms", Target: target{AtMost: 3000}, Value: value(p99)})
+	b.add(row{Scenario: "the same, peak with an event each second", Clients: watchers, Unit: "MiB", Target: target{AtMost: 600}, Value: value(float64(peak) / kib / kib)})
+	b.add(row{Scenario: "the same, event delay, p99", Clients: watchers, Unit: "ms", Target: target{AtMost: 3000}, Value: value(p99)})
 	took := after.minus(before).server
-	b.add(row{Scenario: "the same, a delivery", Clients: watchers, Unit: "delivery", Servers: map[string]spent{ours: {Units: deliveries, Seconds: took.Seconds()}}})
+	b.add(row{Scenario: "the same, deliveries", Clients: watchers, Unit: "delivery", Servers: map[string]spent{ours: {Units: deliveries, Seconds: took.Seconds()}}})
 	return nil
 }
 

@@ -46,7 +46,7 @@ func (b *bench) recent(ctx context.Context) error {
 					return err
 				}
 			}
-			return b.recentRows(ctx, fmt.Sprintf("most recent list, %d foreign writes/s", rate), path, 1, 4, 16)
+			return b.recentRows(ctx, fmt.Sprintf("most recent list, %d writes/s to other resources", rate), path, 1, 4, 16)
 		})
 		if err != nil {
 			return err
@@ -105,7 +105,7 @@ func (b *bench) recentInformers(ctx context.Context) error {
 		}
 		return nil
 	})
-	b.add(row{Scenario: fmt.Sprintf("informer of %d config maps, %d foreign writes/s: ms, mean", many, rate), Clients: 1, Unit: "sync", Value: took})
+	b.add(row{Scenario: fmt.Sprintf("informer of %d config maps, %d writes/s to other resources: ms, mean", many, rate), Clients: 1, Unit: "sync", Value: took})
 	return err
 }
 
@@ -140,7 +140,7 @@ func (b *bench) recentRow(ctx context.Context, name, path string, clients int, h
 	for _, v := range []struct {
 		what  string
 		value map[string]float64
-	}{{"ms, p50", p50}, {"ms, p99", p99}, {"ms, longest", most}, {"ms of upstream's processor time, without what it takes unread", upstream}} {
+	}{{"ms, p50", p50}, {"ms, p99", p99}, {"ms, max", most}, {"ms of upstream's processor time, less its idle load", upstream}} {
 		b.add(row{Scenario: name + ": " + v.what, Clients: clients, Unit: "list", Value: v.value})
 	}
 	return nil

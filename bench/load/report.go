@@ -136,15 +136,15 @@ func processorTime(s spent) string {
 }
 
 func (r *report) print(w io.Writer) {
-	t := &workload.Table{Left: 1, Rows: [][]string{{"SCENARIO", "CLIENTS", "UNIT", "KUBE-APISERVER", "WATCHPROXY", "FLOOR", "LESS THAN KUBE-APISERVER", "OF THE FLOOR"}}}
+	t := &workload.Table{Left: 1, Rows: [][]string{{"SCENARIO", "CLIENTS", "UNIT", "KUBE-APISERVER", "WATCHPROXY", "FLOOR", "KUBE-APISERVER / WATCHPROXY", "WATCHPROXY / FLOOR"}}}
 	for _, row := range r.Rows {
 		if len(row.Servers) > 0 {
 			t.Add(append([]string{row.Scenario, strconv.Itoa(row.Clients), row.Unit}, row.cells()...)...)
 		}
 	}
 	if len(t.Rows) > 1 {
-		fmt.Fprintf(w, "\nProcessor time of servers for a unit of work, %d pods; the floor sends ready bytes. In brackets the targets: how\n"+
-			"many times less than kube-apiserver, and how many times the floor.\n\n", r.Pods)
+		fmt.Fprintf(w, "\nProcessor time of servers per unit of work, %d pods. The floor is a minimal server that sends prepared bytes. Targets are\n"+
+			"in parentheses: a minimum for kube-apiserver / watchproxy, a maximum for watchproxy / floor.\n\n", r.Pods)
 		t.Print(w)
 		fmt.Fprintln(w)
 		r.chart(w)
