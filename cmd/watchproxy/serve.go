@@ -61,7 +61,7 @@ func newServe() *cobra.Command {
 	flags.StringVar(&f.context, "context", "", "kubeconfig context `NAME` (default: the current context)")
 	flags.StringVar(&f.listen, "listen", "", "`ADDRESS` for clients: host:port or unix:///path (default "+d.Listen+")")
 	flags.StringVar(&f.authentication, "authentication", "", "`MODE`: delegated (to the apiserver) or none (default: none on loopback and Unix sockets, delegated elsewhere)")
-	flags.StringVar(&f.clientCAFile, "client-ca-file", "", "PEM `FILE` with the authorities of client certificates (default: the apiserver's own)")
+	flags.StringVar(&f.clientCAFile, "client-ca-file", "", "PEM `FILE` with the CAs of client certificates (default: the apiserver's own)")
 	flags.StringVar(&f.certFile, "tls-cert-file", "", "PEM `FILE` with the certificate for TLS, HTTP/1.1 and HTTP/2 (default: plain HTTP/1.1)")
 	flags.StringVar(&f.privateKeyFile, "tls-private-key-file", "", "PEM `FILE` with the certificate's private key")
 	flags.Float64Var(&f.goawayChance, "goaway-chance", 0, "`PROBABILITY`, at most 0.02, that an HTTP/2 request moves its client to another connection")

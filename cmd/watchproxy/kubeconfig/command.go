@@ -55,7 +55,7 @@ keeps the original address.`,
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` (default: $KUBECONFIG, whose files are merged, or ~/.kube/config)")
 	set.StringVar(&f.context, "context", "", "context `NAME` of the cluster to change (default: the current context)")
 	set.StringVar(&f.server, "server", "", "`URL` of the proxy, http or https")
-	set.StringVar(&f.certificateAuthority, "certificate-authority", "", "PEM `FILE` with the authorities of the proxy's certificate, which is embedded (default: the cluster's)")
+	set.StringVar(&f.certificateAuthority, "certificate-authority", "", "PEM `FILE` with the CAs of the proxy's certificate, which is embedded (default: the cluster's)")
 	set.StringVar(&f.tlsServerName, "tls-server-name", "", "`NAME` in the proxy's certificate, if the URL has another one")
 	set.StringVar(&f.to, "to", "", "write to `FILE`, which only its owner can read, instead of standard output")
 	set.BoolVar(&f.inPlace, "in-place", false, "change the kubeconfig itself")
