@@ -35,9 +35,9 @@ type ProxyConfiguration struct {
 	Authorization Authorization `json:"authorization,omitzero"`
 	// Limits bound what clients can use.
 	Limits Limits `json:"limits,omitzero"`
-	// GoawayChance is the probability, from 0 to 0.02, that the proxy answers a request over HTTP/2
-	// with a GOAWAY. Requests in flight finish. For further requests the client opens another
-	// connection, possibly to another replica.
+	// GoawayChance is the probability, from 0 to 0.02, that a request over HTTP/2 makes the proxy
+	// send a GOAWAY on its connection. This request and others in flight finish. For further
+	// requests the client opens another connection, possibly to another replica.
 	GoawayChance float64 `json:"goawayChance,omitempty"`
 	// AdminListen is the address of the status page, /status, /metrics, /livez and /readyz. The
 	// Host header of a browser's request must be an IP address or localhost. If AdminListen is a
