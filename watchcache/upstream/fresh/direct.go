@@ -36,8 +36,8 @@ const (
 	// A slow run counts only if another slow run preceded it by less than slowAgain. If writes to
 	// other resources are further apart, few reads wait for slow runs.
 	slowAgain = 2 * time.Second
-	// A read that is still waiting after twice upstream's own time for it, plus EarlyAfter, goes to
-	// upstream. The time starts with upstream's answer to the probe.
+	// EarlyAfter plus twice upstream's own time for a read is how long the read waits. Then it goes
+	// to upstream. The time starts with upstream's answer to the probe.
 	EarlyAfter = 25 * time.Millisecond
 	// EarlyBurst is the number of such reads that may go to upstream together, and earlyRate the
 	// number per second after that. All resources share these limits, because upstream is already
@@ -47,8 +47,8 @@ const (
 	// ExploreEvery is the interval of runs without readers while reads go to upstream. Normally,
 	// such a run only checks whether the cache is current.
 	ExploreEvery = time.Second
-	// From time to time such a run may also help the cache to catch up. After a run that helped,
-	// the next may do so after exploreRest times its duration, but at most after ExploreMost.
+	// ExploreMost is the longest time between two such runs that also help the cache to catch up.
+	// After a run that helped, the next one may help after exploreRest times its duration.
 	ExploreMost = 15 * time.Second
 	exploreRest = 50
 )
