@@ -263,8 +263,9 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 		"short": {1000, 0, sharers}, "long": {200 << 10, 200 << 10, sharers}, "too long": {4<<20 + 1, 4 << 20, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gate := make(chan struct{}, sharers+1)
+			asked, gate := make(chan struct{}, sharers+1), make(chan struct{}, sharers+1)
 			s, _ := serveForwards(t, func(w http.ResponseWriter, _ *http.Request) {
+				asked <- struct{}{}
 				<-gate
 				_, _ = w.Write(make([]byte, test.length/2))
 				_ = http.NewResponseController(w).Flush() // so that the answer has no length
@@ -280,8 +281,9 @@ func TestSharedAnswerIsAccounted(t *testing.T) {
 				t.Helper()
 				waitFor(t, "others wait for the same", func() bool { return s.sharing.Waiting() == want })
 			}
+			t.Cleanup(func() { close(gate) })
 			ask(t.Context())
-			waiting(0)
+			<-asked // the others share its answer
 			ctx, leave := context.WithCancel(t.Context())
 			ask(ctx)
 			for range sharers {
