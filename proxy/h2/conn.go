@@ -18,6 +18,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/h2/frame"
 	"github.com/watchproxy/watchproxy/proxy/metrics"
+	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
 // Options are the settings of connections.
@@ -40,7 +41,7 @@ type Server struct {
 	// Serving ends when open requests are aborted, Draining when the server begins to drain.
 	Serving, Draining context.Context //nolint:containedctx // they are the server's
 
-	pump      Pump
+	pump      watch.Pump[*Conn]
 	strangers atomic.Int64 // answers that are being written to unknown clients
 }
 

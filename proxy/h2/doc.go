@@ -8,7 +8,7 @@
 //
 //	Conn     one connection; its goroutine reads frames
 //	stream   one request and its answer; a handler's goroutine, none once a watch is open
-//	Pump     writes the events of all watches of a connection in one write
+//	Work     writes the events of all watches of a connection in one write; a pump calls it
 //	frame/   frames and headers as bytes
 //
 // # Writes

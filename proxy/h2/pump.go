@@ -2,25 +2,12 @@ package h2
 
 import (
 	"errors"
-	"runtime"
 	"runtime/debug"
-	"sync"
 
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
-
-// Pump writes the events of watches, one connection at a time. So the events of a connection's
-// watches leave in one write.
-type Pump struct {
-	mu struct {
-		sync.Mutex
-		queue   []*Conn
-		head    int
-		running int
-	}
-}
 
 // state says whether a pumped watch has work. The connection's lock guards it.
 type state uint8
@@ -59,46 +46,13 @@ func (s *stream) wakeLocked() {
 func (c *Conn) queueLocked() {
 	if len(c.mu.ready) > 0 && !c.mu.queued && !c.mu.writing {
 		c.mu.queued = true
-		c.server.pump.add(c)
+		c.server.pump.Add(c)
 	}
 }
 
-func (p *Pump) add(c *Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if n := len(p.mu.queue); n == cap(p.mu.queue) && p.mu.head > n/2 {
-		rest := copy(p.mu.queue, p.mu.queue[p.mu.head:])
-		clear(p.mu.queue[rest:])
-		p.mu.queue, p.mu.head = p.mu.queue[:rest], 0
-	}
-	p.mu.queue = append(p.mu.queue, c)
-	if p.mu.running < runtime.GOMAXPROCS(0) && p.mu.running < len(p.mu.queue)-p.mu.head {
-		p.mu.running++
-		go p.run()
-	}
-}
-
-func (p *Pump) run() {
-	scratch := watch.NewScratch()
-	defer scratch.Free()
-	for {
-		p.mu.Lock()
-		if p.mu.head == len(p.mu.queue) {
-			p.mu.queue, p.mu.head = p.mu.queue[:0], 0
-			p.mu.running--
-			p.mu.Unlock()
-			return
-		}
-		c := p.mu.queue[p.mu.head]
-		p.mu.queue[p.mu.head] = nil
-		p.mu.head++
-		p.mu.Unlock()
-		c.pump(scratch)
-	}
-}
-
-// pump works on the ready watches of a connection, without waiting for the client.
-func (c *Conn) pump(scratch *watch.Scratch) {
+// Work implements watch.Worker. It writes the events of all ready watches together, without waiting
+// for the client.
+func (c *Conn) Work(scratch *watch.Scratch) {
 	c.mu.Lock()
 	c.mu.queued = false
 	if c.mu.writing { // the writer queues the connection again

@@ -3,7 +3,6 @@ package listen
 import (
 	"context"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,14 +25,8 @@ import (
 // The pump polls no further events until the kernel has taken the written bytes, so the socket
 // keeps one piece at most.
 type pump struct {
-	log  *zap.Logger
-	most int // maximum number of goroutines
-	mu   struct {
-		sync.Mutex
-		queue   []*pumpedWatch // from head on
-		head    int
-		running int
-	}
+	watch.Pump[*pumpedWatch]
+	log *zap.Logger
 }
 
 // pumpedWatch is a watch that a pump writes. At most one goroutine at a time works on it.
@@ -55,16 +48,13 @@ const (
 	again                // a goroutine works on it, and there is more to do
 )
 
-// pumpBatch is the maximum number of watches taken from the queue at a time.
-const pumpBatch = 16
-
 // ready puts the watch into the queue unless it is already there. It does not block.
 func (p *pumpedWatch) ready() {
 	for {
 		switch state := p.state.Load(); state {
 		case resting:
 			if p.state.CompareAndSwap(resting, queued) {
-				p.pump.add(p)
+				p.pump.Add(p)
 				return
 			}
 		case working:
@@ -81,56 +71,8 @@ func (p *pumpedWatch) ready() {
 func (p *pumpedWatch) rest() {
 	if !p.state.CompareAndSwap(working, resting) {
 		p.state.Store(queued)
-		p.pump.add(p)
+		p.pump.Add(p)
 	}
-}
-
-func (p *pump) add(w *pumpedWatch) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if n := len(p.mu.queue); n == cap(p.mu.queue) && p.mu.head > n/2 {
-		rest := copy(p.mu.queue, p.mu.queue[p.mu.head:])
-		clear(p.mu.queue[rest:])
-		p.mu.queue, p.mu.head = p.mu.queue[:rest], 0
-	}
-	p.mu.queue = append(p.mu.queue, w)
-	if p.mu.running < p.most && p.mu.running < len(p.mu.queue)-p.mu.head {
-		p.mu.running++
-		go p.run()
-	}
-}
-
-// run works until the queue is empty.
-func (p *pump) run() {
-	var batch [pumpBatch]*pumpedWatch
-	s := watch.NewScratch()
-	defer s.Free()
-	for {
-		n := p.take(&batch)
-		if n == 0 {
-			return
-		}
-		for i, w := range batch[:n] {
-			w.work(s)
-			batch[i] = nil
-		}
-	}
-}
-
-// take takes watches from the front of the queue. If the queue is empty, the goroutine counts as
-// ended.
-func (p *pump) take(batch *[pumpBatch]*pumpedWatch) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := copy(batch[:], p.mu.queue[p.mu.head:])
-	clear(p.mu.queue[p.mu.head:][:n])
-	if p.mu.head += n; p.mu.head == len(p.mu.queue) {
-		p.mu.queue, p.mu.head = p.mu.queue[:0], 0
-	}
-	if n == 0 {
-		p.mu.running--
-	}
-	return n
 }
 
 // serve has the pump write a watch until the watch ends. Meanwhile the caller's goroutine waits for
@@ -155,8 +97,9 @@ func (p *pump) serve(ctx context.Context, leave context.CancelFunc, c *conn.Conn
 	c.StopNonblocking()
 }
 
-// work does a turn of the watch. If the client does not take all bytes at once, catchUp goes on.
-func (p *pumpedWatch) work(s *watch.Scratch) {
+// Work implements watch.Worker. It does a turn of the watch. If the client does not take all bytes
+// at once, catchUp goes on.
+func (p *pumpedWatch) Work(s *watch.Scratch) {
 	p.state.Store(working)
 	if p.conn.Unsettled() { // TLS has written an answer
 		go p.catchUp()

@@ -80,7 +80,7 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 		first  = 10
 	)
 	c, _ := cachetest.Roomy(t)
-	p := &pump{log: zap.NewNop(), most: 2}
+	p := &pump{log: zap.NewNop(), Pump: watch.Pump[*pumpedWatch]{Most: 2}}
 	draining, drain := context.WithCancel(context.Background())
 	defer drain()
 	var all, drained, served sync.WaitGroup
@@ -163,15 +163,12 @@ func pumpAtRandom(t *testing.T, config *tls.Config, random *rand.Rand) {
 			t.Errorf("watch %d: %d events, %v", i, read.Seen, read.Err)
 		}
 	}
-	for p.busy() { // serve does not wait for its goroutines
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // An event that a client takes slowly arrives whole, although no event follows.
 func TestPumpSettles(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 1)
-	p := &pump{log: zap.NewNop(), most: 1}
+	p := &pump{log: zap.NewNop(), Pump: watch.Pump[*pumpedWatch]{Most: 1}}
 	client, server := tcpPair(t, tlsConfig(t))
 	w := watch.New(watchOf(t, c))
 	served := make(chan struct{})
@@ -201,12 +198,6 @@ func TestPumpSettles(t *testing.T) {
 	<-served
 }
 
-func (p *pump) busy() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.running > 0 || len(p.mu.queue) > 0
-}
-
 // The client of a quiet watch makes TLS send answers and does not read them. After the stall time,
 // it is disconnected.
 func TestUnsettledQuietWatchIsCut(t *testing.T) {
@@ -218,7 +209,7 @@ func TestUnsettledQuietWatchIsCut(t *testing.T) {
 	go func() {
 		defer close(served)
 		ctx, leave := context.WithCancel(context.Background())
-		(&pump{log: zap.NewNop(), most: 1}).serve(ctx, leave, server, w, &exchange.ChunkWriter{To: server, Unframed: true})
+		(&pump{log: zap.NewNop(), Pump: watch.Pump[*pumpedWatch]{Most: 1}}).serve(ctx, leave, server, w, &exchange.ChunkWriter{To: server, Unframed: true})
 		server.Close()
 	}()
 	cachetest.Apply(t, c, cachetest.Sized(t, 100, 1))

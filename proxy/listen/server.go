@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,7 +62,7 @@ type Server struct {
 // New returns a server of connections. Serve runs it.
 func New(c Config) *Server {
 	s := &Server{Config: c}
-	s.pump.log, s.pump.most = c.Log, runtime.GOMAXPROCS(0)
+	s.pump.log = c.Log
 	s.http.short, s.http.long = s.newHTTP1(shortHead), s.newHTTP1(c.Options().Limits.HeaderBytes)
 	s.h2 = &h2.Server{Handler: c.Handler, Slots: c.Slots, Metrics: c.Metrics, Log: c.Log, Serving: c.Serving, Draining: c.Draining, Options: func() h2.Options {
 		return c.Options().Options
