@@ -186,9 +186,13 @@ func (c *Conn) stream(s *stream, rt exchange.Route, resp *exchange.Response) (pu
 		c.finish(s)
 		return false
 	}
+	defer func() {
+		if !pumped { // or Open panicked
+			w.Close()
+			open.Dec()
+		}
+	}()
 	if !w.Open(&s.ctx, out) {
-		w.Close()
-		open.Dec()
 		c.finish(s)
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,7 +62,7 @@ func (c *Conn) begin(id uint32, req *exchange.Request, ended bool) {
 		_ = s.body.fail(errClosed) // no bytes have arrived yet
 	default:
 		s.body.declared = frame.ContentLength(req.Header)
-		s.body.expects = req.Header.Get("Expect") != ""
+		s.body.expects = strings.EqualFold(req.Header.Get("Expect"), "100-continue")
 		req.Body = &exchange.Body{From: s.body, Length: s.body.declared}
 		req.Body.Extend = func() { s.body.deadline(req.Body.Deadline(c.server.Options().Limits.Read)) }
 		req.Body.Suspend = func() { s.body.deadline(time.Time{}) }
