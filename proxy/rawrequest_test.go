@@ -8,9 +8,9 @@ import (
 )
 
 // Whatever the bytes, the proxy does not crash, and reads the same requests as the apiserver. A
-// forwarded request arrives as the apiserver would have read it from the client. What the proxy
-// asks the cache means the same as the request means to the apiserver. The proxy is allowed to
-// refuse requests that the apiserver would accept, or to close the connection.
+// forwarded request arrives as the apiserver would have read it from the client. A request that the
+// cache answers means the same to the proxy as to the apiserver. The proxy is allowed to refuse
+// requests that the apiserver would accept, or to close the connection.
 func FuzzRawRequest(f *testing.F) {
 	for _, seed := range rawSeeds {
 		f.Add([]byte(strings.ReplaceAll(seed, "\n", "\r\n")), uint8(0))

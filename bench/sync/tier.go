@@ -27,7 +27,8 @@ const (
 	tierLimit = time.Minute
 )
 
-// tier is the delay that one more proxy between the apiserver and a watch adds to an event.
+// tier tells how much later an event arrives if one more proxy stands between the apiserver and the
+// watch.
 type tier struct {
 	Depth  int   `json:"depth"`
 	Delays times `json:"addedMilliseconds"` // after the event came to a watch one tier below

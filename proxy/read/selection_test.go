@@ -169,7 +169,7 @@ func TestSelectorsAreToldApart(t *testing.T) {
 }
 
 // Little is remembered about selectors that are used once. For every length of a selector, the
-// memory is bounded. What is remembered survives reads of a part of the collection.
+// memory is bounded. Reads of a part of the collection do not displace it.
 func TestSelectionMemory(t *testing.T) {
 	const objects = 10_000
 	r, _ := pageOf(t, objects, 0)
