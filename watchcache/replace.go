@@ -114,7 +114,7 @@ func (v *view) difference(r *object.Resource, objects []*object.Object, rv uint6
 			sets = append(sets, is)
 		case is.ResourceVersion() != was.ResourceVersion():
 			sets = append(sets, is)
-		case r.SelfDescribing && !bytes.Equal(is.Item(), was.Item()):
+		case r.SelfDescribing && r.Encoding != object.Table && !bytes.Equal(is.Item(), was.Item()):
 			return nil, nil, fmt.Errorf("%w: %s at %d is written in another way: its definition changed", ErrDiverged, is.Key(), is.ResourceVersion())
 		}
 	}

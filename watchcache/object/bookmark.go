@@ -3,6 +3,7 @@ package object
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/tidwall/gjson"
@@ -10,8 +11,9 @@ import (
 
 // The annotation ends the initial state of a watch with sendInitialEvents (KEP-3157).
 const (
-	initialEventsEndKey = "k8s.io/initial-events-end"
-	initialEventsEnd    = `"annotations":{"` + initialEventsEndKey + `":"true"}`
+	initialEventsEndKey    = "k8s.io/initial-events-end"
+	initialEventsEndMember = `"` + initialEventsEndKey + `":"true"`
+	initialEventsEnd       = `"annotations":{` + initialEventsEndMember + `}`
 )
 
 // Bookmark is upstream's own bookmark object of one resource, with a variable resourceVersion. Its
@@ -21,6 +23,7 @@ type Bookmark struct {
 	plain     rvTemplate
 	annotated rvTemplate
 	proto     *protoBookmark // set for protobuf only; the templates are then unused
+	row       []byte         // set for Tables only; the templates are then unused
 }
 
 // rvTemplate is an object split at the digits of its resourceVersion.
@@ -46,17 +49,24 @@ func (b *Bookmark) Append(dst []byte, rv uint64, initialEnd bool) []byte {
 
 // IsInitialEventsEnd tells whether a bookmark has the annotation that ends the initial events.
 func (r *Resource) IsInitialEventsEnd(object []byte) bool {
-	if r.Encoding == Protobuf {
+	at := ""
+	switch r.Encoding {
+	case Protobuf:
 		return protoInitialEventsEnd(object)
+	case Table:
+		at = "rows.0.object."
 	}
-	return gjson.GetBytes(object, `metadata.annotations.k8s\.io/initial-events-end`).Str == "true"
+	return gjson.GetBytes(object, at+`metadata.annotations.k8s\.io/initial-events-end`).Str == "true"
 }
 
 // ParseBookmark learns the form of bookmarks from one that upstream sent, with or without the
 // annotation. It also returns that bookmark's resourceVersion.
 func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
-	if r.Encoding == Protobuf {
+	switch r.Encoding {
+	case Protobuf:
 		return parseProtoBookmark(object)
+	case Table:
+		return r.parseTableBookmark(object)
 	}
 	object = bytes.TrimSpace(object)
 	if !gjson.ValidBytes(object) {
@@ -66,7 +76,7 @@ func (r *Resource) ParseBookmark(object []byte) (*Bookmark, uint64, error) {
 	if r.IsInitialEventsEnd(object) {
 		plain = cutMember(object, []byte(initialEventsEnd))
 		if r.IsInitialEventsEnd(plain) {
-			return nil, 0, fmt.Errorf("%w: bookmark with further annotations: %s", ErrMalformed, object)
+			plain = cutMember(object, []byte(initialEventsEndMember))
 		}
 	}
 	shape, rv, err := templateOf(plain)
@@ -97,9 +107,16 @@ func templateOf(object []byte) (rvTemplate, uint64, error) {
 }
 
 // annotate adds the annotation where kube-apiserver writes it. Keys of a custom resource are
-// sorted, so the annotation precedes the resourceVersion; in built-in types it follows the
-// resourceVersion.
+// sorted, so the annotations precede the resourceVersion; in built-in types they follow the
+// resourceVersion. Among each other, annotations are sorted. A DaemonSet's bookmark has one of its
+// own.
 func (r *Resource) annotate(h rvTemplate) rvTemplate {
+	if before, ok := addAnnotation(h.before); ok {
+		return rvTemplate{before, h.after}
+	}
+	if after, ok := addAnnotation(h.after); ok {
+		return rvTemplate{h.before, after}
+	}
 	if r.SelfDescribing {
 		key := []byte(`"resourceVersion":"`)
 		at := len(h.before) - len(key)
@@ -108,4 +125,20 @@ func (r *Resource) annotate(h rvTemplate) rvTemplate {
 	}
 	after := append([]byte(`",`), initialEventsEnd...)
 	return rvTemplate{h.before, append(after, h.after[1:]...)}
+}
+
+// addAnnotation adds the annotation to others, if part has any.
+func addAnnotation(part []byte) (with []byte, ok bool) {
+	_, rest, ok := bytes.Cut(part, []byte(`"annotations":{`))
+	if !ok {
+		return nil, false
+	}
+	at, member := 0, initialEventsEndMember+","
+	gjson.Parse("{" + lend(rest)).ForEach(func(key, value gjson.Result) bool {
+		if key.Str < initialEventsEndKey {
+			at, member = value.Index+len(value.Raw)-len("{"), ","+initialEventsEndMember
+		}
+		return true
+	})
+	return slices.Concat(part[:len(part)-len(rest)], rest[:at], []byte(member), rest[at:]), true
 }

@@ -26,7 +26,8 @@ var (
 // The bytes have the form of a list item, because most of the bytes that the proxy sends are in
 // lists. JSON of built-in types lacks kind and apiVersion; proxy/wire adds them for a watch event
 // or a get. JSON of custom resources is as upstream sent it. Protobuf includes the tag and the
-// length that make the object a field of the list.
+// length that make the object a field of the list. A row of a Table is kept without its object,
+// behind the time at which it arrived.
 type Object struct {
 	key    string
 	raw    []byte // as a list item
@@ -94,7 +95,12 @@ func (o *Object) At(rv uint64) *Object {
 	if rv == o.rv {
 		return o
 	}
-	if o.lead > 0 {
+	switch {
+	case o.lead == rowLead && o.rvLen == 0: // a row, which does not show its resourceVersion
+		at := *o
+		at.rv = rv
+		return &at
+	case o.lead > 0 && o.lead != rowLead:
 		return o.protoAt(rv)
 	}
 	raw := make([]byte, 0, len(o.raw)+20-int(o.rvLen))
@@ -107,12 +113,15 @@ func (o *Object) At(rv uint64) *Object {
 	return &at
 }
 
-// ParseObject reads one object of r: JSON from a watch event, a get or a list item, or a bare
-// protobuf message. It copies what it keeps, so the caller may reuse src. Errors wrap
+// ParseObject reads one object of r: JSON from a watch event, a get or a list item, a bare protobuf
+// message, or a Table of one row. It copies what it keeps, so the caller may reuse src. Errors wrap
 // [ErrMalformed] or [ErrOpaqueResourceVersion].
 func (r *Resource) ParseObject(src []byte) (*Object, error) {
-	if r.Encoding == Protobuf {
+	switch r.Encoding {
+	case Protobuf:
 		return r.parseProto(src)
+	case Table:
+		return r.parseTable(src)
 	}
 	return r.parseJSON(src)
 }

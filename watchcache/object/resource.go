@@ -34,11 +34,13 @@ type Resource struct {
 	NoWatchCache bool
 	// Encoding is the encoding of the objects.
 	Encoding Encoding
+	// Columns are set for the encoding Table only.
+	Columns Columns
 }
 
-// Encoding is the encoding of a cache's objects. A resource that is used in both encodings has two
-// caches. The proxy never converts one encoding into the other, because a converter would drop
-// fields that it does not know.
+// Encoding is the encoding of a cache's objects. A resource that is used in several encodings has
+// several caches. The proxy never converts one encoding into another, because a converter would
+// drop fields that it does not know.
 type Encoding uint8
 
 const (
@@ -46,6 +48,8 @@ const (
 	JSON Encoding = iota
 	// Protobuf exists for built-in types only.
 	Protobuf
+	// Table is the rows of Tables. They have no labels, and the objects themselves are not kept.
+	Table
 )
 
 // ErrNoEncoding says that upstream has no such encoding of a resource.
@@ -53,10 +57,7 @@ var ErrNoEncoding = errors.New("resource has no such encoding")
 
 // String names the encoding for logs and metrics.
 func (e Encoding) String() string {
-	if e == Protobuf {
-		return "protobuf"
-	}
-	return "json"
+	return [...]string{JSON: "json", Protobuf: "protobuf", Table: "table"}[e]
 }
 
 // Field is a field label of a resource.

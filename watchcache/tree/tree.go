@@ -3,6 +3,7 @@
 package tree
 
 import (
+	"fmt"
 	"iter"
 	"slices"
 	"sort"
@@ -376,4 +377,31 @@ func (t Tree) Objects(from, to string) iter.Seq[*object.Object] {
 			}
 		}
 	}
+}
+
+// Differences compares the tree with upstream's state, sorted by key. It returns the number of
+// objects that differ and describes up to most of them.
+func (t Tree) Differences(theirs []object.State, most int) (shown []string, all int) {
+	note := func(format string, args ...any) {
+		if all++; all <= most {
+			shown = append(shown, fmt.Sprintf(format, args...))
+		}
+	}
+	for o := range t.Objects("", "") {
+		for ; len(theirs) > 0 && theirs[0].Key < o.Key(); theirs = theirs[1:] {
+			note("%s is not cached", theirs[0].Key)
+		}
+		if len(theirs) == 0 || theirs[0].Key != o.Key() {
+			note("%s is not there", o.Key())
+			continue
+		}
+		if is := theirs[0]; is.UID != o.UID() || is.ResourceVersion != o.ResourceVersion() {
+			note("%s is %s at %d, cached %s at %d", o.Key(), is.UID, is.ResourceVersion, o.UID(), o.ResourceVersion())
+		}
+		theirs = theirs[1:]
+	}
+	for _, is := range theirs {
+		note("%s is not cached", is.Key)
+	}
+	return shown, all
 }

@@ -41,7 +41,7 @@ func (fs *Feeds) Status() []FeedStatus {
 func (fs *Feeds) Lost(gvr schema.GroupVersionResource) (age time.Duration) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	for _, encoding := range []object.Encoding{object.JSON, object.Protobuf} {
+	for _, encoding := range []object.Encoding{object.JSON, object.Protobuf, object.Table} {
 		if f := fs.mu.feeds[store.Key{GVR: gvr, Encoding: encoding}]; f != nil {
 			age = max(age, f.Unreachable())
 		}

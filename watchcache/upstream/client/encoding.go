@@ -20,12 +20,9 @@ const (
 	MimeProtobuf = "application/vnd.kubernetes.protobuf"
 )
 
-// MimeOf is the media type of an encoding.
-func MimeOf(e object.Encoding) string {
-	if e == object.Protobuf {
-		return MimeProtobuf
-	}
-	return MimeJSON
+// AcceptOf is the Accept header for an encoding.
+func AcceptOf(e object.Encoding) string {
+	return [...]string{object.JSON: MimeJSON, object.Protobuf: MimeProtobuf, object.Table: MimeJSON + ";as=Table;g=meta.k8s.io;v=v1"}[e]
 }
 
 // errOtherEncoding says that the encoding of an answer is not the requested one. Such an answer may
@@ -34,8 +31,9 @@ var errOtherEncoding = errors.New("answer in another encoding")
 
 // CheckEncoding returns an error if an answer is not in the requested encoding.
 func CheckEncoding(resp *http.Response, e object.Encoding) error {
-	if got := resp.Header.Get("Content-Type"); !strings.HasPrefix(got, MimeOf(e)) {
-		return fmt.Errorf("%w: %q instead of %q", errOtherEncoding, got, MimeOf(e))
+	want, _, _ := strings.Cut(AcceptOf(e), ";")
+	if got := resp.Header.Get("Content-Type"); !strings.HasPrefix(got, want) {
+		return fmt.Errorf("%w: %q instead of %q", errOtherEncoding, got, want)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/tidwall/gjson"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -101,4 +103,12 @@ func CustomFields(jsonPaths []string) (fields []object.Field) {
 		fields = append(fields, at(name, strings.Join(escaped, ".")))
 	}
 	return fields
+}
+
+// RowsDiffer tells whether the rows of a resource's Tables have other metadata than the objects.
+// Kube-apiserver makes rows from its internal version, and writes some fields of that as annotations
+// in this version.
+func RowsDiffer(gvr schema.GroupVersionResource) bool {
+	return gvr == appsv1.SchemeGroupVersion.WithResource("daemonsets") ||
+		gvr == autoscalingv1.SchemeGroupVersion.WithResource("horizontalpodautoscalers")
 }

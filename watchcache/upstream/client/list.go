@@ -75,7 +75,7 @@ type ListPage struct {
 
 // Page reads a page of a list, or the whole list if the query sets no limit.
 func (c *Client) Page(ctx context.Context, r *object.Resource, query url.Values) (ListPage, error) {
-	resp, err := c.GetAs(ctx, MimeOf(r.Encoding), "list", r.GVR, ResourcePath(r.GVR, ""), query)
+	resp, err := c.GetAs(ctx, AcceptOf(r.Encoding), "list", r.GVR, ResourcePath(r.GVR, ""), query)
 	if err != nil {
 		return ListPage{}, err
 	}
@@ -87,10 +87,26 @@ func (c *Client) Page(ctx context.Context, r *object.Resource, query url.Values)
 	if err := CheckEncoding(resp, r.Encoding); err != nil {
 		return ListPage{}, err
 	}
-	if r.Encoding == object.Protobuf {
+	switch r.Encoding {
+	case object.Protobuf:
 		return protoPage(r, body)
+	case object.Table:
+		return tablePage(r, body)
 	}
 	return jsonPage(r, body)
+}
+
+func tablePage(r *object.Resource, body []byte) (p ListPage, err error) {
+	rows, meta, err := r.ParseTable(body)
+	if err != nil {
+		return ListPage{}, err
+	}
+	for _, o := range rows {
+		p.Changes = append(p.Changes, watchcache.Change{Object: o})
+	}
+	p.Next = meta.Get("continue").Str
+	p.RV, err = object.ParseResourceVersion(meta.Get("resourceVersion").Str)
+	return p, err
 }
 
 func protoPage(r *object.Resource, body []byte) (p ListPage, err error) {

@@ -29,6 +29,7 @@ type Probe struct {
 	// types, which put kind first.
 	SelfDescribing bool
 	Warnings       []string // Warning headers, which upstream sends with each response
+	Columns        []byte   // the column definitions of a Table
 }
 
 // maxProbeBody bounds an empty list, in bytes.
@@ -39,7 +40,7 @@ const maxProbeBody = 1 << 20
 func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Probe, error) {
 	path, query := Nothing(r)
 	query.Set("limit", "1")
-	resp, err := c.GetAs(ctx, MimeOf(r.Encoding), verb, r.GVR, path, query)
+	resp, err := c.GetAs(ctx, AcceptOf(r.Encoding), verb, r.GVR, path, query)
 	if apierrors.IsNotAcceptable(err) {
 		return Probe{}, fmt.Errorf("%w: %w", object.ErrNoEncoding, err)
 	}
@@ -57,15 +58,18 @@ func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Pr
 		}
 		return Probe{}, err
 	}
-	read := readJSONProbe
-	if r.Encoding == object.Protobuf {
+	read, want := readJSONProbe, r.APIVersion()
+	switch r.Encoding {
+	case object.Protobuf:
 		read = readProtoProbe
+	case object.Table:
+		read, want = readTableProbe, object.TableVersion
 	}
 	p, version, err := read(body)
 	if err != nil {
 		return Probe{}, fmt.Errorf("list of %s: %w", r.GVR.Resource, err)
 	}
-	if p.ListKind == "" || version != r.APIVersion() {
+	if p.ListKind == "" || version != want {
 		return Probe{}, fmt.Errorf("%w: list of %s has kind %q, apiVersion %q",
 			object.ErrMalformed, r.GVR.Resource, p.ListKind, version)
 	}
@@ -85,6 +89,16 @@ func readJSONProbe(body []byte) (p Probe, apiVersion string, err error) {
 	})
 	p.RV, err = object.ParseResourceVersion(list.Get("metadata.resourceVersion").Str)
 	return p, list.Get("apiVersion").Str, err
+}
+
+func readTableProbe(body []byte) (p Probe, apiVersion string, err error) {
+	p, apiVersion, err = readJSONProbe(body)
+	columns := gjson.GetBytes(body, "columnDefinitions")
+	if err == nil && (p.ListKind != "Table" || !columns.IsArray()) {
+		err = fmt.Errorf("%w: a %s instead of a Table", object.ErrNoEncoding, p.ListKind)
+	}
+	p.Columns = []byte(columns.Raw)
+	return p, apiVersion, err
 }
 
 func readProtoProbe(body []byte) (p Probe, apiVersion string, err error) {

@@ -27,6 +27,7 @@ type Definition struct {
 	Version
 	served     bool     // the definition has the requested version and serves it
 	Selectable []string // JSON paths of the version's selectable fields
+	Columns    []string // JSON paths of the version's additional printer columns
 }
 
 // customResourceDefinition has the fields of a definition that Define reads.
@@ -40,6 +41,9 @@ type customResourceDefinition struct {
 			Name             string
 			Served           bool
 			SelectableFields []struct {
+				JSONPath string `json:"jsonPath"`
+			}
+			AdditionalPrinterColumns []struct {
 				JSONPath string `json:"jsonPath"`
 			}
 		}
@@ -65,6 +69,9 @@ func Define(ctx context.Context, c *client.Client, gvr schema.GroupVersionResour
 		d.served = v.Served
 		for _, f := range v.SelectableFields {
 			d.Selectable = append(d.Selectable, f.JSONPath)
+		}
+		for _, c := range v.AdditionalPrinterColumns {
+			d.Columns = append(d.Columns, c.JSONPath)
 		}
 	}
 	return d, nil

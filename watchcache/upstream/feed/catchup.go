@@ -125,7 +125,7 @@ func (f *Feed) sideWatch(ctx context.Context, rv uint64) error {
 		defer cancel() // the cache has reached rv, or ctx has ended
 		_, _ = f.cache.WaitFresh(ctx, rv)
 	})
-	resp, err := f.Client.GetAs(ctx, client.MimeOf(f.Encoding), "side-watch", f.GVR, client.ResourcePath(f.GVR, ""), url.Values{
+	resp, err := f.Client.GetAs(ctx, client.AcceptOf(f.Encoding), "side-watch", f.GVR, client.ResourcePath(f.GVR, ""), url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"},
 		"resourceVersion": {strconv.FormatUint(from, 10)},
 		"timeoutSeconds":  {strconv.Itoa(sideWatchSeconds)},

@@ -306,6 +306,12 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 		Encoding: f.Encoding,
 	}
 	p, err := f.Client.Probe(ctx, "probe", &r)
+	if err == nil && f.Encoding == object.Table { // a Table does not show whether the resource is a custom one
+		r.Columns.Definitions, r.Columns.KeepsMetadata, r.Fields = p.Columns, client.RowsDiffer(f.GVR), nil
+		objects := r
+		objects.Encoding = object.JSON
+		p, err = f.Client.Probe(ctx, "probe", &objects)
+	}
 	if err != nil {
 		return nil, 0, err
 	}
@@ -323,7 +329,10 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 			return nil, 0, err
 		}
 		f.definition = d.Version
-		r.Fields = append(r.Fields, client.CustomFields(d.Selectable)...)
+		r.Columns.Paths = d.Columns
+		if f.Encoding != object.Table {
+			r.Fields = append(r.Fields, client.CustomFields(d.Selectable)...)
+		}
 	}
 	return watchcache.New(r, f.limits), p.RV, nil
 }

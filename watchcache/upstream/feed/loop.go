@@ -127,7 +127,7 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, follo
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
 	opened := time.Now()
-	resp, err := f.Client.GetAs(ctx, client.MimeOf(f.Encoding), "watch", f.GVR, client.ResourcePath(f.GVR, ""), query)
+	resp, err := f.Client.GetAs(ctx, client.AcceptOf(f.Encoding), "watch", f.GVR, client.ResourcePath(f.GVR, ""), query)
 	if err != nil {
 		return causeOf(ctx, err)
 	}
@@ -228,7 +228,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 		}
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsUnauthorized(err),
 		apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err), apierrors.IsBadRequest(err),
-		errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
+		errors.Is(err, object.ErrNoEncoding), errors.Is(err, object.ErrColumns), errors.Is(err, object.ErrOpaqueResourceVersion), errors.Is(err, object.ErrMalformed):
 		return stopped, ""
 	}
 	return f.phase(), ""

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/watchcache/object"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/servers"
 	"github.com/watchproxy/watchproxy/watchcache/upstream/store"
@@ -52,8 +53,8 @@ func (f *Feed) savable() (definition string, ok bool) {
 	if custom {
 		definition = fmt.Sprintf("%s/%d", v.UID, v.Generation)
 	}
-	// An aggregated API has its own revisions and its own version.
-	return definition, !r.NoWatchCache && r.SelfDescribing == custom && !f.Aggregated
+	// An aggregated API has its own revisions and its own version. Rows are quickly read anew.
+	return definition, !r.NoWatchCache && r.SelfDescribing == custom && !f.Aggregated && f.Encoding != object.Table
 }
 
 // Save writes the cache if it has changed since its last save. It must not be called concurrently.

@@ -139,7 +139,7 @@ func (f *Feed) learnBookmark(ctx context.Context) error {
 	} {
 		query.Set(name, value)
 	}
-	resp, err := f.Client.GetAs(ctx, client.MimeOf(f.Encoding), "probe", f.GVR, path, query)
+	resp, err := f.Client.GetAs(ctx, client.AcceptOf(f.Encoding), "probe", f.GVR, path, query)
 	if apierrors.IsInvalid(err) {
 		return nil // upstream does not stream states, and only a streamed state shows the form
 	}

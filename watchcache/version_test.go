@@ -1,0 +1,60 @@
+package watchcache_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// While the log has an object's version, Version finds it, whatever came later.
+func TestVersions(t *testing.T) {
+	c, _ := cachetest.Roomy(t)
+	of := c.Resource()
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(uint64(seed), 0))
+	rv := c.Stats().Newest
+	type version struct {
+		key string
+		rv  uint64
+	}
+	written, gone, latest := map[version]*object.Object{}, map[version]*object.Object{}, map[string]*object.Object{}
+	for range 500 {
+		rv++
+		o, err := of.ParseObject(fmt.Appendf(nil, `{"metadata":{"name":"c-%d","namespace":"a","uid":"u","resourceVersion":"%d"}}`, r.IntN(10), rv))
+		if err != nil {
+			t.Fatal(err)
+		}
+		was := latest[o.Key()]
+		change := watchcache.Change{Object: o, Deleted: was != nil && r.IntN(3) == 0}
+		if err := c.Apply([]watchcache.Change{change}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		at := version{o.Key(), rv}
+		if change.Deleted {
+			gone[at], latest[o.Key()] = o, nil
+		} else {
+			written[at], gone[at], latest[o.Key()] = o, was, o
+		}
+	}
+	for at, want := range written {
+		if got := c.Version(at.key, at.rv, false); got != want {
+			t.Errorf("%v: %v instead of %v", at, got, want)
+		}
+	}
+	for at, want := range gone {
+		if got := c.Version(at.key, at.rv, true); got != want {
+			t.Errorf("%v, gone: %v instead of %v", at, got, want)
+		}
+	}
+	for i := range 20 {
+		if got := c.Version(fmt.Sprint("a/none-", i), rv-uint64(i), i%2 == 0); got != nil {
+			t.Errorf("%v was never written", got)
+		}
+	}
+}
