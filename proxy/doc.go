@@ -11,6 +11,8 @@
 //	listen/      a listener, HTTP/1.1, the pump that writes its watches
 //	h2/          HTTP/2: frames, streams, and a pump for each connection's watches
 //	read/        what a read asks for, and its answer from a cache
+//	table/       the rows of Tables: upstream's cells, with ages of now
+//	query/       the parameters of a read
 //	derived/     bytes that are made once for each page of the cache
 //	watch/       an open watch
 //	forward/     forwarding, shared answers, tunnels

@@ -87,7 +87,7 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	s.limits.metrics, s.limits.limits = metrics, func() exchange.Limits { return s.options.Load().Limits }
 	s.sharing = &forward.Sharing{Send: s.forward, Workspace: s.workspace, Serving: s.ctx, Shared: metrics.Shared.Inc}
 	s.reader = read.New(read.Config{
-		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.readSlots, Limits: &s.limits,
+		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.readSlots, Limits: &s.limits, Log: log,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
 	})
 	s.listening = s.listen(s)

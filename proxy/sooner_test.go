@@ -199,7 +199,7 @@ func TestGetsJoinInTheirForm(t *testing.T) {
 		{object.JSON, anyJSON, "cache"},
 		{object.JSON, protobuf + "," + anyJSON, "upstream"},
 		{object.Protobuf, anyJSON, "upstream"},
-		{object.JSON, "application/json;as=Table;g=meta.k8s.io;v=v1," + anyJSON, "upstream"},
+		{object.JSON, "application/json;as=Table;g=meta.k8s.io;v=v1," + anyJSON, "upstream"}, // there are no rows
 	} {
 		feed, _, get := rival(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("From", "upstream") }, test.joins)
 		for _, late := range []bool{false, true} {

@@ -65,6 +65,7 @@
 //	pump's queue                  watch          events           one entry a watch                       none
 //	cursors' indexes              watch          clients          open watches                            none
 //	unwritable caches             cache          upstream         one weak entry a cache                  with the cache
+//	rules of Tables               cache          upstream         one for each weak entry of a cache      with the cache
 //
 // Feeds:
 //

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 	"weak"
 
 	"github.com/dgraph-io/ristretto/v2"
@@ -58,6 +59,7 @@ type Store struct {
 // Piece is a run of list items in some form, compressed or not, or what a selector selects.
 type Piece struct {
 	key      derivedKey
+	until    time.Time // when its ages change; zero if they never do
 	Plain    []byte
 	Segment  *wire.Segment
 	selected map[uint64]uint64 // see Selection
@@ -119,6 +121,7 @@ func (d *Store) Cost() int64 { return d.kept.MaxCost() - d.kept.RemainingCost() 
 // because pieces must not keep pages alive.
 type derivedKey struct {
 	page, behind spanKey
+	rows         uint64
 	form         FormID
 	gzip, object bool
 	first        bool
@@ -146,12 +149,12 @@ func keyOf(s tree.Span) spanKey {
 
 // slot returns the store's key for a piece: a hash of its derivedKey without the version.
 func (d *Store) slot(key derivedKey) uint64 {
-	key.page.page, key.behind.page = 0, 0
+	key.page.page, key.behind.page, key.rows = 0, 0, 0
 	return maphash.Comparable(d.seed, key)
 }
 
-// version grows when a page replaces another.
-func (k derivedKey) version() uint64 { return k.page.page + k.behind.page }
+// version grows when a page replaces another, or the cache of a Table's rows.
+func (k derivedKey) version() uint64 { return k.page.page + k.behind.page + k.rows }
 
 // Variant says what is made from a span of a page.
 type Variant struct {
@@ -160,6 +163,10 @@ type Variant struct {
 	Gzip   bool
 	First  bool // the span begins a list, so there is no separator before it
 	Object bool // a whole body, not an item
+	// Rows is the number of the cache with a Table's rows; later caches have higher ones. Lasts
+	// returns until when the ages in the rows just produced stay the same.
+	Rows  uint64
+	Lasts func() time.Time
 }
 
 // FormID names a form of list items.
@@ -172,6 +179,9 @@ const (
 	// PartialJSONForm and PartialProtobufForm are metadata only.
 	PartialJSONForm
 	PartialProtobufForm
+	// TableForm is a Table's rows. Those with more or less than the metadata of their objects have
+	// the next numbers (see wire.Include).
+	TableForm
 )
 
 // Get returns a piece, and makes it if necessary. If several readers want the same piece, one of
@@ -179,7 +189,7 @@ const (
 // before it. Each reader waits for its own turn first, through its meter. So no reader waits for
 // another reader's turn.
 func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (context, plain []byte, err error)) (*Piece, error) {
-	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, object: v.Object, first: v.First}
+	key := derivedKey{page: keyOf(s), behind: keyOf(v.Behind), form: v.Form, gzip: v.Gzip, object: v.Object, first: v.First, rows: v.Rows}
 	if p := d.lookup(key); p != nil {
 		d.hits.Inc()
 		return p, nil
@@ -202,6 +212,9 @@ func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (conte
 			return nil, err
 		}
 		p := &Piece{key: key}
+		if v.Lasts != nil {
+			p.until = v.Lasts()
+		}
 		if v.Gzip {
 			p.Segment = wire.NewSegment(context, plain)
 		} else {
@@ -218,14 +231,19 @@ func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (conte
 }
 
 func (d *Store) lookup(key derivedKey) *Piece {
-	if p, ok := d.kept.Get(d.slot(key)); ok && p.key == key {
+	if p, ok := d.kept.Get(d.slot(key)); ok && p.key == key && p.lasts() {
 		return p
 	}
-	if p, ok := d.Shared.Load(key); ok {
-		return p.(weak.Pointer[Piece]).Value()
+	if shared, ok := d.Shared.Load(key); ok {
+		if p := shared.(weak.Pointer[Piece]).Value(); p != nil && p.lasts() {
+			return p
+		}
 	}
 	return nil
 }
+
+// lasts tells whether the piece's ages are still the present ones.
+func (p *Piece) lasts() bool { return p.until.IsZero() || time.Now().Before(p.until) }
 
 // share lets other lists find a piece while a list holds it.
 func (d *Store) share(p *Piece) {

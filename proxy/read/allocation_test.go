@@ -38,7 +38,7 @@ func hotPaths(tb testing.TB) []hotPath {
 	zipped := *r
 	zipped.Request = &exchange.Request{Header: map[string][]string{"Accept-Encoding": {"gzip"}}}
 	paged := *r
-	paged.limit = 500
+	paged.Limit = 500
 	return []hotPath{
 		{"list of 10,000", 30, list(r)},
 		{"list of 10,000, gzip", 41, list(&zipped)},

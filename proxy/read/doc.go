@@ -16,9 +16,12 @@
 // are made for each request. Long lists are indented, and selected ones compressed, while they are
 // written. When a body of 30 MB was made in memory first, one copy of it blocked for up to 190 ms.
 //
-// Tables are forwarded, because their cells hold ages at the time of writing. Table watches do not
-// share upstream's, because two Table watches of one apiserver differ: column definitions belong to
-// the first event, but come with later events too, at random.
+// A Table needs two feeds, one of the objects and one of the rows that upstream made of them
+// (package table). Each row is looked up by its object's key and resourceVersion, so the feeds need
+// not be at the same resourceVersion. If the row is still on its way, the read waits for it for a
+// second, and then goes upstream. A watch of Tables therefore has a goroutine of its own, because
+// the pump must not wait. The rows of whole pages are kept as derived pieces until one of their ages
+// changes.
 //
 // # When upstream is lost
 //

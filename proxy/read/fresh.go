@@ -55,12 +55,12 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if r.joinsFreshRun() {
 		wait = joinWait
 	}
-	if r.timeout {
-		wait = min(wait, r.bound)
+	if r.Timeout {
+		wait = min(wait, r.Bound)
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	if r.rvGiven {
+	if r.RVGiven {
 		if snapshot, err := r.reached(ctx, streamLag); err == nil {
 			return snapshot, nil
 		}
@@ -68,7 +68,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 	if !r.feed.ServesConsistent() {
 		return watchcache.Snapshot{}, Beyond
 	}
-	if !r.rvGiven {
+	if !r.RVGiven {
 		if snapshot, age, ok := r.feed.Recent(); ok {
 			r.age = age
 			return snapshot, nil
@@ -88,16 +88,16 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 		}
 		return snapshot, Stale
 	}
-	if !r.rvGiven || snapshot.ResourceVersion() >= r.rv {
+	if !r.RVGiven || snapshot.ResourceVersion() >= r.RV {
 		return snapshot, nil
 	}
-	if r.timeout {
+	if r.Timeout {
 		return snapshot, Beyond // upstream words the error of a client's timeout
 	}
 	if later, err := r.reached(ctx, futureWait-time.Since(began)); err == nil {
 		return later, nil
 	}
-	return snapshot, &tooLargeError{r.rv, snapshot.ResourceVersion()}
+	return snapshot, &tooLargeError{r.RV, snapshot.ResourceVersion()}
 }
 
 // scope returns what upstream would have to read for a list of the most recent state. It is nil for
@@ -105,7 +105,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 // unless it costs upstream nothing. A read with a resourceVersion or a timeout has its own limit on
 // the wait.
 func (r *read) scope() *watchcache.Scope {
-	if r.kind() != wire.List || r.rvGiven || r.timeout {
+	if r.kind() != wire.List || r.RVGiven || r.Timeout {
 		return nil
 	}
 	snapshot, err := r.cache.Snapshot()
@@ -113,9 +113,9 @@ func (r *read) scope() *watchcache.Scope {
 		return nil
 	}
 	from, to := r.filter.KeyRange(r.resource)
-	s := &watchcache.Scope{Objects: snapshot.Count(from, to), Fields: r.fields != nil && !r.fields.Empty()}
-	if r.limit > 0 && !r.filter.Selective() {
-		s.Objects = int(min(int64(s.Objects), r.limit))
+	s := &watchcache.Scope{Objects: snapshot.Count(from, to), Fields: r.Fields != nil && !r.Fields.Empty()}
+	if r.Limit > 0 && !r.filter.Selective() {
+		s.Objects = int(min(int64(s.Objects), r.Limit))
 	}
 	return s
 }
@@ -124,7 +124,7 @@ func (r *read) scope() *watchcache.Scope {
 func (r *read) reached(ctx context.Context, wait time.Duration) (watchcache.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	return r.cache.WaitFresh(ctx, r.rv)
+	return r.cache.WaitFresh(ctx, r.RV)
 }
 
 // LostGrace is the time for which upstream may be lost without a warning, because a broken stream
@@ -147,4 +147,4 @@ func (rd *Reader) allowStale(r *read) error {
 }
 
 // mostRecent tells whether a read asks for the most recent state.
-func (r *read) mostRecent() bool { return !r.rvGiven && r.token == "" }
+func (r *read) mostRecent() bool { return !r.RVGiven && r.Token == "" }

@@ -32,12 +32,12 @@ func TestAllowStale(t *testing.T) {
 		"gone, within":     {away: time.Hour, options: Options{MaxStaleness: time.Hour}, says: "for 1h0m0s:"},
 		"gone too long":    {away: time.Hour + 1, options: Options{MaxStaleness: time.Hour}, fails: true},
 		"gone, is to fail": {away: time.Minute, options: Options{FailOnLoss: true}, fails: true},
-		"most recent":      {away: time.Minute, change: func(r *read) { r.rvGiven = false }, fails: true},
-		"a further page":   {away: time.Minute, change: func(r *read) { r.rvGiven, r.token = false, "x" }, says: "for 1m0s:"},
+		"most recent":      {away: time.Minute, change: func(r *read) { r.RVGiven = false }, fails: true},
+		"a further page":   {away: time.Minute, change: func(r *read) { r.RVGiven, r.Token = false, "x" }, says: "for 1m0s:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := pageOf(t, 1, 0)
-			r.rvGiven, r.feed, r.warnings = true, &lostFeed{away: c.away}, []string{"299 - \"deprecated\""}
+			r.RVGiven, r.feed, r.warnings = true, &lostFeed{away: c.away}, []string{"299 - \"deprecated\""}
 			if c.change != nil {
 				c.change(r)
 			}

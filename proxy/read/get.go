@@ -23,7 +23,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	if o == nil {
 		return r.fail(exchange.StatusOf(apierrors.NewNotFound(r.GVR.GroupResource(), r.Name))), nil
 	}
-	body, err := r.form.AppendObject(make([]byte, 0, len(o.Bytes())+128), o.Bytes())
+	body, err := r.form.AppendObject(make([]byte, 0, len(o.Bytes())+128), o)
 	switch {
 	case err != nil:
 		return nil, Beyond
@@ -44,7 +44,8 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 // compressedObject answers with a large object, which is compressed once.
 func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body []byte) (*exchange.Response, error) {
 	for span := range snapshot.Spans(key, key+"\x00") {
-		v := derived.Variant{Form: r.formID(), Gzip: true, Object: true}
+		v := r.variant(false)
+		v.Gzip, v.Object = true, true
 		p, err := r.derived.Get(&r.meter, span, v, func() (_, plain []byte, err error) { return nil, body, nil })
 		if err != nil {
 			return nil, Beyond

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -27,36 +28,36 @@ import (
 func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 	from, to := r.filter.KeyRange(r.resource)
 	switch {
-	case r.token != "":
+	case r.Token != "":
 		return r.continued(ctx, from, to)
-	case !r.rvGiven && r.match != "":
+	case !r.RVGiven && r.Match != "":
 		return nil, Beyond
-	case r.limit > 0 && r.rvGiven && r.rv == 0 && r.resource.NoWatchCache:
+	case r.Limit > 0 && r.RVGiven && r.RV == 0 && r.resource.NoWatchCache:
 		return nil, Beyond // upstream reads etcd, which handles limits differently
-	case r.rvGiven && r.rv == 0 && (r.match == "" || r.match == "NotOlderThan"):
-		r.limit = 0
+	case r.RVGiven && r.RV == 0 && (r.Match == "" || r.Match == "NotOlderThan"):
+		r.Limit = 0
 		return r.notOlderThan(ctx, from, to)
-	case r.limit > 0 && (r.filter.Single() || r.pinned()):
+	case r.Limit > 0 && (r.filter.Single() && r.RVGiven || r.pinned()):
 		return nil, Beyond // upstream reads etcd, or cuts the page from one namespace
-	case r.match == "" && r.limit == 0, (r.match == "NotOlderThan" || !r.rvGiven) && !r.indexed():
+	case r.Match == "" && r.Limit == 0, r.Match == "NotOlderThan" || !r.RVGiven:
 		return r.notOlderThan(ctx, from, to)
-	case r.match == "Exact" && r.rv > 0 && !r.filter.Single(), r.match == "" && r.rv > 0:
+	case r.Match == "Exact" && r.RV > 0 && !r.filter.Single(), r.Match == "" && r.RV > 0:
 		if _, err := r.fresh(ctx); err != nil {
 			return nil, err
 		}
-		return r.exact(r.rv, from, to)
+		return r.exact(r.RV, from, to)
 	}
 	return nil, Beyond
 }
 
 // continued answers a page after the first.
 func (r *read) continued(ctx context.Context, from, to string) (*exchange.Response, error) {
-	if r.rvGiven || r.match != "" || r.filter.Single() {
+	if r.RVGiven || r.Match != "" || r.filter.Single() {
 		return nil, Beyond
 	}
-	start, rv, err := decodeToken(r.token)
+	start, rv, err := query.DecodeToken(r.Token)
 	if err != nil {
-		return nil, err
+		return nil, Beyond
 	}
 	from = max(from, r.prefix()+start)
 	if rv < 0 {
@@ -65,18 +66,20 @@ func (r *read) continued(ctx context.Context, from, to string) (*exchange.Respon
 	return r.exact(uint64(rv), from, to)
 }
 
-// indexed tells whether upstream cuts the page from an index. The continue token of such a page is
-// different.
-func (r *read) indexed() bool { return r.limit > 0 && r.fields != nil && !r.fields.Empty() }
+// indexed tells whether upstream cuts the page from an index. If such a page is full, its continue
+// token is different.
+func (r *read) indexed() bool {
+	return r.Fields != nil && !r.Fields.Empty() && r.Token == "" && (r.Match == "NotOlderThan" || !r.RVGiven)
+}
 
 // pinned tells whether the read lists all namespaces with a field selector that names one
 // namespace. Upstream cuts the first page from that namespace and writes a continue token relative
 // to the namespace.
 func (r *read) pinned() bool {
-	if r.fields == nil || r.Namespace != "" {
+	if r.Fields == nil || r.Namespace != "" {
 		return false
 	}
-	_, ok := r.fields.RequiresExactMatch("metadata.namespace")
+	_, ok := r.Fields.RequiresExactMatch("metadata.namespace")
 	return ok
 }
 
@@ -113,11 +116,14 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 	if r.meter.Failed() != nil {
 		return nil, r.meter.Failed()
 	}
-	if last != nil {
+	if last != nil && !r.filter.Single() {
 		// Upstream counts everything in the collection, selected or not.
 		_, end := r.resource.KeyRange(r.Namespace)
 		if rest := int64(snapshot.Count(last.Key()+"\x00", end)); rest > 0 {
-			meta.Continue = encodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache)
+			if r.indexed() {
+				return nil, Beyond
+			}
+			meta.Continue = query.EncodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache)
 			if !r.filter.Selective() {
 				meta.Remaining = &rest
 			}
@@ -128,7 +134,7 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 
 // collect selects the items of a page. It returns the last item if the limit ended the page.
 func (r *read) collect(snapshot watchcache.Snapshot, from, to string, items *listItems) *object.Object {
-	room := r.limit
+	room := r.Limit
 	if room == 0 {
 		room = math.MaxInt64
 	}

@@ -215,7 +215,7 @@ func (r *read) selectedRun(span tree.Span, first bool) (*derived.Piece, error) {
 }
 
 func (r *read) derivedRun(span tree.Span, first bool) (*derived.Piece, error) {
-	return r.derived.Get(&r.meter, span, derived.Variant{Form: r.formID(), First: first}, func() (_, plain []byte, err error) {
+	return r.derived.Get(&r.meter, span, r.variant(first), func() (_, plain []byte, err error) {
 		plain, err = r.itemsOf(span, first)
 		return nil, plain, err
 	})
@@ -233,7 +233,7 @@ func (r *read) itemsOf(span tree.Span, first bool) (dst []byte, err error) {
 		first = false
 		if r.form.Kept() {
 			dst = append(dst, o.Item()...)
-		} else if dst, err = r.form.AppendItem(dst, o.Bytes()); err != nil {
+		} else if dst, err = r.form.AppendItem(dst, o); err != nil {
 			return nil, err
 		}
 	}
@@ -241,10 +241,15 @@ func (r *read) itemsOf(span tree.Span, first bool) (dst []byte, err error) {
 }
 
 // endOf returns the end of a span's items, to which the next segment may refer. It goes back to the
-// span's start at most, because the items before the span differ from list to list.
+// span's start at most, because the items before the span differ from list to list. In a Table it
+// goes back to the last age, which may have changed since the span was compressed.
 func (r *read) endOf(span tree.Span) (end []byte, err error) {
 	if span.Page == nil {
 		return nil, nil
+	}
+	if r.rows != nil {
+		end, err = r.itemsOf(tree.Span{Page: span.Page, Lo: span.Hi - 1, Hi: span.Hi}, true)
+		return end[min(r.rows.AgesEnd(), len(end)):], err
 	}
 	for lo := span.Hi - 1; ; lo-- {
 		last := tree.Span{Page: span.Page, Lo: lo, Hi: span.Hi}
@@ -257,8 +262,19 @@ func (r *read) endOf(span tree.Span) (end []byte, err error) {
 	}
 }
 
+// variant is what is made from a span of a list.
+func (r *read) variant(first bool) derived.Variant {
+	v := derived.Variant{Form: r.formID(), First: first}
+	if r.rows != nil {
+		v.Rows, v.Lasts = r.rows.Rules.ID, r.rows.Lasts
+	}
+	return v
+}
+
 func (r *read) formID() derived.FormID {
 	switch {
+	case r.rows != nil:
+		return derived.TableForm + derived.FormID(r.Include)
 	case r.form.Kept():
 		return derived.KeptForm
 	case r.choice.Encoding == wire.Protobuf:
@@ -272,7 +288,8 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 	segments, shares := make([]*wire.Segment, 0, len(items.spans)+2), make([]*derived.Piece, 0, len(items.spans))
 	segments = append(segments, wire.StoredSegment(body.Head))
 	for i, span := range items.spans {
-		v := derived.Variant{Form: r.formID(), Gzip: true, First: i == 0}
+		v := r.variant(i == 0)
+		v.Gzip = true
 		if i > 0 {
 			v.Behind = items.spans[i-1]
 		}

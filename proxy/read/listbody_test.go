@@ -48,10 +48,10 @@ func TestCompressedListsAreThePlainOnes(t *testing.T) {
 		}
 		r.choice = wire.Choice{Partial: step%2 == 0}
 		r.form = wire.NewForm(r.choice, configMaps)
-		r.limit = []int64{0, 2000 + random.Int64N(1000)}[random.IntN(2)]
-		plain.choice, plain.form, plain.limit = r.choice, r.form, r.limit
+		r.Limit = []int64{0, 2000 + random.Int64N(1000)}[random.IntN(2)]
+		plain.choice, plain.form, plain.Limit = r.choice, r.form, r.Limit
 		from := fmt.Sprintf("a/c-%06d", random.IntN(200))
-		if r.limit == 0 && random.IntN(2) == 0 {
+		if r.Limit == 0 && random.IntN(2) == 0 {
 			from = "a/"
 		}
 		want := bodyOf(t, &plain, snapshot, from)
@@ -67,7 +67,7 @@ func TestCompressedListsAreThePlainOnes(t *testing.T) {
 			}
 		}
 		if !bytes.Equal(got, want) {
-			t.Fatalf("step %d, from %s, limit %d: %d bytes differ from %d", step, from, r.limit, len(got), len(want))
+			t.Fatalf("step %d, from %s, limit %d: %d bytes differ from %d", step, from, r.Limit, len(got), len(want))
 		}
 	}
 	if compressed < 100 {

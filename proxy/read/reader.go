@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -16,6 +17,8 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/query"
+	"github.com/watchproxy/watchproxy/proxy/table"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
@@ -92,6 +95,7 @@ type Reader struct {
 	// unwritable holds weak pointers to caches with metadata that package wire cannot convert.
 	// Metadata watches of these caches are forwarded.
 	unwritable sync.Map
+	tables     table.Registry
 }
 
 // Config has the parts of a Reader.
@@ -102,25 +106,27 @@ type Config struct {
 	Slots     *fair.Queue // for expensive reads
 	Options   func() Options
 	Limits    Limiter
+	Log       *zap.Logger
 	// Draining ends when the server begins to drain. Each watch ends DrainShare later.
 	Draining   context.Context //nolint:containedctx // it is the server's
 	DrainShare func() time.Duration
 }
 
 // New returns a Reader.
-func New(c Config) *Reader { return &Reader{Config: c} }
+func New(c Config) *Reader { return &Reader{Config: c, tables: table.Registry{Log: c.Log}} }
 
 // read is a get, list or watch that the cache may answer.
 type read struct {
 	*exchange.Request
 	exchange.Route
-	params
+	query.Params
 	feed     Feed
 	cache    *watchcache.Cache
 	resource *object.Resource
 	filter   *filter.Filter
 	choice   wire.Choice
 	form     wire.Form
+	rows     *table.Rows // of a Table
 	derived  *derived.Store
 	// workspace holds what is made for this read alone.
 	workspace *fair.Workspace
@@ -154,8 +160,8 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	if !rd.cacheable(r.Request, r.Route) {
 		return nil, Beyond
 	}
-	if r.params, err = parseParams(r.Query); err != nil {
-		return nil, err
+	if r.Params, err = query.Parse(r.Query); err != nil {
+		return nil, Beyond
 	}
 	choices := wire.Negotiate(r.Header.Get("Accept"), r.kind(), r.Pretty())
 	if !r.answerable() || r.joinsFreshRun() && !rd.mayJoin(r, choices) {
@@ -202,7 +208,7 @@ func (r *read) kind() wire.Read {
 	switch {
 	case r.Name != "":
 		return wire.Get
-	case r.watch:
+	case r.Watch:
 		return wire.Watch
 	}
 	return wire.List
@@ -212,17 +218,17 @@ func (r *read) kind() wire.Read {
 func (r *read) answerable() bool {
 	switch {
 	case r.Name != "":
-		return r.match == "" && r.initialEvents == nil
-	case r.watch:
+		return r.Match == "" && r.InitialEvents == nil
+	case r.Watch:
 		return r.watchable()
 	default:
-		return r.initialEvents == nil
+		return r.InitialEvents == nil
 	}
 }
 
 // joinsFreshRun tells whether the read is a get of the most recent state. The cache answers such a
 // get if this costs upstream nothing.
-func (r *read) joinsFreshRun() bool { return r.Name != "" && !r.rvGiven }
+func (r *read) joinsFreshRun() bool { return r.Name != "" && !r.RVGiven }
 
 // mayJoin tells whether the get costs upstream nothing.
 func (rd *Reader) mayJoin(r *read, choices []wire.Choice) bool {
@@ -252,12 +258,17 @@ func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) erro
 	return Beyond
 }
 
-// openFeed opens the feed in a choice's encoding. Protobuf is served in upstream's own bytes.
+// openFeed opens the feed in a choice's encoding, and for a Table also the feed of the rows. Protobuf is served in upstream's own bytes.
 // Custom resources have no protobuf feed, but their metadata can be written in protobuf.
 func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, rd.Options().SyncTimeout)
 	defer cancel()
-	if r.choice.Encoding == wire.Protobuf {
+	switch {
+	case r.choice.Table:
+		return rd.openTable(ctx, r)
+	case r.IncludeGiven:
+		return Beyond
+	case r.choice.Encoding == wire.Protobuf:
 		r.feed, err = rd.Feeds.Open(ctx, r.GVR, object.Protobuf, r.since())
 		if !r.choice.Partial || !errors.Is(err, object.ErrNoEncoding) {
 			return err
@@ -280,7 +291,7 @@ func (r *read) since() uint64 {
 	if r.kind() != wire.Watch || r.withState() {
 		return 0
 	}
-	return r.rv
+	return r.RV
 }
 
 // prepare compiles the filter and the form.
@@ -298,13 +309,18 @@ func (r *read) prepare() (err error) {
 	if !r.resource.Namespaced {
 		namespace = ""
 	}
-	if r.filter, err = filter.New(r.resource, namespace, r.labels, r.fields); err != nil {
+	if r.filter, err = filter.New(r.resource, namespace, r.Labels, r.Fields); err != nil {
 		return Beyond
 	}
-	r.form = wire.NewForm(r.choice, wire.Kind{
+	kind := wire.Kind{
 		Kind: r.resource.Kind, ListKind: r.resource.ListKind, APIVersion: r.resource.APIVersion(), Sorted: r.resource.SelfDescribing,
 		Protobuf: r.resource.Encoding == object.Protobuf,
-	})
+	}
+	if r.rows != nil {
+		r.form = wire.NewTable(kind, r.Include, r.rows)
+	} else {
+		r.form = wire.NewForm(r.choice, kind)
+	}
 	return nil
 }
 

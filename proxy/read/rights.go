@@ -14,6 +14,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
@@ -25,12 +26,12 @@ type asked struct {
 	fields fields.Selector
 }
 
-func (r *read) asked() asked { return asked{r.Route, r.Path, r.labels, r.fields} }
+func (r *read) asked() asked { return asked{r.Route, r.Path, r.Labels, r.Fields} }
 
-// Attributes returns the attributes that the apiserver authorizes for a read with a query.
-func Attributes(rt exchange.Route, path, query string, u user.Info) (authorizer.Attributes, error) {
-	p, err := parseParams(query)
-	what := asked{rt, path, p.labels, p.fields}
+// Attributes returns the attributes that the apiserver authorizes for a read with parameters.
+func Attributes(rt exchange.Route, path, parameters string, u user.Info) (authorizer.Attributes, error) {
+	p, err := query.Parse(parameters)
+	what := asked{rt, path, p.Labels, p.Fields}
 	return what.attributes(u), err
 }
 

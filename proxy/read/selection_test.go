@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watchproxy/watchproxy/proxy/query"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/filter"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -111,13 +112,13 @@ func TestSelectionCost(t *testing.T) {
 }
 
 // selecting gives a read a selector, and counts what it selects.
-func selecting(tb testing.TB, r *read, query string) int {
+func selecting(tb testing.TB, r *read, parameters string) int {
 	tb.Helper()
-	p, err := parseParams(query)
+	p, err := query.Parse(parameters)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if r.filter, err = filter.New(r.resource, "a", p.labels, p.fields); err != nil {
+	if r.filter, err = filter.New(r.resource, "a", p.Labels, p.Fields); err != nil {
 		tb.Fatal(err)
 	}
 	snapshot, err := r.cache.Snapshot()
@@ -127,7 +128,7 @@ func selecting(tb testing.TB, r *read, query string) int {
 	n := 0
 	from, to := r.filter.KeyRange(r.resource)
 	for span := range r.spans(snapshot, from, to) {
-		if n += len(span.Objects()); p.limit > 0 && int64(n) >= p.limit {
+		if n += len(span.Objects()); p.Limit > 0 && int64(n) >= p.Limit {
 			break
 		}
 	}

@@ -34,29 +34,34 @@ const feedAgent = "watchproxy"
 //	N   false              NotOlderThan  changes after N
 //	N   true               NotOlderThan  a state not older than N, then changes
 func (r *read) watchable() bool {
-	if r.limit != 0 || r.token != "" {
+	if r.Limit != 0 || r.Token != "" {
 		return false
 	}
-	if r.initialEvents != nil {
-		return r.match == "NotOlderThan"
+	if r.InitialEvents != nil {
+		return r.Match == "NotOlderThan"
 	}
-	return r.match == ""
+	return r.Match == ""
 }
 
 // withState tells whether the watch begins with the current state.
 func (r *read) withState() bool {
-	if r.initialEvents != nil {
-		return *r.initialEvents
+	if r.InitialEvents != nil {
+		return *r.InitialEvents
 	}
-	return r.rv == 0
+	return r.RV == 0
 }
 
 func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error) {
-	if r.resource.NoWatchCache && r.rv >= math.MaxInt64 {
+	if r.resource.NoWatchCache && r.RV >= math.MaxInt64 {
 		return nil, Beyond // beyond etcd's revisions
 	}
-	if r.bookmarks && r.withState() && r.cache.Bookmark() == nil {
+	if r.Bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, Stale // the form of the final bookmark is not known yet
+	}
+	if r.rows != nil {
+		if err := r.watchRows(); err != nil {
+			return nil, err
+		}
 	}
 	if _, ok := rd.unwritable.Load(weak.Make(r.cache)); ok && r.choice.Partial {
 		return nil, Beyond
@@ -87,10 +92,19 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		return refusal, nil
 	}
 	p.Cache, p.Filter, p.Form, p.Choice = r.cache, r.filter, r.form, r.choice
-	p.Bookmarks, p.Lifetime = r.bookmarks, time.Duration(r.watchSeconds)*time.Second
+	p.Bookmarks, p.Lifetime = r.Bookmarks, time.Duration(r.WatchSeconds)*time.Second
 	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), done
 	cache := r.cache
 	p.Unwritable = func() { rd.noteUnwritable(cache) }
+	if r.rows != nil {
+		release, err := r.rows.Keep()
+		if err != nil {
+			p.Cursor.Close()
+			done()
+			return nil, Stale
+		}
+		p.Unwritable, p.Done = func() {}, func() { release(); done() }
+	}
 	if r.Identity != nil {
 		p.Review, p.Recheck = rd.reviewAgain(r), rd.Options().Recheck
 	}
@@ -112,9 +126,9 @@ func (rd *Reader) noteUnwritable(cache *watchcache.Cache) {
 // begin waits for the watch's first state and opens the cursor.
 func (r *read) begin(ctx context.Context) (p watch.Params, err error) {
 	state := r.withState()
-	if !state && r.rv != 0 {
-		p.Start = r.rv
-		p.Cursor, err = r.cache.Watch(r.filter, r.rv)
+	if !state && r.RV != 0 {
+		p.Start = r.RV
+		p.Cursor, err = r.cache.Watch(r.filter, r.RV)
 		return p, err
 	}
 	initial, err := r.fresh(ctx)

@@ -26,7 +26,7 @@ func TestWatchAcrossARelist(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r, _ := pageOf(t, 2, 0)
 			r.Header.Set("User-Agent", agent)
-			r.rv, r.watchSeconds = 3, 1
+			r.RV, r.WatchSeconds = 3, 1
 			rd := New(Config{Limits: unlimited{}, Draining: context.Background(), DrainShare: func() time.Duration { return 0 }})
 			resp, err := rd.watch(t.Context(), r)
 			if err != nil {

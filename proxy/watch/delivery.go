@@ -108,7 +108,7 @@ func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o *obj
 		return w.put(out, kind, o)
 	}
 	buf := out.Pending()
-	head, body, tail, ok := w.Form.SplitEvent(*buf, kind.String(), o.Bytes())
+	head, body, tail, ok := w.Form.SplitEvent(*buf, kind.String(), o)
 	if !ok {
 		return w.put(out, kind, o)
 	}
@@ -119,7 +119,7 @@ func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o *obj
 // put appends an event.
 func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o *object.Object) (err error) {
 	buf := out.Pending()
-	if *buf, err = w.Form.AppendEvent(*buf, kind.String(), o.Bytes()); err != nil {
+	if *buf, err = w.Form.AppendEvent(*buf, kind.String(), o); err != nil {
 		w.Unwritable() // the client comes back and watches upstream
 	}
 	return err

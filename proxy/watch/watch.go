@@ -101,9 +101,9 @@ func (w *Watch) Abandon() { w.Close() }
 // cheapCost is the highest cost of a filter that a pump evaluates (filter.Filter.Cost).
 const cheapCost = 32
 
-// Cheap tells whether a pump may evaluate the filter. All watches of the pump wait for the filter,
-// so clients must not decide how long it takes.
-func (w *Watch) Cheap() bool { return w.Filter.Cost() <= cheapCost }
+// Cheap tells whether a pump may work on the watch. All watches of the pump wait for the filter, so
+// clients must not decide how long it takes. A Table may have to wait for a row.
+func (w *Watch) Cheap() bool { return w.Filter.Cost() <= cheapCost && !w.Choice.Table }
 
 // Open writes the state that the watch begins with, if any. From then on the cursor wakes the watch
 // whenever there is something to do.

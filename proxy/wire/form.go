@@ -14,7 +14,7 @@ type Form interface {
 	// Kept tells whether a list contains the cached items unchanged. Otherwise AppendItem converts
 	// them.
 	Kept() bool
-	AppendItem(dst, object []byte) ([]byte, error)
+	AppendItem(dst []byte, o Object) ([]byte, error)
 	// AppendListHead and AppendListTail write a list without its items, whose length in bytes is
 	// given.
 	AppendListHead(dst []byte, m ListMeta, items int64) []byte
@@ -22,16 +22,23 @@ type Form interface {
 	// Separator stands between items.
 	Separator() string
 	// AppendObject writes the body of a get.
-	AppendObject(dst, object []byte) ([]byte, error)
+	AppendObject(dst []byte, o Object) ([]byte, error)
 	// AppendEvent writes a watch event. AppendBookmark writes an event of type BOOKMARK for an
 	// object of watchcache.Bookmark. AppendError writes an event of type ERROR.
-	AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error)
+	AppendEvent(dst []byte, eventType string, o Object) ([]byte, error)
 	// SplitEvent is AppendEvent without a copy of the object. The event is head, body and tail.
-	// Head begins with dst, and body is a part of object. Ok is false if the form changes the
+	// Head begins with dst, and body is a part of the object. Ok is false if the form changes the
 	// object's bytes.
-	SplitEvent(dst []byte, eventType string, object []byte) (head, body, tail []byte, ok bool)
+	SplitEvent(dst []byte, eventType string, o Object) (head, body, tail []byte, ok bool)
 	AppendBookmark(dst, object []byte) ([]byte, error)
 	AppendError(dst []byte, s *metav1.Status) []byte
+}
+
+// Object is a cached object: its key, its resourceVersion, and its bytes as the cache keeps them.
+type Object interface {
+	Key() string
+	ResourceVersion() uint64
+	Bytes() []byte
 }
 
 // Kind names the resource that a form writes.

@@ -60,7 +60,7 @@ func TestListForms(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	item := []byte(`{"metadata":{"resourceVersion":"9"},"spec":{}}`)
-	if got, want := string(noErr(t)(podForm.AppendEvent(nil, "ADDED", item))), `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"9"},"spec":{}}}`+"\n"; got != want {
+	if got, want := string(noErr(t)(podForm.AppendEvent(nil, "ADDED", bare(item)))), `{"type":"ADDED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"9"},"spec":{}}}`+"\n"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if !json.Valid(podForm.AppendError(nil, &metav1.Status{Code: 410})) {
@@ -69,9 +69,9 @@ func TestEvents(t *testing.T) {
 }
 
 func TestEventAllocations(t *testing.T) {
-	item := []byte(`{"metadata":{"resourceVersion":"9"},"spec":{}}`)
+	var item Object = bare(`{"metadata":{"resourceVersion":"9"},"spec":{}}`)
 	pod := samplePod()
-	message := noErr(t)(pod.Marshal())
+	var message Object = bare(noErr(t)(pod.Marshal()))
 	buf := make([]byte, 0, 4096)
 	for name, append := range map[string]func(){
 		"JSON":                 func() { buf, _ = podForm.AppendEvent(buf[:0], "MODIFIED", item) },
@@ -158,17 +158,17 @@ func TestProtobuf(t *testing.T) {
 		} {
 			var items []byte
 			for range size {
-				items = noErr(t)(tc.form.AppendItem(items, tc.kept))
+				items = noErr(t)(tc.form.AppendItem(items, bare(tc.kept)))
 			}
 			n := int64(len(items))
 			list := tc.form.AppendListTail(append(tc.form.AppendListHead(nil, ours, n), items...), ours, n)
 			if !bytes.Equal(list, tc.list) {
 				t.Errorf("%s, %d items: list\n%q instead of\n%q", name, size, list, tc.list)
 			}
-			if got := noErr(t)(tc.form.AppendObject(nil, tc.kept)); !bytes.Equal(got, tc.one) {
+			if got := noErr(t)(tc.form.AppendObject(nil, bare(tc.kept))); !bytes.Equal(got, tc.one) {
 				t.Errorf("%s: object\n%q instead of\n%q", name, got, tc.one)
 			}
-			if got, want := noErr(t)(tc.form.AppendEvent(nil, "MODIFIED", tc.kept)), framed(t, "MODIFIED", tc.one); !bytes.Equal(got, want) {
+			if got, want := noErr(t)(tc.form.AppendEvent(nil, "MODIFIED", bare(tc.kept))), framed(t, "MODIFIED", tc.one); !bytes.Equal(got, want) {
 				t.Errorf("%s: event\n%q instead of\n%q", name, got, want)
 			}
 			status := metav1.Status{Status: "Failure", Code: 410}
@@ -187,7 +187,7 @@ func TestMetadataOfCustomResources(t *testing.T) {
 	const want = `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"w","namespace":"a","uid":"u","resourceVersion":"9","generation":1,` +
 		`"creationTimestamp":"2026-01-02T03:04:05Z","annotations":{"a":"\u003cb\u003e"},` +
 		`"managedFields":[{"manager":"m","operation":"Update","apiVersion":"e.c/v1","time":"2026-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{}}}]}}` + "\n"
-	if got := noErr(t)(NewForm(metaJSON, gadgetKind).AppendObject(nil, []byte(object))); string(got) != want {
+	if got := noErr(t)(NewForm(metaJSON, gadgetKind).AppendObject(nil, bare(object))); string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -196,12 +196,12 @@ func TestMetadataOfCustomResources(t *testing.T) {
 func TestUnknownMetadataIsNotForgotten(t *testing.T) {
 	const object = `{"apiVersion":"e.c/v1","kind":"G","metadata":{"name":"w","novelty":{"x":1},"resourceVersion":"9"}}`
 	for name, c := range map[string]Choice{"JSON": metaJSON, "protobuf": metaProto} {
-		if _, err := NewForm(c, gadgetKind).AppendItem(nil, []byte(object)); !errors.Is(err, ErrUnknownMetadata) {
+		if _, err := NewForm(c, gadgetKind).AppendItem(nil, bare(object)); !errors.Is(err, ErrUnknownMetadata) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	const pod = `{"metadata":{"name":"w","novelty":{"x":1},"resourceVersion":"9"},"spec":{}}`
-	got := noErr(t)(NewForm(metaJSON, podKind).AppendItem(nil, []byte(pod)))
+	got := noErr(t)(NewForm(metaJSON, podKind).AppendItem(nil, bare(pod)))
 	if !bytes.Contains(got, []byte(`"novelty":{"x":1}`)) {
 		t.Errorf("of a built-in object's metadata is left %s", got)
 	}
@@ -222,11 +222,11 @@ func FuzzPartial(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, object []byte) {
 		for _, form := range forms {
-			item, err := form.AppendItem(nil, object)
+			item, err := form.AppendItem(nil, bare(object))
 			if err != nil {
 				continue
 			}
-			if one, err := form.AppendObject(nil, object); err != nil || len(item) == 0 {
+			if one, err := form.AppendObject(nil, bare(object)); err != nil || len(item) == 0 {
 				t.Errorf("%q: an item, but no object: %v", one, err)
 			}
 		}

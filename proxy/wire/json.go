@@ -38,7 +38,9 @@ func newPlainJSON(k Kind) *jsonForm {
 
 func (j *jsonForm) Kept() bool { return true }
 
-func (j *jsonForm) AppendItem(dst, object []byte) ([]byte, error) { return append(dst, object...), nil }
+func (j *jsonForm) AppendItem(dst []byte, o Object) ([]byte, error) {
+	return append(dst, o.Bytes()...), nil
+}
 
 func (j *jsonForm) AppendListHead(dst []byte, m ListMeta, _ int64) []byte {
 	if j.Sorted {
@@ -51,6 +53,11 @@ func (j *jsonForm) AppendListHead(dst []byte, m ListMeta, _ int64) []byte {
 
 // appendTypedListHead begins a list of a Go type, up to the value of its items.
 func appendTypedListHead(dst []byte, kind, apiVersion string, m ListMeta) []byte {
+	return append(appendTypedHead(dst, kind, apiVersion, m), `,"items":`...)
+}
+
+// appendTypedHead begins a list of a Go type, up to its metadata.
+func appendTypedHead(dst []byte, kind, apiVersion string, m ListMeta) []byte {
 	dst = append(dst, `{"kind":"`...)
 	dst = append(dst, kind...)
 	dst = append(dst, `","apiVersion":"`...)
@@ -67,7 +74,7 @@ func appendTypedListHead(dst []byte, kind, apiVersion string, m ListMeta) []byte
 		dst = append(dst, `,"remainingItemCount":`...)
 		dst = strconv.AppendInt(dst, *m.Remaining, 10)
 	}
-	return append(dst, `},"items":`...)
+	return append(dst, '}')
 }
 
 func (j *jsonForm) AppendListTail(dst []byte, m ListMeta, _ int64) []byte {
@@ -88,8 +95,8 @@ func (j *jsonForm) AppendListTail(dst []byte, m ListMeta, _ int64) []byte {
 	return append(dst, "\"}}\n"...)
 }
 
-func (j *jsonForm) AppendObject(dst, object []byte) ([]byte, error) {
-	return append(j.appendSingle(dst, object), '\n'), nil
+func (j *jsonForm) AppendObject(dst []byte, o Object) ([]byte, error) {
+	return append(j.appendSingle(dst, o.Bytes()), '\n'), nil
 }
 
 // appendSingle writes a list item as a single object.
@@ -107,15 +114,15 @@ func (j *jsonForm) splitSingle(dst, item []byte) (head, rest []byte) {
 	return append(dst, j.typeMeta...), item[1:]
 }
 
-func (j *jsonForm) AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error) {
-	head, body, tail, _ := j.SplitEvent(dst, eventType, object)
+func (j *jsonForm) AppendEvent(dst []byte, eventType string, o Object) ([]byte, error) {
+	head, body, tail, _ := j.SplitEvent(dst, eventType, o)
 	return append(append(head, body...), tail...), nil
 }
 
 var eventTail = []byte("}\n")
 
-func (j *jsonForm) SplitEvent(dst []byte, eventType string, object []byte) (head, body, tail []byte, ok bool) {
-	head, body = j.splitSingle(appendEventHead(dst, eventType), object)
+func (j *jsonForm) SplitEvent(dst []byte, eventType string, o Object) (head, body, tail []byte, ok bool) {
+	head, body = j.splitSingle(appendEventHead(dst, eventType), o.Bytes())
 	return head, body, eventTail, true
 }
 

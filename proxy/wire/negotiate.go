@@ -23,6 +23,7 @@ const (
 type Choice struct {
 	Encoding Encoding
 	Partial  bool // metadata only: PartialObjectMetadata, in a list PartialObjectMetadataList
+	Table    bool // JSON only
 	Pretty   bool // indented; never for watches, JSON only
 }
 
@@ -49,7 +50,8 @@ var encodings = []struct {
 // the first choice is plain protobuf, further choices may follow. They are for resources without
 // protobuf, such as custom resources.
 //
-// It returns no choice if upstream has to answer: for Tables, refusals and in every case of doubt.
+// It returns no choice if upstream has to answer: for refusals, Tables in YAML and in every case of
+// doubt.
 func Negotiate(accept string, read Read, pretty bool) (choices []Choice) {
 	if accept == "" {
 		return []Choice{{Pretty: pretty && read != Watch}}
@@ -130,6 +132,9 @@ func convert(c Choice, as, group, version string, read Read) (Choice, verdict) {
 		return c, next
 	case as == "Table" && c.Encoding == Protobuf:
 		return c, next
+	case as == "Table" && version == metaVersion && c.Encoding == JSON:
+		c.Table = true
+		return c, take
 	case as != wanted, version != metaVersion, c.Encoding == YAML && read == Watch:
 		return c, upstream
 	}
@@ -149,7 +154,7 @@ func NegotiateError(accept string, pretty bool) Choice {
 				continue
 			}
 			c, verdict := choose(&clauses[i], e.encoding, Get)
-			if verdict == next || c.Partial || clauses[i].Params["as"] != "" || clauses[i].Params["sv"] != "" {
+			if verdict == next || c.Partial || c.Table || clauses[i].Params["as"] != "" || clauses[i].Params["sv"] != "" {
 				continue // a Status is not converted
 			}
 			c.Pretty = (c.Pretty || pretty) && c.Encoding == JSON

@@ -20,6 +20,7 @@ var (
 	metaJSON  = Choice{Partial: true}
 	metaProto = Choice{Encoding: Protobuf, Partial: true}
 	indented  = Choice{Pretty: true}
+	inTable   = Choice{Table: true}
 )
 
 // The differential suite compares with kube-apiserver. This test lists the cases.
@@ -38,7 +39,7 @@ func TestNegotiate(t *testing.T) {
 		{"application/json;q=0.5, application/yaml", Get, []Choice{inYAML}},
 		{protobuf, List, []Choice{inProto}},
 		{protobuf + ",application/json", List, []Choice{inProto, plain}},
-		{protobuf + ",application/json;q=0.5," + table, List, []Choice{inProto}},
+		{protobuf + ",application/json;q=0.5," + table, List, []Choice{inProto, inTable}},
 		{protobuf + ";stream=watch", Watch, []Choice{inProto}},
 		{protobuf + ";stream=other,application/json", Watch, []Choice{plain}},
 		{protobuf + partialList + ",application/json" + partialList + ",application/json", List, []Choice{metaProto}},
@@ -50,8 +51,11 @@ func TestNegotiate(t *testing.T) {
 		{"application/json;as=PartialObjectMetadataList;v=v2;g=meta.k8s.io,application/json", List, []Choice{plain}},
 		{"application/json;as=Nonsense;v=v1;g=meta.k8s.io,application/json", List, []Choice{plain}},
 		{"application/json;v=v1,application/yaml", Get, []Choice{inYAML}},
-		{table, List, nil},
-		{table + ",application/json", List, nil},
+		{table, List, []Choice{inTable}},
+		{table + ",application/json", Watch, []Choice{inTable}},
+		{table + ";pretty=1", Get, []Choice{{Table: true, Pretty: true}}},
+		{"application/yaml;as=Table;v=v1;g=meta.k8s.io", List, nil},
+		{"application/json;as=Table;v=v1beta1;g=meta.k8s.io", List, nil},
 		{protobuf + ";as=Table;v=v1;g=meta.k8s.io,application/json", List, []Choice{plain}},
 		{"application/json;pretty=1", List, []Choice{indented}},
 		{"application/json;pretty=1", Watch, []Choice{plain}},

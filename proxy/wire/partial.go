@@ -99,8 +99,8 @@ type partialJSON struct {
 
 func (p *partialJSON) Kept() bool { return false }
 
-func (p *partialJSON) AppendItem(dst, object []byte) ([]byte, error) {
-	meta, err := p.metadata(object)
+func (p *partialJSON) AppendItem(dst []byte, o Object) ([]byte, error) {
+	meta, err := p.metadata(o.Bytes())
 	if err != nil {
 		return dst, err
 	}
@@ -124,26 +124,26 @@ func (p *partialJSON) AppendListTail(dst []byte, _ ListMeta, items int64) []byte
 	return append(dst, "}\n"...)
 }
 
-func (p *partialJSON) AppendObject(dst, object []byte) ([]byte, error) {
-	dst, err := p.AppendItem(dst, object)
+func (p *partialJSON) AppendObject(dst []byte, o Object) ([]byte, error) {
+	dst, err := p.AppendItem(dst, o)
 	return append(dst, '\n'), err
 }
 
-func (p *partialJSON) AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error) {
+func (p *partialJSON) AppendEvent(dst []byte, eventType string, o Object) ([]byte, error) {
 	begin := len(dst)
-	dst, err := p.AppendItem(appendEventHead(dst, eventType), object)
+	dst, err := p.AppendItem(appendEventHead(dst, eventType), o)
 	if err != nil {
 		return dst[:begin], err
 	}
 	return append(dst, eventTail...), nil
 }
 
-func (*partialJSON) SplitEvent(dst []byte, _ string, _ []byte) (head, body, tail []byte, ok bool) {
+func (*partialJSON) SplitEvent(dst []byte, _ string, _ Object) (head, body, tail []byte, ok bool) {
 	return dst, nil, nil, false
 }
 
 func (p *partialJSON) AppendBookmark(dst, object []byte) ([]byte, error) {
-	return p.AppendEvent(dst, "BOOKMARK", object)
+	return p.AppendEvent(dst, "BOOKMARK", bare(object))
 }
 
 // partialProtobuf writes PartialObjectMetadata in protobuf.
@@ -158,34 +158,34 @@ func newPartialProtobuf(metadata func([]byte) ([]byte, error)) *partialProtobuf 
 
 func (p *partialProtobuf) Kept() bool { return false }
 
-func (p *partialProtobuf) AppendItem(dst, object []byte) ([]byte, error) {
-	partial, err := p.metadata(object)
+func (p *partialProtobuf) AppendItem(dst []byte, o Object) ([]byte, error) {
+	partial, err := p.metadata(o.Bytes())
 	if err != nil {
 		return dst, err
 	}
 	return appendProtoItem(dst, partial), nil
 }
 
-func (p *partialProtobuf) AppendObject(dst, object []byte) ([]byte, error) {
-	partial, err := p.metadata(object)
+func (p *partialProtobuf) AppendObject(dst []byte, o Object) ([]byte, error) {
+	partial, err := p.metadata(o.Bytes())
 	if err != nil {
 		return dst, err
 	}
-	return p.protoForm.AppendObject(dst, partial)
+	return p.object.append(dst, partial), nil
 }
 
-func (p *partialProtobuf) AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error) {
-	partial, err := p.metadata(object)
+func (p *partialProtobuf) AppendEvent(dst []byte, eventType string, o Object) ([]byte, error) {
+	partial, err := p.metadata(o.Bytes())
 	if err != nil {
 		return dst, err
 	}
-	return p.protoForm.AppendEvent(dst, eventType, partial)
+	return p.object.appendFrame(dst, eventType, partial), nil
 }
 
-func (*partialProtobuf) SplitEvent(dst []byte, _ string, _ []byte) (head, body, tail []byte, ok bool) {
+func (*partialProtobuf) SplitEvent(dst []byte, _ string, _ Object) (head, body, tail []byte, ok bool) {
 	return dst, nil, nil, false
 }
 
 func (p *partialProtobuf) AppendBookmark(dst, object []byte) ([]byte, error) {
-	return p.AppendEvent(dst, "BOOKMARK", object)
+	return p.AppendEvent(dst, "BOOKMARK", bare(object))
 }

@@ -94,8 +94,8 @@ func (p *protoForm) StreamType() string  { return mimeProtobufStream }
 func (p *protoForm) Kept() bool          { return true }
 func (p *protoForm) Separator() string   { return "" }
 
-func (p *protoForm) AppendItem(dst, object []byte) ([]byte, error) {
-	return appendProtoItem(dst, object), nil
+func (p *protoForm) AppendItem(dst []byte, o Object) ([]byte, error) {
+	return appendProtoItem(dst, o.Bytes()), nil
 }
 
 func (p *protoForm) AppendListHead(dst []byte, m ListMeta, items int64) []byte {
@@ -106,15 +106,16 @@ func (p *protoForm) AppendListTail(dst []byte, _ ListMeta, _ int64) []byte {
 	return append(dst, p.list.tail...)
 }
 
-func (p *protoForm) AppendObject(dst, object []byte) ([]byte, error) {
-	return p.object.append(dst, object), nil
+func (p *protoForm) AppendObject(dst []byte, o Object) ([]byte, error) {
+	return p.object.append(dst, o.Bytes()), nil
 }
 
-func (p *protoForm) AppendEvent(dst []byte, eventType string, object []byte) ([]byte, error) {
-	return p.object.appendFrame(dst, eventType, object), nil
+func (p *protoForm) AppendEvent(dst []byte, eventType string, o Object) ([]byte, error) {
+	return p.object.appendFrame(dst, eventType, o.Bytes()), nil
 }
 
-func (p *protoForm) SplitEvent(dst []byte, eventType string, object []byte) (head, body, tail []byte, ok bool) {
+func (p *protoForm) SplitEvent(dst []byte, eventType string, o Object) (head, body, tail []byte, ok bool) {
+	object := o.Bytes()
 	return p.object.appendFrameHead(dst, eventType, object), object, p.object.tail, true
 }
 

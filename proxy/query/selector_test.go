@@ -1,4 +1,4 @@
-package read
+package query
 
 import (
 	"errors"
@@ -26,7 +26,7 @@ func TestLongSelectorsAreForwarded(t *testing.T) {
 		"labelSelector=" + values:                 true,
 		"fieldSelector=" + fields:                 true,
 	} {
-		if _, err := parseParams(query); errors.Is(err, Beyond) != forwarded {
+		if _, err := Parse(query); errors.Is(err, ErrDoubtful) != forwarded {
 			t.Errorf("%.30s… of %d bytes: %v", query, len(query), err)
 		}
 	}

@@ -1,4 +1,4 @@
-package read
+package query
 
 import (
 	"errors"
@@ -12,38 +12,38 @@ func TestDoubtfulParametersAreForwarded(t *testing.T) {
 		"labelSelector=a=b=c", "labelSelector=(", "fieldSelector=a",
 		"export=true", "shardSelector=a", "somethingNew=1", "%zz",
 	} {
-		if _, err := parseParams(query); !errors.Is(err, Beyond) {
+		if _, err := Parse(query); !errors.Is(err, ErrDoubtful) {
 			t.Errorf("%q: %v, want it forwarded", query, err)
 		}
 	}
 }
 
 func TestFirstOfRepeatedParametersCounts(t *testing.T) {
-	p, err := parseParams("resourceVersion=5&resourceVersion=x&limit=3&limit=4&watch=false&watch=true")
-	if err != nil || p.rv != 5 || p.limit != 3 || p.watch {
+	p, err := Parse("resourceVersion=5&resourceVersion=x&limit=3&limit=4&watch=false&watch=true")
+	if err != nil || p.RV != 5 || p.Limit != 3 || p.Watch {
 		t.Errorf("got %+v, %v", p, err)
 	}
 }
 
 func TestContinueToken(t *testing.T) {
-	start, rv, err := decodeToken(encodeToken("ns/name", 42, false))
+	start, rv, err := DecodeToken(EncodeToken("ns/name", 42, false))
 	if err != nil || start != "ns/name\x00" || rv != 42 {
 		t.Errorf("got %q, %d, %v", start, rv, err)
 	}
 	// A token of kube-apiserver 1.36's cache for a list of one configmap.
 	const theirs = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MjQ0LCJzdGFydCI6Ii9kZWZhdWx0L2FcdTAwMDAifQ"
-	if got := encodeToken("default/a", 244, false); got != theirs {
+	if got := EncodeToken("default/a", 244, false); got != theirs {
 		t.Errorf("got %s, upstream %s", got, theirs)
 	}
 }
 
-// No token makes decodeToken panic, and an accepted token stays inside the prefix.
+// No token makes DecodeToken panic, and an accepted token stays inside the prefix.
 func FuzzDecodeToken(f *testing.F) {
-	f.Add(encodeToken("ns/name", 42, false))
+	f.Add(EncodeToken("ns/name", 42, false))
 	f.Add("eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoiYVx1MDAwMCJ9")
 	f.Add("!")
 	f.Fuzz(func(t *testing.T, token string) {
-		start, rv, err := decodeToken(token)
+		start, rv, err := DecodeToken(token)
 		if err != nil {
 			return
 		}

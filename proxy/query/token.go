@@ -1,4 +1,4 @@
-package read
+package query
 
 import (
 	"encoding/base64"
@@ -20,10 +20,10 @@ type continueToken struct {
 
 const tokenVersion = "meta.k8s.io/v1"
 
-// encodeToken makes the token of the page after an object, in the form of the apiserver's cache.
+// EncodeToken makes the token of the page after an object, in the form of the apiserver's cache.
 // For a resource without that cache, it uses the form of etcd. The last key is relative to the
 // listed prefix.
-func encodeToken(last string, rv uint64, etcd bool) string {
+func EncodeToken(last string, rv uint64, etcd bool) string {
 	start := "/" + last + "\x00"
 	if etcd {
 		start = start[1:]
@@ -35,21 +35,21 @@ func encodeToken(last string, rv uint64, etcd bool) string {
 	return base64.RawURLEncoding.EncodeToString(data)
 }
 
-// decodeToken returns the start of a page, relative to the listed prefix, and its resourceVersion.
+// DecodeToken returns the start of a page, relative to the listed prefix, and its resourceVersion.
 // A negative resourceVersion asks for the most recent state. Malformed tokens are left to upstream.
-func decodeToken(token string) (start string, rv int64, err error) {
+func DecodeToken(token string) (start string, rv int64, err error) {
 	data, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
-		return "", 0, Beyond
+		return "", 0, ErrDoubtful
 	}
 	var t continueToken
 	if err := json.Unmarshal(data, &t); err != nil || t.APIVersion != tokenVersion || t.ResourceVersion == 0 || t.StartKey == "" {
-		return "", 0, Beyond
+		return "", 0, ErrDoubtful
 	}
 	// A key that is not a clean path could leave the listed prefix.
 	key := "/" + strings.TrimPrefix(t.StartKey, "/")
 	if path.Clean(key) != key {
-		return "", 0, Beyond
+		return "", 0, ErrDoubtful
 	}
 	return key[1:], t.ResourceVersion, nil
 }

@@ -1,0 +1,172 @@
+package table
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"reflect"
+	"regexp"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidwall/gjson"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/jsonpath"
+
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// Rules say which cells of a resource's rows are ages.
+type Rules struct {
+	columns []column
+	custom  bool // cells that are no dates are values of the object
+	// Sorted tells that upstream sorts the rows of a list in its own way.
+	Sorted bool
+	// ID is the number of the cache. Later caches have higher ones.
+	ID     uint64
+	broken atomic.Bool
+	log    *zap.Logger
+}
+
+// Usable tells whether all rows so far fitted their objects.
+func (r *Rules) Usable() bool { return !r.broken.Load() }
+
+// judge makes the rules unusable if a row does not fit its object.
+func (r *Rules) judge(err error) {
+	if err != nil && !r.broken.Swap(true) {
+		r.log.Warn("Tables of a resource are forwarded until its feed starts anew", zap.Error(err))
+	}
+}
+
+// column is the rule of a column. Without since, its cells do not change with time.
+type column struct {
+	name string
+	// since returns the timestamps that the column may show the age of. The first that explains a
+	// cell is the right one.
+	since func(object []byte) []time.Time
+	// fixed tells whether the cell of an object is a duration that does not grow; nil means never.
+	fixed func(object []byte) bool
+}
+
+// builtin are the rules of built-in resources by group, resource and column, except for the age of
+// the object, which almost all have.
+var builtin = map[schema.GroupResource]map[string]column{
+	{Resource: "pods"}: {"Restarts": {since: terminations}},
+	{Group: "batch", Resource: "jobs"}: {"Duration": {
+		since: path("status.startTime"), fixed: func(o []byte) bool { return gjson.GetBytes(o, "status.completionTime").Exists() },
+	}},
+	{Group: "batch", Resource: "cronjobs"}:                                 {"Last Schedule": {since: path("status.lastScheduleTime")}},
+	{Resource: "events"}:                                                   events,
+	{Group: "events.k8s.io", Resource: "events"}:                           events,
+	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: {"RequestedDuration": {fixed: always}},
+	{Group: "resource.k8s.io", Resource: "devicetaintrules"}:               {"TimeAdded": {since: path("spec.taint.timeAdded")}},
+	{Group: "resource.k8s.io", Resource: "resourcepoolstatusrequests"}:     {"Completed": {since: path(`status.conditions.#(type=="Complete").lastTransitionTime`)}},
+}
+
+// flowSchemas are listed in the order in which they are matched.
+var flowSchemas = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}
+
+// Both versions of events have the same cells and other names for the same timestamps.
+var events = map[string]column{
+	"Last Seen":  {since: path("series.lastObservedTime", "lastTimestamp", "deprecatedLastTimestamp", "firstTimestamp", "deprecatedFirstTimestamp", "eventTime")},
+	"First Seen": {since: path("firstTimestamp", "deprecatedFirstTimestamp", "eventTime")},
+}
+
+func always([]byte) bool { return true }
+
+// New returns the rules for the rows of a resource.
+func New(r *object.Resource) *Rules {
+	rules := &Rules{custom: r.SelfDescribing, log: zap.NewNop(), Sorted: r.GVR.GroupResource() == flowSchemas}
+	own := builtin[r.GVR.GroupResource()]
+	for i, definition := range gjson.ParseBytes(r.Columns.Definitions).Array() {
+		name := definition.Get("name").Str
+		c := column{name: name}
+		switch rule, known := own[name]; {
+		case r.SelfDescribing && definition.Get("type").Str == "date":
+			c.since = datePath(r.Columns.Paths, i)
+		case r.SelfDescribing:
+		case known:
+			c.since, c.fixed = rule.since, rule.fixed
+		case name == "Age":
+			c.since = path(created)
+		}
+		rules.columns = append(rules.columns, c)
+	}
+	return rules
+}
+
+const created = "metadata.creationTimestamp"
+
+// datePath is the rule of a custom resource's column. Without columns of its own, a custom resource
+// shows its age. If the definition is not known, there is no rule.
+func datePath(paths []string, column int) func([]byte) []time.Time {
+	switch i := column - 1; {
+	case len(paths) == 0 && column == 1:
+		return path(created)
+	case i < 0 || i >= len(paths):
+		return func([]byte) []time.Time { return nil }
+	case simple.MatchString(paths[i]):
+		return path(paths[i][1:])
+	default:
+		return evaluated(paths[i])
+	}
+}
+
+// simple is a JSONPath that gjson reads in the same way.
+var simple = regexp.MustCompile(`^(\.[A-Za-z_-]+)+$`)
+
+// path returns the first timestamp that an object has at one of several paths.
+func path(paths ...string) func([]byte) []time.Time {
+	return func(object []byte) []time.Time {
+		for _, p := range paths {
+			if t, ok := timestamp(gjson.GetBytes(object, p).Str); ok {
+				return []time.Time{t}
+			}
+		}
+		return nil
+	}
+}
+
+func timestamp(text string) (t time.Time, ok bool) {
+	t, err := time.Parse(time.RFC3339, text)
+	return t, err == nil && text != ""
+}
+
+// evaluated is path for any JSONPath, by the library that upstream uses.
+func evaluated(text string) func([]byte) []time.Time {
+	return func(object []byte) []time.Time {
+		p := jsonpath.New("column").AllowMissingKeys(true)
+		var decoded any
+		if p.Parse("{"+text+"}") != nil || json.Unmarshal(object, &decoded) != nil {
+			return nil
+		}
+		results, err := p.FindResults(decoded)
+		if err != nil || len(results) == 0 || len(results[0]) == 0 {
+			return nil
+		}
+		found, _ := reflect.TypeAssert[string](results[0][0])
+		if t, ok := timestamp(found); ok {
+			return []time.Time{t}
+		}
+		return nil
+	}
+}
+
+// terminations are the times at which a pod's containers last ended, the latest first.
+func terminations(pod []byte) (all []time.Time) {
+	for _, p := range []string{"status.containerStatuses", "status.initContainerStatuses"} {
+		gjson.GetBytes(pod, p).ForEach(func(_, status gjson.Result) bool {
+			if t, ok := timestamp(status.Get("lastState.terminated.finishedAt").Str); ok {
+				all = append(all, t)
+			}
+			return true
+		})
+	}
+	slices.SortFunc(all, func(a, b time.Time) int { return cmp.Compare(b.UnixNano(), a.UnixNano()) })
+	return all
+}
+
+// isValue tells whether an object has a text among its values. Such a cell is no age.
+func isValue(object []byte, quoted string) bool { return bytes.Contains(object, []byte(quoted)) }

@@ -1,0 +1,175 @@
+package wire
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+
+	"github.com/tidwall/gjson"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Include says what a Table's rows have of their objects.
+type Include uint8
+
+// The values of the parameter includeObject. Without the parameter, rows have the metadata.
+const (
+	IncludeMetadata Include = iota
+	IncludeObject
+	IncludeNone
+)
+
+// ParseInclude reads the parameter includeObject.
+func ParseInclude(value string) (i Include, ok bool) {
+	n := slices.Index([]string{IncludeMetadata: string(metav1.IncludeMetadata), IncludeObject: string(metav1.IncludeObject), IncludeNone: string(metav1.IncludeNone)}, value)
+	if value == "" {
+		return IncludeMetadata, true
+	}
+	return Include(max(n, 0)), n >= 0
+}
+
+// Rows has what upstream alone can make of a Table.
+type Rows interface {
+	// Columns are the column definitions.
+	Columns() []byte
+	// AppendRow appends an object's row without the object and the closing brace:
+	// {"cells":[…],"conditions":[…]. If gone is true, the object was deleted or left a selection.
+	AppendRow(dst []byte, o Object, gone bool) ([]byte, error)
+	// Metadata returns the metadata of the row that was appended last, as PartialObjectMetadata.
+	// made is what this package has made of the object.
+	Metadata(made []byte) ([]byte, error)
+	// AppendBookmarkRow does the same for the object of a bookmark.
+	AppendBookmarkRow(dst []byte) []byte
+}
+
+// tableForm writes Tables. It is made for one read, because the first event of a watch differs from
+// the others.
+type tableForm struct {
+	inJSON
+	rows    Rows
+	include Include
+	whole   Form
+	partial Form
+	defined bool // an event with the column definitions was written
+}
+
+// NewTable returns the form of a Table.
+func NewTable(k Kind, include Include, rows Rows) Form {
+	return &tableForm{rows: rows, include: include, whole: NewForm(Choice{}, k), partial: NewForm(Choice{Partial: true}, k)}
+}
+
+func (t *tableForm) Kept() bool { return false }
+
+func (t *tableForm) AppendItem(dst []byte, o Object) ([]byte, error) {
+	return t.appendRow(dst, o, false)
+}
+
+func (t *tableForm) appendRow(dst []byte, o Object, gone bool) ([]byte, error) {
+	dst, err := t.rows.AppendRow(dst, o, gone)
+	if err != nil {
+		return dst, err
+	}
+	dst = append(dst, `,"object":`...)
+	include := t.include
+	if include == IncludeNone && endsInitialEvents(gjson.GetBytes(o.Bytes(), "metadata")) {
+		include = IncludeMetadata
+	}
+	switch include {
+	case IncludeNone:
+		dst = append(dst, "null"...)
+	case IncludeMetadata:
+		begin := len(dst)
+		if dst, err = t.partial.AppendItem(dst, o); err == nil {
+			var metadata []byte
+			metadata, err = t.rows.Metadata(dst[begin:])
+			dst = append(dst[:begin], metadata...)
+		}
+	case IncludeObject:
+		dst, err = t.whole.AppendObject(dst, o)
+		dst = bytes.TrimSuffix(dst, []byte{'\n'})
+	}
+	return append(dst, '}'), err
+}
+
+func (t *tableForm) AppendListHead(dst []byte, m ListMeta, _ int64) []byte {
+	return t.appendHead(dst, m, t.rows.Columns())
+}
+
+// appendHead begins a Table, up to its rows.
+func (t *tableForm) appendHead(dst []byte, m ListMeta, columns []byte) []byte {
+	dst = appendTypedHead(dst, "Table", metaGroup+"/"+metaVersion, m)
+	dst = append(dst, `,"columnDefinitions":`...)
+	dst = append(dst, columns...)
+	return append(dst, `,"rows":[`...)
+}
+
+const tableTail = "]}"
+
+func (t *tableForm) AppendListTail(dst []byte, _ ListMeta, _ int64) []byte {
+	return append(dst, tableTail+"\n"...)
+}
+
+func (t *tableForm) AppendObject(dst []byte, o Object) ([]byte, error) {
+	dst, err := t.appendRow(t.appendHead(dst, ListMeta{ResourceVersion: o.ResourceVersion()}, t.rows.Columns()), o, false)
+	return append(dst, tableTail+"\n"...), err
+}
+
+func (t *tableForm) AppendEvent(dst []byte, eventType string, o Object) ([]byte, error) {
+	begin := len(dst)
+	dst = t.appendEventHead(dst, eventType, o.ResourceVersion())
+	dst, err := t.appendRow(dst, o, eventType == "DELETED")
+	if err != nil {
+		return dst[:begin], err
+	}
+	t.defined = true
+	return append(append(dst, tableTail...), eventTail...), nil
+}
+
+// appendEventHead begins a watch event. Only the first event of a watch has the column definitions.
+func (t *tableForm) appendEventHead(dst []byte, eventType string, rv uint64) []byte {
+	columns := []byte("null")
+	if !t.defined {
+		columns = t.rows.Columns()
+	}
+	return t.appendHead(appendEventHead(dst, eventType), ListMeta{ResourceVersion: rv}, columns)
+}
+
+func (*tableForm) SplitEvent(dst []byte, _ string, _ Object) (head, body, tail []byte, ok bool) {
+	return dst, nil, nil, false
+}
+
+// endsInitialEvents tells whether an object has the annotation of the bookmark that ends the initial
+// events. Upstream shows the metadata of all such objects, bookmarks or not.
+func endsInitialEvents(meta gjson.Result) bool {
+	return meta.Get(`annotations.k8s\.io/initial-events-end`).Str == "true"
+}
+
+func (t *tableForm) AppendBookmark(dst, object []byte) ([]byte, error) {
+	meta := gjson.GetBytes(object, "metadata")
+	rv, err := strconv.ParseUint(meta.Get("resourceVersion").Str, 10, 64)
+	if err != nil {
+		return dst, err
+	}
+	begin := len(dst)
+	dst = t.rows.AppendBookmarkRow(t.appendEventHead(dst, "BOOKMARK", rv))
+	dst = append(dst, `,"object":`...)
+	switch {
+	case t.include == IncludeObject:
+		dst = append(dst, object...)
+	case t.include == IncludeNone && !endsInitialEvents(meta):
+		dst = append(dst, "null"...)
+	default:
+		if dst, err = t.partial.AppendItem(dst, bare(object)); err != nil {
+			return dst[:begin], err
+		}
+	}
+	t.defined = true
+	return append(append(dst, "}"+tableTail...), eventTail...), nil
+}
+
+// bare is an object of which only the bytes are known.
+type bare []byte
+
+func (bare) Key() string             { return "" }
+func (bare) ResourceVersion() uint64 { return 0 }
+func (b bare) Bytes() []byte         { return b }
