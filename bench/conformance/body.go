@@ -12,6 +12,7 @@ import (
 	"mime"
 	"regexp"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -156,7 +157,40 @@ func noLarger(want, got cluster.Answer) error {
 	return nil
 }
 
-var age = regexp.MustCompile(`"(\d+[ydhms])+"`)
+// age matches a cell of a Table that tells an age, or ends in one.
+var age = regexp.MustCompile(`((?:\d+[ydhms])+)( ago\))?"`)
+
+// sameAges returns two Tables with AGE for each age, and an error if ages differ by more than the
+// clock has moved between the answers. A later age is in a larger unit, so it is less exact.
+func sameAges(want, got []byte) (w, g []byte, err error) {
+	theirs, ours := age.FindAllSubmatch(want, -1), age.FindAllSubmatch(got, -1)
+	for i := 0; i < len(theirs) && i < len(ours); i++ {
+		t, unit := parseAge(string(theirs[i][1]))
+		o, other := parseAge(string(ours[i][1]))
+		if d := (t - o).Abs(); d > clockMoves+max(unit, other) {
+			return want, got, fmt.Errorf("age %d is %s instead of %s", i, ours[i][1], theirs[i][1])
+		}
+	}
+	by := []byte(`AGE$2"`)
+	return age.ReplaceAll(want, by), age.ReplaceAll(got, by), nil
+}
+
+// clockMoves is the longest time between the two answers that are compared.
+const clockMoves = 15 * time.Second
+
+// parseAge returns an age and its smallest unit.
+func parseAge(text string) (d, unit time.Duration) {
+	n := 0
+	for _, c := range text {
+		if c >= '0' && c <= '9' {
+			n = 10*n + int(c-'0')
+			continue
+		}
+		unit = map[rune]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'y': 365 * 24 * time.Hour}[c]
+		d, n = d+time.Duration(n)*unit, 0
+	}
+	return d, unit
+}
 
 // columns matches the column definitions of a Table. Normally, only the first event of a watch of
 // Tables has them. But the apiserver also sends the event that it encoded for one watch to other
@@ -168,7 +202,7 @@ var columns = regexp.MustCompile(`"columnDefinitions":(null|\[[^\]]*\]),`)
 func Settled(e Event) []byte {
 	switch {
 	case bytes.Contains(e.Line, []byte(`"kind":"Table"`)):
-		line := columns.ReplaceAll(age.ReplaceAll(e.Line, []byte(`"AGE"`)), nil)
+		line := columns.ReplaceAll(age.ReplaceAll(e.Line, []byte(`AGE$2"`)), nil)
 		if e.Type == "BOOKMARK" {
 			line = bytes.ReplaceAll(line, fmt.Appendf(nil, `"resourceVersion":"%d"`, e.RV), []byte(`"resourceVersion":"RV"`))
 		}

@@ -75,8 +75,9 @@ func catchUp(t *testing.T, c *collection, rv uint64) {
 	t.Helper()
 	for _, e := range []*cluster.Endpoint{apiserver, proxied} {
 		caught := get(fmt.Sprintf("%s?limit=1&resourceVersionMatch=NotOlderThan&resourceVersion=%d", c.all(), rv))
-		must(t, e, caught, 200)
-		must(t, e, caught.With("Accept", "application/vnd.kubernetes.protobuf,application/json"), 200)
+		for _, accept := range kept {
+			must(t, e, caught.With("Accept", accept), 200)
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ var allForms = flag.Bool("all-forms", false, "ask for every row in every form, i
 type form struct {
 	name             string
 	get, list, watch string
-	gzip, forwarded  bool
+	gzip             bool
 	protocol         cluster.Protocol
 }
 
@@ -36,7 +36,7 @@ var encodings = []form{
 	ofType("protobuf", "application/vnd.kubernetes.protobuf"),
 	partial("metadata", "application/json"),
 	partial("metadata in protobuf", "application/vnd.kubernetes.protobuf"),
-	{name: "Table", get: table, list: table, watch: table, forwarded: true},
+	{name: "Table", get: table, list: table, watch: table},
 }
 
 const table = "application/json;as=Table" + meta + ",application/json"
@@ -141,24 +141,9 @@ func (r row) inForms() (rows []row) {
 		v.request, v.name = asked, r.name+", "+f.String()
 		v.says = "" // the expected text is in JSON
 		v.yaml = f.name == "YAML"
-		if f.forwarded {
-			v.open = ageless(r.open)
-			if v.from == cache {
-				v.from = upstream
-			}
-		}
 		rows = append(rows, v)
 	}
 	return rows
-}
-
-// ageless is the rule for Tables. Their cells contain ages at the time of the answer, so even two
-// answers of the apiserver can differ.
-func ageless(open rule) rule {
-	if open == nil {
-		open = same
-	}
-	return func(body []byte) ([]byte, error) { return open(age.ReplaceAll(body, []byte(`"AGE"`))) }
 }
 
 // unwritable tells whether the apiserver could not write an answer, because its YAML encoder does

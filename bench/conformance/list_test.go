@@ -37,7 +37,9 @@ var listForms = []struct {
 	{"most recent, one by name", "fieldSelector=metadata.name=$NAME", ifCached, false},
 	{"most recent, none by name", "fieldSelector=metadata.name=nobody", ifCached, false},
 	{"most recent, all but one", "fieldSelector=metadata.name!=$NAME", ifCached, false},
-	{"most recent, all but one, a page", "limit=1&fieldSelector=metadata.name!=$NAME", upstream, false},
+	{"most recent, all but one, a page", "limit=1&fieldSelector=metadata.name!=$NAME", anywhere, false}, // upstream if it is full
+	{"most recent, all but one, a page that is not full", "limit=100000&fieldSelector=metadata.name!=$NAME", ifCached, false},
+	{"most recent, one by name, a page", "limit=500&fieldSelector=metadata.name=$NAME", ifCached, false},
 	{"most recent, by label", "labelSelector=app%3Dweb", ifCached, false},
 	{"most recent, by label, a page", "limit=1&labelSelector=app%3Dweb", ifCached, false},
 	{"most recent, none by label", "labelSelector=app%3Dnobody", ifCached, false},
@@ -83,7 +85,7 @@ func TestListsOfOne(t *testing.T) {
 				{"exact, earlier", "resourceVersion=$PAST&resourceVersionMatch=Exact", upstream, true},
 				{"exact, a page", "resourceVersion=$N&resourceVersionMatch=Exact&limit=1", upstream, true},
 				{"most recent", "", ifCached, false},
-				{"most recent, a page", "limit=1", upstream, false},
+				{"most recent, a page", "limit=1", ifCached, false},
 				{"by label too", "resourceVersion=$N&labelSelector=app%3Dnobody", cache, false},
 			} {
 				for _, name := range []string{c.one, "nobody"} {

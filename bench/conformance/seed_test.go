@@ -133,10 +133,13 @@ func startFeeds(ctx context.Context) error {
 	return nil
 }
 
-// follow starts the proxy's feeds of a collection: one for JSON and, unless the resource is custom,
-// one for protobuf.
+// kept are the Accept headers for the forms that caches are kept in. Custom resources have no
+// protobuf.
+var kept = []string{"application/json", "application/vnd.kubernetes.protobuf,application/json", table}
+
+// follow starts the proxy's feeds of a collection.
 func (c *collection) follow(ctx context.Context) error {
-	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf,application/json"} {
+	for _, accept := range kept {
 		if got, err := proxied.Ask(ctx, get(c.all()+"?resourceVersion=0").With("Accept", accept)); err != nil {
 			return err
 		} else if got.Status != http.StatusOK {

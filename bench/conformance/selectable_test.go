@@ -295,8 +295,8 @@ func (s *selectables) create(t *testing.T, home string) (last uint64) {
 	t.Helper()
 	// Start the caches before the objects are created. Otherwise another write could come before
 	// the start of a cache, and the proxy would forward a watch from before that.
-	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
-		if _, err := proxied.Ask(t.Context(), get(s.of.all()+"?resourceVersion=0").With("Accept", accept+",application/json")); err != nil {
+	for _, accept := range kept {
+		if _, err := proxied.Ask(t.Context(), get(s.of.all()+"?resourceVersion=0").With("Accept", accept)); err != nil {
 			t.Fatal(err)
 		}
 	}

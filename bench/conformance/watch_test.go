@@ -102,11 +102,7 @@ func watchScript(t *testing.T, c *collection) {
 			if !ok {
 				continue
 			}
-			source := from
-			if form.forwarded {
-				source = upstream
-			}
-			open = append(open, openPair(t, f.name+", "+form.String(), asked, source))
+			open = append(open, openPair(t, f.name+", "+form.String(), asked, from))
 		}
 	}
 	for name, path := range map[string]string{

@@ -78,6 +78,7 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 		{"lists", b.lists},
 		{"reads", b.smallReads},
 		{"http2", b.http2s},
+		{"tables", b.tables},
 		{"fan-out", b.fanOuts},
 		{"narrow", b.narrow},
 		{"idle", b.idle},

@@ -101,8 +101,9 @@ func (c *client) close() { _ = c.conn.Close() }
 
 // request is an HTTP request.
 type request struct {
-	path   string // and query; each request replaces NUMBER with another number
-	accept string // empty: JSON
+	path   string   // and query; each request replaces NUMBER with another number
+	pages  []string // further paths, which follow in turn
+	accept string   // empty: JSON
 	gzip   bool
 	method string // empty: GET
 	body   string
@@ -119,7 +120,11 @@ func (c *client) send(r request) (*http.Response, error) {
 	if accept == "" {
 		accept = "application/json"
 	}
-	path := strings.ReplaceAll(r.path, "NUMBER", strconv.FormatInt(numbers.Add(1), 10))
+	number := numbers.Add(1)
+	path := strings.ReplaceAll(r.path, "NUMBER", strconv.FormatInt(number, 10))
+	if at := number % int64(len(r.pages)+1); at > 0 {
+		path = r.pages[at-1]
+	}
 	if c.cc != nil {
 		resp, err := c.send2(r, path)
 		return c.checked(r, resp, err)

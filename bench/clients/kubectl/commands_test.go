@@ -1,0 +1,157 @@
+package kubectl
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/watchproxy/watchproxy/bench/clients"
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// commands are reads that people type. Those behind the bar are not answered from the cache: gets
+// of the most recent state of one object, events, secrets, and what the apiserver refuses.
+const commands = `
+get pods
+get pods -o wide
+get pods --no-headers
+get pods --show-labels
+get pods -o wide --show-labels
+get pods -L app
+get pods -L app,tier
+get pods -l app=web
+get pods -l app!=web
+get pods -l app=none
+get pods -l tier -L tier
+get pods --field-selector metadata.name=web-1
+get pods --field-selector status.phase=Pending
+get pods --field-selector spec.nodeName=nowhere
+get pods --sort-by .metadata.name
+get pods --sort-by .metadata.creationTimestamp
+get pods --sort-by {.spec.containers[0].name}
+get pods --chunk-size=1
+get pods --chunk-size=2 -o wide
+get pods --chunk-size=0
+get pods -A
+get pods -A -o wide
+get pods -A --chunk-size=2
+get pods -A -l app=web --show-labels
+get pods -A --sort-by .metadata.name
+get pods -o name
+get pods -o json
+get pods -o custom-columns=NAME:.metadata.name,NODE:.spec.nodeName
+get pods -o jsonpath={.items[*].metadata.name}
+get pods --server-print=false
+get pods,services
+get pods,configmaps,deployments -o wide
+get pods,widgets -A
+get all
+get nodes
+get nodes -o wide
+get nodes --show-labels
+get namespaces
+get deployments -o wide
+get replicasets
+get daemonsets
+get statefulsets
+get services -o wide
+get jobs
+get cronjobs
+get configmaps
+get configmaps --chunk-size=1
+get serviceaccounts -A
+get roles,rolebindings
+get clusterroles
+get customresourcedefinitions
+get widgets
+get widgets -o wide --show-labels
+get widgets -A --sort-by .spec.size
+get leases -A
+get storageclasses,persistentvolumes,persistentvolumeclaims
+get horizontalpodautoscalers
+get poddisruptionbudgets
+get priorityclasses
+get endpointslices -A
+get ingresses,networkpolicies
+get resourcequotas,limitranges
+get nonsense
+|
+get pods --field-selector no.such.field=1
+get pod web-1
+get pods web-1 web-2 -o wide
+get pod missing
+get widget small
+get events
+get secrets
+`
+
+// Commands that read print the same through the proxy and directly, and the cache answers their
+// lists.
+func TestCommands(t *testing.T) {
+	audit := &cluster.AuditLog{Path: filepath.Join(t.TempDir(), "audit.log")}
+	w := &clients.World{API: cluster.APIServerT(t, cluster.Options{AuditLog: audit.Path}), Dir: t.TempDir()}
+	w.Proxy = cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, TLS: true})
+	w.Admin, w.Dynamic = w.API.Client(), w.API.Dynamic()
+	fronts := w.Fronts(t)
+	ns := w.Namespace(t, "commands")
+	w.DefineWidgets(t)
+	fronts[0].Must(t, clients.Kubectl("-n", ns, "create", "-f", "-").Reading(inhabitants))
+	for _, name := range []string{"small", "large"} {
+		if _, err := w.Dynamic.Resource(clients.Widgets).Namespace(ns).Create(t.Context(), clients.NewWidget(name), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cached, forwarded, _ := strings.Cut(commands, "|\n")
+	for line := range strings.Lines(strings.TrimSpace(cached + forwarded)) {
+		command := strings.Fields(line)
+		t.Run(strings.Join(command, " "), func(t *testing.T) {
+			i := clients.Kubectl(append([]string{"-n", ns}, command...)...)
+			want := fronts[0].Run(t, i)
+			audit.SkipT(t)
+			if got := fronts[1].Run(t, i); stable(got) != stable(want) {
+				t.Errorf("apiserver\n%s\nproxy\n%s", stable(want), stable(got))
+			}
+			if want.Stdout == "" && want.Stderr == "" {
+				t.Error("it says nothing")
+			}
+			var passed []string
+			for _, r := range audit.NextT(t) {
+				if r.ObjectRef.Resource != "" && strings.HasPrefix(r.UserAgent, "kubectl") {
+					passed = append(passed, r.Verb+" "+r.RequestURI)
+				}
+			}
+			if strings.Contains(cached, line) && len(passed) > 0 {
+				t.Errorf("forwarded: %s", strings.Join(passed, "\n"))
+			}
+		})
+	}
+}
+
+// inhabitants are what the commands read.
+const inhabitants = `
+{apiVersion: v1, kind: Pod, metadata: {name: web-1, labels: {app: web, tier: front}}, spec: {containers: [{name: b, image: web}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web-2, labels: {app: web}}, spec: {containers: [{name: a, image: web}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: db-1, labels: {app: db, tier: back}}, spec: {nodeName: nowhere, containers: [{name: c, image: db}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: nowhere, labels: {zone: a}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: one}, data: {a: b}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: two}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {selector: {matchLabels: {app: other}}, template: {metadata: {labels: {app: other}}, spec: {containers: [{name: c, image: i}]}}}}
+---
+{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: agent}, spec: {selector: {matchLabels: {app: other}}, template: {metadata: {labels: {app: other}}, spec: {containers: [{name: c, image: i}]}}}}
+---
+{apiVersion: batch/v1, kind: Job, metadata: {name: once}, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}
+---
+{apiVersion: batch/v1, kind: CronJob, metadata: {name: nightly}, spec: {schedule: 0 3 * * *, jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}}}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reader}, rules: []}
+`

@@ -1,0 +1,200 @@
+package conformance
+
+import (
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// Tables of all resources that can be listed come from the cache, and their cells are those of the
+// apiserver. Ages may differ by as much as the clock moves between the answers.
+func TestTables(t *testing.T) {
+	namespace := "tables"
+	for n := 0; ; n++ { // with -count, one for each run
+		if _, err := write(t.Context(), http.MethodPost, "/api/v1/namespaces", object{of: namespaces, name: namespace}.json()); err == nil {
+			break
+		} else if n > 100 {
+			t.Fatal(err)
+		}
+		namespace = fmt.Sprintf("tables-%d", n)
+	}
+	if _, err := write(t.Context(), http.MethodPost, definitions, gauges); err == nil {
+		if err := eventually(t.Context(), apiserver, get("/apis/example.com/v1/gauges"), http.StatusOK); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := listable(t)
+	for text := range strings.SplitSeq(specimens(t), "\n---\n") {
+		createSpecimen(t, all, namespace, strings.ReplaceAll(text, "NAMESPACE", namespace))
+	}
+	_, _ = object{of: trustBundles, name: "tables", fields: trustBundle(t, "")}.create(t.Context()) // with -count, it is there
+	for _, c := range all {
+		t.Run(c.root+"/"+c.resource, func(t *testing.T) { compareTables(t, c) })
+	}
+}
+
+// compareTables compares Tables of a resource: with what they may include, by pages, and of single
+// objects.
+func compareTables(t *testing.T, c *collection) {
+	t.Helper()
+	asTable := func(target string) request { return get(target).With("Accept", table) }
+	from, listed := cache, cache
+	switch {
+	case c.excluded, c.resource == "apiservices": // the aggregator serves them outside of any APIService
+		from, listed = upstream, upstream
+	case c.resource == "flowschemas": // sorted by their precedence
+		listed = upstream
+	}
+	must(t, proxied, asTable(c.all()+"?resourceVersion=0"), http.StatusOK) // starts the feeds
+	before := gjson.GetBytes(must(t, apiserver, get(c.all()), http.StatusOK).Body, "items").Array()
+	if len(before) == 0 {
+		t.Fatal("there is no specimen")
+	}
+	// A revision of the collection itself stays in the log.
+	at, err := write(t.Context(), http.MethodPatch, c.pathOf(before[0]), fmt.Sprintf(`{"metadata":{"labels":{"touched":"%d"}}}`, time.Now().UnixNano()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	catchUp(t, c, at)
+	exact := fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact", c.all(), at)
+	for _, r := range []row{
+		{name: "list", request: asTable(exact)},
+		{name: "list with objects", request: asTable(exact + "&includeObject=Object")},
+		{name: "list without metadata", request: asTable(exact + "&includeObject=None")},
+		{name: "list with an invalid parameter", request: asTable(exact + "&includeObject=All")},
+		{name: "page", request: asTable(exact + "&limit=1"), open: ExactPage},
+		{name: "most recent", request: asTable(c.all()), open: SomeState(at), moving: true},
+		{name: "gzip", request: asTable(exact+"&includeObject=Object").With("Accept-Encoding", "gzip")},
+		{name: "indented", request: get(exact).With("Accept", table+";pretty=1")},
+	} {
+		r.status, r.from = http.StatusOK, listed
+		if strings.Contains(r.name, "invalid") {
+			r.status, r.from = http.StatusBadRequest, upstream
+		}
+		if r.name == "most recent" && c.uncached {
+			r.from = upstream
+		}
+		t.Run(r.name, r.check)
+	}
+	for _, item := range before {
+		row{request: asTable(c.pathOf(item) + "?resourceVersion=0"), status: http.StatusOK, from: from, moving: true}.check(t)
+	}
+}
+
+// pathOf is the path of an item of a list.
+func (c *collection) pathOf(item gjson.Result) string {
+	name := "/" + url.PathEscape(item.Get("metadata.name").Str)
+	if !c.namespaced {
+		return c.all() + name
+	}
+	return c.in(item.Get("metadata.namespace").Str) + name
+}
+
+// listable returns all resources that can be listed and watched.
+func listable(t *testing.T) (all []*collection) {
+	t.Helper()
+	roots := []string{"/api/v1"}
+	for _, g := range gjson.GetBytes(must(t, apiserver, get("/apis"), http.StatusOK).Body, "groups.#.versions|@flatten").Array() {
+		roots = append(roots, "/apis/"+g.Get("groupVersion").Str)
+	}
+	for _, root := range roots {
+		for _, r := range gjson.GetBytes(must(t, apiserver, get(root), http.StatusOK).Body, "resources").Array() {
+			verbs := r.Get("verbs").String()
+			if !strings.Contains(verbs, `"list"`) || !strings.Contains(verbs, `"watch"`) || strings.HasPrefix(root, "/apis/example.com") && r.Get("name").Str != "gauges" {
+				continue
+			}
+			c := &collection{root: root, resource: r.Get("name").Str, kind: r.Get("kind").Str, namespaced: r.Get("namespaced").Bool()}
+			c.excluded, c.uncached = c.resource == secrets.resource, c.resource == coreEvents.resource
+			all = append(all, c)
+		}
+	}
+	if len(all) < 60 {
+		t.Fatalf("%d resources can be listed", len(all))
+	}
+	return all
+}
+
+var ago = regexp.MustCompile(`(MICRO)?AGO\((-?\w+)\)`)
+
+// specimens returns the specimens with their timestamps.
+func specimens(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/specimens.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	der := certificateRequest(t)
+	filled := strings.NewReplacer(
+		"request: CSR", "request: "+base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})),
+		"stubPKCS10Request: DER", "stubPKCS10Request: "+base64.StdEncoding.EncodeToString(der),
+	).Replace(string(text))
+	return ago.ReplaceAllStringFunc(filled, func(found string) string {
+		parts := ago.FindStringSubmatch(found)
+		d, err := time.ParseDuration(parts[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		format := time.RFC3339
+		if parts[1] != "" {
+			format = metav1.RFC3339Micro
+		}
+		return `"` + time.Now().Add(-d).UTC().Format(format) + `"`
+	})
+}
+
+// createSpecimen creates a specimen, and writes its status as a controller would.
+func createSpecimen(t *testing.T, all []*collection, namespace, text string) {
+	t.Helper()
+	body, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := gjson.ParseBytes(body)
+	i := slices.IndexFunc(all, func(c *collection) bool {
+		return c.kind == o.Get("kind").Str && strings.HasSuffix(c.root, "/"+o.Get("apiVersion").Str)
+	})
+	if i < 0 {
+		t.Fatalf("no such resource: %s", text)
+	}
+	c, target := all[i], all[i].all()
+	if c.namespaced {
+		target = c.in(namespace)
+	}
+	if _, err := write(t.Context(), http.MethodPost, target, string(body)); err != nil && !strings.Contains(err.Error(), "AlreadyExists") {
+		t.Error(err)
+		return
+	}
+	if status := o.Get("status"); status.Exists() {
+		if _, err := write(t.Context(), http.MethodPatch, target+"/"+url.PathEscape(o.Get("metadata.name").Str)+"/status", `{"status":`+status.Raw+`}`); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// gauges are custom resources with a column of each type, and with dates at all kinds of paths.
+const gauges = `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1","metadata":{"name":"gauges.example.com"},
+	"spec":{"group":"example.com","scope":"Namespaced","names":{"kind":"Gauge","plural":"gauges","singular":"gauge"},"versions":[
+	{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}},
+	"additionalPrinterColumns":[
+	{"name":"Size","type":"integer","jsonPath":".spec.size"},
+	{"name":"Interval","type":"string","jsonPath":".spec.interval"},
+	{"name":"Full","type":"boolean","jsonPath":".spec.full"},
+	{"name":"Ratio","type":"number","jsonPath":".spec.ratio"},
+	{"name":"Last","type":"date","jsonPath":".spec.last","description":"When it was read last."},
+	{"name":"Next","type":"date","jsonPath":".spec.next","priority":1},
+	{"name":"Broken","type":"date","jsonPath":".spec.broken"},
+	{"name":"Dotted","type":"date","jsonPath":".metadata.annotations.example\\.com/at"},
+	{"name":"Ready","type":"date","jsonPath":".status.conditions[?(@.type==\"Ready\")].lastTransitionTime"},
+	{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}]}]}}`

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/watchproxy/watchproxy/bench/workload"
+)
+
+const table = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+// tables compares the Tables that kubectl get asks for.
+func (b *bench) tables(ctx context.Context) error {
+	pod := workload.NewPod(0)
+	namespace := "/api/v1/namespaces/" + pod.Namespace + "/pods"
+	first := "/api/v1/pods?limit=500"
+	pages, err := b.continued(ctx, first)
+	if err != nil {
+		return err
+	}
+	for _, read := range []struct {
+		name    string
+		clients int
+		request
+		target target
+	}{
+		{"Table, most recent page of 500", 4, request{path: first, accept: table, gzip: true}, target{LessThanAPIServer: 18.4}},
+		{"Table, most recent page of 500", 1, request{path: first, accept: table, gzip: true}, target{}},
+		{"Table, most recent page of 500, not compressed", 4, request{path: first, accept: table}, target{}},
+		{"Table, all pages of 500 in turn", 4, request{path: first, pages: pages, accept: table, gzip: true}, target{LessThanAPIServer: 15}},
+		{"Table, one namespace", 4, request{path: namespace, accept: table, gzip: true}, target{}},
+		{"Table, by label, 1 %", 4, request{path: "/api/v1/pods?labelSelector=" + url.QueryEscape("app.kubernetes.io/name=api,app.kubernetes.io/part-of in (ads,mail)"), accept: table, gzip: true}, target{}},
+		{"Table of one object", 4, request{path: namespace + "/" + pod.Name + "?resourceVersion=0", accept: table}, target{}},
+	} {
+		const rounds = 3
+		r := row{Scenario: read.name + ", HTTP/2", Clients: read.clients, Unit: "request", Servers: map[string]spent{}, Target: read.target}
+		for range rounds {
+			for _, s := range []*server{b.direct, b.secure.proxy} {
+				got, err := b.measureReads(ctx, s.over2(1), read.request, read.clients)
+				if err != nil {
+					return fmt.Errorf("%s: %w", r.Scenario, err)
+				}
+				r.Servers[s.name] = r.Servers[s.name].and(got)
+			}
+		}
+		b.add(r)
+	}
+	return nil
+}
+
+// continued returns the paths of the pages after the first.
+func (b *bench) continued(ctx context.Context, first string) (pages []string, err error) {
+	for path := first; ; {
+		body, err := b.secure.proxy.get(ctx, request{path: path})
+		if err != nil {
+			return nil, err
+		}
+		next := gjson.GetBytes(body, "metadata.continue").Str
+		if next == "" {
+			return pages, nil
+		}
+		path = first + "&continue=" + url.QueryEscape(next)
+		pages = append(pages, path)
+	}
+}
