@@ -43,7 +43,7 @@ func hear(r *http.Request) *heard {
 
 // tellsWho tells whether a header identifies a user to an apiserver.
 func tellsWho(name string) bool {
-	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, exchange.ImpersonatePrefix)
+	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, access.ImpersonatePrefix)
 }
 
 // endToEnd are the headers that the proxy must pass on.

@@ -27,8 +27,9 @@ import (
 // "good" may do everything.
 type judge struct {
 	tokens, accesses atomic.Int64
-	posted           atomic.Int64  // bytes of access reviews
-	reason           string        // of refusals
+	posted           atomic.Int64 // bytes of access reviews
+	reason           string       // of refusals
+	denies           func(*authorizationv1.SubjectAccessReviewSpec) bool
 	broken           atomic.Int64  // the status code of failures; 0 for none
 	hold             chan struct{} // answers wait until it is closed
 }
@@ -53,7 +54,8 @@ func (j *judge) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case *authorizationv1.SubjectAccessReview:
 		j.accesses.Add(1)
 		j.posted.Add(int64(len(body)))
-		if r.Status.Allowed = strings.HasPrefix(r.Spec.User, "good"); !r.Status.Allowed {
+		r.Status.Allowed = strings.HasPrefix(r.Spec.User, "good") && (j.denies == nil || !j.denies(&r.Spec))
+		if !r.Status.Allowed {
 			r.Status.Reason = j.reason
 		}
 		r.Spec = authorizationv1.SubjectAccessReviewSpec{}

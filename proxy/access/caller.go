@@ -82,11 +82,16 @@ func Impersonating(u user.Info, way http.RoundTripper) (http.RoundTripper, bool)
 		values = append(values, of...)
 	}
 	for _, v := range values {
-		if v == "" || v != strings.TrimSpace(v) || !httpguts.ValidHeaderFieldValue(v) {
+		if !isHeaderValue(v) {
 			return nil, false
 		}
 	}
 	return transport.NewImpersonatingRoundTripper(transport.ImpersonationConfig{
 		UserName: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: u.GetExtra(),
 	}, way), true
+}
+
+// isHeaderValue tells whether a header can carry a value unchanged.
+func isHeaderValue(v string) bool {
+	return v != "" && v == strings.TrimSpace(v) && httpguts.ValidHeaderFieldValue(v)
 }

@@ -47,7 +47,10 @@ func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes
 	if err != nil {
 		return decision{}, err
 	}
-	k := sha256.Sum256(encoded)
+	k, of := sha256.Sum256(encoded), spec.User
+	if u, ok := attributes.GetUser().(*impersonated); ok {
+		of = u.by
+	}
 	review := func(ctx context.Context) (decision, error) {
 		found, err := d.review(ctx, spec)
 		if err != nil {
@@ -57,11 +60,11 @@ func (d *decisions) decide(ctx context.Context, attributes authorizer.Attributes
 		if found.Decision == authorizer.DecisionAllow {
 			ttl = d.options.AllowTTL
 		}
-		d.known.put(spec.User, k, found, len(found.reason), ttl)
+		d.known.put(of, k, found, len(found.reason), ttl)
 		return found, nil
 	}
 	return d.reviews.answer(ctx, question[decision]{
-		of: spec.User, key: k, bytes: len(encoded), due: d.known.due, review: review,
+		of: of, key: k, bytes: len(encoded), due: d.known.due, review: review,
 		known: func() (decision, bool) { return d.known.get(k) },
 	})
 }

@@ -81,7 +81,7 @@ func (r *Request) HidesIdentity() bool {
 
 // isIdentity tells whether a header says who sent a request, or for whom.
 func isIdentity(name string) bool {
-	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, ImpersonatePrefix)
+	return name == "Authorization" || name == "Sec-Websocket-Protocol" || strings.HasPrefix(name, access.ImpersonatePrefix)
 }
 
 // WantsUpgrade tells whether the client asks to switch from HTTP to another protocol, as for exec,
@@ -120,13 +120,10 @@ func (r *Request) User() string {
 	return r.Identity.User.GetName()
 }
 
-// ImpersonatePrefix begins the names of headers that ask to act as another user.
-const ImpersonatePrefix = "Impersonate-"
-
 // Impersonates tells whether the client asks to act as another user.
 func (r *Request) Impersonates() bool {
 	for name := range r.Header {
-		if strings.HasPrefix(name, ImpersonatePrefix) {
+		if strings.HasPrefix(name, access.ImpersonatePrefix) {
 			return true
 		}
 	}

@@ -347,7 +347,7 @@ var hopByHop = []string{
 func dropCredentials(header http.Header) {
 	header.Del("Authorization")
 	for name := range header {
-		if strings.HasPrefix(name, exchange.ImpersonatePrefix) {
+		if strings.HasPrefix(name, access.ImpersonatePrefix) {
 			delete(header, name)
 		}
 	}

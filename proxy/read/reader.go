@@ -198,9 +198,9 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 // cacheable tells, before the query is parsed, whether the cache may answer.
 func (rd *Reader) cacheable(req *exchange.Request, rt exchange.Route) bool {
 	return req.Method == http.MethodGet && rt.Resource && rt.Plain && req.Body == nil && !req.WantsUpgrade() &&
-		// Without authentication, a client with credentials is not the user that the cache reads
-		// as. With authentication, upstream decides on impersonation.
-		(req.Identity != nil || !req.Identified()) && !req.Impersonates() && rd.Feeds.Caches(rt.GVR)
+		// Without authentication, a client that tells who it is may not be the user that the cache
+		// reads as.
+		(req.Identity != nil || !req.Identified() && !req.Impersonates()) && rd.Feeds.Caches(rt.GVR)
 }
 
 // kind is the kind of read, which decides on the form of the answer.
@@ -233,8 +233,12 @@ func (r *read) joinsFreshRun() bool { return r.Name != "" && !r.RVGiven }
 // mayJoin tells whether the get costs upstream nothing.
 func (rd *Reader) mayJoin(r *read, choices []wire.Choice) bool {
 	return len(choices) > 0 && rd.Feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
-		what := r.asked()
-		return r.Identity == nil || rd.Options().Access.Allows(what.attributes(r.Identity.User))
+		if r.Identity == nil {
+			return true
+		}
+		what, a := r.asked(), rd.Options().Access
+		u, ok := a.KnownUser(r.Identity, r.Header)
+		return ok && a.Allows(what.attributes(u))
 	})
 }
 

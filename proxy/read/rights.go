@@ -56,15 +56,24 @@ func (r *asked) attributes(u user.Info) authorizer.Attributes {
 	return a
 }
 
-// authorize asks whether the caller may do a read, and refuses the read if not. If the review has
-// no answer, the read is forwarded, and upstream decides.
+// authorize asks whether the caller may do a read, or the user that the caller impersonates, and
+// refuses the read if not. If a review has no answer, or the impersonation is in doubt, the read is
+// forwarded, and upstream decides.
 func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Response, err error) {
 	if r.Identity == nil {
 		return nil, nil
 	}
+	a := rd.Options().Access
+	u, err := a.EffectiveUser(ctx, r.Identity, r.Header)
+	switch {
+	case errors.Is(err, access.ErrUndecided):
+		return nil, Beyond
+	case err != nil:
+		return nil, Stale
+	}
 	what := r.asked()
-	attributes := what.attributes(r.Identity.User)
-	decision, reason, err := rd.Options().Access.Authorize(ctx, attributes)
+	attributes := what.attributes(u)
+	decision, reason, err := a.Authorize(ctx, attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
 		return nil, nil
@@ -82,14 +91,19 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 func (rd *Reader) reviewAgain(r *read) func(context.Context) error {
 	who, what := r.Credentials(), r.asked()
 	return func(ctx context.Context) error {
-		caller, err := rd.Options().Access.Authenticate(who.AsHTTP(ctx))
+		a, sender := rd.Options().Access, who.AsHTTP(ctx)
+		caller, err := a.Authenticate(sender)
+		var u user.Info
+		if err == nil {
+			u, err = a.EffectiveUser(ctx, caller, sender.Header)
+		}
 		switch {
 		case errors.Is(err, access.ErrUnavailable):
 			return err
 		case err != nil:
 			return fmt.Errorf("%w: %w", watch.ErrRevoked, err)
 		}
-		decision, _, err := rd.Options().Access.Authorize(ctx, what.attributes(caller.User))
+		decision, _, err := a.Authorize(ctx, what.attributes(u))
 		switch {
 		case decision == authorizer.DecisionAllow:
 			return nil
