@@ -18,8 +18,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/cachetest"
 )
 
-// judging is an access that takes bearer tokens for user names. It allows the user "reader"
-// everything, denies the user "stranger" everything, and cannot decide about other users.
+// judging is an access that takes bearer tokens for user names. It allows users whose names begin
+// with "reader" everything, denies the user "stranger" everything, and cannot decide about others.
 func judging(t *testing.T) *access.Access {
 	t.Helper()
 	reviewer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -37,11 +37,8 @@ func judging(t *testing.T) *access.Access {
 			if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 				t.Error(err)
 			}
-			switch review.Spec.User {
-			case "reader":
-				review.Status.Allowed = true
-			case "stranger":
-			default:
+			review.Status.Allowed = strings.HasPrefix(review.Spec.User, "reader")
+			if !review.Status.Allowed && review.Spec.User != "stranger" {
 				w.WriteHeader(http.StatusForbidden) // a status that is not retried
 				return
 			}
@@ -59,7 +56,8 @@ func judging(t *testing.T) *access.Access {
 }
 
 // The cache answers a read only if upstream allows the read. If upstream denies it, the answer has
-// no data. If upstream does not decide, the read is forwarded.
+// no data. If upstream does not decide, the read is forwarded. If the client impersonates a user,
+// upstream has to allow this, too, and the read is the impersonated user's.
 func TestReadsAreAuthorized(t *testing.T) {
 	c, _ := cachetest.ConfigMaps(t, 3)
 	_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, func(w http.ResponseWriter, _ *http.Request) {
@@ -71,27 +69,68 @@ func TestReadsAreAuthorized(t *testing.T) {
 		"get": path + "/c-000000?resourceVersion=0", "list": path + "?resourceVersion=0",
 		"watch": path + "?watch=1&resourceVersion=0&timeoutSeconds=1",
 	} {
+		const data, refused, forwarded = "c-000000", `User \"stranger\" cannot`, "upstream's answer"
 		for user, want := range map[string]struct {
 			code int
 			says string
 		}{
-			"reader": {http.StatusOK, "c-000000"}, "stranger": {http.StatusForbidden, "is forbidden"}, "other": {http.StatusOK, "upstream's answer"},
+			"reader": {http.StatusOK, data}, "stranger": {http.StatusForbidden, refused}, "other": {http.StatusOK, forwarded},
+			"reader as reader2": {http.StatusOK, data}, "reader as stranger": {http.StatusForbidden, refused},
+			"reader as other": {http.StatusOK, forwarded}, "stranger as reader": {http.StatusOK, forwarded},
+			"other as reader": {http.StatusOK, forwarded}, "reader as system:node:reader": {http.StatusOK, forwarded},
 		} {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+target, http.NoBody)
 			if err != nil {
 				t.Fatal(err)
 			}
-			req.Header.Set("Authorization", "Bearer "+user)
+			token, as, impersonates := strings.Cut(user, " as ")
+			req.Header.Set("Authorization", "Bearer "+token)
+			if impersonates {
+				req.Header.Set("Impersonate-User", as)
+			}
 			resp, err := client.Do(req)
 			if err != nil {
 				t.Fatal(err)
 			}
 			body, err := io.ReadAll(resp.Body)
 			_ = resp.Body.Close()
-			leaks := user != "reader" && strings.Contains(string(body), `"uid":"u"`)
+			leaks := want.says != data && strings.Contains(string(body), `"uid":"u"`)
 			if err != nil || resp.StatusCode != want.code || !strings.Contains(string(body), want.says) || leaks {
 				t.Errorf("%s by %s: %s, %.200q, %v", what, user, resp.Status, body, err)
 			}
+		}
+	}
+}
+
+// A watch counts as its sender's, whomever the sender impersonates.
+func TestImpersonatedWatchesAreCounted(t *testing.T) {
+	c, _ := cachetest.ConfigMaps(t, 3)
+	limits := testLimits()
+	limits.UserWatches = 1
+	_, address := serveFeeds(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, limits, judging(t))
+	client := http2To(t)
+	for i, test := range []struct {
+		sender, as string
+		want       int
+	}{
+		{"reader", "reader1", http.StatusOK}, {"reader", "reader2", http.StatusTooManyRequests},
+		{"reader1", "", http.StatusOK}, {"reader1", "", http.StatusTooManyRequests},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+"/api/v1/configmaps?watch=1&resourceVersion=0", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+test.sender)
+		if test.as != "" {
+			req.Header.Set("Impersonate-User", test.as)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != test.want {
+			t.Errorf("watch %d: %s", i, resp.Status)
 		}
 	}
 }

@@ -101,19 +101,33 @@ func (w *world) newCallers(tb testing.TB) map[string]*caller {
 		{name: "certificate and garbage", cert: carla, token: "garbage", answers: some, part: half},
 		{name: "stranger with token", cert: stranger, token: tokenOf("reader"), answers: some, part: half},
 	}
-	impersonator := caller{token: tokenOf("impersonator"), uncached: true, part: half}
-	ivan := caller{cert: w.ca.SignT(tb, day, "ivan", impersonators), uncached: true, part: half}
+	impersonator := caller{token: tokenOf("impersonator"), part: half}
+	ivan := caller{cert: w.ca.SignT(tb, day, "ivan", impersonators), part: half}
 	for _, by := range []struct {
 		name string
 		*caller
 	}{{"token", &impersonator}, {"certificate", &ivan}} {
-		asReader, asTarget, asAdmin := by.as(impersonating("reader")), by.as(impersonating("target", targetGroup)), by.as(impersonating("admin"))
-		asReader.name, asTarget.name, asAdmin.name = by.name+" as reader", by.name+" as target", by.name+" as admin"
-		asReader.probe, asTarget.probe = podsA, podsA
-		asReader.answers, asTarget.answers, asAdmin.answers = some, some, []int{forbidden}
-		asAdmin.part = few
-		all = append(all, asReader, asTarget, asAdmin)
+		for as, header := range map[string]http.Header{
+			"reader": impersonating("reader"), "target": impersonating("target", targetGroup),
+			"robot": impersonating(robotUser), "all of it": impersonations["all of it"],
+		} {
+			c := by.as(header)
+			c.name, c.probe, c.answers = by.name+" as "+as, podsA, some
+			all = append(all, c)
+		}
+		for as, header := range map[string]http.Header{
+			"admin": impersonating("admin"), "reader of another group": impersonating("reader", "system:masters"),
+			"robot of another group": impersonating(robotUser, certified), "another account": impersonating("system:serviceaccount:" + teamA + ":leaver"),
+			"node": impersonating(nodeUser), "reader with another extra": impersonations["refused extra"],
+		} {
+			c := by.as(header)
+			c.name, c.part, c.answers = by.name+" as "+as, few, []int{forbidden}
+			all = append(all, c)
+		}
 	}
+	constrained := (&caller{token: tokenOf("constrained"), uncached: true, part: half}).as(impersonating("reader"))
+	constrained.name, constrained.probe, constrained.answers = "constrained as reader", podsA, some
+	all = append(all, constrained)
 	callers := map[string]*caller{}
 	for _, c := range all {
 		callers[c.name] = c

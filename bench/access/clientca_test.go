@@ -61,13 +61,21 @@ func TestClientCAFile(t *testing.T) {
 // listVersion matches a list's resourceVersion, which may differ between two caches.
 var listVersion = regexp.MustCompile(`"metadata":\{"resourceVersion":"\d+"\},`)
 
-// Through the proxy, an administrator with a certificate can use kubectl --as like at the
+// Through the proxy, administrators with a certificate or a token can use kubectl --as like at the
 // apiserver, for cached reads, forwarded reads and writes.
 func TestKubectlAs(t *testing.T) {
 	w := sharedWorld(t)
 	f := w.front(t, proxyUser, "")
-	var user clientcmdapi.AuthInfo
-	user.ClientCertificateData, user.ClientKeyData = cluster.PEM(w.ca.SignT(t, time.Hour, "admin", "system:masters"))
+	var certificate clientcmdapi.AuthInfo
+	certificate.ClientCertificateData, certificate.ClientKeyData = cluster.PEM(w.ca.SignT(t, time.Hour, "admin", "system:masters"))
+	for name, user := range map[string]clientcmdapi.AuthInfo{"certificate": certificate, "token": {Token: w.api.Token}} {
+		t.Run(name, func(t *testing.T) { w.compareKubectlAs(t, f, user) })
+	}
+}
+
+func (w *world) compareKubectlAs(t *testing.T, f *front, user clientcmdapi.AuthInfo) {
+	t.Helper()
+	const cached = "get --raw /api/v1/namespaces/" + teamA + "/pods?resourceVersion=0 --as "
 	run := func(url string, ca []byte, args ...string) string {
 		home := t.TempDir()
 		if err := cluster.WriteKubeconfig(filepath.Join(home, "config"), url, ca, user); err != nil {
@@ -82,8 +90,10 @@ func TestKubectlAs(t *testing.T) {
 		"get pods -o name",
 		"get pods -o name --as reader",
 		"get pods -o name --as nobody",
-		"get --raw /api/v1/namespaces/" + teamA + "/pods?resourceVersion=0 --as reader",
-		"get --raw /api/v1/namespaces/" + teamA + "/pods?resourceVersion=0 --as nobody",
+		cached + "reader",
+		cached + "nobody",
+		cached + "nobody --as-group " + targetGroup + " --as-uid 7",
+		cached + robotUser,
 		"get pods -o name --as one",
 		"get pod one -o name --as system:serviceaccount:" + teamA + ":robot",
 		"get nodes -o name --as nobody --as-group system:masters",
@@ -93,7 +103,11 @@ func TestKubectlAs(t *testing.T) {
 		"get pods -o name --as-group g1",
 	} {
 		words := strings.Fields(args)
+		before := f.fromCache(t)
 		want, got := run(w.server.url, w.api.CA, words...), run(f.url, f.ca(w), words...)
+		if f.proxy != nil && strings.HasPrefix(args, cached) && strings.HasPrefix(want, "{") && f.fromCache(t) == before {
+			t.Errorf("kubectl %s: not from the cache", args)
+		}
 		want = strings.ReplaceAll(want, w.server.url, f.url)
 		if got != want {
 			t.Errorf("kubectl %s:\n%s\ninstead of\n%s", args, got, want)

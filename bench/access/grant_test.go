@@ -54,11 +54,17 @@ func (w *world) grant(ctx context.Context) error {
 		{teamA, "crowd", cluster.Groups("crowd"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
 		{"default", "smugglers", cluster.Users("bob", "carol"), []rbacv1.PolicyRule{rule([]string{"list"}, []string{"configmaps"})}},
 		{teamA, "leaver", cluster.Users("leaver"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
+		{"", "delegates", cluster.Users("delegate"), []rbacv1.PolicyRule{rule([]string{impersonate}, []string{"users"}, "reader")}},
+		{"", "constrained", cluster.Users("constrained"), []rbacv1.PolicyRule{
+			{APIGroups: []string{"authentication.k8s.io"}, Verbs: []string{"impersonate:user-info"}, Resources: []string{"users"}, ResourceNames: []string{"reader"}},
+			rule([]string{"impersonate-on:user-info:list"}, namespaced),
+		}},
 		{teamA, "carl", cluster.Users("carl"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
 		{teamA, "account", cluster.Users("system:serviceaccount:" + teamB + ":leaver"), []rbacv1.PolicyRule{rule(reading, []string{"configmaps"})}},
 		{"", "impersonators", append(cluster.Users("impersonator"), cluster.Groups(impersonators)...), []rbacv1.PolicyRule{
 			rule([]string{impersonate}, []string{"users"}, "reader", "target"),
 			rule([]string{impersonate}, []string{"groups"}, targetGroup),
+			rule([]string{impersonate}, []string{"serviceaccounts"}, "robot"),
 			{
 				APIGroups: []string{"authentication.k8s.io"}, Verbs: []string{impersonate},
 				Resources: []string{"uids", "userextras/scopes"},

@@ -77,6 +77,9 @@ func TestRevocation(t *testing.T) {
 			return w.admin.RbacV1().RoleBindings(teamA).Delete(t.Context(), name, metav1.DeleteOptions{})
 		}
 	}
+	unbindDelegate := func() error {
+		return w.admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), "delegates", metav1.DeleteOptions{})
+	}
 	nothing := func() error { return nil } // the access ends by itself
 	account := w.requestToken(t, teamB, "leaver")
 	leavers := []struct {
@@ -90,6 +93,7 @@ func TestRevocation(t *testing.T) {
 		{"service account", func(*testing.T) caller { return caller{token: account} }, func() error {
 			return w.admin.CoreV1().ServiceAccounts(teamB).Delete(t.Context(), "leaver", metav1.DeleteOptions{})
 		}, unknown},
+		{"right to impersonate", func(*testing.T) caller { return *(caller{token: tokenOf("delegate")}).as(impersonating("reader")) }, unbindDelegate, forbidden},
 		// The apiserver accepts a token for one minute after it has expired.
 		{"end of a token", func(t *testing.T) caller { return caller{token: w.robotToken(t, w.saKey, soon-time.Minute)} }, nothing, unknown},
 		{"end of a certificate", func(t *testing.T) caller { return caller{cert: w.ca.SignT(t, soon, "carla", certified)} }, nothing, unknown},

@@ -71,7 +71,7 @@ func tokenOf(user string) string { return user + "-token" }
 // tokenFile returns a file with the tokens of all users.
 func tokenFile() string {
 	var b strings.Builder
-	for _, user := range []string{proxyUser, poorProxy, "reader", "one", "verbs", "dangling", "nobody", "impersonator", "leaver", "bob"} {
+	for _, user := range []string{proxyUser, poorProxy, "reader", "one", "verbs", "dangling", "nobody", "impersonator", "delegate", "constrained", "leaver", "bob"} {
 		fmt.Fprintf(&b, "%s,%s,%s-uid\n", tokenOf(user), user, user)
 	}
 	fmt.Fprintf(&b, "%s,%s,master-uid,system:masters\n", tokenOf(masterProxy), masterProxy)
