@@ -113,8 +113,10 @@ func TestImpersonatedWatchesAreCounted(t *testing.T) {
 		sender, as string
 		want       int
 	}{
-		{"reader", "reader1", http.StatusOK}, {"reader", "reader2", http.StatusTooManyRequests},
-		{"reader1", "", http.StatusOK}, {"reader1", "", http.StatusTooManyRequests},
+		{"reader", "reader1", http.StatusOK},
+		{"reader", "reader2", http.StatusTooManyRequests},
+		{"reader1", "", http.StatusOK},
+		{"reader1", "", http.StatusTooManyRequests},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+"/api/v1/configmaps?watch=1&resourceVersion=0", http.NoBody)
 		if err != nil {

@@ -29,10 +29,10 @@
 // # Identity
 //
 // With authentication (package access) every request has a caller. Each answer from the cache is
-// authorized for its caller, with all attributes that the apiserver would look at. If upstream does
-// not answer the review, the read is forwarded. A forwarded request carries its caller's token and
-// none of the proxy's credentials. If the caller has a certificate instead, the proxy impersonates
-// the caller. Requests share an answer only if they have the same credentials.
+// authorized for the caller, or for a user that the caller may impersonate, with all attributes
+// that the apiserver would look at. If upstream does not answer the review, the read is forwarded.
+// A forwarded request carries its caller's token and none of the proxy's credentials. The proxy
+// impersonates a caller with a certificate. Only requests with the same credentials share answers.
 //
 // A request whose Connection header names an identity header is refused. A proxy would have to drop
 // that identity header, and upstream would then attribute the request to another user.

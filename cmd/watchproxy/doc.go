@@ -28,6 +28,7 @@
 //	refused tokens                digest         any client       8 MiB; 20 s                             the same
 //	reviews in flight             user/address   any client       50 of each kind, 25 for one; 10 s       wait
 //	reviews that wait             user/address   any client       32 MiB of each kind; 10 s               longest line's last
+//	reviews of an impersonation   request        users            32 rights, 10 s                         forwarded
 //	impersonations (library)      user           certificates     10 s, successful ones only              expire
 //
 // Forwarded requests:

@@ -21,20 +21,20 @@
 //	token reviews upstream  | client address | any client    | 50, 25 each  | none, they wait
 //	waiting reviews of each | the same       | the same      | 32 MiB, 10 s | longest queue's last
 //
-// Each outcome is dropped at most 10 s after its TTL. If a waiting review is dropped, the proxy
-// acts as if upstream were unavailable: it forwards a read, and answers an unknown token with 503.
+// Each outcome is dropped at most 10 s after its TTL. Without a review, the proxy forwards a read
+// and answers an unknown token with 503.
 //
-// A request with a token is forwarded with that token and none of the proxy's credentials. The
-// proxy impersonates the user of a certificate: name, uid, groups and extra. It refuses values that
-// headers would change, such as a name with a trailing space. Upstream checks the Impersonate
-// headers of a client with a token. The proxy checks those of a client with a certificate, with the
-// apiserver's own filter, and impersonates the user that they name.
+// A request with a token is forwarded with that token. The proxy impersonates the user of a
+// certificate, and refuses values that headers would change. Upstream checks the Impersonate headers
+// of a client with a token. The apiserver's own filter, in the proxy, checks those of a client with
+// a certificate. A read from the cache is the impersonated user's, if reviews allow each part of the
+// impersonation ([Access.EffectiveUser]). In doubt the read is forwarded.
 //
 // # Observed in kube-apiserver
 //
 // A TokenReview of an unknown token has an error in its status. This counts as a refusal, because
-// otherwise each use of an expired token would cause a review. The proxy sends all groups of an
-// impersonated user. If it sent none for a service account, the apiserver would add the service
-// account groups. Kube-apiserver parses a rawSelector with the same functions as a request's
-// selectors (k8s.io/kubernetes/pkg/registry/authorization/util).
+// otherwise each use of an expired token would cause a review. If a service account is impersonated
+// without groups, the apiserver adds its groups. Constrained impersonation (1.36) is tried before
+// the verb impersonate. It gives the same user, except for nodes. Kube-apiserver parses a
+// rawSelector like a request's selectors (k8s.io/kubernetes/pkg/registry/authorization/util).
 package access

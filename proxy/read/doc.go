@@ -2,9 +2,9 @@
 //
 //	Reader.Answer ─► parameters ─► right ─► feed ─► fresh state ─► get | list | watch.New
 //
-// The cache answers a GET that names a resource by its canonical path and does not impersonate. The
-// caller must be allowed to read it, package wire must know the form, and every parameter must be
-// understood. The cache answers gets at a resourceVersion. It answers lists and watches at a
+// The cache answers a GET that names a resource by its canonical path. The caller, or the user that
+// it impersonates, must be allowed to read it, package wire must know the form, and every parameter
+// must be understood. The cache answers gets at a resourceVersion. It answers lists and watches at a
 // resourceVersion or of the most recent state. It answers a page while the event log holds the
 // page's resourceVersion. In every case of doubt the verdict is [Beyond], and upstream answers.
 //
