@@ -66,7 +66,7 @@ func (a *Access) KnownUser(caller *Caller, header http.Header) (user.Info, bool)
 }
 
 // impersonationOf returns the user that a read acts as, and the rights that the caller needs for
-// this. Without Impersonate headers the user is the caller.
+// this, the user's first. Without Impersonate headers the user is the caller.
 func impersonationOf(caller user.Info, header http.Header) (as user.Info, rights []authorizer.Attributes, err error) {
 	wanted, err := wantedUser(header)
 	switch {
@@ -79,7 +79,16 @@ func impersonationOf(caller user.Info, header http.Header) (as user.Info, rights
 		right.User, right.Verb, right.APIVersion, right.ResourceRequest = caller, "impersonate", "v1", true
 		rights = append(rights, &right)
 	}
-	for _, group := range wanted.Groups {
+	groups := wanted.Groups
+	if namespace, name, err := serviceaccount.SplitUsername(wanted.Name); err == nil {
+		needs(authorizer.AttributesRecord{Resource: "serviceaccounts", Namespace: namespace, Name: name})
+		if len(wanted.Groups) == 0 {
+			wanted.Groups = serviceaccount.MakeGroupNames(namespace)
+		}
+	} else {
+		needs(authorizer.AttributesRecord{Resource: "users", Name: wanted.Name})
+	}
+	for _, group := range groups {
 		needs(authorizer.AttributesRecord{Resource: "groups", Name: group})
 	}
 	const apiGroup = authenticationv1.GroupName
@@ -90,14 +99,6 @@ func impersonationOf(caller user.Info, header http.Header) (as user.Info, rights
 	}
 	if wanted.UID != "" {
 		needs(authorizer.AttributesRecord{APIGroup: apiGroup, Resource: "uids", Name: wanted.UID})
-	}
-	if namespace, name, err := serviceaccount.SplitUsername(wanted.Name); err == nil {
-		needs(authorizer.AttributesRecord{Resource: "serviceaccounts", Namespace: namespace, Name: name})
-		if len(wanted.Groups) == 0 {
-			wanted.Groups = serviceaccount.MakeGroupNames(namespace)
-		}
-	} else {
-		needs(authorizer.AttributesRecord{Resource: "users", Name: wanted.Name})
 	}
 	addStandardGroup(wanted)
 	return &impersonated{*wanted, caller.GetName()}, rights, nil
