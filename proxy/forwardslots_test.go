@@ -46,7 +46,7 @@ func (forwardsAll) Caches(schema.GroupVersionResource) bool { return false }
 
 // Open implements Feeds.
 func (forwardsAll) Open(context.Context, schema.GroupVersionResource, object.Encoding, uint64) (read.Feed, error) {
-	return nil, read.Beyond
+	return nil, read.Uncached
 }
 
 // serveForwards runs a server over TLS that forwards everything to a handler.

@@ -217,7 +217,7 @@ func (w *parserDiff) Open(_ context.Context, gvr schema.GroupVersionResource, _ 
 	if feed := w.feeds[gvr]; feed != nil {
 		return feed, nil
 	}
-	return nil, read.Beyond
+	return nil, read.Uncached
 }
 
 // rawFeed has a cache that does not change.

@@ -184,7 +184,9 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 			return v.Expired
 		}
 	}
-	return s.timedForward(ctx, req, *rt, t, v.Timed, done)
+	resp := s.timedForward(ctx, req, *rt, t, v.Timed, done)
+	resp.Why = string(v.Reason)
+	return resp
 }
 
 // forwardSooner forwards a list that upstream usually answers faster than the cache. If upstream is
@@ -202,6 +204,7 @@ func (s *Server) forwardSooner(ctx context.Context, req *exchange.Request, rt ex
 	t := &forward.Trip{Takes: timed.Takes()}
 	t.Patience = max(soonerPatience, 10*t.Takes)
 	resp = s.timedForward(ctx, req, rt, t, timed, func() {})
+	resp.Why = string(read.Sooner)
 	if resp.Source == exchange.FromProxy && resp.Status >= http.StatusInternalServerError && ctx.Err() == nil && t.Since() >= t.Patience {
 		timed.Feed.Answered(timed.Scope, t.Since(), false)
 		return nil, false

@@ -171,7 +171,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	defer inBackground(ctx, reloads.run)()
 	began := time.Now()
 	admin := admin.New(registry, served, func() (any, error) {
-		return status.Of(buildOf().Version, behind.host(), began, feeds.Status(), registry)
+		return status.Of(buildOf().Version, behind.host(), began, feeds.Status(), served.Recent(), registry)
 	}, c.Profiling)
 	return run(ctx, c, server, admin, log)
 }

@@ -20,6 +20,7 @@ type Response struct {
 	Told   int
 	Header http.Header
 	Source Source
+	Why    string // why upstream answered, for metrics
 
 	Bytes  []byte        // a small body
 	List   io.WriterTo   // a body of Length bytes; -1 if that is unknown

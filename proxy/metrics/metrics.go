@@ -21,6 +21,8 @@ type Metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	watches  *prometheus.GaugeVec
+	forwards *prometheus.CounterVec
+	recent   recent
 	Forwards *prometheus.GaugeVec
 	Shared   prometheus.Counter
 	Limited  *prometheus.CounterVec
@@ -45,6 +47,12 @@ func New(r prometheus.Registerer) *Metrics {
 			Name: "watchproxy_watches",
 			Help: "Open watches served from the cache.",
 		}, []string{"group", "version", "resource"}),
+		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_forwarded_total",
+			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, subresources, other paths), credentials (upstream has to " +
+				"judge the client), not-cached (the resource), parameters, form (Accept), table, most-recent (upstream answers at less cost), page, " +
+				"too-old, too-old-watch, too-large, not-up-to-date, upstream-lost, upstream-sooner.",
+		}, []string{"verb", "group", "version", "resource", "reason"}),
 		Forwards: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_forwards_in_flight",
 			Help: "Forwarded requests in flight, by verb. An open watch counts.",
@@ -67,7 +75,7 @@ func New(r prometheus.Registerer) *Metrics {
 		Help: "Connections closed or reset before they were served, by reason (limit: too many are open, error: accept failed, as without " +
 			"file descriptors, heads: too many bytes of incomplete requests, strangers: too many unknown clients leave answers unread).",
 	}, []string{"reason"})
-	r.MustRegister(m.requests, m.seconds, m.watches, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused)
+	r.MustRegister(m.requests, m.forwards, m.seconds, m.watches, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused)
 	return m
 }
 
@@ -82,7 +90,14 @@ func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.
 	}
 	m.requests.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], strconv.Itoa(code), string(resp.Source)).Inc()
 	m.seconds.WithLabelValues(rt.Verb, string(resp.Source)).Observe(took.Seconds())
+	if resp.Source == exchange.FromUpstream {
+		m.forwards.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], resp.Why).Inc()
+		m.recent.add(Forwarded{Verb: rt.Verb, Group: gvr[0], Version: gvr[1], Resource: gvr[2], Reason: resp.Why}, time.Now())
+	}
 }
+
+// Recent returns what was forwarded in the last minutes, the most frequent first.
+func (m *Metrics) Recent() []Forwarded { return m.recent.all(time.Now()) }
 
 // metricLabels are group, version and resource, or empty for a name that a client may have made up.
 func metricLabels(rt exchange.Route, resp *exchange.Response) [3]string {

@@ -6,7 +6,7 @@
 // it impersonates, must be allowed to read it, package wire must know the form, and every parameter
 // must be understood. The cache answers gets at a resourceVersion. It answers lists and watches at a
 // resourceVersion or of the most recent state. It answers a page while the event log holds the
-// page's resourceVersion. In every case of doubt the verdict is [Beyond], and upstream answers.
+// page's resourceVersion. In every case of doubt upstream answers, and a [Reason] says why.
 //
 // # Forms
 //

@@ -66,7 +66,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 		}
 	}
 	if !r.feed.ServesConsistent() {
-		return watchcache.Snapshot{}, Beyond
+		return watchcache.Snapshot{}, MostRecent
 	}
 	if !r.RVGiven {
 		if snapshot, age, ok := r.feed.Recent(); ok {
@@ -92,7 +92,7 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 		return snapshot, nil
 	}
 	if r.Timeout {
-		return snapshot, Beyond // upstream words the error of a client's timeout
+		return snapshot, Parameters // upstream words the error of a client's timeout
 	}
 	if later, err := r.reached(ctx, futureWait-time.Since(began)); err == nil {
 		return later, nil

@@ -26,7 +26,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	body, err := r.form.AppendObject(make([]byte, 0, len(o.Bytes())+128), o)
 	switch {
 	case err != nil:
-		return nil, Beyond
+		return nil, r.unwritable()
 	case r.choice.Rendered():
 		work := int64(indentWork)
 		if r.choice.Encoding == wire.YAML {
@@ -48,7 +48,7 @@ func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body [
 		v.Gzip, v.Object = true, true
 		p, err := r.derived.Get(&r.meter, span, v, func() (_, plain []byte, err error) { return nil, body, nil })
 		if err != nil {
-			return nil, Beyond
+			return nil, TooLarge
 		}
 		resp := r.respond()
 		gzipped(resp)
@@ -56,5 +56,5 @@ func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body [
 		resp.List, resp.Length = &derived.List{Pieces: pieces, Length: length}, length
 		return resp, nil
 	}
-	return nil, Beyond
+	return nil, TooLarge
 }

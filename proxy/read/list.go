@@ -31,14 +31,14 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 	case r.Token != "":
 		return r.continued(ctx, from, to)
 	case !r.RVGiven && r.Match != "":
-		return nil, Beyond
+		return nil, Parameters
 	case r.Limit > 0 && r.RVGiven && r.RV == 0 && r.resource.NoWatchCache:
-		return nil, Beyond // upstream reads etcd, which handles limits differently
+		return nil, Parameters // upstream reads etcd, which handles limits differently
 	case r.RVGiven && r.RV == 0 && (r.Match == "" || r.Match == "NotOlderThan"):
 		r.Limit = 0
 		return r.notOlderThan(ctx, from, to)
 	case r.Limit > 0 && (r.filter.Single() && r.RVGiven || r.pinned()):
-		return nil, Beyond // upstream reads etcd, or cuts the page from one namespace
+		return nil, Page // upstream reads etcd, or cuts the page from one namespace
 	case r.Match == "" && r.Limit == 0, r.Match == "NotOlderThan" || !r.RVGiven:
 		return r.notOlderThan(ctx, from, to)
 	case r.Match == "Exact" && r.RV > 0 && !r.filter.Single(), r.Match == "" && r.RV > 0:
@@ -47,17 +47,17 @@ func (r *read) list(ctx context.Context) (*exchange.Response, error) {
 		}
 		return r.exact(r.RV, from, to)
 	}
-	return nil, Beyond
+	return nil, Parameters
 }
 
 // continued answers a page after the first.
 func (r *read) continued(ctx context.Context, from, to string) (*exchange.Response, error) {
 	if r.RVGiven || r.Match != "" || r.filter.Single() {
-		return nil, Beyond
+		return nil, Parameters
 	}
 	start, rv, err := query.DecodeToken(r.Token)
 	if err != nil {
-		return nil, Beyond
+		return nil, Parameters
 	}
 	from = max(from, r.prefix()+start)
 	if rv < 0 {
@@ -103,7 +103,7 @@ func (r *read) notOlderThan(ctx context.Context, from, to string) (*exchange.Res
 func (r *read) exact(rv uint64, from, to string) (*exchange.Response, error) {
 	snapshot, err := r.cache.SnapshotAt(rv)
 	if err != nil {
-		return nil, Beyond
+		return nil, TooOld
 	}
 	return r.page(snapshot, from, to)
 }
@@ -121,7 +121,7 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 		_, end := r.resource.KeyRange(r.Namespace)
 		if rest := int64(snapshot.Count(last.Key()+"\x00", end)); rest > 0 {
 			if r.indexed() {
-				return nil, Beyond
+				return nil, Page
 			}
 			meta.Continue = query.EncodeToken(last.Key()[len(r.prefix()):], snapshot.ResourceVersion(), r.resource.NoWatchCache)
 			if !r.filter.Selective() {

@@ -69,7 +69,7 @@ func (r *read) workspaceAnswer(size, work int64, do func() (*exchange.Response, 
 	case err != nil:
 		return nil, err
 	case broken != nil: // no room
-		return nil, Beyond
+		return nil, TooLarge
 	}
 	resp.Reader, resp.Length = body, body.Length()
 	return resp, nil
@@ -147,7 +147,7 @@ func (r *read) oneOff(body *derived.List) (*exchange.Response, error) {
 	r.meter.ReleaseSlot()
 	one.Compressor = r.workspace.Hold(r.meter.Context(), r.claim(compressorSize))
 	if one.Compressor == nil {
-		return nil, Beyond
+		return nil, TooLarge
 	}
 	resp.Room = one.Compressor
 	return resp, nil
@@ -166,7 +166,7 @@ func (r *read) bytesAnswer(body []byte) (*exchange.Response, error) {
 		}
 		rendered, contentType, err := r.choice.Render(body)
 		if err != nil {
-			return nil, Beyond
+			return nil, Form
 		}
 		body = rendered
 		resp.Header.Set("Content-Type", contentType)
@@ -198,7 +198,7 @@ func (r *read) derive(items *listItems, body *derived.List) error {
 	for i, span := range items.spans {
 		run, err := runOf(span, i == 0)
 		if err != nil {
-			return Beyond
+			return r.unwritable()
 		}
 		body.Pieces, body.Shares = append(body.Pieces, run.Plain), append(body.Shares, run)
 		body.Length += int64(len(run.Plain))
@@ -304,7 +304,7 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 			return context, plain, err
 		})
 		if err != nil {
-			return nil, Beyond
+			return nil, r.unwritable()
 		}
 		segments, shares = append(segments, p.Segment), append(shares, p)
 	}
@@ -313,4 +313,12 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 	resp := r.listAnswer(&derived.List{Pieces: pieces, Shares: shares, Length: length}, length)
 	gzipped(resp)
 	return resp, nil
+}
+
+// unwritable is why the form could not be written.
+func (r *read) unwritable() Reason {
+	if r.rows != nil {
+		return Table
+	}
+	return Form
 }

@@ -1,6 +1,7 @@
 package read
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -146,28 +147,32 @@ func (rd *Reader) Answer(ctx context.Context, req *exchange.Request, rt exchange
 	if err == nil {
 		return Verdict{Answer: resp}
 	}
-	v := Verdict{Reason: Beyond, Timed: r.timed, Expired: r.tooEarly}
-	if reason, ok := errors.AsType[Reason](err); ok {
+	v := Verdict{Reason: Uncached, Timed: r.timed, Expired: r.tooEarly}
+	if reason := reasonOf(err); reason != "" {
 		v.Reason = reason
 	}
 	if v.Reason.Stale() && r.joinsFreshRun() {
-		v.Reason = Beyond // as if there were no cache
+		v.Reason = MostRecent // as if there were no cache
 	}
 	return v
 }
 
 func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response, err error) {
-	if !rd.cacheable(r.Request, r.Route) {
-		return nil, Beyond
+	if err := rd.cacheable(r.Request, r.Route); err != nil {
+		return nil, err
 	}
 	if r.Params, err = query.Parse(r.Query); err != nil {
-		return nil, Beyond
+		return nil, Parameters
 	}
 	choices := wire.Negotiate(r.Header.Get("Accept"), r.kind(), r.Pretty())
-	if !r.answerable() || r.joinsFreshRun() && !rd.mayJoin(r, choices) {
-		return nil, Beyond
-	}
-	if r.joinsFreshRun() {
+	switch {
+	case !r.answerable():
+		return nil, Parameters
+	case len(choices) == 0:
+		return nil, Form
+	case r.joinsFreshRun() && !rd.mayJoin(r, choices):
+		return nil, MostRecent
+	case r.joinsFreshRun():
 		choices = choices[:1] // upstream takes a further choice only if it lacks the first
 	}
 	if refusal, err := rd.authorize(ctx, r); refusal != nil || err != nil {
@@ -195,12 +200,19 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	return resp, err
 }
 
-// cacheable tells, before the query is parsed, whether the cache may answer.
-func (rd *Reader) cacheable(req *exchange.Request, rt exchange.Route) bool {
-	return req.Method == http.MethodGet && rt.Resource && rt.Plain && req.Body == nil && !req.WantsUpgrade() &&
+// cacheable tells, before the query is parsed, why the cache cannot answer; nil if it may.
+func (rd *Reader) cacheable(req *exchange.Request, rt exchange.Route) error {
+	switch {
+	case req.Method != http.MethodGet || !rt.Resource || !rt.Plain || req.Body != nil || req.WantsUpgrade():
+		return NotARead
+	case req.Identity == nil && (req.Identified() || req.Impersonates()):
 		// Without authentication, a client that tells who it is may not be the user that the cache
 		// reads as.
-		(req.Identity != nil || !req.Identified() && !req.Impersonates()) && rd.Feeds.Caches(rt.GVR)
+		return Credentials
+	case !rd.Feeds.Caches(rt.GVR):
+		return Uncached
+	}
+	return nil
 }
 
 // kind is the kind of read, which decides on the form of the answer.
@@ -252,14 +264,14 @@ func (rd *Reader) open(ctx context.Context, r *read, choices []wire.Choice) erro
 		case errors.Is(err, watchcache.ErrNotReady):
 			return Stale
 		case err != nil:
-			return Beyond
+			return cmp.Or(reasonOf(err), Uncached)
 		}
 		if err := r.prepare(); err != nil {
 			return err
 		}
 		return rd.allowStale(r)
 	}
-	return Beyond
+	return Form
 }
 
 // openFeed opens the feed in a choice's encoding, and for a Table also the feed of the rows. Protobuf is served in upstream's own bytes.
@@ -271,7 +283,7 @@ func (rd *Reader) openFeed(ctx context.Context, r *read) (err error) {
 	case r.choice.Table:
 		return rd.openTable(ctx, r)
 	case r.IncludeGiven:
-		return Beyond
+		return Parameters
 	case r.choice.Encoding == wire.Protobuf:
 		r.feed, err = rd.Feeds.Open(ctx, r.GVR, object.Protobuf, r.since())
 		if !r.choice.Partial || !errors.Is(err, object.ErrNoEncoding) {
@@ -304,17 +316,17 @@ func (r *read) prepare() (err error) {
 	r.resource = r.cache.Resource()
 	if r.resource.Namespaced {
 		if r.Name != "" && r.Namespace == "" {
-			return Beyond // upstream knows no such path
+			return NotARead // upstream knows no such path
 		}
 	} else if r.Namespace != "" && !r.isNamespaceObject() {
-		return Beyond
+		return NotARead
 	}
 	namespace := r.Namespace
 	if !r.resource.Namespaced {
 		namespace = ""
 	}
 	if r.filter, err = filter.New(r.resource, namespace, r.Labels, r.Fields); err != nil {
-		return Beyond
+		return Parameters
 	}
 	kind := wire.Kind{
 		Kind: r.resource.Kind, ListKind: r.resource.ListKind, APIVersion: r.resource.APIVersion(), Sorted: r.resource.SelfDescribing,

@@ -67,7 +67,7 @@ func (rd *Reader) authorize(ctx context.Context, r *read) (refusal *exchange.Res
 	u, err := a.EffectiveUser(ctx, r.Identity, r.Header)
 	switch {
 	case errors.Is(err, access.ErrUndecided):
-		return nil, Beyond
+		return nil, Credentials
 	case err != nil:
 		return nil, Stale
 	}

@@ -34,11 +34,11 @@ func (rd *Reader) openTable(ctx context.Context, r *read) (err error) {
 		return err
 	}
 	if rows.Cache().Resource().Encoding != object.Table {
-		return Beyond
+		return Table
 	}
 	rules := rd.tables.Of(rows.Cache())
 	if !rules.Usable() || rules.Sorted && r.kind() == wire.List {
-		return Beyond
+		return Table
 	}
 	r.rows = &table.Rows{Rules: rules, Cache: rows.Cache(), Wait: rowWait}
 	return nil

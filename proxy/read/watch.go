@@ -53,7 +53,7 @@ func (r *read) withState() bool {
 
 func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error) {
 	if r.resource.NoWatchCache && r.RV >= math.MaxInt64 {
-		return nil, Beyond // beyond etcd's revisions
+		return nil, Parameters // beyond etcd's revisions
 	}
 	if r.Bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, Stale // the form of the final bookmark is not known yet
@@ -64,7 +64,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		}
 	}
 	if _, ok := rd.unwritable.Load(weak.Make(r.cache)); ok && r.choice.Partial {
-		return nil, Beyond
+		return nil, Form
 	}
 	p, err := r.begin(ctx)
 	tooOld, expired := errors.AsType[*watchcache.TooOldError](err)

@@ -39,7 +39,8 @@ func Command() *cobra.Command {
 		Long: `status shows the feeds of a running proxy, its memory, and the requests that it
 saves upstream. The hit ratio covers gets, lists and watches of resources. Saved is
 the number of requests that upstream would have got without the proxy, less those
-that the proxy sent. All figures count since the proxy's start.`,
+that the proxy sent. Forwarded is what upstream answered in the last five minutes,
+and why. All other figures count since the proxy's start.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.output != "" && f.output != "json" {

@@ -10,10 +10,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
 
-// Status is the report. It counts from the proxy's start.
+// Status is the report. It counts from the proxy's start, except for Forwarded.
 type Status struct {
 	Version       string       `json:"version"`
 	Upstream      string       `json:"upstream"`
@@ -25,6 +26,9 @@ type Status struct {
 	MostRecent    mostRecent   `json:"mostRecentReads"`
 	Watches       int          `json:"watches"` // open ones, from the cache
 	Feeds         []feedStatus `json:"feeds"`
+	// Forwarded is what upstream answered in the last five minutes, and why, the most frequent
+	// first.
+	Forwarded []metrics.Forwarded `json:"forwarded"`
 }
 
 // memory is in bytes. Resident includes the parts of the cache.
@@ -94,8 +98,8 @@ type feedStatus struct {
 }
 
 // Of makes the report of a proxy. began is the time when it started to serve; host is its upstream.
-func Of(version, host string, began time.Time, feeds []upstream.FeedStatus, metrics prometheus.Gatherer) (*Status, error) {
-	s := &Status{Version: version, Upstream: host, UptimeSeconds: time.Since(began).Seconds(), Feeds: []feedStatus{}}
+func Of(version, host string, began time.Time, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, figures prometheus.Gatherer) (*Status, error) {
+	s := &Status{Version: version, Upstream: host, UptimeSeconds: time.Since(began).Seconds(), Feeds: []feedStatus{}, Forwarded: forwarded}
 	for _, f := range feeds {
 		s.Watches += f.Cursors
 		s.Memory.Objects += f.Bytes
@@ -110,7 +114,7 @@ func Of(version, host string, began time.Time, feeds []upstream.FeedStatus, metr
 			Watches: f.Cursors, Events: f.Events, Delivered: f.Delivered,
 		})
 	}
-	m, err := gather(metrics)
+	m, err := gather(figures)
 	if err != nil {
 		return nil, err
 	}

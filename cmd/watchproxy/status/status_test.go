@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watchproxy/watchproxy/proxy/metrics"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
 )
@@ -90,7 +91,7 @@ func TestStatusCounts(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := Of("v1", "https://upstream", time.Now(), nil, counted(t, test.rows, test.others))
+			s, err := Of("v1", "https://upstream", time.Now(), nil, nil, counted(t, test.rows, test.others))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,7 +112,7 @@ func TestStatusTellsHowReadsWereFresh(t *testing.T) {
 	saved := prometheus.NewCounter(prometheus.CounterOpts{Name: "watchproxy_freshness_saved_seconds_total", Help: "As there."})
 	registry.MustRegister(reads, cost, saved)
 	text := func() string {
-		s, err := Of("v1", "https://upstream", time.Now(), nil, registry)
+		s, err := Of("v1", "https://upstream", time.Now(), nil, nil, registry)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,6 +148,10 @@ var feeds = []upstream.FeedStatus{
 	{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, LastSign: time.Now()},
 }
 
+var forwarded = []metrics.Forwarded{
+	{Verb: "get", Version: "v1", Resource: "secrets", Reason: "not-cached", Count: 1234}, {Verb: "create", Reason: "not-a-read", Count: 5},
+}
+
 // admin is the admin address of a proxy with the three feeds.
 func admin(t *testing.T) *httptest.Server {
 	t.Helper()
@@ -156,7 +161,7 @@ func admin(t *testing.T) *httptest.Server {
 			http.NotFound(w, r)
 			return
 		}
-		s, err := Of("v1", "https://upstream", time.Now().Add(-time.Hour), feeds, registry)
+		s, err := Of("v1", "https://upstream", time.Now().Add(-time.Hour), feeds, forwarded, registry)
 		if err != nil {
 			t.Error(err)
 		}
@@ -182,6 +187,8 @@ func TestStatusCommand(t *testing.T) {
 		"\npods.v1              json      synced    2,000    9.0 MiB  12   123456           ",
 		"\ndeployments.v1.apps  json      lost 90s  3        100 B    0    0                120m  1        0       0\n",
 		"\nnodes.v1             json      syncing   0        0 B      0    0                ",
+		"\nFORWARDED, LAST 5 MIN  VERB    REASON      REQUESTS\n",
+		"\nsecrets.v1             get     not-cached  1,234\n", "\nothers                 create  not-a-read  5\n",
 	} {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("no %q in\n%s", line, &out)

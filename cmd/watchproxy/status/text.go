@@ -34,16 +34,28 @@ func (s *Status) writeText(to io.Writer) error {
 	fmt.Fprintf(w, "saved\t%s requests\n", count(u.Saved))
 	fmt.Fprintf(w, "fresh\t%s\n", s.MostRecent.text())
 	fmt.Fprintf(w, "watches\t%s\n\n", count(s.Watches))
+	s.writeFeeds(w)
+	const most = 20
+	for i, f := range s.Forwarded[:min(most, len(s.Forwarded))] {
+		if i == 0 {
+			fmt.Fprintln(w, "\nFORWARDED, LAST 5 MIN\tVERB\tREASON\tREQUESTS")
+		}
+		name := cmp.Or(strings.Trim(f.Resource+"."+f.Version+"."+f.Group, "."), "others")
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name, f.Verb, f.Reason, count(f.Count))
+	}
+	return w.Flush()
+}
+
+func (s *Status) writeFeeds(w io.Writer) {
 	if len(s.Feeds) == 0 {
 		fmt.Fprintln(w, "no feeds: the first request for a resource starts one")
-		return w.Flush()
+		return
 	}
 	fmt.Fprintln(w, "RESOURCE\tENCODING\tSTATE\tOBJECTS\tSIZE\tLOG\tRESOURCEVERSION\tAGE\tWATCHES\tEVENTS\tDELIVERED")
 	for _, f := range s.Feeds {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", f.name(), f.Encoding, f.state(), count(f.Objects), size(f.ObjectBytes),
 			count(f.LogEvents), f.ResourceVersion, age(f.LastSignSeconds), count(f.Watches), count(f.Events), count(f.Delivered))
 	}
-	return w.Flush()
 }
 
 // text names the proofs of freshness, most frequent first, and their cost.

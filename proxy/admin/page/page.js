@@ -75,7 +75,7 @@ function showChart(s, before, seconds) {
 
 const labels = ["State", "Objects", "Size", "Log", "resourceVersion", "Age", "Watches", "Events/s", "Delivered/s"];
 
-function newRow() {
+function newRow(labels) {
   const row = document.createElement("tr");
   row.setAttribute("role", "row");
   const head = document.createElement("th");
@@ -87,7 +87,7 @@ function newRow() {
     const cell = document.createElement("td");
     cell.setAttribute("role", "cell");
     cell.dataset.label = label;
-    if (label !== "State") cell.className = "figure";
+    if (!["State", "Verb", "Reason"].includes(label)) cell.className = "figure";
     row.append(cell);
   }
   return row;
@@ -104,7 +104,7 @@ function showFeeds(feeds, before, seconds) {
   feeds.forEach((feed, i) => {
     const id = key(feed), was = old.get(id) || {};
     seen.add(id);
-    if (!rows.has(id)) rows.set(id, newRow());
+    if (!rows.has(id)) rows.set(id, newRow(labels));
     const row = rows.get(id), [head, ...cells] = row.children;
     put(head.firstChild, feed.resource);
     put(head.lastChild, (feed.group ? feed.group + "/" : "") + feed.version + " " + feed.encoding);
@@ -125,12 +125,28 @@ function showFeeds(feeds, before, seconds) {
   document.querySelector("table").hidden = feeds.length === 0;
 }
 
+const forwardedMost = 20;
+
+function showForwarded(all) {
+  const body = by("forwarded"), shown = all.slice(0, forwardedMost);
+  while (body.children.length > shown.length) body.lastChild.remove();
+  shown.forEach((f, i) => {
+    if (!body.children[i]) body.append(newRow(["Verb", "Reason", "Requests"]));
+    const [head, ...cells] = body.children[i].children;
+    put(head.firstChild, f.resource || "others");
+    put(head.lastChild, (f.group ? f.group + "/" : "") + f.version);
+    [f.verb, f.reason, whole.format(f.count)].forEach((value, at) => put(cells[at], value));
+  });
+  by("forwarded-section").hidden = shown.length === 0;
+}
+
 function show(s) {
   const at = performance.now();
   const before = last && last.status, seconds = last ? (at - last.at) / 1000 : 0;
   showSums(s);
   showChart(s, before, seconds);
   showFeeds(s.feeds, before, seconds);
+  showForwarded(s.forwarded);
   last = { at, status: s, clock: new Date() };
   connected("live", "live");
 }
