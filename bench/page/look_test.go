@@ -67,7 +67,7 @@ const contrast = `(() => {
 	return (both[0] + 0.05) / (both[1] + 0.05);
 })()`
 
-// accessible checks the page's content for a screen reader: at any width, it is a table with
+// accessible checks the page's content for a screen reader: at any width, it has two tables with
 // headers for rows and columns.
 func accessible(ctx context.Context, t *testing.T) {
 	for _, width := range []int64{390, 1280} {
@@ -84,11 +84,13 @@ func accessible(ctx context.Context, t *testing.T) {
 				names[role+" "+strings.Trim(string(n.Name.Value), `"`)] = true
 			}
 		}
-		rows := evaluate[int](ctx, t, `document.querySelectorAll("#feeds tr").length`)
-		if roles["table"] != 1 || roles["row"] != rows+1 || roles["rowheader"] != rows || roles["cell"] != rows*(columns-1) || roles["columnheader"] != columns {
-			t.Errorf("%d pixels wide: %d rows, roles %v", width, rows, roles)
+		feeds := evaluate[int](ctx, t, `document.querySelectorAll("#feeds tr").length`)
+		forwarded := evaluate[int](ctx, t, `document.querySelectorAll("#forwarded tr").length`)
+		if roles["table"] != 2 || roles["row"] != feeds+forwarded+2 || roles["rowheader"] != feeds+forwarded ||
+			roles["cell"] != feeds*(feedColumns-1)+forwarded*(forwardedColumns-1) || roles["columnheader"] != feedColumns+forwardedColumns {
+			t.Errorf("%d pixels wide: %d and %d rows, roles %v", width, feeds, forwarded, roles)
 		}
-		for _, name := range []string{"table Feeds", "heading watchproxy", "columnheader Objects", "rowheader limitranges v1 protobuf"} {
+		for _, name := range []string{"table Feeds", "table Forwarded in the last five minutes", "columnheader Reason", "heading watchproxy", "columnheader Objects", "rowheader limitranges v1 protobuf"} {
 			if !names[name] {
 				t.Errorf("%d pixels wide: no %q in %v", width, name, names)
 			}
@@ -96,5 +98,5 @@ func accessible(ctx context.Context, t *testing.T) {
 	}
 }
 
-// columns is the number of columns in the table of feeds.
-const columns = 10
+// The numbers of columns in both tables.
+const feedColumns, forwardedColumns = 10, 4
