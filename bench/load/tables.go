@@ -1,12 +1,19 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
 
 	"github.com/tidwall/gjson"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
@@ -48,6 +55,42 @@ func (b *bench) tables(ctx context.Context) error {
 		}
 		b.add(r)
 	}
+	return b.kubectl(ctx)
+}
+
+// kubectl measures how long people wait: the time of kubectl get for all pods, most of which kubectl
+// spends itself.
+func (b *bench) kubectl(ctx context.Context) error {
+	kubectl, err := cluster.Kubectl()
+	if err != nil {
+		return err
+	}
+	home, err := os.MkdirTemp("", "watchproxy-bench")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(home) //nolint:errcheck // a temporary directory
+	behind := filepath.Join(home, "kubeconfig")
+	proxy := b.proxyAt(b.secure.proxy)
+	if err := cluster.WriteKubeconfig(behind, proxy.URL, proxy.CA, clientcmdapi.AuthInfo{Token: b.api.Token}); err != nil {
+		return err
+	}
+	const rounds = 5
+	r := row{Scenario: "kubectl get pods -A, shortest of 5", Clients: 1, Unit: "s", Value: map[string]float64{}, Target: target{LessThanAPIServer: 1}}
+	for range rounds {
+		for _, s := range []struct{ name, config string }{{b.direct.name, b.api.Kubeconfig}, {b.secure.proxy.name, behind}} {
+			cmd := exec.CommandContext(ctx, kubectl, "--kubeconfig", s.config, "get", "pods", "-A")
+			cmd.Env = []string{"HOME=" + home}
+			began := time.Now()
+			if out, err := cmd.Output(); err != nil || bytes.Count(out, []byte("\n")) < b.options.pods {
+				return fmt.Errorf("%s: kubectl shows %d bytes: %w", s.name, len(out), err)
+			}
+			if took := time.Since(began).Seconds(); r.Value[s.name] == 0 || took < r.Value[s.name] {
+				r.Value[s.name] = took
+			}
+		}
+	}
+	b.add(r)
 	return nil
 }
 

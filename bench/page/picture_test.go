@@ -60,7 +60,7 @@ func TestPicture(t *testing.T) {
 
 	ctx := browser(t)
 	run(ctx, t, "colours", colours("light"))
-	run(ctx, t, "resize", chromedp.EmulateViewport(1080, 720, chromedp.EmulateScale(2)))
+	run(ctx, t, "resize", chromedp.EmulateViewport(1080, 860, chromedp.EmulateScale(2)))
 	run(ctx, t, "open the page", chromedp.Navigate(proxy.AdminURL+"/"))
 	const reads, pause = 8, 100 * time.Millisecond
 	for i, end := 0, time.Now().Add(lasts); time.Now().Before(end); i++ {
