@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -128,6 +129,28 @@ func (r *Request) Impersonates() bool {
 		}
 	}
 	return false
+}
+
+// plainHeaders are request headers that do not change the answer to a read, and those that
+// choose its form.
+var plainHeaders = []string{
+	"Accept", "Accept-Encoding", "Accept-Language", "Audit-Id", "Cache-Control", "Connection", "Content-Type", "Host",
+	"Kubectl-Command", "Kubectl-Session", "Traceparent", "Tracestate", "User-Agent",
+}
+
+// Plain tells whether a read has only headers whose effect on the answer is known: plainHeaders,
+// credentials that were authenticated, and also the headers named.
+func (r *Request) Plain(also ...string) bool {
+	if r.WantsUpgrade() || r.Impersonates() || r.Identity == nil && r.Identified() {
+		return false
+	}
+	for name, values := range r.Header {
+		known := slices.Contains(plainHeaders, name) || slices.Contains(also, name) || name == "Authorization" && r.Identity != nil
+		if !known || len(values) > 1 || name == "Connection" && !strings.EqualFold(values[0], "keep-alive") {
+			return false
+		}
+	}
+	return true
 }
 
 // AsHTTP returns the request without its body, for package access.

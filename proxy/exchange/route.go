@@ -54,7 +54,7 @@ func ParseRoute(method, path string) Route {
 	if rt.Namespace != "" && rt.GVR.Resource != "namespaces" {
 		segments += 2
 	}
-	rt.Plain = rt.Resource && rt.Subresource == "" && strings.Count(path, "/") == segments && canonical(path)
+	rt.Plain = rt.Resource && rt.Subresource == "" && strings.Count(path, "/") == segments && Canonical(path)
 	return rt
 }
 
@@ -85,9 +85,9 @@ func IsWatch(query string) bool {
 // true, even "".
 func ParseBool(s string) bool { return s != "0" && !strings.EqualFold(s, "false") }
 
-// canonical tells whether a path has no empty, relative or escaped segments, and no bytes that need
+// Canonical tells whether a path has no empty, relative or escaped segments, and no bytes that need
 // escaping. The paths of all objects are canonical.
-func canonical(path string) bool {
+func Canonical(path string) bool {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "%;\\") {
 		return false
 	}

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,7 +32,7 @@ type Sharing struct {
 	// Shared counts a request that upstream never saw.
 	Shared func()
 
-	flights flights
+	flights fair.Flights[*exchange.Response]
 }
 
 // Forward forwards a request. It reads a short answer to its end.
@@ -46,7 +45,7 @@ func (s *Sharing) Forward(ctx context.Context, req *exchange.Request, rt exchang
 }
 
 // Waiting counts the requests that wait for the answer to another request or for their turn.
-func (s *Sharing) Waiting() int { return s.flights.waiting() }
+func (s *Sharing) Waiting() int { return s.flights.Waiting() }
 
 // share forwards a request, together with equal reads.
 func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.Route, t *Trip, done func()) *exchange.Response {
@@ -55,7 +54,7 @@ func (s *Sharing) share(ctx context.Context, req *exchange.Request, rt exchange.
 		return s.Send(ctx, req, rt, t, done)
 	}
 	common := false
-	resp, flew := s.flights.share(ctx, key, t.Takes, func(crowd bool) (*exchange.Response, bool) {
+	resp, flew := s.flights.Share(ctx, key, t.Takes, func(crowd bool) (*exchange.Response, bool) {
 		if !crowd {
 			return s.Send(ctx, req, rt, t, done), false
 		}
@@ -153,27 +152,15 @@ func shared(r *exchange.Response, req *exchange.Request) *exchange.Response {
 	return &one
 }
 
-// plainHeaders are request headers that do not change the answer to a read or are part of the key.
-var plainHeaders = []string{
-	"Accept", "Accept-Encoding", "Accept-Language", "Audit-Id", "Cache-Control", "Connection", "Content-Type", "Host",
-	"Kubectl-Command", "Kubectl-Session", "Traceparent", "Tracestate", "User-Agent",
-}
-
 // shareKey returns the same key for reads that get the same answer from upstream, and false for a
 // request that must not share. Reads with the same key have the same credentials. Without
 // authentication, a request with credentials does not share.
 func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
-	if req.Method != http.MethodGet || !rt.Resource || !rt.Plain || rt.Verb != "get" && rt.Verb != "list" ||
-		req.Body != nil || req.WantsUpgrade() || req.Identity == nil && req.Identified() || req.Impersonates() {
+	if req.Method != http.MethodGet || req.Body != nil || !req.Plain() || !rt.Plain && !isDiscovery(rt, req.Path) || rt.Verb != "get" && rt.Verb != "list" {
 		return "", false
 	}
 	if _, err := url.ParseQuery(req.Query); err != nil {
 		return "", false
-	}
-	for name, values := range req.Header {
-		if !slices.Contains(plainHeaders, name) && (name != "Authorization" || req.Identity == nil) || len(values) > 1 || name == "Connection" && !strings.EqualFold(values[0], "keep-alive") {
-			return "", false
-		}
 	}
 	pretty := "-"
 	if req.Pretty() {
@@ -182,4 +169,10 @@ func shareKey(req *exchange.Request, rt exchange.Route) (string, bool) {
 	return strings.Join([]string{
 		req.Target, req.Header.Get("Accept"), req.Header.Get("Accept-Encoding"), pretty, req.Identity.Key(),
 	}, "\n"), true
+}
+
+// isDiscovery tells whether a path is one of discovery or the version. Upstream sends no ETag with
+// most of these documents, so only requests that wait at the same time can share one.
+func isDiscovery(rt exchange.Route, path string) bool {
+	return !rt.Resource && (path == "/api" || path == "/apis" || path == "/version" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/"))
 }

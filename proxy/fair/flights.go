@@ -1,62 +1,67 @@
-package forward
+package fair
 
 import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
 
-// flights lets forwarded gets and lists share an answer if upstream could not tell them apart. A
-// flight is one request upstream; a fleet is the flights of equal requests.
+// Flights let equal requests share an answer. A flight is one request upstream; a fleet is the
+// flights of equal requests.
 //
 // A reader must see every write from before the reader arrived, so only a flight that begins after
 // that may answer this reader. A reader that arrives during a flight waits for the next flight. All
 // waiting readers share this flight, so upstream sees one flight at a time. Such a reader may wait
 // twice the time of a direct request. So if the time of a flight is known, the next flight begins
 // after a part of that time, and upstream sees a few flights at a time.
-type flights struct {
+type Flights[A Answer] struct {
 	mu struct {
 		sync.Mutex
-		fleets map[string]*fleet // by key; a fleet exists while any of its flights is under way
+		fleets map[string]*fleet[A] // by key; a fleet exists while any of its flights is under way
 	}
 }
 
-type fleet struct {
+// Answer is what a flight brings. Its zero value means that readers cannot share one.
+type Answer interface {
+	// LetGo subtracts n from the number of readers that hold the answer. It does nothing to the
+	// zero value.
+	LetGo(n int)
+}
+
+type fleet[A Answer] struct {
 	up    int           // flights under way
 	sent  time.Time     // the start of the last flight
 	pause time.Duration // time from one start to the next while flights are under way; 0 means to wait for their end
 	timed bool          // a timer is set for the pause
-	next  *flight       // for readers since the last start; nil without any
+	next  *flight[A]    // for readers since the last start; nil without any
 }
 
-type flight struct {
-	lead    chan struct{}      // gives one waiting reader the lead
-	landed  chan struct{}      // closed when answer is set
-	answer  *exchange.Response // nil if it cannot be shared
-	waiting int                // readers that wait, the leader included if it waited; guarded by flights.mu
+type flight[A Answer] struct {
+	lead    chan struct{} // gives one waiting reader the lead
+	landed  chan struct{} // closed when answer is set
+	answer  A
+	waiting int // readers that wait, the leader included if it waited; guarded by Flights.mu
 }
 
 // fleetMost bounds the flights of a fleet under way. If a flight's time is known, the next flight
 // begins after that time divided by fleetPart.
 const fleetMost, fleetPart = 8, 10
 
-func newFlight() *flight {
-	return &flight{lead: make(chan struct{}, 1), landed: make(chan struct{})}
+func newFlight[A Answer]() *flight[A] {
+	return &flight[A]{lead: make(chan struct{}, 1), landed: make(chan struct{})}
 }
 
 // join returns the flight that may answer a new request, and whether the caller leads it. Takes is
 // how long upstream takes for a flight, 0 if unknown.
-func (fs *flights) join(key string, takes time.Duration) (f *flight, leads bool) {
+func (fs *Flights[A]) join(key string, takes time.Duration) (f *flight[A], leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if fs.mu.fleets == nil {
-		fs.mu.fleets = map[string]*fleet{}
+		fs.mu.fleets = map[string]*fleet[A]{}
 	}
 	of := fs.mu.fleets[key]
 	if of == nil {
-		of = &fleet{}
+		of = &fleet[A]{}
 		fs.mu.fleets[key] = of
 	}
 	if takes > 0 {
@@ -64,10 +69,10 @@ func (fs *flights) join(key string, takes time.Duration) (f *flight, leads bool)
 	}
 	if !of.gathers() && of.ready() {
 		of.begin()
-		return newFlight(), true
+		return newFlight[A](), true
 	}
 	if of.next == nil {
-		of.next = newFlight()
+		of.next = newFlight[A]()
 	}
 	f = of.next
 	f.waiting++
@@ -76,20 +81,20 @@ func (fs *flights) join(key string, takes time.Duration) (f *flight, leads bool)
 }
 
 // gathers tells whether readers wait for the next flight.
-func (of *fleet) gathers() bool { return of.next != nil && of.next.waiting > 0 }
+func (of *fleet[A]) gathers() bool { return of.next != nil && of.next.waiting > 0 }
 
 // ready tells whether a flight may begin.
-func (of *fleet) ready() bool {
+func (of *fleet[A]) ready() bool {
 	return of.up == 0 || of.pause > 0 && of.up < fleetMost && time.Since(of.sent) >= of.pause
 }
 
-func (of *fleet) begin() {
+func (of *fleet[A]) begin() {
 	of.up++
 	of.sent = time.Now()
 }
 
 // proceedLocked begins the next flight if readers wait for it, now or when the pause is over.
-func (fs *flights) proceedLocked(of *fleet) {
+func (fs *Flights[A]) proceedLocked(of *fleet[A]) {
 	switch {
 	case !of.gathers():
 	case of.ready():
@@ -107,8 +112,8 @@ func (fs *flights) proceedLocked(of *fleet) {
 	}
 }
 
-// waiting counts the readers that wait for a next flight.
-func (fs *flights) waiting() (n int) {
+// Waiting counts the readers that wait for a next flight.
+func (fs *Flights[A]) Waiting() (n int) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	for _, of := range fs.mu.fleets {
@@ -120,7 +125,7 @@ func (fs *flights) waiting() (n int) {
 }
 
 // land hands out a flight's answer and may begin the next flight.
-func (fs *flights) land(key string, f *flight, answer *exchange.Response) {
+func (fs *Flights[A]) land(key string, f *flight[A], answer A) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.answer = answer
@@ -130,7 +135,7 @@ func (fs *flights) land(key string, f *flight, answer *exchange.Response) {
 }
 
 // endLocked counts a flight as over.
-func (fs *flights) endLocked(key string) {
+func (fs *Flights[A]) endLocked(key string) {
 	of := fs.mu.fleets[key]
 	of.up--
 	fs.proceedLocked(of)
@@ -140,7 +145,7 @@ func (fs *flights) endLocked(key string) {
 }
 
 // leave removes a waiting reader. A flight without readers does not begin.
-func (fs *flights) leave(key string, f *flight) {
+func (fs *Flights[A]) leave(key string, f *flight[A]) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f.answer.LetGo(1)
@@ -156,17 +161,18 @@ func (fs *flights) leave(key string, f *flight) {
 
 // crowd tells whether several readers share a flight that has begun. No further reader can join
 // such a flight.
-func (fs *flights) crowd(f *flight) bool {
+func (fs *Flights[A]) crowd(f *flight[A]) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return f.waiting > 1
 }
 
-// share returns the answer to a new request: from the caller's own flight or from another flight.
-// If the answer is nil, it cannot be shared, and the caller sends its own request. The argument of
+// Share returns the answer to a new request: from the caller's own flight or from another flight.
+// If the answer is zero, it cannot be shared, and the caller sends its own request. Takes is how
+// long upstream takes for a flight, 0 if unknown. The argument of
 // fly tells whether several readers wait. The result ok tells whether they may have the answer. If
 // ctx ends while the caller waits, there is no answer.
-func (fs *flights) share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (answer *exchange.Response, ok bool)) (answer *exchange.Response, flew bool) {
+func (fs *Flights[A]) Share(ctx context.Context, key string, takes time.Duration, fly func(crowd bool) (answer A, ok bool)) (answer A, flew bool) {
 	f, leads := fs.join(key, takes)
 	if !leads {
 		select {
@@ -175,10 +181,10 @@ func (fs *flights) share(ctx context.Context, key string, takes time.Duration, f
 			return f.answer, false
 		case <-ctx.Done():
 			fs.leave(key, f)
-			return nil, false
+			return answer, false
 		}
 	}
-	var common *exchange.Response
+	var common A
 	defer func() { fs.land(key, f, common) }()
 	answer, ok := fly(fs.crowd(f))
 	if ok {
