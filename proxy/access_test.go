@@ -3,9 +3,11 @@ package proxy
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -134,5 +136,57 @@ func TestImpersonatedWatchesAreCounted(t *testing.T) {
 		if resp.StatusCode != test.want {
 			t.Errorf("watch %d: %s", i, resp.Status)
 		}
+	}
+}
+
+// A copy of a discovery document is only for clients whom upstream allows its path. Other requests
+// are forwarded with their own credentials.
+func TestDiscoveryIsAuthorized(t *testing.T) {
+	var mu sync.Mutex
+	asked := map[string]int{} // by credentials
+	_, address := serveFeeds(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
+		who := r.Header.Get("Authorization")
+		mu.Lock()
+		asked[who]++
+		mu.Unlock()
+		w.Header().Set("Etag", `"1"`)
+		switch {
+		case who == "Bearer stranger":
+			w.WriteHeader(http.StatusForbidden)
+		case r.Header.Get("If-None-Match") == `"1"`:
+			w.WriteHeader(http.StatusNotModified)
+		default:
+			_, _ = io.WriteString(w, "documents")
+		}
+	}, testLimits(), judging(t))
+	client := http2To(t)
+	ask := func(user string) (code int, body string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address.String()+"/openapi/v2?timeout=32s", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+user)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(text)
+	}
+	for range 3 {
+		for user, want := range map[string]int{"reader": 200, "stranger": 403, "other": 200} {
+			if code, body := ask(user); code != want || (body == "documents") != (want == 200) {
+				t.Errorf("%s: %d %q", user, code, body)
+			}
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if want := map[string]int{"": 3, "Bearer stranger": 3, "Bearer other": 3}; !maps.Equal(asked, want) {
+		t.Errorf("upstream was asked by %v, want %v", asked, want)
 	}
 }

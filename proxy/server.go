@@ -13,7 +13,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/derived"
+	"github.com/watchproxy/watchproxy/proxy/discovery"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
 	"github.com/watchproxy/watchproxy/proxy/forward"
@@ -71,6 +73,7 @@ type Server struct {
 	workspace *fair.Workspace
 	limits    limiter
 	reader    *read.Reader
+	documents *discovery.Copies
 	// forwardSlots are for forwarded requests, readSlots for expensive reads from the cache.
 	forwardSlots, readSlots *fair.Queue
 	soonerSlots             *fair.Queue // for lists that upstream answers faster than the cache
@@ -89,6 +92,10 @@ func NewServer(feeds read.Feeds, forwards *forward.Forwarder, store *derived.Sto
 	s.reader = read.New(read.Config{
 		Feeds: feeds, Derived: store, Workspace: s.workspace, Slots: s.readSlots, Limits: &s.limits, Log: log,
 		Options: func() read.Options { return s.options.Load().Options }, Draining: s.draining, DrainShare: s.drainShare,
+	})
+	s.documents = discovery.New(discovery.Config{
+		Most: min(discovery.Most, s.workspace.Capacity/2), Send: s.sendOwn, Workspace: s.workspace, Serving: s.ctx,
+		Access: func() *access.Access { return s.options.Load().Access }, Revalidated: metrics.Revalidated, Shared: metrics.Shared.Inc,
 	})
 	s.listening = s.listen(s)
 	return s
@@ -154,6 +161,11 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	}
 	if refusal := s.refuse(ctx, req, rt); refusal != nil {
 		return refusal
+	}
+	if !rt.Resource {
+		if resp := s.documents.Answer(ctx, req); resp != nil {
+			return resp
+		}
 	}
 	v := s.reader.Answer(ctx, req, *rt, false)
 	if v.Reason == read.Sooner {
@@ -278,6 +290,12 @@ func (s *Server) forward(ctx context.Context, req *exchange.Request, rt exchange
 	}))
 	resp.Lasts = true
 	return resp
+}
+
+// sendOwn sends a get of the proxy's own upstream.
+func (s *Server) sendOwn(ctx context.Context, req *exchange.Request) *exchange.Response {
+	const verb = "get"
+	return s.forward(ctx, req, exchange.Route{Verb: verb}, &forward.Trip{}, s.metrics.ForwardBegan(verb))
 }
 
 // drainShare returns a random delay, up to the drain time, after which a watch ends. The delays

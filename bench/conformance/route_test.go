@@ -59,7 +59,6 @@ func TestRoutes(t *testing.T) {
 		{name: "no resource: discovery", request: get("/api/v1"), status: 200, from: upstream},
 		{name: "no resource: groups", request: get("/apis"), status: 200, from: upstream},
 		{name: "no resource: group", request: get("/apis/example.com"), status: 200, from: upstream},
-		{name: "no resource: aggregated discovery", request: get("/apis").With("Accept", "application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList"), status: 200, from: upstream},
 		{name: "no resource: health", request: get("/livez?verbose"), status: 200, from: upstream, moving: true},
 		{name: "no resource: root", request: get("/"), status: 200, from: upstream},
 		{name: "no resource: nothing there", request: get("/nonsense"), status: 404, from: upstream},

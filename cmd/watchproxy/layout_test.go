@@ -21,7 +21,7 @@ var layers = []string{
 	"watchcache/object", "watchcache/tree", "watchcache/filter", "watchcache", "watchcache/cachetest",
 	"watchcache/upstream/ledger", "watchcache/upstream/client", "watchcache/upstream/servers", "watchcache/upstream/discovery",
 	"watchcache/upstream/store", "watchcache/upstream/feed", "watchcache/upstream/fresh", "watchcache/upstream",
-	"proxy/wire", "proxy/table", "proxy/fair", "proxy/access", "proxy/exchange", "proxy/query", "proxy/derived", "proxy/watch", "proxy/read", "proxy/forward",
+	"proxy/wire", "proxy/table", "proxy/fair", "proxy/access", "proxy/exchange", "proxy/query", "proxy/derived", "proxy/watch", "proxy/read", "proxy/discovery", "proxy/forward",
 	"proxy/metrics", "proxy/browser", "proxy/admin", "proxy/conn", "proxy/h2/frame", "proxy/h2", "proxy/listen", "proxy",
 	"config",
 	"cmd/watchproxy/kubeconfig", "cmd/watchproxy/status", "cmd/watchproxy",

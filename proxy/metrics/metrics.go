@@ -28,6 +28,7 @@ type Metrics struct {
 	Limited  *prometheus.CounterVec
 	Browsers *prometheus.CounterVec
 	Refused  *prometheus.CounterVec
+	asked    *prometheus.CounterVec
 }
 
 // New registers the server's metrics.
@@ -75,12 +76,20 @@ func New(r prometheus.Registerer) *Metrics {
 		Help: "Connections closed or reset before they were served, by reason (limit: too many are open, error: accept failed, as without " +
 			"file descriptors, heads: too many bytes of incomplete requests, strangers: too many unknown clients leave answers unread).",
 	}, []string{"reason"})
-	r.MustRegister(m.requests, m.forwards, m.seconds, m.watches, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused)
+	m.asked = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watchproxy_revalidations_total",
+		Help: "Requests of the proxy for documents of discovery and OpenAPI, by result (unchanged: its copy is current, new: another " +
+			"document, failed: clients were forwarded).",
+	}, []string{"result"})
+	r.MustRegister(m.requests, m.forwards, m.seconds, m.watches, m.Forwards, m.Shared, m.Limited, m.Browsers, m.Refused, m.asked)
 	return m
 }
 
 // ConnectionRefused counts a connection that was closed before it was served.
 func (m *Metrics) ConnectionRefused(reason string) { m.Refused.WithLabelValues(reason).Inc() }
+
+// Revalidated counts a request of the proxy for a document.
+func (m *Metrics) Revalidated(result string) { m.asked.WithLabelValues(result).Inc() }
 
 // Request counts an answered request.
 func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.Duration) {

@@ -56,7 +56,7 @@ type requests struct {
 // toUpstream counts the requests that upstream got.
 type toUpstream struct {
 	Forwarded int64 `json:"forwarded"` // of clients, without Shared
-	Feeds     int64 `json:"feeds"`     // lists, watches, probes: the cost of caching
+	Feeds     int64 `json:"feeds"`     // lists, watches, probes, revalidations: the cost of caching
 	Reviews   int64 `json:"reviews"`   // of tokens and access: the cost of authentication and authorization
 	Total     int64 `json:"total"`     // of the three
 	// Saved is the number of requests that upstream would have got without the proxy, less Total.
@@ -157,7 +157,8 @@ func (s *Status) count(m families) {
 		r.HitRatio = &ratio
 	}
 	u.Forwarded = r.Forwarded - r.Shared
-	u.Feeds = int64(m.sum("watchproxy_feed_requests_total"))
+	revalidations := m.by("watchproxy_revalidations_total", "result") // answers with a new document count as forwarded
+	u.Feeds = int64(m.sum("watchproxy_feed_requests_total") + revalidations["unchanged"] + revalidations["failed"])
 	u.Reviews = int64(m.sum("watchproxy_reviews_total"))
 	u.Total = u.Forwarded + u.Feeds + u.Reviews
 	u.Saved = r.Cache - int64(tooOld) + r.Forwarded - u.Total
