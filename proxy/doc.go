@@ -15,6 +15,7 @@
 //	query/       the parameters of a read
 //	derived/     bytes that are made once for each page of the cache
 //	watch/       an open watch
+//	discovery/   copies of discovery and OpenAPI that upstream has confirmed
 //	forward/     forwarding, shared answers, tunnels
 //	access/      authentication and authorization
 //	fair/        how users share slots, processors and memory

@@ -83,6 +83,7 @@ func measure(ctx context.Context, o *options) (r *report, err error) {
 		{"narrow", b.narrow},
 		{"idle", b.idle},
 		{"sync", b.syncs},
+		{"discovery", b.sessions},
 		{"memory", b.memory},
 		{"forward", b.forward},
 	} {

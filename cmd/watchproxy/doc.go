@@ -51,6 +51,10 @@
 //	expensive reads               user           readers          GOMAXPROCS - 1, at least 1; 2 ms turns  wait
 //	expensive reads that wait     user           readers          a sixteenth of the workspace            429
 //	long answers that wait        answer         readers          64 KiB each; open requests              none, they wait
+//	copies of discovery, OpenAPI  path, form     upstream         half of the workspace, at most 64 MiB   least recently used
+//	their questions               path, Accept   readers          1,024 of 1 KiB                          least recently used
+//	new documents, while read     user           readers          8 MiB each, in the workspace            forwarded
+//	revalidations                 question       readers          1 at a time, 20 a second                wait for the next
 //	one-off bodies                user           readers          the workspace; half a user              forwarded
 //	one-off lists while written   user           readers          64 KiB, 32 KiB to indent; 1.5 MiB of    forwarded
 //	                                                              the workspace to compress

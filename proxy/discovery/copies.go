@@ -21,6 +21,9 @@ const (
 	bodyMost = 8 << 20
 	// formsMost bounds the questions whose form is known. A question takes up to 1 KiB.
 	formsMost = 1024
+	// pace is the least time between two revalidations of a document. So a crowd costs upstream some
+	// 10 ms of processor time a second. Kubectl takes longer to start.
+	pace = 50 * time.Millisecond
 	// patience bounds a revalidation. After that, each client's request is forwarded.
 	patience = 10 * time.Second
 )
@@ -53,7 +56,7 @@ type Config struct {
 
 // New returns Copies.
 func New(c Config) *Copies {
-	return &Copies{Config: c, forms: newRecent[string, form](formsMost), kept: newRecent[form, *document](c.Most)}
+	return &Copies{Config: c, flights: fair.Flights[*outcome]{Pace: pace}, forms: newRecent[string, form](formsMost), kept: newRecent[form, *document](c.Most)}
 }
 
 // outcome is the result of a revalidation. The document is nil if requests have to be forwarded.

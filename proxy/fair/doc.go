@@ -1,14 +1,15 @@
 // Package fair shares limited resources among users: requests to upstream, processor time, and
 // memory for answers that are made for one request.
 //
-// All of them are shared through a [Queue]. Users take turns, weighted by cost. A user's own claims
-// are served in order. The bytes of waiting claims are bounded. The user with the most waiting
-// bytes is refused first.
+// They are shared through a [Queue]. Users take turns, weighted by cost. A user's own claims are
+// served in order. The bytes of waiting claims are bounded. The user with the most waiting bytes is
+// refused first.
 //
 //	Queue      requests to upstream, slots for expensive reads, bytes of the workspace
 //	Meter      the cost of a read so far; the read takes a slot when it is no longer cheap
 //	Workspace  memory for bodies that are made for one request, until they are written or dropped
 //	WriteLong  a long body in pieces, with a turn for each
+//	Flights    one request upstream for equal requests
 //
 // No read holds a slot while it waits for the workspace or for data that another read derives. Each
 // piece of a long answer holds a slot for its estimated time at most, so a client that does not

@@ -14,10 +14,15 @@ import (
 // waiting readers share this flight, so upstream sees one flight at a time. Such a reader may wait
 // twice the time of a direct request. So if the time of a flight is known, the next flight begins
 // after a part of that time, and upstream sees a few flights at a time.
+//
+// With a pace, no flight begins within this time after another of its fleet. So a crowd costs
+// upstream a bounded number of requests, and its readers wait a little longer.
 type Flights[A Answer] struct {
+	Pace time.Duration
+
 	mu struct {
 		sync.Mutex
-		fleets map[string]*fleet[A] // by key; a fleet exists while any of its flights is under way
+		fleets map[string]*fleet[A] // by key; a fleet exists while a flight is under way, and for the pace
 	}
 }
 
@@ -67,7 +72,7 @@ func (fs *Flights[A]) join(key string, takes time.Duration) (f *flight[A], leads
 	if takes > 0 {
 		of.pause = takes / fleetPart
 	}
-	if !of.gathers() && of.ready() {
+	if wait, ok := fs.due(of); ok && wait <= 0 && !of.gathers() {
 		of.begin()
 		return newFlight[A](), true
 	}
@@ -76,16 +81,21 @@ func (fs *Flights[A]) join(key string, takes time.Duration) (f *flight[A], leads
 	}
 	f = of.next
 	f.waiting++
-	fs.proceedLocked(of)
+	fs.proceedLocked(key, of)
 	return f, false
 }
 
 // gathers tells whether readers wait for the next flight.
 func (of *fleet[A]) gathers() bool { return of.next != nil && of.next.waiting > 0 }
 
-// ready tells whether a flight may begin.
-func (of *fleet[A]) ready() bool {
-	return of.up == 0 || of.pause > 0 && of.up < fleetMost && time.Since(of.sent) >= of.pause
+// due returns the time until the next flight may begin. It returns false if that depends on the end
+// of another flight.
+func (fs *Flights[A]) due(of *fleet[A]) (wait time.Duration, ok bool) {
+	pause := fs.Pace
+	if of.up > 0 {
+		pause = max(pause, of.pause)
+	}
+	return pause - time.Since(of.sent), of.up == 0 || of.pause > 0 && of.up < fleetMost
 }
 
 func (of *fleet[A]) begin() {
@@ -93,21 +103,26 @@ func (of *fleet[A]) begin() {
 	of.sent = time.Now()
 }
 
-// proceedLocked begins the next flight if readers wait for it, now or when the pause is over.
-func (fs *Flights[A]) proceedLocked(of *fleet[A]) {
+// proceedLocked begins the next flight if readers wait for it, now or when the pause is over. It
+// forgets a fleet without readers and flights.
+func (fs *Flights[A]) proceedLocked(key string, of *fleet[A]) {
+	wait, ok := fs.due(of)
 	switch {
-	case !of.gathers():
-	case of.ready():
+	case !ok, of.up > 0 && !of.gathers():
+	case wait <= 0 && of.gathers():
 		of.begin()
 		of.next.lead <- struct{}{}
 		of.next = nil
-	case of.pause > 0 && of.up < fleetMost && !of.timed:
+	case wait <= 0:
+		delete(fs.mu.fleets, key)
+	case !of.timed:
 		of.timed = true
-		time.AfterFunc(time.Until(of.sent.Add(of.pause)), func() {
+		time.AfterFunc(wait, func() {
 			fs.mu.Lock()
 			defer fs.mu.Unlock()
-			of.timed = false
-			fs.proceedLocked(of)
+			if of.timed = false; fs.mu.fleets[key] == of {
+				fs.proceedLocked(key, of)
+			}
 		})
 	}
 }
@@ -138,10 +153,7 @@ func (fs *Flights[A]) land(key string, f *flight[A], answer A) {
 func (fs *Flights[A]) endLocked(key string) {
 	of := fs.mu.fleets[key]
 	of.up--
-	fs.proceedLocked(of)
-	if of.up == 0 {
-		delete(fs.mu.fleets, key)
-	}
+	fs.proceedLocked(key, of)
 }
 
 // leave removes a waiting reader. A flight without readers does not begin.

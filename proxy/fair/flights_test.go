@@ -17,19 +17,20 @@ func (*answer) LetGo(int) {}
 // A shared answer belongs to a request that was sent after all its readers arrived. Upstream sees
 // one request at a time, or a few if the time that they take is known.
 func TestSharedAnswersAreConsistent(t *testing.T) {
-	t.Run("one at a time", func(t *testing.T) { testShared(t, 0, 1, 1000/10+2) })
-	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, fleetMost, 1000*fleetPart/10+2) })
+	t.Run("one at a time", func(t *testing.T) { testShared(t, 0, 0, 1, 1000/10+2) })
+	t.Run("a few at a time", func(t *testing.T) { testShared(t, 10*time.Millisecond, 0, fleetMost, 1000*fleetPart/10+2) })
+	t.Run("at a pace", func(t *testing.T) { testShared(t, 0, 25*time.Millisecond, 1, 1000/25+2) })
 	t.Run("some take long", testSlowFlights)
 	t.Run("one hangs", testHungFlight)
 }
 
-func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
+func testShared(t *testing.T, takes, pace time.Duration, atATime, most int64) {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		var fs Flights[*answer]
+		fs := Flights[*answer]{Pace: pace}
 		var written, sent, flying atomic.Int64
 		var readers sync.WaitGroup
 		const clients = 2000
@@ -70,6 +71,8 @@ func testShared(t *testing.T, takes time.Duration, atATime, most int64) {
 			})
 		}
 		readers.Wait()
+		time.Sleep(pace)
+		synctest.Wait()
 		if n := sent.Load(); n > most {
 			t.Errorf("%d requests within a second of 10 ms each", n)
 		}
@@ -168,6 +171,30 @@ func TestLeaversAreNotWaitedFor(t *testing.T) {
 		all.Wait()
 		if n := flown.Load(); n != 1 || len(fs.mu.fleets) != 0 {
 			t.Errorf("%d flights, %d keys left", n, len(fs.mu.fleets))
+		}
+	})
+}
+
+// A reader that comes after the pace does not wait.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := Flights[*answer]{Pace: 10 * time.Millisecond}
+		for _, step := range []struct{ pause, wait time.Duration }{
+			{0, 0}, {0, 10 * time.Millisecond}, {4 * time.Millisecond, 6 * time.Millisecond}, {20 * time.Millisecond, 0}, {10 * time.Millisecond, 0},
+		} {
+			time.Sleep(step.pause)
+			began := time.Now()
+			if got, flew := fs.Share(t.Context(), "key", 0, func(bool) (*answer, bool) { return &answer{}, true }); got == nil || !flew {
+				t.Error("no answer")
+			}
+			if waited := time.Since(began); waited != step.wait {
+				t.Errorf("waited for %v instead of %v", waited, step.wait)
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		if len(fs.mu.fleets) != 0 {
+			t.Errorf("%d keys left", len(fs.mu.fleets))
 		}
 	})
 }

@@ -115,6 +115,27 @@ func stable(o clients.Outcome) string {
 	return mask(o.Stdout) + "--- standard error\n" + mask(o.Stderr) + "--- exit code " + strconv.Itoa(o.Code) + "\n"
 }
 
+// A kubectl without a discovery cache gets its documents from the proxy's copies. Upstream only
+// confirms them.
+func TestKubectlWithoutItsCache(t *testing.T) {
+	w := sharedWorld(t)
+	w.DefineWidgets(t)
+	p := cluster.ProxyT(t, cluster.ProxyOptions{Kubeconfig: w.API.Kubeconfig, TLS: true})
+	for _, args := range [][]string{{"api-resources"}, {"api-versions"}, {"explain", "pod.spec.containers"}, {"explain", "widget.spec"}, {"get", "widgets"}} {
+		for range 2 {
+			home := t.TempDir()
+			fronts := w.Fronts(t)
+			fronts[0].Home, fronts[1] = home, clients.FrontOf(t, p, home)
+			same(t, fronts, clients.Kubectl(args...))
+		}
+	}
+	m := p.MetricsT(t)
+	copies := m.Sum("watchproxy_requests_total", `verb="get"`, `source="cache"`, `resource=""`)
+	if n := m.Sum("watchproxy_revalidations_total", `result="unchanged"`); n < 15 || copies < n || m.Sum("watchproxy_revalidations_total", `result="failed"`) != 0 {
+		t.Errorf("%v documents from copies, %v of them confirmed", copies, n)
+	}
+}
+
 // Over plain HTTP, kubectl shows the same through the proxy in all output formats.
 func TestKubectlForms(t *testing.T) {
 	w := sharedWorld(t)

@@ -32,7 +32,8 @@ func counted(t *testing.T, rows []requestRow, others map[string]float64) *promet
 		total.WithLabelValues(row.verb, "", "v1", row.resource, cmp.Or(row.code, "200"), row.source).Add(row.n)
 	}
 	for name, n := range others {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: "As the proxy has it."})
+		name, result, _ := strings.Cut(name, ":")
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: "As the proxy has it.", ConstLabels: prometheus.Labels{"result": result}})
 		c.Add(n)
 		r.MustRegister(c)
 	}
@@ -72,7 +73,8 @@ func TestStatusCounts(t *testing.T) {
 				{"list", "", "proxy", 7, ""},
 			},
 			others: map[string]float64{
-				"watchproxy_forwards_shared_total": 6, "watchproxy_feed_requests_total": 8, "watchproxy_reviews_total": 2,
+				"watchproxy_forwards_shared_total": 6, "watchproxy_feed_requests_total": 5, "watchproxy_reviews_total": 2,
+				"watchproxy_revalidations_total:unchanged": 2, "watchproxy_revalidations_total:failed": 1, "watchproxy_revalidations_total:new": 4,
 			},
 			requests: requests{Cache: 90, Forwarded: 23, Shared: 6, Refused: 7, HitRatio: ratio(0.9)},
 			// 113 would have gone upstream; 17 did, and 10 of the proxy's own.
