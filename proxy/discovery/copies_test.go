@@ -220,7 +220,8 @@ func TestForwarded(t *testing.T) {
 		get("/apis", "Accept-Encoding", "*"), get("/apis", "Accept-Encoding", "GZIP"), get("/apis", "Range", "bytes=0-1"), get("/apis", "X-Unknown", "x"),
 		get("/apis", "If-None-Match", "*"), get("/apis", "If-None-Match", `W/"1"`), get("/apis", "If-None-Match", `"1", "2"`), get("/apis", "If-None-Match", "1"),
 		get("/apis", "If-Modified-Since", "then"), get("/apis", "Authorization", "Bearer x"), get("/apis", "Impersonate-User", "x"),
-		{Method: http.MethodHead, Path: "/openapi/v2", Header: http.Header{}}, {Method: http.MethodGet, Path: "/openapi/v2", Header: http.Header{}, Body: &exchange.Body{}},
+		{Method: http.MethodHead, Path: "/openapi/v2", Header: http.Header{}},
+		{Method: http.MethodGet, Path: "/openapi/v2", Header: http.Header{}, Body: &exchange.Body{}},
 	} {
 		w.expect(t, req, "")
 	}
