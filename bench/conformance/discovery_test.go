@@ -141,7 +141,7 @@ func TestDiscoveryIsNeverStale(t *testing.T) {
 			})
 		}
 	}
-	const times = 10
+	const times = 20
 	for range times {
 		g := newGadgets(t, version("v1", true, ""))
 		for _, r := range documents {

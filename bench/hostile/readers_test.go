@@ -23,6 +23,7 @@ func readers() (all []behaviour) {
 	}{
 		{"a list", cachedList, 400},
 		{"a forwarded list", forwardedList + "?fieldSelector=spec.nodeName%21%3Dnone%2Cstatus.nominatedNodeName%3D", 100},
+		{"OpenAPI", "/openapi/v2", 400},
 		{"a watch", cachedWatch, 1000},
 		{"a forwarded watch", forwardedWatch, 400},
 	} {

@@ -53,6 +53,9 @@ func requests() []behaviour {
 		row("made-up paths", 200, get(func(i int64) string {
 			return []string{"/" + made(i), "/openapi/v3/" + made(i), "/api/v1/../" + made(i), "/api//v1/%2e%2e/" + made(i), "/healthz/" + made(i)}[i%5]
 		})),
+		row("OpenAPI in made-up forms", 20, each(http2Protocol, func(_ *attack, i int64) (string, string, http.Header) {
+			return http.MethodGet, "/openapi/v2", asAttacker("Accept", "application/json;x="+made(i))
+		})),
 		row("made-up user agents", 200, each(http2Protocol, func(_ *attack, i int64) (string, string, http.Header) {
 			return http.MethodGet, oneRow, asAttacker("User-Agent", made(i)+strings.Repeat("x", 4<<10))
 		})),
