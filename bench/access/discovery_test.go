@@ -13,8 +13,13 @@ func TestDiscovery(t *testing.T) {
 	f := w.front(t, proxyUser, withAnonymous)
 	const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	documents := []request{
-		{target: "/api", accept: aggregated}, {target: "/apis?timeout=32s", accept: aggregated}, {target: "/openapi/v3"},
-		{target: "/openapi/v3/version"}, {target: "/openapi/v3/apis/none.example/v1"}, {target: "/apis"}, {target: "/version"},
+		{target: "/api", accept: aggregated},
+		{target: "/apis?timeout=32s", accept: aggregated},
+		{target: "/openapi/v3"},
+		{target: "/openapi/v3/version"},
+		{target: "/openapi/v3/apis/none.example/v1"},
+		{target: "/apis"},
+		{target: "/version"},
 	}
 	before := f.fromCache(t)
 	seen := map[int]bool{}
