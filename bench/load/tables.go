@@ -82,7 +82,7 @@ func (b *bench) kubectl(ctx context.Context) error {
 			cmd := exec.CommandContext(ctx, kubectl, "--kubeconfig", s.config, "get", "pods", "-A")
 			cmd.Env = []string{"HOME=" + home}
 			began := time.Now()
-			if out, err := cmd.Output(); err != nil || bytes.Count(out, []byte("\n")) < b.options.pods {
+			if out, err := cmd.Output(); err != nil || bytes.Count(out, []byte("\n")) < b.pods {
 				return fmt.Errorf("%s: kubectl shows %d bytes: %w", s.name, len(out), err)
 			}
 			if took := time.Since(began).Seconds(); r.Value[s.name] == 0 || took < r.Value[s.name] {
