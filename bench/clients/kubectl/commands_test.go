@@ -85,6 +85,20 @@ get pod missing
 get widget small
 get events
 get secrets
+describe pod web-1
+describe pods
+describe node nowhere
+describe service web
+wait pod web-1 --for=jsonpath={.metadata.labels.app}=web
+wait pod db-1 --for=delete --timeout=1s
+rollout status deployment web --timeout=1s
+rollout history deployment web
+top pods
+api-resources --no-headers
+api-versions
+explain pods.spec
+auth can-i list pods
+events
 `
 
 // Commands that read print the same through the proxy and directly, and the cache answers their
@@ -122,6 +136,7 @@ func TestCommands(t *testing.T) {
 					passed = append(passed, r.Verb+" "+r.RequestURI)
 				}
 			}
+			t.Logf("forwarded: %s", strings.Join(passed, "\n"))
 			if strings.Contains(cached, line) && len(passed) > 0 {
 				t.Errorf("forwarded: %s", strings.Join(passed, "\n"))
 			}
