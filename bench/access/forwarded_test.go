@@ -97,7 +97,7 @@ func (w *world) checkIdentity(t *testing.T, f *front, c *caller, pod string) {
 	const (
 		configs = "/api/v1/namespaces/" + teamA + "/configmaps"
 		pods    = "/api/v1/namespaces/" + teamA + "/pods"
-		table   = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+		table   = "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json" // the cache has v1 only
 	)
 	for _, r := range []request{
 		{method: http.MethodPost, target: "/apis/authentication.k8s.io/v1/selfsubjectreviews", body: `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`},
