@@ -2,28 +2,41 @@ package watchcache
 
 import "github.com/watchproxy/watchproxy/watchcache/object"
 
-// Version returns the version of an object that was written at rv, or nil if the cache does not
-// have it. If gone is true, the object was deleted or replaced at rv, and Version returns its last
-// content. It looks at the newest state and at the log.
-func (c *Cache) Version(key string, rv uint64, gone bool) *object.Object {
+// Version returns the version of an object that was written at rv, or nil if the newest state and
+// the log do not have it. It also returns the number of the state's epoch.
+func (c *Cache) Version(key string, rv uint64) (o *object.Object, epoch uint64) {
 	v := c.view.Load()
 	if v == nil {
-		return nil
+		return nil, 0
 	}
-	if o := v.newest().Get(key); !gone && o != nil && o.ResourceVersion() == rv {
-		return o
+	if o := v.newest().Get(key); o != nil && o.ResourceVersion() == rv {
+		return o, v.epoch
 	}
 	for seq := v.after(max(rv, 1) - 1); seq < v.end && v.event(seq).RV == rv; seq++ {
-		switch e := v.event(seq); {
-		case e.Object.Key() != key || e.Type == left:
-		case (e.Type == Deleted) == gone:
-			return e.Object
-		case gone:
-			return e.Prev
+		if e := v.event(seq); e.Object.Key() == key && (e.Type == Added || e.Type == Modified) {
+			return e.Object, v.epoch
 		}
 	}
-	if o := v.base.Get(key); !gone && o != nil && o.ResourceVersion() == rv {
-		return o
+	if o := v.base.Get(key); o != nil && o.ResourceVersion() == rv {
+		return o, v.epoch
 	}
-	return nil
+	return nil, v.epoch
+}
+
+// Last returns the last content of an object that was deleted at rv, or that a relist missed after
+// rv. It returns nil if the log does not have it.
+func (c *Cache) Last(key string, rv uint64) (o *object.Object, epoch uint64) {
+	v := c.view.Load()
+	switch {
+	case v == nil:
+		return nil, 0
+	case rv < v.since || rv > v.rv || v.inGap(rv):
+		return nil, v.epoch
+	}
+	for seq := v.after(max(rv, 1) - 1); seq < v.end && v.event(seq).RV == rv; seq++ {
+		if e := v.event(seq); e.Object.Key() == key && e.Type == Deleted && !e.jumped {
+			return e.Object, v.epoch
+		}
+	}
+	return v.treeAt(rv).Get(key), v.epoch
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// While the log has an object's version, Version finds it, whatever came later.
+// While the log has an object's version, Version finds it, whatever came later. Last finds the content
+// of a deleted object.
 func TestVersions(t *testing.T) {
 	c, _ := cachetest.Roomy(t)
 	of := c.Resource()
@@ -39,22 +40,25 @@ func TestVersions(t *testing.T) {
 		if change.Deleted {
 			gone[at], latest[o.Key()] = o, nil
 		} else {
-			written[at], gone[at], latest[o.Key()] = o, was, o
+			written[at], latest[o.Key()] = o, o
 		}
 	}
 	for at, want := range written {
-		if got := c.Version(at.key, at.rv, false); got != want {
+		if got := first(c.Version(at.key, at.rv)); got != want {
 			t.Errorf("%v: %v instead of %v", at, got, want)
 		}
 	}
 	for at, want := range gone {
-		if got := c.Version(at.key, at.rv, true); got != want {
+		if got := first(c.Last(at.key, at.rv)); got != want {
 			t.Errorf("%v, gone: %v instead of %v", at, got, want)
 		}
 	}
 	for i := range 20 {
-		if got := c.Version(fmt.Sprint("a/none-", i), rv-uint64(i), i%2 == 0); got != nil {
-			t.Errorf("%v was never written", got)
+		key, at := fmt.Sprint("a/none-", i), rv-uint64(i)
+		if first(c.Version(key, at)) != nil || first(c.Last(key, at)) != nil {
+			t.Errorf("%s was never written", key)
 		}
 	}
 }
+
+func first(o *object.Object, _ uint64) *object.Object { return o }

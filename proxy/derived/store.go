@@ -59,9 +59,9 @@ type Store struct {
 // Piece is a run of list items in some form, compressed or not, or what a selector selects.
 type Piece struct {
 	key      derivedKey
-	until    time.Time // when its ages change; zero if they never do
 	Plain    []byte
 	Segment  *wire.Segment
+	Until    time.Time         // when its ages change; zero if they never do
 	selected map[uint64]uint64 // see Selection
 }
 
@@ -213,7 +213,7 @@ func (d *Store) Get(m *fair.Meter, s tree.Span, v Variant, produce func() (conte
 		}
 		p := &Piece{key: key}
 		if v.Lasts != nil {
-			p.until = v.Lasts()
+			p.Until = v.Lasts()
 		}
 		if v.Gzip {
 			p.Segment = wire.NewSegment(context, plain)
@@ -243,7 +243,7 @@ func (d *Store) lookup(key derivedKey) *Piece {
 }
 
 // lasts tells whether the piece's ages are still the present ones.
-func (p *Piece) lasts() bool { return p.until.IsZero() || time.Now().Before(p.until) }
+func (p *Piece) lasts() bool { return p.Until.IsZero() || time.Now().Before(p.Until) }
 
 // share lets other lists find a piece while a list holds it.
 func (d *Store) share(p *Piece) {

@@ -44,8 +44,10 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 // compressedObject answers with a large object, which is compressed once.
 func (r *read) compressedObject(snapshot watchcache.Snapshot, key string, body []byte) (*exchange.Response, error) {
 	for span := range snapshot.Spans(key, key+"\x00") {
-		v := r.variant(false)
-		v.Gzip, v.Object = true, true
+		v := derived.Variant{Form: r.formID(), Gzip: true, Object: true}
+		if r.rows != nil { // the body has just been made
+			v.Rows, v.Lasts = r.rows.Rules.ID, r.rows.Lasts
+		}
 		p, err := r.derived.Get(&r.meter, span, v, func() (_, plain []byte, err error) { return nil, body, nil })
 		if err != nil {
 			return nil, TooLarge

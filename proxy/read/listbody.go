@@ -3,6 +3,7 @@ package read
 import (
 	"bytes"
 	"io"
+	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -207,7 +208,11 @@ func (r *read) derive(items *listItems, body *derived.List) error {
 }
 
 func (r *read) selectedRun(span tree.Span, first bool) (*derived.Piece, error) {
-	if err := r.meter.Spend(fair.CutCost * span.Bytes()); err != nil {
+	cost := int64(fair.CutCost)
+	if r.rows != nil && r.rows.Rules.Costly {
+		cost = fair.YamlCost
+	}
+	if err := r.meter.Spend(cost * span.Bytes()); err != nil {
 		return nil, err
 	}
 	plain, err := r.itemsOf(span, first)
@@ -266,6 +271,7 @@ func (r *read) endOf(span tree.Span) (end []byte, err error) {
 func (r *read) variant(first bool) derived.Variant {
 	v := derived.Variant{Form: r.formID(), First: first}
 	if r.rows != nil {
+		_ = r.rows.Lasts() // of rows that were written for something else
 		v.Rows, v.Lasts = r.rows.Rules.ID, r.rows.Lasts
 	}
 	return v
@@ -290,6 +296,9 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 	for i, span := range items.spans {
 		v := r.variant(i == 0)
 		v.Gzip = true
+		if v.Lasts != nil {
+			v.Lasts = func() time.Time { return body.Shares[i].Until }
+		}
 		if i > 0 {
 			v.Behind = items.spans[i-1]
 		}

@@ -191,6 +191,11 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		answer = r.get
 	}
 	resp, err = answer(ctx)
+	if err != nil && r.again(ctx) {
+		if resp, err = answer(ctx); err != nil {
+			err = Stale // the rows are late
+		}
+	}
 	if r.meter.Failed() != nil {
 		return rd.Limits.GaveUp(r.Request, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil
 	}
@@ -242,9 +247,9 @@ func (r *read) answerable() bool {
 // get if this costs upstream nothing.
 func (r *read) joinsFreshRun() bool { return r.Name != "" && !r.RVGiven }
 
-// mayJoin tells whether the get costs upstream nothing.
+// mayJoin tells whether the get costs upstream nothing. A Table might have to start a feed of rows.
 func (rd *Reader) mayJoin(r *read, choices []wire.Choice) bool {
-	return len(choices) > 0 && rd.Feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
+	return len(choices) > 0 && !choices[0].Table && rd.Feeds.Joins(r.GVR, keptAs(choices[0]), func() bool {
 		if r.Identity == nil {
 			return true
 		}

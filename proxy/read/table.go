@@ -3,12 +3,11 @@ package read
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/table"
-	"github.com/watchproxy/watchproxy/proxy/watch"
 	"github.com/watchproxy/watchproxy/proxy/wire"
-	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
@@ -23,13 +22,10 @@ const (
 func (rd *Reader) openTable(ctx context.Context, r *read) (err error) {
 	var rows Feed
 	var failed error
-	opened := make(chan struct{})
-	go func() {
-		defer close(opened)
-		rows, failed = rd.Feeds.Open(ctx, r.GVR, object.Table, 0)
-	}()
+	var opening sync.WaitGroup
+	opening.Go(func() { rows, failed = rd.Feeds.Open(ctx, r.GVR, object.Table, r.since()) })
 	r.feed, err = rd.Feeds.Open(ctx, r.GVR, object.JSON, r.since())
-	<-opened
+	opening.Wait()
 	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
@@ -40,21 +36,27 @@ func (rd *Reader) openTable(ctx context.Context, r *read) (err error) {
 	if !rules.Usable() || rules.Sorted && r.kind() == wire.List {
 		return Table
 	}
-	r.rows = &table.Rows{Rules: rules, Cache: rows.Cache(), Wait: rowWait}
+	r.rows = &table.Rows{Rules: rules, Cache: rows.Cache(), Context: ctx}
 	return nil
 }
 
-// watchRows prepares the rows for a watch. It fails if the watch begins before their history, or if
-// the form of a bookmark's row is not known.
-func (r *read) watchRows() error {
-	r.rows.Wait = rowWatchWait
-	since := r.rows.Cache.Stats().Since
-	switch {
-	case r.rows.Cache.Bookmark() == nil:
-		return Stale
-	case r.withState() || r.RV == 0 || r.RV >= since:
-		return nil
+// again tells whether a read should be tried again because a row was missing. It has waited for the
+// row, without a slot.
+func (r *read) again(ctx context.Context) bool {
+	if r.rows == nil {
+		return false
 	}
-	r.tooEarly = r.errorEvent(watch.Expired(r.cache, &watchcache.TooOldError{From: r.RV, Oldest: since}))
-	return Early
+	r.meter.ReleaseSlot()
+	r.rows.Context = ctx
+	return r.rows.Missed(rowWait)
+}
+
+// watchRows prepares the rows for a watch from rv. It fails as a watch of the rows would. The feed of
+// the rows goes on until release is called.
+func (rd *Reader) watchRows(r *read, rv uint64) (release func(), err error) {
+	r.rows.Context, r.rows.Wait = rd.Draining, rowWatchWait
+	if r.Bookmarks && r.rows.Cache.Bookmark() == nil {
+		return nil, Stale
+	}
+	return r.rows.Keep(rv)
 }

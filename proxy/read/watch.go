@@ -58,15 +58,19 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	if r.Bookmarks && r.withState() && r.cache.Bookmark() == nil {
 		return nil, Stale // the form of the final bookmark is not known yet
 	}
-	if r.rows != nil {
-		if err := r.watchRows(); err != nil {
-			return nil, err
-		}
-	}
-	if _, ok := rd.unwritable.Load(weak.Make(r.cache)); ok && r.choice.Partial {
+	if _, ok := rd.unwritable.Load(weak.Make(r.cache)); ok && (r.choice.Partial || r.choice.Table) {
 		return nil, Form
 	}
 	p, err := r.begin(ctx)
+	release := func() {}
+	if err == nil && r.rows != nil {
+		if release, err = rd.watchRows(r, p.Start); err != nil {
+			p.Cursor.Close()
+		}
+		if err != nil && r.withState() {
+			err = Stale // the rows begin after the state
+		}
+	}
 	tooOld, expired := errors.AsType[*watchcache.TooOldError](err)
 	tooLarge, ahead := errors.AsType[*tooLargeError](err)
 	switch {
@@ -89,21 +93,17 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	done, refusal := rd.Limits.AdmitWatch(r.Request)
 	if refusal != nil {
 		p.Cursor.Close()
+		release()
 		return refusal, nil
 	}
 	p.Cache, p.Filter, p.Form, p.Choice = r.cache, r.filter, r.form, r.choice
 	p.Bookmarks, p.Lifetime = r.Bookmarks, time.Duration(r.WatchSeconds)*time.Second
-	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), done
+	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), func() { release(); done() }
 	cache := r.cache
-	p.Unwritable = func() { rd.noteUnwritable(cache) }
-	if r.rows != nil {
-		release, err := r.rows.Keep()
-		if err != nil {
-			p.Cursor.Close()
-			done()
-			return nil, Stale
+	p.Unwritable = func() {
+		if r.rows == nil || !r.rows.Late() {
+			rd.noteUnwritable(cache)
 		}
-		p.Unwritable, p.Done = func() {}, func() { release(); done() }
 	}
 	if r.Identity != nil {
 		p.Review, p.Recheck = rd.reviewAgain(r), rd.Options().Recheck

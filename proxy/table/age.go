@@ -9,7 +9,7 @@ import (
 
 const (
 	// lag is the longest time between the moment at which upstream rendered a row and its arrival.
-	lag = 10 * time.Second
+	lag = time.Minute
 	// skew is the largest difference between upstream's clock and this one.
 	skew = 2 * time.Second
 )

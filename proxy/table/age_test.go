@@ -87,11 +87,11 @@ func TestRules(t *testing.T) {
 	custom := New(&object.Resource{
 		GVR: schema.GroupVersionResource{Group: "e.c", Version: "v1", Resource: "gauges"}, SelfDescribing: true,
 		Columns: object.Columns{
-			Definitions: definitions([]string{"Name", "Interval", "Last:date", "Ready:date"}),
-			Paths:       []string{".spec.interval", ".spec.last", `.status.conditions[?(@.type=="Ready")].at`},
+			Defined: true, Definitions: definitions([]string{"Name", "Interval", "Last:date", "Ready:date"}),
+			Paths: []string{".spec.interval", ".spec.last", `.status.conditions[?(@.type=="Ready")].at`},
 		},
 	})
-	bare := New(&object.Resource{SelfDescribing: true, Columns: object.Columns{Definitions: definitions([]string{"Name", "Age:date"})}})
+	bare := New(&object.Resource{SelfDescribing: true, Columns: object.Columns{Defined: true, Definitions: definitions([]string{"Name", "Age:date"})}})
 	for name, tc := range map[string]struct {
 		rules              *Rules
 		object, row, wants string // wants is empty if the cell is not explained

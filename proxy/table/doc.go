@@ -6,8 +6,12 @@
 // written anew for the present time, from a timestamp in the object. Which timestamp that is, a
 // [Rules] knows for each column. It does not trust its knowledge: a cell is only written anew if
 // the timestamp also explains what upstream wrote when the row arrived. A cell that looks like an
-// age and that nothing explains makes upstream answer all Tables of the resource. So an apiserver
-// with other columns, or a clock that is wrong, costs cache hits and never shows a wrong age.
+// age and that nothing explains makes upstream answer all Tables of the resource for a minute. So an
+// apiserver with other columns costs cache hits, but shows no wrong age. The clock of the proxy must
+// not differ from upstream's by more than a few seconds; a feed of rows does not start otherwise.
+//
+// A hash of the metadata shows whether a row is that of the object, and not of another history after
+// a restore of etcd. Rows of another epoch of their cache do not count.
 //
 //	resource        column          timestamp
 //	all             Age             metadata.creationTimestamp

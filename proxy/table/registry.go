@@ -18,18 +18,19 @@ type Registry struct {
 	last  atomic.Uint64
 }
 
-// Of returns the rules of a cache. They do not keep the cache alive.
+// Of returns the rules of a cache in its present epoch. They do not keep the cache alive.
 func (g *Registry) Of(cache *watchcache.Cache) *Rules {
-	key := weak.Make(cache)
-	if known, ok := g.rules.Load(key); ok {
+	key, epoch := weak.Make(cache), cache.Stats().Epoch
+	known, ok := g.rules.Load(key)
+	if ok && known.(*Rules).epoch == epoch {
 		return known.(*Rules)
 	}
 	rules := New(cache.Resource())
-	rules.ID = g.last.Add(1)
+	rules.ID, rules.epoch = g.last.Add(1), epoch
 	rules.log = g.Log.With(zap.Stringer("resource", cache.Resource().GVR))
-	made, known := g.rules.LoadOrStore(key, rules)
-	if !known {
+	g.rules.Store(key, rules)
+	if !ok {
 		runtime.AddCleanup(cache, func(key weak.Pointer[watchcache.Cache]) { g.rules.Delete(key) }, key)
 	}
-	return made.(*Rules)
+	return rules
 }

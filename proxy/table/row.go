@@ -77,7 +77,7 @@ func (r *Rules) age(i int, cell gjson.Result, object []byte, arrived time.Time) 
 		if !looksLikeAge(cell.Str) {
 			return since, "", "", nil
 		}
-	} else if r.custom || !looksLikeAge(cell.Str) || isValue(object, cell.Raw) {
+	} else if r.custom || !looksLikeAge(cell.Str) || r.builtin && isValue(object, cell.Raw) {
 		return since, "", "", nil
 	}
 	return since, "", "", fmt.Errorf("%w; is this machine's clock right? %q in column %s, of a row that arrived at %s", ErrUnexplained, cell.Str, c.name, arrived)

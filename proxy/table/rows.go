@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -21,8 +22,11 @@ var ErrNoRow = errors.New("the row is not known")
 type Rows struct {
 	Rules *Rules
 	Cache *watchcache.Cache // of the rows
-	// Wait bounds the wait for a row whose object came earlier.
-	Wait time.Duration
+	// Context and Wait bound the wait for a row whose object came earlier. Without a Wait, the row
+	// is missing.
+	Context context.Context //nolint:containedctx // it is the read's
+	Wait    time.Duration
+	missing uint64 // the resourceVersion of a row that was missing
 	// agesEnd is the length of what was written up to the last row's last age.
 	agesEnd int
 	last    *object.Object // the row that was appended last
@@ -39,29 +43,61 @@ func (r *Rows) AppendBookmarkRow(dst []byte) []byte { return append(dst, r.Cache
 
 // AppendRow implements wire.Rows.
 func (r *Rows) AppendRow(dst []byte, o wire.Object, gone bool) ([]byte, error) {
-	row := r.Cache.Version(o.Key(), o.ResourceVersion(), gone)
-	if row == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), r.Wait)
-		_, _ = r.Cache.WaitFresh(ctx, o.ResourceVersion()) // look again in any case
-		cancel()
-		if row = r.Cache.Version(o.Key(), o.ResourceVersion(), gone); row == nil {
-			return dst, fmt.Errorf("%w: %s at %d", ErrNoRow, o.Key(), o.ResourceVersion())
-		}
+	row := r.find(o, gone)
+	if row == nil && r.Wait > 0 {
+		r.await(o.ResourceVersion(), r.Wait)
+		row = r.find(o, gone)
 	}
-	now := time.Now()
+	if row == nil {
+		r.missing = o.ResourceVersion()
+		return dst, fmt.Errorf("%w: %s at %d", ErrNoRow, o.Key(), o.ResourceVersion())
+	}
+	now := time.Now().Round(0) // the monotonic clock stops while a machine sleeps
 	dst, agesEnd, lasts, err := r.Rules.appendRow(dst, row.Row(), o.Bytes(), row.Rendered(), now)
 	r.agesEnd, r.last, r.at = agesEnd, row, o.ResourceVersion()
 	if until := now.Add(lasts); lasts < forever && (r.lasts.IsZero() || until.Before(r.lasts)) {
 		r.lasts = until
 	}
-	r.Rules.judge(err)
+	r.Rules.judge(o.Key(), err)
 	return dst, err
 }
+
+// find returns the row of an object, or nil. A row of another epoch may belong to another history.
+func (r *Rows) find(o wire.Object, gone bool) (row *object.Object) {
+	var epoch uint64
+	if gone && o.Written() == o.ResourceVersion() {
+		row, epoch = r.Cache.Last(o.Key(), o.ResourceVersion())
+	} else { // an object that left a selection is shown with its previous content
+		row, epoch = r.Cache.Version(o.Key(), o.Written())
+	}
+	if row == nil || epoch != r.Rules.epoch || row.UID() != o.UID() {
+		return nil
+	}
+	return row
+}
+
+func (r *Rows) await(rv uint64, most time.Duration) {
+	ctx, cancel := context.WithTimeout(r.Context, most)
+	defer cancel()
+	_, _ = r.Cache.WaitFresh(ctx, rv) // the caller looks again in any case
+}
+
+// Missed waits for the row that was missing, if any, and returns whether it is worth trying again.
+func (r *Rows) Missed(most time.Duration) bool {
+	rv := r.missing
+	if r.missing = 0; rv != 0 {
+		r.await(rv, most)
+	}
+	return rv != 0
+}
+
+// Late tells whether a row was missing.
+func (r *Rows) Late() bool { return r.missing != 0 }
 
 // Metadata implements wire.Rows.
 func (r *Rows) Metadata(made []byte) ([]byte, error) {
 	metadata, err := r.last.At(r.at).RowMetadata(made) // the row of an object that left a selection is older
-	r.Rules.judge(err)
+	r.Rules.judge(r.last.Key(), err)
 	return metadata, err
 }
 
@@ -69,13 +105,15 @@ func (r *Rows) Metadata(made []byte) ([]byte, error) {
 // change with time.
 func (r *Rows) AgesEnd() int { return r.agesEnd }
 
-// Keep keeps the feed of the rows running until release is called. A feed without readers may stop.
-func (r *Rows) Keep() (release func(), err error) {
-	everything, err := filter.New(r.Cache.Resource(), "", nil, nil)
+// Keep keeps the feed of the rows running until release is called; a feed without readers may stop.
+// It fails as a watch from rv would.
+func (r *Rows) Keep(rv uint64) (release func(), err error) {
+	nobody := fields.OneTermEqualSelector("metadata.name", "watchproxy.dev:none") // no object wakes the cursor
+	nothing, err := filter.New(r.Cache.Resource(), "", nil, nobody)
 	if err != nil {
 		return nil, err
 	}
-	cursor, err := r.Cache.Watch(everything, math.MaxInt64) // sees no event
+	cursor, err := r.Cache.Watch(nothing, rv)
 	if err != nil {
 		return nil, err
 	}

@@ -2,17 +2,16 @@ package table
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"reflect"
 	"regexp"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/tidwall/gjson"
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/util/jsonpath"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -22,21 +21,31 @@ import (
 type Rules struct {
 	columns []column
 	custom  bool // cells that are no dates are values of the object
+	builtin bool // cells that are values of the object do not change with time
+	// Costly tells that objects have to be decoded for their ages.
+	Costly bool
 	// Sorted tells that upstream sorts the rows of a list in its own way.
 	Sorted bool
-	// ID is the number of the cache. Later caches have higher ones.
-	ID     uint64
-	broken atomic.Bool
-	log    *zap.Logger
+	// ID is the number of the rules. Those of a later epoch or cache have a higher one.
+	ID    uint64
+	epoch uint64
+	rests atomic.Int64 // until when the rules are not used, in seconds since 1970
+	log   *zap.Logger
 }
 
-// Usable tells whether all rows so far fitted their objects.
-func (r *Rules) Usable() bool { return !r.broken.Load() }
+// rest is how long Tables of a resource are forwarded after a row did not fit its object.
+const rest = time.Minute
 
-// judge makes the rules unusable if a row does not fit its object.
-func (r *Rules) judge(err error) {
-	if err != nil && !r.broken.Swap(true) {
-		r.log.Warn("Tables of a resource are forwarded until its feed starts anew", zap.Error(err))
+// Usable tells whether no row has failed to fit its object lately.
+func (r *Rules) Usable() bool { return time.Now().Unix() >= r.rests.Load() }
+
+// judge makes upstream answer for a while if a row does not fit its object.
+func (r *Rules) judge(key string, err error) {
+	if err == nil {
+		return
+	}
+	if now := time.Now(); r.rests.Swap(now.Add(rest).Unix()) < now.Unix() {
+		r.log.Warn("Tables of a resource are forwarded for a while", zap.String("key", key), zap.Error(err), zap.Duration("for", rest))
 	}
 }
 
@@ -78,18 +87,19 @@ func always([]byte) bool { return true }
 
 // New returns the rules for the rows of a resource.
 func New(r *object.Resource) *Rules {
-	rules := &Rules{custom: r.SelfDescribing, log: zap.NewNop(), Sorted: r.GVR.GroupResource() == flowSchemas}
+	rules := &Rules{custom: r.SelfDescribing && r.Columns.Defined, builtin: scheme.Scheme.IsVersionRegistered(r.GVR.GroupVersion()), log: zap.NewNop(), Sorted: r.GVR.GroupResource() == flowSchemas}
 	own := builtin[r.GVR.GroupResource()]
 	for i, definition := range gjson.ParseBytes(r.Columns.Definitions).Array() {
 		name := definition.Get("name").Str
 		c := column{name: name}
 		switch rule, known := own[name]; {
-		case r.SelfDescribing && definition.Get("type").Str == "date":
+		case rules.custom && definition.Get("type").Str == "date":
 			c.since = datePath(r.Columns.Paths, i)
-		case r.SelfDescribing:
+			rules.Costly = rules.Costly || i > 0 && i <= len(r.Columns.Paths) && !simple.MatchString(r.Columns.Paths[i-1])
+		case rules.custom:
 		case known:
 			c.since, c.fixed = rule.since, rule.fixed
-		case name == "Age":
+		case name == "Age" && rules.builtin:
 			c.since = path(created)
 		}
 		rules.columns = append(rules.columns, c)
@@ -100,7 +110,7 @@ func New(r *object.Resource) *Rules {
 const created = "metadata.creationTimestamp"
 
 // datePath is the rule of a custom resource's column. Without columns of its own, a custom resource
-// shows its age. If the definition is not known, there is no rule.
+// shows its age.
 func datePath(paths []string, column int) func([]byte) []time.Time {
 	switch i := column - 1; {
 	case len(paths) == 0 && column == 1:
@@ -115,7 +125,7 @@ func datePath(paths []string, column int) func([]byte) []time.Time {
 }
 
 // simple is a JSONPath that gjson reads in the same way.
-var simple = regexp.MustCompile(`^(\.[A-Za-z_-]+)+$`)
+var simple = regexp.MustCompile(`^(\.[A-Za-z_][A-Za-z0-9_-]*)+$`)
 
 // path returns the first timestamp that an object has at one of several paths.
 func path(paths ...string) func([]byte) []time.Time {
@@ -154,18 +164,40 @@ func evaluated(text string) func([]byte) []time.Time {
 	}
 }
 
-// terminations are the times at which a pod's containers last ended, the latest first.
-func terminations(pod []byte) (all []time.Time) {
-	for _, p := range []string{"status.containerStatuses", "status.initContainerStatuses"} {
-		gjson.GetBytes(pod, p).ForEach(func(_, status gjson.Result) bool {
-			if t, ok := timestamp(status.Get("lastState.terminated.finishedAt").Str); ok {
-				all = append(all, t)
-			}
-			return true
-		})
+// terminations returns the time at which a pod's containers last ended, as upstream counts it. While
+// the pod initializes, those are its init containers up to the present one. Then they are its
+// containers and the init containers that restart.
+func terminations(pod []byte) []time.Time {
+	restarts := map[string]bool{}
+	gjson.GetBytes(pod, "spec.initContainers").ForEach(func(_, c gjson.Result) bool {
+		restarts[c.Get("name").Str] = c.Get("restartPolicy").Str == "Always"
+		return true
+	})
+	var before, after time.Time // initialized
+	late := func(of *time.Time, status gjson.Result) {
+		if t, ok := timestamp(status.Get("lastState.terminated.finishedAt").Str); ok && t.After(*of) {
+			*of = t
+		}
 	}
-	slices.SortFunc(all, func(a, b time.Time) int { return cmp.Compare(b.UnixNano(), a.UnixNano()) })
-	return all
+	initialized := true
+	gjson.GetBytes(pod, "status.initContainerStatuses").ForEach(func(_, status gjson.Result) bool {
+		late(&before, status)
+		again := restarts[status.Get("name").Str]
+		if again {
+			late(&after, status)
+		}
+		ended := status.Get("state.terminated")
+		initialized = ended.Exists() && ended.Get("exitCode").Int() == 0 || again && status.Get("started").Bool()
+		return initialized
+	})
+	if !initialized && gjson.GetBytes(pod, `status.conditions.#(type=="Initialized").status`).Str != "True" {
+		return []time.Time{before}
+	}
+	gjson.GetBytes(pod, "status.containerStatuses").ForEach(func(_, status gjson.Result) bool {
+		late(&after, status)
+		return true
+	})
+	return []time.Time{after}
 }
 
 // isValue tells whether an object has a text among its values. Such a cell is no age.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
@@ -52,7 +53,7 @@ func (w *Watch) deliverLarge(out *exchange.ChunkWriter) (position uint64, behind
 	var one [1]watchcache.Delta
 	polled, position, err := w.Cursor.PollWithin(one[:0], 1, math.MaxInt)
 	if err == nil && len(polled) == 1 {
-		err = w.add(out, one[0].Type, one[0].Object.At(one[0].RV))
+		err = w.add(out, one[0].Type, shownAt(&one[0]))
 	}
 	return position, w.Cursor.More(), err
 }
@@ -99,8 +100,8 @@ func (w *Watch) stays(ctx context.Context) error {
 
 // add appends an event, after a flush if there is no room for it. If an event is larger than a
 // piece and its form allows it, add writes the event from the cache's own bytes.
-func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o *object.Object) error {
-	size := len(o.Item()) + watchcache.EventOverhead
+func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) error {
+	size := len(o.Bytes()) + watchcache.EventOverhead
 	if err := out.MakeRoom(size); err != nil {
 		return err
 	}
@@ -117,7 +118,7 @@ func (w *Watch) add(out *exchange.ChunkWriter, kind watchcache.EventType, o *obj
 }
 
 // put appends an event.
-func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o *object.Object) (err error) {
+func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o wire.Object) (err error) {
 	buf := out.Pending()
 	if *buf, err = w.Form.AppendEvent(*buf, kind.String(), o); err != nil {
 		w.Unwritable() // the client comes back and watches upstream
@@ -128,5 +129,22 @@ func (w *Watch) put(out *exchange.ChunkWriter, kind watchcache.EventType, o *obj
 // append appends an event. If an object no longer matches the selector, the event has the object's
 // previous content with the resourceVersion of the change.
 func (w *Watch) append(out *exchange.ChunkWriter, d *watchcache.Delta) error {
-	return w.put(out, d.Type, d.Object.At(d.RV))
+	return w.put(out, d.Type, shownAt(d))
+}
+
+// shown is an object at the resourceVersion of an event.
+type shown struct {
+	*object.Object
+	written uint64
+}
+
+// Written implements wire.Object.
+func (s shown) Written() uint64 { return s.written }
+
+// shownAt returns the object of an event as the client sees it.
+func shownAt(d *watchcache.Delta) wire.Object {
+	if own := d.Object.ResourceVersion(); own != d.RV {
+		return shown{d.Object.At(d.RV), own}
+	}
+	return d.Object
 }

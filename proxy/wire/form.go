@@ -34,10 +34,14 @@ type Form interface {
 	AppendError(dst []byte, s *metav1.Status) []byte
 }
 
-// Object is a cached object: its key, its resourceVersion, and its bytes as the cache keeps them.
+// Object is a cached object: its key, its uid, its resourceVersion, and its bytes as the cache keeps
+// them. An object that was deleted or left a selection is shown at the resourceVersion of that
+// change; Written is the resourceVersion of its content.
 type Object interface {
 	Key() string
+	UID() string
 	ResourceVersion() uint64
+	Written() uint64
 	Bytes() []byte
 }
 

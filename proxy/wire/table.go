@@ -36,7 +36,8 @@ type Rows interface {
 	// {"cells":[…],"conditions":[…]. If gone is true, the object was deleted or left a selection.
 	AppendRow(dst []byte, o Object, gone bool) ([]byte, error)
 	// Metadata returns the metadata of the row that was appended last, as PartialObjectMetadata.
-	// made is what this package has made of the object.
+	// made is what this package has made of the object. Metadata fails if the row is not that of
+	// this object.
 	Metadata(made []byte) ([]byte, error)
 	// AppendBookmarkRow does the same for the object of a bookmark.
 	AppendBookmarkRow(dst []byte) []byte
@@ -70,23 +71,19 @@ func (t *tableForm) appendRow(dst []byte, o Object, gone bool) ([]byte, error) {
 		return dst, err
 	}
 	dst = append(dst, `,"object":`...)
-	include := t.include
-	if include == IncludeNone && endsInitialEvents(gjson.GetBytes(o.Bytes(), "metadata")) {
-		include = IncludeMetadata
+	begin := len(dst)
+	if dst, err = t.partial.AppendItem(dst, o); err != nil {
+		return dst, err
 	}
-	switch include {
-	case IncludeNone:
-		dst = append(dst, "null"...)
-	case IncludeMetadata:
-		begin := len(dst)
-		if dst, err = t.partial.AppendItem(dst, o); err == nil {
-			var metadata []byte
-			metadata, err = t.rows.Metadata(dst[begin:])
-			dst = append(dst[:begin], metadata...)
-		}
-	case IncludeObject:
+	metadata, err := t.rows.Metadata(dst[begin:]) // in any case: it shows whether the row is that of this object
+	switch dst = dst[:begin]; {
+	case t.include == IncludeObject && err == nil:
 		dst, err = t.whole.AppendObject(dst, o)
 		dst = bytes.TrimSuffix(dst, []byte{'\n'})
+	case t.include == IncludeNone && !endsInitialEvents(gjson.GetBytes(o.Bytes(), "metadata")):
+		dst = append(dst, "null"...)
+	default:
+		dst = append(dst, metadata...)
 	}
 	return append(dst, '}'), err
 }
@@ -171,5 +168,7 @@ func (t *tableForm) AppendBookmark(dst, object []byte) ([]byte, error) {
 type bare []byte
 
 func (bare) Key() string             { return "" }
+func (bare) UID() string             { return "" }
 func (bare) ResourceVersion() uint64 { return 0 }
+func (bare) Written() uint64         { return 0 }
 func (b bare) Bytes() []byte         { return b }

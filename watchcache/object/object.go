@@ -58,6 +58,9 @@ func (o *Object) Name() string {
 // ResourceVersion is metadata.resourceVersion.
 func (o *Object) ResourceVersion() uint64 { return o.rv }
 
+// Written is the resourceVersion of the content: the same, unless At changed it.
+func (o *Object) Written() uint64 { return o.rv }
+
 // UID is metadata.uid.
 func (o *Object) UID() string { return o.uid }
 

@@ -18,6 +18,8 @@ type Columns struct {
 	Definitions []byte
 	// KeepsMetadata says that the rows' metadata is kept, because it is not the objects' own.
 	KeepsMetadata bool
+	// Defined says that the definition of a custom resource is known, and so are Paths.
+	Defined bool
 	// Paths are the JSONPaths of the columns that a custom resource's definition adds. The first of
 	// them belongs to the second column.
 	Paths []string
@@ -159,7 +161,7 @@ func (o *Object) RowMetadata(made []byte) ([]byte, error) {
 		return own, nil
 	}
 	if fingerprint(made) != binary.BigEndian.Uint64(o.raw[8:]) {
-		return nil, fmt.Errorf("%w: %.500s", ErrMetadata, made)
+		return nil, ErrMetadata
 	}
 	return made, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"time"
 
@@ -30,6 +31,9 @@ type Probe struct {
 	SelfDescribing bool
 	Warnings       []string // Warning headers, which upstream sends with each response
 	Columns        []byte   // the column definitions of a Table
+	// Ahead is by how much upstream's clock is ahead of this one; 0 if upstream does not tell the
+	// time. It is exact to a second.
+	Ahead time.Duration
 }
 
 // maxProbeBody bounds an empty list, in bytes.
@@ -74,6 +78,9 @@ func (c *Client) Probe(ctx context.Context, verb string, r *object.Resource) (Pr
 			object.ErrMalformed, r.GVR.Resource, p.ListKind, version)
 	}
 	p.Warnings = resp.Header.Values("Warning")
+	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+		p.Ahead = time.Until(date)
+	}
 	return p, nil
 }
 

@@ -288,6 +288,9 @@ func (f *Feed) Standing() (rv, epoch uint64) {
 	return f.cache.Stats().ResourceVersion, f.writing.epoch
 }
 
+// skewMost is the largest difference between two clocks with which a feed shows ages.
+const skewMost = 5 * time.Second
+
 // describe finds out in what form upstream serves the resource, and upstream's resourceVersion.
 func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64, err error) {
 	found, err := f.Names.Describe(ctx, f.GVR, f.asked)
@@ -306,6 +309,9 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 		Encoding: f.Encoding,
 	}
 	p, err := f.Client.Probe(ctx, "probe", &r)
+	if err == nil && f.Encoding == object.Table && p.Ahead.Abs() > skewMost {
+		err = fmt.Errorf("%w: ages would be wrong, because this clock differs from upstream's by %s", discovery.ErrNotCacheable, p.Ahead.Abs())
+	}
 	if err == nil && f.Encoding == object.Table { // a Table does not show whether the resource is a custom one
 		r.Columns.Definitions, r.Columns.KeepsMetadata, r.Fields = p.Columns, client.RowsDiffer(f.GVR), nil
 		objects := r
@@ -329,7 +335,7 @@ func (f *Feed) describe(ctx context.Context) (cache *watchcache.Cache, at uint64
 			return nil, 0, err
 		}
 		f.definition = d.Version
-		r.Columns.Paths = d.Columns
+		r.Columns.Paths, r.Columns.Defined = d.Columns, d.Version != (discovery.Version{})
 		if f.Encoding != object.Table {
 			r.Fields = append(r.Fields, client.CustomFields(d.Selectable)...)
 		}

@@ -1,0 +1,337 @@
+package read
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidwall/gjson"
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/watchproxy/watchproxy/proxy/exchange"
+	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/query"
+	"github.com/watchproxy/watchproxy/proxy/table"
+	"github.com/watchproxy/watchproxy/proxy/wire"
+	"github.com/watchproxy/watchproxy/watchcache"
+	"github.com/watchproxy/watchproxy/watchcache/cachetest"
+	"github.com/watchproxy/watchproxy/watchcache/filter"
+	"github.com/watchproxy/watchproxy/watchcache/object"
+)
+
+// joined is a cache of configmaps and one of their rows. Its clock is that of a synctest bubble.
+type joined struct {
+	t             *testing.T
+	objects, rows *watchcache.Cache
+	tables        table.Registry
+	reader        *Reader
+}
+
+func newJoined(t *testing.T) *joined {
+	t.Helper()
+	limits := watchcache.Limits{Age: 1000 * time.Hour, Events: 1 << 20, Bytes: 1 << 30}
+	r := cachetest.Resource()
+	j := &joined{t: t, objects: watchcache.New(r, limits), tables: table.Registry{Log: zap.NewNop()}}
+	r.Encoding = object.Table
+	r.Columns.Definitions = []byte(`[{"name":"Name","type":"string"},{"name":"Data","type":"string"},{"name":"Age","type":"string"}]`)
+	j.rows = watchcache.New(r, limits)
+	b, _, err := j.rows.Resource().ParseBookmark([]byte(`{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"columnDefinitions":null,
+		"rows":[{"cells":["","",""],"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"}}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.rows.SetBookmark(b)
+	j.reader = New(Config{Limits: unlimited{}, Draining: t.Context(), DrainShare: func() time.Duration { return 0 }, Log: zap.NewNop()})
+	return j
+}
+
+// version is a version of a configmap. Its row shows text and the age since created.
+type version struct {
+	i, rv   int
+	created time.Time
+	text    string
+}
+
+func (j *joined) object(v version) *object.Object {
+	o, err := j.objects.Resource().ParseObject(fmt.Appendf(nil, `{"metadata":%s,"data":{"v":%q}}`, v.metadata(), v.text))
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	return o
+}
+
+func (v version) metadata() string {
+	return fmt.Sprintf(`{"name":"c-%06d","namespace":"a","uid":"u","resourceVersion":"%d","creationTimestamp":%q,"labels":{"of":"%d"}}`,
+		v.i, v.rv, v.created.UTC().Format(time.RFC3339), v.rv)
+}
+
+// row is the row as upstream writes it now.
+func (j *joined) row(v version) *object.Object {
+	o, err := j.rows.Resource().ParseRow(gjson.Parse(fmt.Sprintf(
+		`{"cells":["c-%06d",%q,%q],"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":%s}}`,
+		v.i, v.text, duration.HumanDuration(time.Since(v.created)), v.metadata())))
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	return o
+}
+
+func (j *joined) reset(rv uint64, all ...version) {
+	var objects, rows []*object.Object
+	for _, v := range all {
+		objects, rows = append(objects, j.object(v)), append(rows, j.row(v))
+	}
+	j.objects.Reset(objects, rv)
+	j.rows.Reset(rows, rv)
+}
+
+func (j *joined) apply(v version, deleted bool) {
+	for cache, o := range map[*watchcache.Cache]*object.Object{j.objects: j.object(v), j.rows: j.row(v)} {
+		if err := cache.Apply([]watchcache.Change{{Object: o, Deleted: deleted}}, time.Now()); err != nil {
+			j.t.Fatal(err)
+		}
+	}
+}
+
+func (j *joined) read(include wire.Include, encoding string) *read {
+	rows := &table.Rows{Rules: j.tables.Of(j.rows), Cache: j.rows, Context: j.t.Context()}
+	return &read{
+		meter:   fair.NewMeter(j.t.Context(), nil, nil, false),
+		Request: &exchange.Request{Header: http.Header{"Accept-Encoding": {encoding}}}, Params: query.Params{Include: include}, Route: exchange.Route{Namespace: "a"},
+		cache: j.objects, resource: j.objects.Resource(), filter: cachetest.Filter(j.t, j.objects),
+		form: wire.NewTable(configMaps, include, rows), rows: rows, choice: wire.Choice{Table: true},
+	}
+}
+
+// list returns the rows of a list from the key on, decompressed.
+func (j *joined) list(r *read, from string) gjson.Result {
+	j.t.Helper()
+	body := bodyOf(j.t, r, cachetest.Snapshot(j.t, j.objects), from)
+	if bytes.HasPrefix(body, []byte("\x1f\x8b")) {
+		z, err := gzip.NewReader(bytes.NewReader(body))
+		if err == nil {
+			body, err = io.ReadAll(z)
+		}
+		if err != nil {
+			j.t.Fatal(err)
+		}
+	}
+	if !gjson.ValidBytes(body) {
+		j.t.Fatalf("not JSON: %.200s", body)
+	}
+	return gjson.GetBytes(body, "rows")
+}
+
+// Whatever changes, and whatever pieces were kept from earlier lists, each row has the cells of its
+// object's version and the age of now, compressed or not.
+func TestTablesAreThoseOfNow(t *testing.T) {
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	synctest.Test(t, func(t *testing.T) {
+		const objects, steps = 600, 80
+		random := rand.New(rand.NewPCG(uint64(seed), 2))
+		j := newJoined(t)
+		store := newDerived(t, 1<<20)
+		time.Sleep(1000 * time.Hour)
+		now := make([]version, objects)
+		rv := 1
+		for i := range now {
+			now[i] = version{i, rv, time.Now().Add(-time.Duration(random.Int64N(int64(500 * time.Hour)))), "first"}
+			rv++
+		}
+		j.reset(uint64(rv), now...)
+		for step := range steps {
+			rv++
+			switch i := random.IntN(objects); random.IntN(12) {
+			case 0: // a new epoch, with other texts at the same resourceVersions
+				for i := range now {
+					now[i].text = fmt.Sprint("epoch ", step)
+				}
+				j.reset(uint64(rv), now...)
+			default:
+				now[i] = version{i, rv, now[i].created, fmt.Sprint("step ", step)}
+				j.apply(now[i], false)
+			}
+			from := random.IntN(300)
+			for _, encoding := range []string{"gzip", ""} {
+				r := j.read(wire.Include(step%3), encoding)
+				r.derived = store
+				rows := j.list(r, fmt.Sprintf("a/c-%06d", from)).Array()
+				if len(rows) != objects-from {
+					t.Fatalf("%d rows instead of %d", len(rows), objects-from)
+				}
+				for at, row := range rows {
+					v := now[from+at]
+					want := fmt.Sprintf(`["c-%06d",%q,%q]`, v.i, v.text, duration.HumanDuration(time.Since(v.created.Truncate(time.Second))))
+					if got := row.Get("cells").Raw; got != want {
+						t.Fatalf("step %d, %q: %s instead of %s", step, encoding, got, want)
+					}
+				}
+			}
+			time.Sleep(time.Duration(random.Int64N(int64(time.Minute))) << random.IntN(8))
+		}
+	})
+}
+
+// A watch shows each object with the cells of the content that it shows: after a relist that misses
+// an object, after a deletion, and when an object leaves the selection.
+func TestRowsOfWatches(t *testing.T) {
+	for _, include := range []wire.Include{wire.IncludeMetadata, wire.IncludeObject, wire.IncludeNone} {
+		synctest.Test(t, func(t *testing.T) {
+			j := newJoined(t)
+			time.Sleep(time.Hour)
+			v := func(i, rv int, text string) version { return version{i, rv, time.Now().Add(-time.Minute), text} }
+			j.reset(10, v(0, 5, "old"), v(1, 6, "other"))
+			j.apply(v(0, 11, "new"), false)
+			r := j.read(include, "")
+			r.RV, r.WatchSeconds = 10, 5
+			resp, err := j.reader.watch(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			j.apply(v(1, 12, "last"), true)
+			if err := j.objects.Replace(nil, 20, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			if err := j.rows.Replace(nil, 20, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			var written bytes.Buffer
+			resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
+			var got []string
+			for line := range strings.Lines(written.String()) {
+				got = append(got, gjson.Get(line, "type").Str+" "+gjson.Get(line, "object.rows.0.cells.1").Str)
+			}
+			if want := "[MODIFIED new DELETED last DELETED new]"; fmt.Sprint(got) != want {
+				t.Errorf("include %d: %s instead of %s", include, got, want)
+			}
+		})
+	}
+}
+
+// An object that leaves a selection is shown with the row of its previous version.
+func TestRowOfALeaver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJoined(t)
+		time.Sleep(time.Hour)
+		j.reset(10, version{0, 5, time.Now(), "selected"})
+		r := j.read(wire.IncludeMetadata, "")
+		var err error
+		if r.filter, err = filter.New(r.resource, "a", labels.SelectorFromSet(labels.Set{"of": "5"}), nil); err != nil {
+			t.Fatal(err)
+		}
+		r.RV, r.WatchSeconds = 10, 5
+		resp, err := j.reader.watch(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.apply(version{0, 11, time.Now(), "not selected"}, false)
+		var written bytes.Buffer
+		resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: &written, Unframed: true})
+		event := gjson.Parse(written.String())
+		if event.Get("type").Str != "DELETED" || event.Get("object.rows.0.cells.1").Str != "selected" || event.Get("object.rows.0.object.metadata.resourceVersion").Str != "11" {
+			t.Error(written.String())
+		}
+	})
+}
+
+// A row that is late is waited for outside of a slot. A row of another history does not count. A row
+// that does not fit its object makes upstream answer for a minute.
+func TestMissingRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJoined(t)
+		time.Sleep(time.Hour)
+		j.reset(10, version{0, 5, time.Now(), "x"})
+		list := func() error {
+			r := j.read(wire.IncludeNone, "")
+			r.derived = newDerived(t, 1<<20)
+			_, end := r.filter.KeyRange(r.resource)
+			answer := func() error {
+				_, err := r.page(cachetest.Snapshot(t, j.objects), "a/", end)
+				return err
+			}
+			err := answer()
+			if err != nil && r.again(t.Context()) {
+				err = answer()
+			}
+			return err
+		}
+		late := version{0, 11, time.Now(), "y"}
+		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(late)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		written := make(chan error, 1)
+		time.AfterFunc(rowWait/2, func() { written <- j.rows.Apply([]watchcache.Change{{Object: j.row(late)}}, time.Now()) })
+		if began := time.Now(); list() != nil || time.Since(began) != rowWait/2 {
+			t.Errorf("a list waited %v", time.Since(began))
+		}
+		if err := <-written; err != nil {
+			t.Fatal(err)
+		}
+		lost := version{0, 12, time.Now(), "lost history"}
+		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(lost)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		lost.created = lost.created.Add(-time.Second) // another metadata
+		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(lost)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if list() == nil || j.tables.Of(j.rows).Usable() {
+			t.Error("a row of another history is shown")
+		}
+		time.Sleep(61 * time.Second)
+		if !j.tables.Of(j.rows).Usable() {
+			t.Error("Tables are still forwarded")
+		}
+	})
+}
+
+// If metadata cannot be converted, the next watch is forwarded.
+func TestUnwritableRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJoined(t)
+		r := cachetest.Resource()
+		r.SelfDescribing = true
+		j.objects = watchcache.New(r, j.rows.Limits())
+		j.objects.Reset(nil, 10)
+		j.rows.Reset(nil, 10)
+		o, err := j.objects.Resource().ParseObject([]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"fieldOfTomorrow":"1","name":"c-000000","namespace":"a","resourceVersion":"11","uid":"u"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.objects.Apply([]watchcache.Change{{Object: o}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(version{0, 11, time.Now(), "x"})}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		open := func() error {
+			r := j.read(wire.IncludeMetadata, "")
+			r.RV, r.WatchSeconds = 10, 60
+			k := configMaps
+			k.Sorted = true
+			r.form = wire.NewTable(k, wire.IncludeMetadata, r.rows)
+			resp, err := j.reader.watch(context.Background(), r)
+			if err == nil {
+				resp.Stream.Run(t.Context(), &exchange.ChunkWriter{To: io.Discard})
+			}
+			return err
+		}
+		if err := open(); err != nil {
+			t.Fatal(err)
+		}
+		if err := open(); err != Form { //nolint:errorlint // it is not wrapped
+			t.Errorf("the second watch: %v", err)
+		}
+	})
+}
