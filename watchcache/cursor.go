@@ -27,8 +27,8 @@ import (
 //	m := swap(pending, none)
 //	l := latest
 //
-// Every event below v.end was marked before v was published. Hence, unless the previous poll left
-// events unread (C4),
+// Every event below v.end was marked before v was published. Hence, unless the previous poll
+// stopped at its limit, or met the exception C4 below,
 //
 //	C1 m = none: no event in [next, v.end) concerns the cursor
 //	C2 m < v.end: no event in [next, m) concerns the cursor
@@ -51,8 +51,8 @@ type Cursor struct {
 	next   uint64 // the next sequence number to look at
 	behind bool   // the next poll must look at everything from next on
 	more   bool   // the last poll left events that are in the log
-	floor  uint64 // a start newer than the cache: events up to floor are not delivered
-	passed uint64 // the start, then the end of the last gap that the cursor passed
+	floor  uint64 // the watch's start if the cache had not reached it; events up to floor are skipped
+	passed uint64 // first the watch's start, later the end of the last gap that the cursor has passed
 	strict bool   // see WholeHistory
 
 	pending atomic.Uint64 // earliest marked sequence number, 0 for none
@@ -157,8 +157,8 @@ func (c *Cursor) Wake() {
 
 // Poll appends up to limit deltas to into, without waiting. The cursor has delivered all events up
 // to position, so the caller may send a bookmark with this resourceVersion. position stays below
-// the cursor's start until the cache has reached that start. It stays before a gap until the whole
-// gap is delivered. If Poll returns limit deltas, call it again, because more may follow; otherwise
+// the cursor's start until the cache has reached that start. It does not pass
+// the start of a gap until all changes inside the gap are delivered. If Poll returns limit deltas, call it again, because more may follow; otherwise
 // wait for Ready. Poll a new cursor before waiting. An error is final. It is [ErrEnded],
 // [ErrLagged], or a [*TooOldError] if a relist jumped over the cursor's start or over changes that
 // this watch cannot show safely (see Cache.Replace).
@@ -176,8 +176,8 @@ func (c *Cursor) PollWithin(into []Delta, limit, bytes int) (deltas []Delta, pos
 // More tells whether the last poll stopped before the end of the log.
 func (c *Cursor) More() bool { return c.more }
 
-// Err returns the error that the next poll would return if the log has dropped events that the
-// cursor needs, or has ended. Otherwise it returns nil.
+// Err returns nil while the cursor can go on. If the log has ended, or has dropped events that the
+// cursor needs, Err returns the error that the next poll would return.
 func (c *Cursor) Err() error {
 	switch v := c.cache.view.Load(); {
 	case v == nil || v.epoch != c.epoch:

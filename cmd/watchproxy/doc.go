@@ -3,21 +3,22 @@
 // # Bounds
 //
 // These tables list everything in memory that clients, upstream or operators can fill: caches,
-// maps, queues, pools and metrics. The last column says what happens beyond the bound. The
-// workspace is memory for answers that are made for one request: an eighth of the memory budget, at
-// most 128 MiB. A client is known once its credentials were accepted. bench/hostile fills
-// everything listed here by requests to a running proxy.
+// maps, queues, pools and metrics. The last column says what happens when the bound is
+// exceeded. The workspace is memory for answers that are made for one request. Its size is an eighth
+// of the memory budget, at most 128 MiB. "Half each" means that one user gets at most half of a
+// bound. A client is known once its credentials have been accepted. bench/hostile tries to fill
+// everything listed here.
 //
 // Connections and requests:
 //
 //	what                          keyed by       filled by        bound                                   beyond
-//	connections                   connection     any client       maxConnections + 1,000; descriptors     closed, counted
+//	connections                   connection     any client       maxConnections + 1,000; open file limit  closed, counted
 //	connections of a user         user           users            limits.maxConnectionsPerIdentity        429
 //	request heads, incomplete     connection     any client       maxHeaderBytes; 16 MiB in all           closed
 //	HTTP/2 frames, incomplete     connection     any client       16 KiB                                  closed
 //	HTTP/2 bodies read ahead      connection     any client       128 KiB a stream, 4 MiB in all          flow control
 //	unread answers                stream         unknown clients  1,000 over all connections              reset
-//	fasthttp's buffers            request        any client       requests in flight; 1 s after           pool
+//	fasthttp's buffers            request        any client       one a request, kept for 1 s afterwards   reused
 //	admin connections             connection     admin clients    32, idle for 1 min                      wait
 //	access log line               request        any client       512 bytes of each text; sampled         cut
 //
@@ -26,14 +27,14 @@
 //	decisions of access           digest, user   users            16 MiB; TTL + 10 s                      largest holder's oldest
 //	good tokens                   digest         token holders    16 MiB; TTL + 10 s                      the same
 //	refused tokens                digest         any client       8 MiB; 20 s                             the same
-//	reviews in flight             user/address   any client       50 of each kind, 25 for one; 10 s       wait
-//	reviews that wait             user/address   any client       32 MiB of each kind; 10 s               longest line's last
-//	reviews of an impersonation   request        users            32 rights, 10 s                         forwarded
-//	impersonations (library)      user           certificates     10 s, successful ones only              expire
+//	reviews in flight             user/address   any client       50 of each kind, half each; 10 s         wait
+//	reviews that wait             user/address   any client       32 MiB of each kind; 10 s               the longest queue's last
+//	rights to impersonate         request        users            32 reviews, 10 s                        forwarded
+//	impersonated users (library)  user           certificates     successful ones only; 10 s              forgotten
 //
 // Forwarded requests:
 //
-//	forwards in flight            user           clients          maxForwardsInFlight; half a user        wait
+//	forwards in flight            user           clients          maxForwardsInFlight, half each           wait
 //	forwards that wait            user           clients          an eighth of the workspace; 1 min       429, largest waiter first
 //	request body read ahead       request        clients          64 KiB                                  streamed
 //	unread answers                request        slow clients     256 KiB to 1 MiB                        upstream waits
@@ -41,23 +42,24 @@
 //	shared answers                flight         equal reads      4 MiB each, in the workspace            each asks alone
 //	reads of a stale cache        request        clients          64 reads, 256 watches                   429
 //	watches from before the log   request        clients          32                                      410
-//	equal reads in flight         flight         equal reads      1, or 8 if their time is known          wait for the next
-//	lists that upstream answers   user           readers          32, half a user; until it has answered  the cache answers
-//	sooner
-//	reads that leave a slow run   read           readers          10 a second, 4 at once                  wait on
+//	equal reads in flight         flight         equal reads      1; 8 if upstream's time for it is known wait for the next one
+//	lists sent upstream because   user           readers          32, half each, until upstream answers   the cache answers
+//	that is faster
+//	reads that stop waiting for   read           readers          10 a second, 4 at the same time         keep waiting
+//	a slow proof of freshness
 //
 // Reads and watches from the cache:
 //
 //	expensive reads               user           readers          GOMAXPROCS - 1, at least 1; 2 ms turns  wait
 //	expensive reads that wait     user           readers          a sixteenth of the workspace            429
-//	long answers that wait        answer         readers          64 KiB each; open requests              none, they wait
+//	long answers that wait        answer         readers          64 KiB for each open request            cannot be exceeded
 //	copies of discovery, OpenAPI  path, form     upstream         half of the workspace, at most 64 MiB   least recently used
-//	their questions               path, Accept   readers          1,024 of 1 KiB                          least recently used
-//	new documents, while read     user           readers          8 MiB each, in the workspace            forwarded
+//	requests for them             path, Accept   readers          1,024 of 1 KiB                          least recently used
+//	new discovery documents       user           readers          8 MiB each while they arrive            forwarded
 //	revalidations                 question       readers          1 at a time, 20 a second                wait for the next
-//	one-off bodies                user           readers          the workspace; half a user              forwarded
-//	one-off lists while written   user           readers          64 KiB, 32 KiB to indent; 1.5 MiB of    forwarded
-//	                                                              the workspace to compress
+//	one-off bodies                user           readers          the workspace, half each                forwarded
+//	lists written for one         user           readers          64 KiB; 32 KiB more to indent, 1.5 MiB  forwarded
+//	request                                                       of the workspace to compress
 //	garbage of one-off bodies     process        readers          half of the workspace                   collected
 //	derived bytes, selections     page, form     readers          cache.derived.maxBytes                  least often read
 //	frequencies of these reads    hash           readers          1 % of that                             halved

@@ -19,11 +19,11 @@ import (
 // from the queue and works on them.
 //
 // The pump never waits for a client. If the kernel does not take everything at once, the watch gets
-// a goroutine of its own until it has caught up. An event larger than a piece is written the same
-// way. A watch with an expensive filter always has its own goroutine.
+// a goroutine of its own until it has caught up. Such a goroutine also
+// writes an event that is larger than a piece (64 KiB). A watch with an expensive filter always has its own goroutine.
 //
-// The pump polls no further events until the kernel has taken the written bytes, so the socket
-// keeps one piece at most.
+// The pump polls a watch again only after the kernel has taken all bytes written so far. So the
+// proxy buffers at most one piece for each connection.
 type pump struct {
 	watch.Pump[*pumpedWatch]
 	log *zap.Logger

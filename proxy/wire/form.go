@@ -5,7 +5,7 @@ import (
 )
 
 // Form writes the answers for one resource in one encoding and shape. It takes the cached bytes of
-// objects. It decodes nothing of them except the metadata of custom resources.
+// objects. It does not decode them, except for the metadata of custom resources.
 type Form interface {
 	// ContentType is the Content-Type of a get or a list. StreamType is the Content-Type of a
 	// watch.
@@ -15,11 +15,11 @@ type Form interface {
 	// them.
 	Kept() bool
 	AppendItem(dst []byte, o Object) ([]byte, error)
-	// AppendListHead and AppendListTail write a list without its items, whose length in bytes is
-	// given.
+	// AppendListHead writes what comes before the items of a list, AppendListTail what follows them.
+	// The parameter items is the length of all items in bytes.
 	AppendListHead(dst []byte, m ListMeta, items int64) []byte
 	AppendListTail(dst []byte, m ListMeta, items int64) []byte
-	// Separator stands between items.
+	// Separator is the text between two items.
 	Separator() string
 	// AppendObject writes the body of a get.
 	AppendObject(dst []byte, o Object) ([]byte, error)

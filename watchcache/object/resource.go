@@ -12,7 +12,7 @@ import (
 // Resource names the resource of a cache and the fields that selectors
 // may use. It does not change during the life of a cache.
 type Resource struct {
-	// GVR is the resource as in request paths.
+	// GVR is the resource as it appears in request paths.
 	GVR schema.GroupVersionResource
 	// Kind is the kind of one object, for example "Pod".
 	Kind string
@@ -25,7 +25,7 @@ type Resource struct {
 	// is true for custom resources: keys are sorted, and list items have kind and apiVersion.
 	SelfDescribing bool
 	// Fields are the resource's field selector labels other than metadata.name and
-	// metadata.namespace. Kept fields come first.
+	// metadata.namespace. Fields that are Kept come first.
 	Fields []Field
 	// NoNamespaceField marks a namespaced resource that does not support metadata.namespace as a
 	// field label.
@@ -34,7 +34,7 @@ type Resource struct {
 	NoWatchCache bool
 	// Encoding is the encoding of the objects.
 	Encoding Encoding
-	// Columns are set for the encoding Table only.
+	// Columns is set only if Encoding is Table.
 	Columns Columns
 }
 
@@ -48,7 +48,8 @@ const (
 	JSON Encoding = iota
 	// Protobuf exists for built-in types only.
 	Protobuf
-	// Table is the rows of Tables. They have no labels, and the objects themselves are not kept.
+	// Table is for a cache of the rows of Tables (meta.k8s.io). A row has no labels, and its object is
+	// not kept.
 	Table
 )
 

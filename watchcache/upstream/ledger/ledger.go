@@ -19,18 +19,17 @@ import (
 // to the apiservers' own leases or to resources without a watch. The ledger proves nothing for a
 // cache whose state is before a hole, until the cache gets past the hole by other means.
 //
-// A revision may be noted before or after the caches of its resource show it, because a resource's
-// own revision proves nothing for its cache. So a feed may lag behind by any distance, and a
-// resource may have two feeds.
+// A revision only proves something about the caches of other resources. So it may be noted before
+// its own resource's cache shows it, or afterwards, and two feeds may note the same resource.
 //
-// Of a watch's events, only those count that are newer than everything that the watch has shown
-// before. Initial states and events that a relist made up do not count. A broken stream may mean
-// that etcd was restored or exchanged. So the ledger then forgets everything, including the
-// evidence. It proves nothing for a cache until upstream itself has shown that cache to be current.
-// It never proves anything for events: when a lease expires, etcd deletes many of them at one
-// revision, and a cache may have seen only some of these deletions.
+// A watch event counts only if it is newer than every earlier event of that watch. Initial states
+// and events that a relist made up do not count. After a broken stream, etcd may have been restored
+// from a backup or replaced. So the ledger then forgets all revisions, and also which caches it knew
+// to be current. It proves nothing for a cache until upstream itself has shown that cache to be
+// current again. It never proves anything for the resource events: when a lease expires, etcd deletes
+// many of its objects at one revision, and a cache may have seen only some of these deletions.
 //
-// If the upstream is another watchproxy, that proxy caches everything that the ledger watches.
+// If upstream is another watchproxy, the ledger's watches make that proxy cache these resources, too.
 type Ledger struct {
 	mu struct {
 		sync.Mutex

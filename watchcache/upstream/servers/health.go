@@ -8,18 +8,18 @@ import (
 // Health tells whether upstream can be reached. All feeds share it. While upstream is down, only
 // one goroutine sends checks, and all feeds go on when upstream is back.
 //
-// A feed does not know why its request or stream failed, so it raises a doubt. The turns are then
-// shut until a check that begins after the doubt finds a server ready (see [Set]). If upstream is
-// ready, the failure is the feed's own, and the feed backs off. When each feed had only a back-off
-// of its own, 50 feeds sent 90 requests a second during an outage, and needed ten seconds after
-// upstream's return (make restarts).
+// A feed does not know why its request or stream failed, so it raises a doubt. No feed may then send
+// a request until a check that started after the doubt has found a server ready (see [Set]). If
+// upstream is ready, the failure is the feed's own, and the feed backs off. When each feed had only a
+// back-off of its own, 50 feeds sent 90 requests a second during an outage. They took ten seconds to
+// recover once upstream was back, as measured by `make restarts`.
 //
-//	no answer, a broken or ended stream, 5xx ─► doubt ─► ready ─────► go on; from the second failure
-//	                                              │                   in a row after a back-off
-//	                                              └────► not ready ─► go on when it is, all at once
+//	no answer, a broken or ended stream, 5xx ─► doubt ─► ready ─────► retry; after two or more
+//	                                              │                   failures, back off first
+//	                                              └────► not ready ─► all feeds retry when it is ready
 //	any other answer ───────────────────────────────────────────────► upstream is there: back off
 //
-// If a server vanishes without closing its connections, this is noticed later. client-go's
+// It takes longer to notice a server that vanishes without closing its connections. client-go's
 // transport pings a connection after 30 s of silence and gives up 15 s later. A consistent read
 // gives up after feed.AskTimeout.
 type Health struct {
@@ -42,8 +42,8 @@ func newHealth(check func()) *Health {
 	return h
 }
 
-// Doubt keeps all feeds from upstream until a check that begins after the doubt finds upstream
-// ready.
+// Doubt stops all feeds from sending requests until a check that started after this call finds
+// upstream ready.
 func (h *Health) Doubt() {
 	h.mu.Lock()
 	h.mu.doubts++

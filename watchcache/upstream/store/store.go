@@ -31,9 +31,10 @@ import (
 // resourceVersions stay valid.
 //
 // A restored cache answers no client until two things hold. First, it has reached the revision of a
-// probe that was sent at the start. The stream brings it there, or a side watch if nothing has
-// happened. Second, the metadata of all its objects equals upstream's, because after a restore of
-// etcd, upstream may accept a watch from a resourceVersion of the lost history.
+// probe that was sent when the proxy started. The feed's stream normally brings it there. If the
+// resource has not changed, a second, short watch does. Second, the metadata of all its objects
+// equals upstream's. This is checked because etcd may have been restored from a backup. Upstream may
+// then accept a resourceVersion of the lost history.
 //
 // A file is refused in these cases: it comes from another cluster, or from another version of the
 // apiserver, which may write other bytes; the resource's definition has changed; or the file is
