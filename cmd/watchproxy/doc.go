@@ -12,13 +12,13 @@
 // Connections and requests:
 //
 //	what                          keyed by       filled by        bound                                   beyond
-//	connections                   connection     any client       maxConnections + 1,000; open file limit  closed, counted
+//	connections                   connection     any client       maxConnections + 1,000; open files       closed, counted
 //	connections of a user         user           users            limits.maxConnectionsPerIdentity        429
 //	request heads, incomplete     connection     any client       maxHeaderBytes; 16 MiB in all           closed
 //	HTTP/2 frames, incomplete     connection     any client       16 KiB                                  closed
 //	HTTP/2 bodies read ahead      connection     any client       128 KiB a stream, 4 MiB in all          flow control
 //	unread answers                stream         unknown clients  1,000 over all connections              reset
-//	fasthttp's buffers            request        any client       one a request, kept for 1 s afterwards   reused
+//	fasthttp's buffers            request        any client       one a request; kept for 1 s             reused
 //	admin connections             connection     admin clients    32, idle for 1 min                      wait
 //	access log line               request        any client       512 bytes of each text; sampled         cut
 //
@@ -42,7 +42,7 @@
 //	shared answers                flight         equal reads      4 MiB each, in the workspace            each asks alone
 //	reads of a stale cache        request        clients          64 reads, 256 watches                   429
 //	watches from before the log   request        clients          32                                      410
-//	equal reads in flight         flight         equal reads      1; 8 if upstream's time for it is known wait for the next one
+//	equal reads in flight         flight         equal reads      1; 8 if upstream's time is known        wait for the next
 //	lists sent upstream because   user           readers          32, half each, until upstream answers   the cache answers
 //	that is faster
 //	reads that stop waiting for   read           readers          10 a second, 4 at the same time         keep waiting
