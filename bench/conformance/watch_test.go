@@ -185,6 +185,9 @@ func (p *pair) compare(t *testing.T, last func(Event) bool) int {
 		case !bytes.Equal(Settled(got[i]), Settled(want[i])):
 			t.Fatalf("event %d of %d differs\n%s", i, len(want), excerpts(want[i].Line, got[i].Line))
 		}
+		if _, _, err := sameAges(want[i].Line, got[i].Line); err != nil && bytes.Contains(want[i].Line, []byte(`"kind":"Table"`)) {
+			t.Fatalf("event %d of %d: %v", i, len(want), err)
+		}
 	}
 	return len(want)
 }
