@@ -164,6 +164,7 @@ func (s *Server) handle(ctx context.Context, req *exchange.Request, rt *exchange
 	}
 	if !rt.Resource {
 		if resp := s.documents.Answer(ctx, req); resp != nil {
+			resp.Why = "discovery"
 			return resp
 		}
 	}

@@ -30,7 +30,8 @@ const (
 func parse(req *exchange.Request) (q question, ok bool) {
 	q = question{path: req.Path, accept: req.Header.Get("Accept")}
 	ok = req.Method == http.MethodGet && req.Body == nil && q.isDocument() && req.Plain("If-None-Match", "If-Modified-Since") &&
-		len(q.accept) <= acceptMost && q.encoding(req.Header.Get("Accept-Encoding")) && q.query(req.Query) && conditional(req.Header)
+		len(q.accept) <= acceptMost && q.encoding(req.Header.Get("Accept-Encoding")) && q.query(req.Query) && conditional(req.Header) &&
+		(strings.HasPrefix(q.path, "/openapi") || !req.Pretty()) // discovery is indented for terminals and browsers
 	return q, ok
 }
 

@@ -50,7 +50,7 @@ func New(r prometheus.Registerer) *Metrics {
 		}, []string{"group", "version", "resource"}),
 		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_forwarded_total",
-			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, subresources, other paths), credentials (upstream has to " +
+			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, subresources, other paths), discovery (new documents, or without an ETag), credentials (upstream has to " +
 				"judge the client), not-cached (the resource), parameters, form (Accept), table, most-recent (upstream answers at less cost), page, " +
 				"too-old, too-old-watch, too-large, not-up-to-date, upstream-lost, upstream-sooner.",
 		}, []string{"verb", "group", "version", "resource", "reason"}),

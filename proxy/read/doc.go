@@ -18,10 +18,9 @@
 //
 // A Table needs two feeds, one of the objects and one of the rows that upstream made of them
 // (package table). Each row is looked up by its object's key and resourceVersion, so the feeds need
-// not be at the same resourceVersion. If the row is still on its way, the read waits for it for a
-// second, and then goes upstream. A watch of Tables therefore has a goroutine of its own, because
-// the pump must not wait. The rows of whole pages are kept as derived pieces until one of their ages
-// changes.
+// not be at the same resourceVersion. A read waits for a late row for a second, and then goes
+// upstream. So a watch of Tables has a goroutine of its own. Rows are derived pieces until an age in
+// them changes.
 //
 // # When upstream is lost
 //

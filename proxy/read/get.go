@@ -26,7 +26,7 @@ func (r *read) get(ctx context.Context) (*exchange.Response, error) {
 	body, err := r.form.AppendObject(make([]byte, 0, len(o.Bytes())+128), o)
 	switch {
 	case err != nil:
-		return nil, r.unwritable()
+		return nil, r.unwritable(err)
 	case r.choice.Rendered():
 		work := int64(indentWork)
 		if r.choice.Encoding == wire.YAML {

@@ -2,12 +2,14 @@ package read
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/fair"
+	"github.com/watchproxy/watchproxy/proxy/table"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache/tree"
 )
@@ -117,9 +119,9 @@ func (r *read) write(meta wire.ListMeta, items *listItems) (*exchange.Response, 
 	case r.choice.Pretty, compresses && r.filter.Selective():
 		return r.oneOff(body)
 	case compresses:
-		return r.segmented(items, body)
+		return r.held(r.segmented(items, body))
 	}
-	return r.listAnswer(body, body.Length), nil
+	return r.held(r.listAnswer(body, body.Length), nil)
 }
 
 // compresses tells whether kube-apiserver would compress a body of this length.
@@ -199,7 +201,7 @@ func (r *read) derive(items *listItems, body *derived.List) error {
 	for i, span := range items.spans {
 		run, err := runOf(span, i == 0)
 		if err != nil {
-			return r.unwritable()
+			return r.unwritable(err)
 		}
 		body.Pieces, body.Shares = append(body.Pieces, run.Plain), append(body.Shares, run)
 		body.Length += int64(len(run.Plain))
@@ -313,7 +315,7 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 			return context, plain, err
 		})
 		if err != nil {
-			return nil, r.unwritable()
+			return nil, r.unwritable(err)
 		}
 		segments, shares = append(segments, p.Segment), append(shares, p)
 	}
@@ -325,9 +327,26 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 }
 
 // unwritable is why the form could not be written.
-func (r *read) unwritable() Reason {
-	if r.rows != nil {
+func (r *read) unwritable(err error) error {
+	_, missing := errors.AsType[*table.MissingRowError](err)
+	switch {
+	case missing:
+		return err
+	case r.rows != nil:
 		return Table
 	}
 	return Form
+}
+
+// held takes room for a Table until it is written. Other lists share their pieces with later ones,
+// but the pieces of a Table end with their ages.
+func (r *read) held(resp *exchange.Response, err error) (*exchange.Response, error) {
+	if err != nil || r.rows == nil || resp.List == nil || resp.Room != nil {
+		return resp, err
+	}
+	r.meter.ReleaseSlot()
+	if resp.Room = r.workspace.Hold(r.meter.Context(), r.claim(resp.Length)); resp.Room == nil {
+		return nil, TooLarge
+	}
+	return resp, nil
 }

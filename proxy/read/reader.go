@@ -191,10 +191,8 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		answer = r.get
 	}
 	resp, err = answer(ctx)
-	if err != nil && r.again(ctx) {
-		if resp, err = answer(ctx); err != nil {
-			err = Stale // the rows are late
-		}
+	if err != nil {
+		resp, err = r.retried(ctx, err, answer)
 	}
 	if r.meter.Failed() != nil {
 		return rd.Limits.GaveUp(r.Request, r.meter.Failed(), "reads", "too many reads that take long wait for their turn"), nil

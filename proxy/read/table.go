@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/table"
 	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -36,23 +37,27 @@ func (rd *Reader) openTable(ctx context.Context, r *read) (err error) {
 	if !rules.Usable() || rules.Sorted && r.kind() == wire.List {
 		return Table
 	}
-	r.rows = &table.Rows{Rules: rules, Cache: rows.Cache(), Context: ctx}
+	r.rows = &table.Rows{Rules: rules, Cache: rows.Cache()}
 	return nil
 }
 
-// again tells whether a read should be tried again because a row was missing. It has waited for the
-// row, without a slot.
-func (r *read) again(ctx context.Context) bool {
-	if r.rows == nil {
-		return false
+// retried tries a read again if a row was missing, after a wait without a slot. If a row is missing
+// again, the read is stale.
+func (r *read) retried(ctx context.Context, err error, answer func(context.Context) (*exchange.Response, error)) (*exchange.Response, error) {
+	missing, ok := errors.AsType[*table.MissingRowError](err)
+	if !ok {
+		return nil, err
 	}
 	r.meter.ReleaseSlot()
-	r.rows.Context = ctx
-	return r.rows.Missed(rowWait)
+	r.rows.Await(ctx, missing.RV, rowWait)
+	resp, err := answer(ctx)
+	if _, again := errors.AsType[*table.MissingRowError](err); again {
+		return nil, Stale
+	}
+	return resp, err
 }
 
-// watchRows prepares the rows for a watch from rv. It fails as a watch of the rows would. The feed of
-// the rows goes on until release is called.
+// watchRows prepares the rows for a watch from rv. Their feed goes on until release is called.
 func (rd *Reader) watchRows(r *read, rv uint64) (release func(), err error) {
 	r.rows.Context, r.rows.Wait = rd.Draining, rowWatchWait
 	if r.Bookmarks && r.rows.Cache.Bookmark() == nil {

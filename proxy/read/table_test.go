@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,6 +36,7 @@ type joined struct {
 	objects, rows *watchcache.Cache
 	tables        table.Registry
 	reader        *Reader
+	workspace     *fair.Workspace
 }
 
 func newJoined(t *testing.T) *joined {
@@ -51,6 +53,8 @@ func newJoined(t *testing.T) *joined {
 		t.Fatal(err)
 	}
 	j.rows.SetBookmark(b)
+	const memory = 1 << 30
+	j.workspace = fair.NewWorkspace(memory, memory, memory)
 	j.reader = New(Config{Limits: unlimited{}, Draining: t.Context(), DrainShare: func() time.Duration { return 0 }, Log: zap.NewNop()})
 	return j
 }
@@ -110,6 +114,7 @@ func (j *joined) read(include wire.Include, encoding string) *read {
 		Request: &exchange.Request{Header: http.Header{"Accept-Encoding": {encoding}}}, Params: query.Params{Include: include}, Route: exchange.Route{Namespace: "a"},
 		cache: j.objects, resource: j.objects.Resource(), filter: cachetest.Filter(j.t, j.objects),
 		form: wire.NewTable(configMaps, include, rows), rows: rows, choice: wire.Choice{Table: true},
+		workspace: j.workspace,
 	}
 }
 
@@ -117,6 +122,9 @@ func (j *joined) read(include wire.Include, encoding string) *read {
 func (j *joined) list(r *read, from string) gjson.Result {
 	j.t.Helper()
 	body := bodyOf(j.t, r, cachetest.Snapshot(j.t, j.objects), from)
+	if j.workspace.Taken() == 0 {
+		j.t.Error("an unread list holds memory without room for it")
+	}
 	if bytes.HasPrefix(body, []byte("\x1f\x8b")) {
 		z, err := gzip.NewReader(bytes.NewReader(body))
 		if err == nil {
@@ -261,8 +269,8 @@ func TestMissingRows(t *testing.T) {
 				return err
 			}
 			err := answer()
-			if err != nil && r.again(t.Context()) {
-				err = answer()
+			if err != nil {
+				_, err = r.retried(t.Context(), err, func(context.Context) (*exchange.Response, error) { return nil, answer() })
 			}
 			return err
 		}
@@ -305,7 +313,9 @@ func TestUnwritableRows(t *testing.T) {
 		j.objects = watchcache.New(r, j.rows.Limits())
 		j.objects.Reset(nil, 10)
 		j.rows.Reset(nil, 10)
-		o, err := j.objects.Resource().ParseObject([]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"fieldOfTomorrow":"1","name":"c-000000","namespace":"a","resourceVersion":"11","uid":"u"}}`))
+		o, err := j.objects.Resource().ParseObject(fmt.Appendf(nil,
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"creationTimestamp":%q,"fieldOfTomorrow":"1","name":"c-000000","namespace":"a","resourceVersion":"11","uid":"u"}}`,
+			time.Now().UTC().Format(time.RFC3339)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -332,6 +342,50 @@ func TestUnwritableRows(t *testing.T) {
 		}
 		if err := open(); err != Form { //nolint:errorlint // it is not wrapped
 			t.Errorf("the second watch: %v", err)
+		}
+	})
+}
+
+// Many readers that need the same late row all get it. They share pieces, and only one of them
+// notices by itself that the row is missing.
+func TestCrowdOfALateRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const readers = 100
+		j := newJoined(t)
+		store := newDerived(t, 1<<20)
+		time.Sleep(time.Hour)
+		j.reset(10, version{0, 5, time.Now(), "x"}, version{1, 6, time.Now(), "x"})
+		late := version{1, 11, time.Now(), "y"}
+		if err := j.objects.Apply([]watchcache.Change{{Object: j.object(late)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		var crowd sync.WaitGroup
+		for range readers {
+			crowd.Go(func() {
+				r := j.read(wire.IncludeMetadata, "")
+				r.derived = store
+				_, end := r.filter.KeyRange(r.resource)
+				answer := func(context.Context) (*exchange.Response, error) {
+					return r.page(cachetest.Snapshot(t, j.objects), "a/", end)
+				}
+				resp, err := answer(t.Context())
+				if err != nil {
+					resp, err = r.retried(t.Context(), err, answer)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp.CloseBody()
+			})
+		}
+		time.Sleep(rowWait / 2)
+		if err := j.rows.Apply([]watchcache.Change{{Object: j.row(late)}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		crowd.Wait()
+		if n := j.workspace.Taken(); n != 0 {
+			t.Errorf("%d bytes of the workspace are still taken", n)
 		}
 	})
 }

@@ -23,36 +23,22 @@ type Reason string
 // Error implements error.
 func (r Reason) Error() string { return string(r) }
 
+// The reasons.
 const (
-	// NotARead is the reason for everything but gets, lists and watches of objects.
-	NotARead Reason = "not-a-read"
-	// Credentials is for a client or an impersonated user that upstream has to judge.
-	Credentials Reason = "credentials"
-	// Uncached is for a resource without a cache: excluded, without list and watch, or forbidden to
-	// the proxy.
-	Uncached Reason = "not-cached"
-	// Parameters is for parameters that are unknown, malformed or combined in an unusual way.
-	Parameters Reason = "parameters"
-	// Form is for an Accept header, or for objects that cannot be written in that form.
-	Form Reason = "form"
-	// Table is for Tables whose rows are not known or not understood.
-	Table Reason = "table"
-	// MostRecent is for a read of the most recent state that upstream answers at less cost.
-	MostRecent Reason = "most-recent"
-	// Page is for a page whose continue token upstream alone can write.
-	Page Reason = "page"
-	// TooOld is for a state from before the cache's history.
-	TooOld Reason = "too-old"
-	// TooLarge is for an answer that takes too much memory to make.
-	TooLarge Reason = "too-large"
-	// Stale is for a read that needs an up-to-date cache. Many such reads come at the same time.
-	Stale Reason = "not-up-to-date"
-	// Lost is for a read that is stale because upstream is lost.
-	Lost Reason = "upstream-lost"
-	// Sooner is for a list that upstream usually answers faster.
-	Sooner Reason = "upstream-sooner"
-	// Early is for a watch that begins before the cache's history.
-	Early Reason = "too-old-watch"
+	NotARead    Reason = "not-a-read"      // not a get, list or watch of objects
+	Credentials Reason = "credentials"     // upstream has to judge the client or the impersonated user
+	Uncached    Reason = "not-cached"      // the resource is excluded, lacks list and watch, or is forbidden to the proxy
+	Parameters  Reason = "parameters"      // unknown, malformed, or combined in an unusual way
+	Form        Reason = "form"            // of Accept, or the objects cannot be written in it
+	Table       Reason = "table"           // its rows are not understood
+	MostRecent  Reason = "most-recent"     // upstream answers at less cost
+	Page        Reason = "page"            // upstream alone can write its continue token
+	TooOld      Reason = "too-old"         // from before the cache's history
+	TooLarge    Reason = "too-large"       // the answer takes too much memory to make
+	Stale       Reason = "not-up-to-date"  // an up-to-date cache would answer; many such reads come at once
+	Lost        Reason = "upstream-lost"   // the same, because upstream is lost
+	Sooner      Reason = "upstream-sooner" // upstream usually answers such a list faster
+	Early       Reason = "too-old-watch"   // begins before the cache's history
 )
 
 // reasonOf returns the reason in an error, or an empty one.

@@ -101,7 +101,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	p.Draining, p.DrainShare, p.Done = rd.Draining, rd.DrainShare(), func() { release(); done() }
 	cache := r.cache
 	p.Unwritable = func() {
-		if r.rows == nil || !r.rows.Late() {
+		if r.rows == nil || !r.rows.Failed() {
 			rd.noteUnwritable(cache)
 		}
 	}

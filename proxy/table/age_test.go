@@ -119,6 +119,7 @@ func TestRules(t *testing.T) {
 		"job that is new":       {jobs, `{"status":{}}`, `"j",""`, `"j",""`},
 		"requested duration":    {rulesFor("certificates.k8s.io", "certificatesigningrequests", "Name", "RequestedDuration"), `{"spec":{"expirationSeconds":86400}}`, `"c","24h"`, `"c","24h"`},
 		"event with a series":   {lateEvents, `{"series":{"lastObservedTime":"` + at(time.Minute) + `"},"eventTime":"` + at(2*time.Hour) + `"}`, `"60s","n","120m"`, `"61m","n","3h"`},
+		"message of an event":   {rulesFor("events.k8s.io", "events", "Message"), `{"note":"5m "}`, `"5m"`, `"5m"`},
 		"old event":             {lateEvents, `{"firstTimestamp":"` + at(2*time.Hour) + `","lastTimestamp":"` + at(time.Minute) + `","eventTime":null}`, `"60s","n","120m"`, `"61m","n","3h"`},
 		"custom": {
 			custom, `{"spec":{"interval":"5m","last":"` + at(time.Minute) + `"},"status":{"conditions":[{"type":"Other","at":"` + at(time.Hour) + `"},{"type":"Ready","at":"` + at(2*time.Hour) + `"}]}}`,

@@ -2,7 +2,6 @@ package table
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -14,19 +13,26 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
-// ErrNoRow says that the row of an object's version is not known. The feed of the rows may have
-// begun after that version, or be late.
-var ErrNoRow = errors.New("the row is not known")
+// MissingRowError says that the row of an object's version is not known. The feed of the rows may
+// have begun after that version, or be late.
+type MissingRowError struct {
+	Key string
+	RV  uint64
+}
+
+func (e *MissingRowError) Error() string {
+	return fmt.Sprintf("the row of %s at %d is not known", e.Key, e.RV)
+}
 
 // Rows joins the rows of one read with their objects. It implements wire.Rows.
 type Rows struct {
 	Rules *Rules
 	Cache *watchcache.Cache // of the rows
-	// Context and Wait bound the wait for a row whose object came earlier. Without a Wait, the row
-	// is missing.
+	// Context and Wait bound the wait for a row whose object came earlier. Without a Wait, such a
+	// row is missing.
 	Context context.Context //nolint:containedctx // it is the read's
 	Wait    time.Duration
-	missing uint64 // the resourceVersion of a row that was missing
+	failed  bool // a row was missing, or did not fit its object
 	// agesEnd is the length of what was written up to the last row's last age.
 	agesEnd int
 	last    *object.Object // the row that was appended last
@@ -45,12 +51,12 @@ func (r *Rows) AppendBookmarkRow(dst []byte) []byte { return append(dst, r.Cache
 func (r *Rows) AppendRow(dst []byte, o wire.Object, gone bool) ([]byte, error) {
 	row := r.find(o, gone)
 	if row == nil && r.Wait > 0 {
-		r.await(o.ResourceVersion(), r.Wait)
+		r.Await(r.Context, o.ResourceVersion(), r.Wait)
 		row = r.find(o, gone)
 	}
 	if row == nil {
-		r.missing = o.ResourceVersion()
-		return dst, fmt.Errorf("%w: %s at %d", ErrNoRow, o.Key(), o.ResourceVersion())
+		r.failed = true
+		return dst, &MissingRowError{o.Key(), o.ResourceVersion()}
 	}
 	now := time.Now().Round(0) // the monotonic clock stops while a machine sleeps
 	dst, agesEnd, lasts, err := r.Rules.appendRow(dst, row.Row(), o.Bytes(), row.Rendered(), now)
@@ -58,6 +64,7 @@ func (r *Rows) AppendRow(dst []byte, o wire.Object, gone bool) ([]byte, error) {
 	if until := now.Add(lasts); lasts < forever && (r.lasts.IsZero() || until.Before(r.lasts)) {
 		r.lasts = until
 	}
+	r.failed = r.failed || err != nil
 	r.Rules.judge(o.Key(), err)
 	return dst, err
 }
@@ -76,27 +83,20 @@ func (r *Rows) find(o wire.Object, gone bool) (row *object.Object) {
 	return row
 }
 
-func (r *Rows) await(rv uint64, most time.Duration) {
-	ctx, cancel := context.WithTimeout(r.Context, most)
+// Await waits for the rows to reach a resourceVersion.
+func (r *Rows) Await(ctx context.Context, rv uint64, most time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	_, _ = r.Cache.WaitFresh(ctx, rv) // the caller looks again in any case
 }
 
-// Missed waits for the row that was missing, if any, and returns whether it is worth trying again.
-func (r *Rows) Missed(most time.Duration) bool {
-	rv := r.missing
-	if r.missing = 0; rv != 0 {
-		r.await(rv, most)
-	}
-	return rv != 0
-}
-
-// Late tells whether a row was missing.
-func (r *Rows) Late() bool { return r.missing != 0 }
+// Failed tells whether a row was missing or did not fit its object.
+func (r *Rows) Failed() bool { return r.failed }
 
 // Metadata implements wire.Rows.
 func (r *Rows) Metadata(made []byte) ([]byte, error) {
 	metadata, err := r.last.At(r.at).RowMetadata(made) // the row of an object that left a selection is older
+	r.failed = r.failed || err != nil
 	r.Rules.judge(r.last.Key(), err)
 	return metadata, err
 }

@@ -81,6 +81,8 @@ var flowSchemas = schema.GroupResource{Group: "flowcontrol.apiserver.k8s.io", Re
 var events = map[string]column{
 	"Last Seen":  {since: path("series.lastObservedTime", "lastTimestamp", "deprecatedLastTimestamp", "firstTimestamp", "deprecatedFirstTimestamp", "eventTime")},
 	"First Seen": {since: path("firstTimestamp", "deprecatedFirstTimestamp", "eventTime")},
+	"Type":       {fixed: always}, "Reason": {fixed: always}, "Object": {fixed: always}, "Subobject": {fixed: always},
+	"Source": {fixed: always}, "Message": {fixed: always}, "Name": {fixed: always}, // texts of any client
 }
 
 func always([]byte) bool { return true }

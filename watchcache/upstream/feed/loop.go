@@ -212,7 +212,7 @@ func (f *Feed) verdict(ctx context.Context, err error) (next phase, reason strin
 	case errors.Is(err, ErrDiffers):
 		return renewing, "self-check" // the cache's watches have missed an unknown number of events
 	case errors.Is(err, errCutShort) && f.Encoding == object.Table:
-		return renewing, "cut-short" // a relist compares no cells
+		return stopped, "" // the definition may have changed, and a relist compares no cells
 	case errors.Is(err, errCutShort):
 		return syncing, "cut-short"
 	case errors.Is(err, watchcache.ErrDiverged), errors.Is(err, errOtherEpoch):
