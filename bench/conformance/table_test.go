@@ -88,7 +88,8 @@ func compareTables(t *testing.T, c *collection) {
 		}
 		t.Run(r.name, r.check)
 	}
-	for _, item := range before {
+	const gets = 5
+	for _, item := range before[max(0, len(before)-gets):] { // the specimens' namespace is one of the last
 		row{request: asTable(c.pathOf(item) + "?resourceVersion=0"), status: http.StatusOK, from: from, moving: true}.check(t)
 	}
 }

@@ -338,8 +338,7 @@ func (r *read) unwritable(err error) error {
 	return Form
 }
 
-// held takes room for a Table until it is written. Other lists share their pieces with later ones,
-// but the pieces of a Table end with their ages.
+// held takes room for a Table until it is written, because its pieces end with their ages.
 func (r *read) held(resp *exchange.Response, err error) (*exchange.Response, error) {
 	if err != nil || r.rows == nil || resp.List == nil || resp.Room != nil {
 		return resp, err

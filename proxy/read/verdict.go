@@ -23,7 +23,6 @@ type Reason string
 // Error implements error.
 func (r Reason) Error() string { return string(r) }
 
-// The reasons.
 const (
 	NotARead    Reason = "not-a-read"      // not a get, list or watch of objects
 	Credentials Reason = "credentials"     // upstream has to judge the client or the impersonated user
