@@ -328,11 +328,10 @@ func (r *read) segmented(items *listItems, body *derived.List) (*exchange.Respon
 
 // unwritable is why the form could not be written.
 func (r *read) unwritable(err error) error {
-	_, missing := errors.AsType[*table.MissingRowError](err)
-	switch {
-	case missing:
+	if _, missing := errors.AsType[*table.MissingRowError](err); missing {
 		return err
-	case r.rows != nil:
+	}
+	if r.rows != nil {
 		return Table
 	}
 	return Form

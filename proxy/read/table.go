@@ -57,7 +57,7 @@ func (r *read) retried(ctx context.Context, err error, answer func(context.Conte
 	return resp, err
 }
 
-// watchRows prepares the rows for a watch from rv. Their feed goes on until release is called.
+// watchRows prepares the rows for a watch from rv and keeps their feed until release is called.
 func (rd *Reader) watchRows(r *read, rv uint64) (release func(), err error) {
 	r.rows.Context, r.rows.Wait = rd.Draining, rowWatchWait
 	if r.Bookmarks && r.rows.Cache.Bookmark() == nil {

@@ -17,12 +17,13 @@ type Verdict struct {
 	Expired *exchange.Response
 }
 
-// Reason is why upstream has to answer. It also ends the read as an error. Metrics show it.
+// Reason is why upstream has to answer, for metrics. It also ends the read as an error.
 type Reason string
 
 // Error implements error.
 func (r Reason) Error() string { return string(r) }
 
+// The reasons.
 const (
 	NotARead    Reason = "not-a-read"      // not a get, list or watch of objects
 	Credentials Reason = "credentials"     // upstream has to judge the client or the impersonated user
