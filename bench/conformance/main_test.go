@@ -37,6 +37,7 @@ func setUp(tb testing.TB) {
 	defer cancel()
 	server := cluster.APIServerT(tb, cluster.Options{Flags: slices.Concat(longHistory, withBetas)})
 	proxy, token := startTiers(ctx, tb, server), ""
+	suite = server
 	if *rights != "" {
 		token = server.Token
 	}
@@ -49,6 +50,9 @@ func setUp(tb testing.TB) {
 		tb.Fatal(err)
 	}
 }
+
+// suite is the apiserver of all tests that have none of their own.
+var suite *cluster.APIServer
 
 // speakTo selects the two servers to compare, and the tokens to use.
 func speakTo(tb testing.TB, server *cluster.APIServer, token string, proxy *cluster.Proxy, proxyToken string) {
